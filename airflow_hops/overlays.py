@@ -252,6 +252,9 @@ def remove_overlay(base: Path, name: str) -> Path:
 
 
 def runtime_fingerprint(runtime: Path) -> str:
-    """What tells the libraries of an environment: the pins, and what was added to them."""
+    """What tells the libraries of an environment: the pins, what was added to them, and a hash of what is installed."""
     base = base_of(runtime)
-    return "\n".join([pins_fingerprint(base), *added_requirements(base), *locked_packages(runtime)])
+    installed = hashlib.sha256("\n".join(f"{n}=={v}" for n, v in sorted(packages_of(runtime).items())).encode())
+    return "\n".join(
+        [pins_fingerprint(base), *added_requirements(base), *locked_packages(runtime), installed.hexdigest()]
+    )

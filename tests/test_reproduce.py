@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, cache_key
-from airflow_hops.contract.run_record import SEARCH_ENTRY, RunRecord
+from airflow_hops.contract.run_record import SEARCH_ENTRY, RunRecord, record_key
 from airflow_hops.contract.search import TrialRecord
 from airflow_hops.hooks import reproduction
 from airflow_hops.hooks.reproduction import find_run
@@ -107,7 +107,7 @@ def test_a_training_is_reproduced_bit_for_bit_with_the_code_that_it_had(
     reproduce: Any, model: Artifact, code: Path, shared_run_step: Any
 ) -> None:
     store: ArtifactStore = shared_run_step.store
-    key = cache_key(store.manifest(model.uri).cache_key_parts)
+    key = record_key(store.manifest(model.uri).cache_key_parts, store.manifest(model.uri).inputs)
     record = read_record(store, "tests", key)
     assert record is not None
     assert set(read_code(store, record)) == {"0/shop/model.py", "0/shop/layers.py"}
@@ -155,7 +155,7 @@ def test_a_run_without_a_record_is_run_with_what_there_is_only_on_request(
     reproduce: Any, model: Artifact, shared_run_step: Any, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store: ArtifactStore = shared_run_step.store
-    key = cache_key(store.manifest(model.uri).cache_key_parts)
+    key = record_key(store.manifest(model.uri).cache_key_parts, store.manifest(model.uri).inputs)
     uri = f"{store.uri('_runs', 'tests', key)}.json"
     text = store.read_text(uri)
     store.remove_text(uri)

@@ -27,6 +27,8 @@ READS_TASKS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
 """May see the task instances of the DAG's runs."""
 READS_ARTIFACTS = Depends(requires_access_dag("GET", DagAccessEntity.XCOM))
 """May see what the DAG's tasks have returned: artifacts, and what lies in them."""
+READS_CODE = Depends(requires_access_dag("GET", DagAccessEntity.CODE))
+"""May read the DAG's code."""
 READS_LOGS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))
 """May read the logs of the DAG's tasks."""
 TRIGGERS_RUNS = Depends(requires_access_dag("POST", DagAccessEntity.RUN))

@@ -1,7 +1,7 @@
 """The record of a run: what its step was given, so that it can be run again.
 
 It is a JSON file of the store, which :mod:`airflow_hops.store.run_records` reads and writes. Runs with the same code,
-libraries, parameters and inputs have the same record.
+libraries, parameters and inputs, at the same addresses, have the same record.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from airflow_hops.contract.artifacts import Artifact, Producer
+from airflow_hops.contract.artifacts import Artifact, Producer, cache_key
 from airflow_hops.contract.json_fields import CheckedFields
 from airflow_hops.contract.protocol import StepSpec
 
@@ -46,9 +46,11 @@ class RunRecord(CheckedFields):
         inputs: Its input artifacts by role, each as :meth:`~airflow_hops.contract.artifacts.Artifact.to_dict` has it.
         output_kind: Kind of its artifact; None for none.
         parts: The parts of its cache key.
-        code: Fingerprint of the user code that is kept; None where it could not be kept.
+        code: SHA-256 (hex) of the paths and contents of the user code that is kept; None where it could not be kept.
         code_paths: How many folders of user code there were.
-        code_left_out: Files of user code that are not kept, because all together would be too large.
+        code_left_out: Files of user code that are not kept: all together would be too large, or they are links that
+            lead out of it.
+        script: Path in the user code of the script or notebook that ``params`` names; None for none.
         package_version: Version of this package.
         python: Version of the environment's Python.
         packages: Versions of the environment's packages by name.
@@ -68,6 +70,7 @@ class RunRecord(CheckedFields):
     code: str | None = None
     code_paths: int = 0
     code_left_out: Sequence[str] = ()
+    script: str | None = None
     secrets: Sequence[str] = ()
     output_kind: str | None = None
 
@@ -93,14 +96,28 @@ class UserCode:
     """The user code of a step.
 
     Attributes:
-        fingerprint: SHA-256 (hex).
+        fingerprint: What the cache key says of it.
         files: Contents by path: the number of the folder of user code, and the path below it.
-        left_out: Paths of files that are too large to be kept.
+        left_out: Paths of files that are not kept.
+        script: Path of the script or notebook.
     """
 
     fingerprint: str
     files: Mapping[str, bytes] = field(repr=False)
     left_out: Sequence[str] = ()
+    script: str | None = None
+
+
+def record_key(parts: Mapping[str, str], inputs: Mapping[str, Sequence[Artifact]]) -> str:
+    """The key of a step's record.
+
+    Args:
+        parts: Of its cache key, by which inputs count with their content.
+        inputs: Its input artifacts by role, which count with their addresses here; others that it found are no matter.
+    """
+    given = {role: artifacts for role, artifacts in inputs.items() if f"input {role}" in parts}
+    places = {f"address {role}": "\n".join(artifact.uri for artifact in given[role]) for role in given}
+    return cache_key({**parts, **places})
 
 
 def is_recorded(spec: StepSpec) -> bool:

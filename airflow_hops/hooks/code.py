@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
 import re
 import secrets
 from collections.abc import Iterable
@@ -34,8 +35,8 @@ ML_SIDE = (
 )
 """The modules and folders of this package that run in a step."""
 
-SCRIPT_PLACE = "script"
-"""Where the folder of a script with an absolute path lies in the user code that is kept."""
+_SCRIPT_PLACE = "(script)"
+"""Where the folder of a script outside of the folders of user code lies in the user code that is kept."""
 
 _MAGIC = re.compile(r"^([ \t]*)[%!?].*$", re.MULTILINE)
 """A line of a notebook's cell that is IPython's, not Python's."""
@@ -66,12 +67,12 @@ def user_code(spec: StepSpec) -> UserCode:
     left, left_out = MAX_CODE_BYTES, []
     for name, path in sorted(found.files.items()):
         content = path.read_bytes()
-        if len(content) > left:
+        if len(content) > left or name in found.links_out:
             left_out.append(name)
         else:
             files[name] = content
             left -= len(content)
-    return UserCode(found.fingerprint, files, left_out)
+    return UserCode(found.fingerprint, files, left_out, found.script)
 
 
 class _UserFiles:
@@ -79,7 +80,9 @@ class _UserFiles:
 
     def __init__(self, spec: StepSpec) -> None:
         self.files: dict[str, Path] = {}
-        self._folders = {str(number): Path(folder) for number, folder in enumerate(spec.code_paths)}
+        self.links_out: set[str] = set()
+        self.script: str | None = None
+        self._folders = {str(number): Path(os.path.normpath(folder)) for number, folder in enumerate(spec.code_paths)}
         waiting = {name.partition(".")[0] for name in _module_names([spec.entry, spec.params])}
         looked_at = {airflow_hops.__name__}  # package_fingerprint() has that
         found = self._script_sources(next((spec.params[name] for name in FILE_PARAMS if spec.params.get(name)), None))
@@ -95,22 +98,25 @@ class _UserFiles:
         self.fingerprint = hashlib.sha256("".join(found).encode()).hexdigest()
 
     def _add(self, place: str, folder: Path, path: Path) -> str:
+        inside = (folder.resolve(), path.resolve())  # what is imported may be a link itself
         for file in _files(path, "*"):
-            self.files[f"{place}/{file.relative_to(folder).as_posix()}"] = file
+            self.files[name := f"{place}/{file.relative_to(folder).as_posix()}"] = file
+            if not any(file.resolve().is_relative_to(each) for each in inside):
+                self.links_out.add(name)
         return _fingerprint([path], folder, "*")
 
     def _script_sources(self, script: Any) -> list[str]:
         """The sources of a script, those of the cells where it is a notebook; its folder is one of user code, too."""
-        named = ((place, folder, folder / str(script)) for place, folder in self._folders.items() if script)
-        place, folder, path = next((each for each in named if each[2].is_file()), ("", Path(), None))
+        named = (Path(os.path.normpath(folder / str(script))) for folder in self._folders.values() if script)
+        path = next((each for each in named if each.is_file()), None)
         if path is None:
             return []
-        if path.is_relative_to(folder):
-            self.files[f"{place}/{path.relative_to(folder).as_posix()}"] = path
-            self._folders[(PurePosixPath(place) / path.parent.relative_to(folder)).as_posix()] = path.parent
-        else:  # its path is absolute
-            self.files[f"{SCRIPT_PLACE}/{path.name}"] = path
-            self._folders[SCRIPT_PLACE] = path.parent
+        around = ((place, folder) for place, folder in self._folders.items() if path.is_relative_to(folder))
+        place, folder = next(around, (_SCRIPT_PLACE, path.parent))
+        kept = PurePosixPath(place) / path.relative_to(folder)
+        self.script = kept.as_posix()
+        self.files[self.script] = path
+        self._folders[kept.parent.as_posix()] = path.parent
         text = path.read_text(errors="replace")
         if path.suffix != ".ipynb":
             return [text]

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, cache_key
+from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.contract.protocol import Line, Output, StepResult, StepSpec
 from airflow_hops.contract.run_record import (
     FILE_PARAMS,
@@ -19,10 +19,10 @@ from airflow_hops.contract.run_record import (
     SEARCH_ENTRY,
     TRAIN_ENTRY,
     RunRecord,
+    record_key,
 )
 from airflow_hops.contract.search import TrialRecord
 from airflow_hops.contract.times import now
-from airflow_hops.hooks.code import SCRIPT_PLACE, user_code_fingerprint
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.artifact_store import kept_version
@@ -82,7 +82,8 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
     metrics: Mapping[str, float] = {n.removeprefix("model."): v for n, v in logged if n.startswith("model.")}
     if artifact is not None:
         manifest = store.manifest(artifact.uri)
-        dag_id, key, metrics = manifest.producer.dag_id, cache_key(manifest.cache_key_parts), manifest.metrics
+        key = record_key(manifest.cache_key_parts, manifest.inputs)
+        dag_id, metrics = manifest.producer.dag_id, manifest.metrics
     record = read_record(store, dag_id, key) if key else None
     if record is None:
         if not incomplete or artifact is None:
@@ -136,7 +137,8 @@ def unpack_code(store: ArtifactStore, record: RunRecord, folder: Path) -> tuple[
         BadInput: it was not kept, or is damaged.
     """
     if record.code_left_out:
-        raise BadInput(f"of the run's code, {', '.join(record.code_left_out[:5])} was too large to be kept")
+        left = ", ".join(record.code_left_out[:5])
+        raise BadInput(f"of the run's code, {left} is not kept: it was too large, or a link that leads out of the code")
     for name, content in read_code(store, record).items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,18 +158,18 @@ def step_again(hook: RuntimeHook, run: RecordedRun, code: Path) -> StepSpec:
         code: Folder to unpack the user code to; for an incomplete record the one that has it.
 
     Raises:
-        BadInput: a secret is not known, or the code is not what it was.
+        BadInput: a secret is not known, or the code was not kept, or is damaged.
     """
     record, store = run.record, hook.store
     code_paths = (str(code),) if run.lacking else unpack_code(store, record, code)
     params = _with_secrets(record)
     for name in FILE_PARAMS:
-        if isinstance(given := params.get(name), str) and Path(given).is_absolute():
-            params[name] = str(code / SCRIPT_PLACE / Path(given).name)
+        if params.get(name) and record.script is not None:
+            params[name] = str(code / record.script)
     producer = Producer(REPRODUCED, f"{record.dag_id}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}", record.step)
     output = Output(store.address(producer, record.output_kind), record.output_kind) if record.output_kind else None
     repeated = {} if run.experiment is None else {REPRODUCED_APP: run.experiment.split("/")[-2]}
-    spec = StepSpec(
+    return StepSpec(
         step=record.step,
         entry=record.entry,
         params=params,
@@ -177,11 +179,6 @@ def step_again(hook: RuntimeHook, run: RecordedRun, code: Path) -> StepSpec:
         code_paths=code_paths,
         services={"tracking_uri": "", **repeated},
     )
-    if not run.lacking and user_code_fingerprint(spec) != record.code:
-        raise BadInput(
-            f"the code kept with the run is not what the run used (fingerprint {record.code}); it was changed"
-        )
-    return spec
 
 
 def run_again(hook: RuntimeHook, spec: StepSpec, on_line: Callable[[Line], None]) -> StepResult:

@@ -10,9 +10,9 @@ from typing import Any
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
 import airflow_hops
-from airflow_hops.contract.artifacts import HopsError, cache_key
+from airflow_hops.contract.artifacts import HopsError
 from airflow_hops.contract.protocol import StepSpec
-from airflow_hops.contract.run_record import RunRecord, is_recorded
+from airflow_hops.contract.run_record import RunRecord, is_recorded, record_key
 from airflow_hops.contract.times import now
 from airflow_hops.hooks.code import user_code
 from airflow_hops.overlays import packages_of, python_version
@@ -33,7 +33,7 @@ def record_run(store: ArtifactStore, runtime: Path, spec: StepSpec) -> str | Non
     """
     if not is_recorded(spec):
         return None
-    dag_id, key = spec.producer.dag_id, cache_key(spec.cache_key_parts)
+    dag_id, key = spec.producer.dag_id, record_key(spec.cache_key_parts, spec.inputs)
     try:
         if has_record(store, dag_id, key):
             return None
@@ -58,12 +58,13 @@ def record_run(store: ArtifactStore, runtime: Path, spec: StepSpec) -> str | Non
             # A notebook whose imports cannot be told, or a file that has been changed this moment.
             write_record(store, key, record, None)
             return "its code cannot be kept with it: it cannot be told what it imports, or it is being changed"
-        record = replace(record, code=code.fingerprint, code_left_out=code.left_out)
-        write_record(store, key, record, code)
+        write_record(store, key, replace(record, code_left_out=code.left_out, script=code.script), code)
     except (OSError, HopsError) as error:
         return f"it cannot be reproduced later: {error}"
-    left = f"{len(code.left_out)} files of its code, such as {code.left_out[0]}" if code.left_out else ""
-    return f"too large to be kept with it: {left}" if left else None
+    if not code.left_out:
+        return None
+    left = f"{len(code.left_out)} files of its code, such as {code.left_out[0]}"
+    return f"not kept with it, since they are too large or links that lead out of the user code: {left}"
 
 
 def without_secrets(params: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

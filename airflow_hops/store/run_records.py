@@ -1,17 +1,21 @@
 """The records of runs in the store, and the user code of each.
 
 ``<store>/_runs/<dag>/<key>.json`` is a :class:`~airflow_hops.contract.run_record.RunRecord`, by the key of the step's
-cache; ``<store>/_runs/<dag>/code/<fingerprint>.zip`` is user code. What is there already is not written again.
+cache and the addresses of its inputs; ``<store>/_runs/<dag>/code/<digest>.zip`` is user code. What is there already is
+not written again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from airflow_hops.contract.artifacts import BadInput
@@ -54,8 +58,10 @@ def write_record(store: ArtifactStore, key: str, record: RunRecord, code: UserCo
         record: The record.
         code: The user code; None for none.
     """
-    if code is not None and not store.files.exists(uri := _code_uri(store, record, code.fingerprint)):
-        store.files.write(uri, _archive(code.files))
+    if code is not None:
+        record = replace(record, code=_digest(code.files))
+        if not store.files.exists(uri := _code_uri(store, record)):
+            store.files.write(uri, _archive(code.files))
     with suppress(FileExistsError):
         store.create_text(_record_uri(store, record.dag_id, key), json.dumps(record.to_dict(), indent=1) + "\n")
 
@@ -69,7 +75,7 @@ def read_code(store: ArtifactStore, record: RunRecord) -> dict[str, bytes]:
     """
     if record.code is None:
         raise BadInput("the run's code was not kept, since it could not be told what it imports")
-    uri = _code_uri(store, record, record.code)
+    uri = _code_uri(store, record)
     try:
         with zipfile.ZipFile(io.BytesIO(store.files.read(uri))) as archive:
             entries = archive.infolist()
@@ -77,16 +83,27 @@ def read_code(store: ArtifactStore, record: RunRecord) -> dict[str, bytes]:
             if outside or sum(entry.file_size for entry in entries) > MAX_CODE_BYTES:
                 why = f"{outside[0]!r} leads out of it" if outside else f"it is larger than {MAX_CODE_BYTES:,} bytes"
                 raise BadInput(f"{uri}: it was not written by this package: {why}")
-            return {entry.filename: archive.read(entry) for entry in entries}
+            files = {entry.filename: archive.read(entry) for entry in entries}
     except FileNotFoundError:
         raise BadInput(f"{uri}: the code of the run is gone") from None
-    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
         raise BadInput(f"{uri}: the code of the run is damaged ({error})") from error
+    if _digest(files) != record.code:
+        raise BadInput(f"{uri}: the code of the run is damaged, or was changed: its content is not of its name")
+    return files
 
 
 def _is_inside(name: str) -> bool:
     path = PurePosixPath(name)
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\\" not in name
+
+
+def _digest(files: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for name, content in sorted(files.items()):
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def _archive(files: Mapping[str, bytes]) -> bytes:
@@ -101,8 +118,8 @@ def _record_uri(store: ArtifactStore, dag_id: str, key: str) -> str:
     return f"{store.uri('_runs', dag_id, _checked(key))}.json"
 
 
-def _code_uri(store: ArtifactStore, record: RunRecord, fingerprint: str) -> str:
-    return f"{store.uri('_runs', record.dag_id, 'code', _checked(fingerprint))}.zip"
+def _code_uri(store: ArtifactStore, record: RunRecord) -> str:
+    return f"{store.uri('_runs', record.dag_id, 'code', _checked(record.code or ''))}.zip"
 
 
 def _checked(key: str) -> str:

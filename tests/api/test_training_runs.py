@@ -219,8 +219,18 @@ def test_two_runs_are_compared_by_their_records(api: Api, runs: Any) -> None:
     store = RuntimeHook().store
     examples = Artifact(f"{store.root}/elsewhere/run/examples", "examples", "e" * 64)
     kept: list[dict[str, bytes]] = [
-        {"0/shop/model.py": b"import keras\n", "0/shop/data.bin": b"\0\1", "0/shop/gone.py": b"<b>x</b>\n"},
-        {"0/shop/model.py": b"import keras\n", "0/shop/data.bin": b"\0\2", "0/shop/long.py": b"x = 1\n" * 6000},
+        {
+            "0/shop/model.py": b"import keras\n",
+            "0/shop/data.bin": b"\0\1",
+            "0/shop/key.json": b'{"key": "hidden"}',
+            "0/shop/gone.py": b"<b>x</b>\n",
+        },
+        {
+            "0/shop/model.py": b"import keras\n",
+            "0/shop/data.bin": b"\0\2",
+            "0/shop/long.py": b"x = 1\n" * 6000,
+            "0/shop/key.json": b"{}",
+        },
     ]
     for number, files in enumerate(kept, start=5):
         code = UserCode(f"{number}" * 64, files)
@@ -251,7 +261,8 @@ def test_two_runs_are_compared_by_their_records(api: Api, runs: Any) -> None:
     found = api.get(f"{RUNS}/{one}/code-differences/{other}").json()
     assert (found["same"], found["whole"], found["lacking"]) == (1, True, [])
     assert [(each["path"], each["change"], each["diff"], each["why"]) for each in found["files"]] == [
-        ("shop/data.bin", "changed", None, "it is no text, or a long one"),
+        ("shop/data.bin", "changed", None, "only .py and .ipynb files are shown"),
         ("shop/gone.py", "removed", "@@ -1 +0,0 @@\n-<b>x</b>", None),
-        ("shop/long.py", "added", None, "it has more than 5,000 lines"),
+        ("shop/key.json", "changed", None, "only .py and .ipynb files are shown"),
+        ("shop/long.py", "added", None, "it has more than 2,000 lines"),
     ]

@@ -1,6 +1,6 @@
 """What training runs were made from and with, and how their code differs: for comparing them.
 
-Code is shown to whoever may see the files of a run, with the same rights.
+Code is shown to those who may see the code of the DAG, too.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Literal
 
 from fastapi import APIRouter
 
-from airflow_hops.api.access import READS_ARTIFACTS, READS_RUNS
+from airflow_hops.api.access import READS_ARTIFACTS, READS_CODE, READS_RUNS
 from airflow_hops.api.inspection.client import ask
 from airflow_hops.api.runs.trainings import RunId, tracking_hook
 from airflow_hops.api.types import Model
@@ -87,7 +87,7 @@ def get_run_provenance(dag_id: str, mlflow_run_id: RunId) -> RunProvenance:
     return RunProvenance(**ask(tracking_hook(dag_id), "provenance/get", params))
 
 
-@router.get("/code-differences/{other_run_id}")
+@router.get("/code-differences/{other_run_id}", dependencies=[READS_CODE])
 def get_code_differences(dag_id: str, mlflow_run_id: RunId, other_run_id: RunId) -> CodeDifferences:
     """How the code of another run differs from that of a run."""
     params = {"experiment": dag_id, "run_id": mlflow_run_id, "other": other_run_id}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,8 +25,12 @@ _LOCK = "environment/requirements.txt"
 _CODE = "code/"
 _MAX_FILES = 200
 _MAX_CHARACTERS = 1 << 20
-_MAX_LINES = 5000
-"""Of a file that is compared: comparing takes the square of it."""
+_MAX_LINES = 2000
+"""Of a file that is compared: comparing takes the square of it, a second for this."""
+_MAX_SECONDS = 5.0
+"""For comparing all files."""
+_SOURCES = (".py", ".ipynb")
+"""Files whose text is shown; others beside them may be data, or secrets."""
 _MAX_DIFF_LINES = 2000
 _CONTEXT_LINES = 3
 
@@ -85,8 +90,9 @@ def code_diff(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         return {"files": [], "same": 0, "lacking": lacking, "whole": True}
     (before, all_before), (after, all_after) = (side or ({}, True) for side in sides)
     names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+    until = time.monotonic() + _MAX_SECONDS
     return {
-        "files": [_file_diff(name, before.get(name), after.get(name)) for name in names[:_MAX_FILES]],
+        "files": [_file_diff(name, before.get(name), after.get(name), until) for name in names[:_MAX_FILES]],
         "same": len({*before, *after}) - len(names),
         "lacking": [],
         "whole": len(names) <= _MAX_FILES and all_before and all_after,
@@ -107,25 +113,29 @@ def _code(place: Place, params: Mapping[str, Any]) -> tuple[dict[str, str | byte
     client, run = find_run(place, params)
     record = _record(place, params["experiment"], client, run)
     if record is not None and record.code is not None:
-        kept = sorted(read_code(place.store, record).items(), reverse=True)
-        files = {name.partition("/")[2]: content for name, content in kept}
-        shipped = record.params.get("shipped") or record.params
+        # Of the first folder, which most have alone, without its number.
+        files = {name.removeprefix("0/"): content for name, content in read_code(place.store, record).items()}
+        training = record.params.get("training") or record.params  # the former of a search
+        shipped = training.get("shipped") or training
         if {"source", "function"} <= shipped.keys():
-            files[f"{shipped['function']}.py"] = str(shipped["source"]).encode()
+            files[f"<{shipped['function']}>.py"] = str(shipped["source"]).encode()  # no module has such a name
         whole = not record.code_left_out
     else:
         logged = run_files.tree(place, params)
-        paths = [each["path"] for each in logged["files"] if each["path"].startswith(_CODE)]
-        if not paths:
+        sizes = {each["path"]: each["size_bytes"] for each in logged["files"] if each["path"].startswith(_CODE)}
+        if not sizes:
             return None
-        read = {path: run_files.read(place, {**params, "path": path}) for path in paths[:_MAX_FILES]}
-        files = {path.removeprefix(_CODE): content for path, content in read.items()}
-        whole = logged["whole"] and len(paths) <= _MAX_FILES
+        paths = [path for path, size in sizes.items() if size is None or size <= _MAX_CHARACTERS][:_MAX_FILES]
+        given = [{**params, "path": path, "max_bytes": _MAX_CHARACTERS + 1} for path in paths]
+        files = {each["path"].removeprefix(_CODE): run_files.read(place, each) for each in given}
+        whole = logged["whole"] and len(paths) == len(sizes) and all(len(f) <= _MAX_CHARACTERS for f in files.values())
     return {name: _text(name, content) for name, content in files.items()}, whole
 
 
 def _text(name: str, content: bytes) -> str | bytes:
-    """A file's text, of a notebook the code of its cells; what is no text, or too long to be compared, as it is."""
+    """A source's text, of a notebook the code of its cells; what is none, or too long to be compared, as it is."""
+    if not name.endswith(_SOURCES):
+        return content
     try:
         text = content.decode()
         if name.endswith(".ipynb"):
@@ -136,11 +146,18 @@ def _text(name: str, content: bytes) -> str | bytes:
     return content if "\0" in text or len(text) > _MAX_CHARACTERS else text
 
 
-def _file_diff(path: str, before: str | bytes | None, after: str | bytes | None) -> dict[str, Any]:
+def _file_diff(path: str, before: str | bytes | None, after: str | bytes | None, until: float) -> dict[str, Any]:
     change = "added" if before is None else "removed" if after is None else "changed"
     found: dict[str, Any] = {"path": path, "change": change, "diff": None, "why": None}
     if isinstance(before, bytes) or isinstance(after, bytes):
-        return {**found, "why": "it is no text, or a long one"}
+        return {
+            **found,
+            "why": "only .py and .ipynb files are shown"
+            if not path.endswith(_SOURCES)
+            else "it is no text, or a long one",
+        }
+    if time.monotonic() > until:
+        return {**found, "why": "comparing the other files took too long"}
     old, new = (before or "").splitlines(), (after or "").splitlines()
     if max(len(old), len(new)) > _MAX_LINES:
         return {**found, "why": f"it has more than {_MAX_LINES:,} lines"}

@@ -12,6 +12,7 @@ from airflow_hops.contract.search import StudyRecord, TrialRecord
 from airflow_hops.runtime.tracking import TrainingRun
 from airflow_hops.runtime.tracking.entries import entry_name, log_params, param_text
 from airflow_hops.runtime.tracking.ordered_tasks import OrderedTasks
+from airflow_hops.runtime.tracking.training_run import RECORD_TAG
 
 STUDY_TAG, TRIAL_TAG = "hops.study", "hops.trial"
 _STATUS = {"complete": "FINISHED", "failed": "FAILED"}
@@ -67,6 +68,8 @@ class StudyRuns:
 
         if self.parent is None:
             return
+        # DAG runs that share a study share the run that trials are nested in, but have records of their own.
+        is_own = trial.run_id == self._run.producer.run_id
         began, ended = _milliseconds(trial.started), _milliseconds(trial.ended or trial.started)
         tags = {
             "mlflow.parentRunId": self.parent,
@@ -76,6 +79,7 @@ class StudyRuns:
             "hops.run_id": trial.run_id,
             "hops.task_id": self._study.task_id,
             "hops.trial_state": trial.state,
+            **({RECORD_TAG: self._run.record} if self._run.record and is_own else {}),
             **({"hops.taken_from": trial.taken_from} if trial.taken_from else {}),
             **({"mlflow.note.content": trial.reason} if trial.reason else {}),
         }

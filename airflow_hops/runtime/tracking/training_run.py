@@ -12,10 +12,10 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.contract.artifacts import Artifact, HopsError, Manifest, cache_key
+from airflow_hops.contract.artifacts import Artifact, HopsError, Manifest
 from airflow_hops.contract.overlay import locked_packages, overlay_name
 from airflow_hops.contract.protocol import StepSpec
-from airflow_hops.contract.run_record import is_recorded
+from airflow_hops.contract.run_record import is_recorded, record_key
 from airflow_hops.runtime.tracking.client import experiment_id, mlflow_errors, open_tracking
 from airflow_hops.runtime.tracking.entries import entry_name, lineage_tags, log_params, metrics_of, param_text
 
@@ -37,11 +37,14 @@ class TrainingRun:
         spec: The step's: the service ``tracking_uri``, MLflow's tracking URI, is empty for none, and the producer's DAG
             names the experiment.
         training: What names the training through all of its tries.
+
+    Attributes:
+        record: The key of its record in the store; None for none.
     """
 
     def __init__(self, spec: StepSpec, training: str) -> None:
         self.tracking_uri, self.training, self.producer = spec.services.get("tracking_uri", ""), training, spec.producer
-        self._record = cache_key(spec.cache_key_parts) if is_recorded(spec) else None
+        self.record = record_key(spec.cache_key_parts, spec.inputs) if is_recorded(spec) else None
         self._client: Any = None
         self._id: str | None = None
         self._failed = not self.tracking_uri
@@ -132,8 +135,8 @@ class TrainingRun:
             }
             if (runtime := overlay_name(Path(sys.prefix))) is not None:
                 tags |= {"hops.runtime": runtime, "hops.runtime_packages": " ".join(locked_packages(Path(sys.prefix)))}
-            if self._record is not None:
-                tags[RECORD_TAG] = self._record
+            if self.record is not None:
+                tags[RECORD_TAG] = self.record
             if producer.map_index >= 0:
                 tags["hops.map_index"] = str(producer.map_index)
             commit = get_git_commit(code_paths[0]) if code_paths else None

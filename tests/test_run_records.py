@@ -1,0 +1,76 @@
+"""The user code that is kept of a run, and how it is found again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_hops.contract.artifacts import BadInput, Producer
+from airflow_hops.contract.protocol import StepSpec
+from airflow_hops.contract.run_record import TRAIN_ENTRY, RunRecord
+from airflow_hops.hooks.code import user_code
+from airflow_hops.store import ArtifactStore
+from airflow_hops.store.run_records import read_code, read_record, write_record
+
+
+@pytest.fixture
+def dags(tmp_path: Path) -> Path:
+    for name in ("a", "b"):
+        (tmp_path / "dags" / name).mkdir(parents=True)
+        (tmp_path / "dags" / name / "train.py").write_text("print('one text')\n")
+    (tmp_path / "beside.py").write_text("print('beside')\n")
+    return tmp_path / "dags"
+
+
+def kept(dags: Path, **params: str) -> RunRecord:
+    """The record of a training, as it is read."""
+    store = ArtifactStore(str(dags.parent / "store"))
+    spec = StepSpec("train", TRAIN_ENTRY, params, producer=Producer("d", "r", "train"), code_paths=(str(dags),))
+    code = user_code(spec)
+    record = RunRecord("d", "train", TRAIN_ENTRY, params, {}, {}, "", "", {}, "", script=code.script, code_paths=1)
+    key = f"{len(store.names(store.uri('_runs', 'd'))):064x}"
+    write_record(store, key, record, code)
+    found = read_record(store, "d", key)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("script", "path"),
+    [
+        ("a/train.py", "0/a/train.py"),
+        ("{dags}/b/train.py", "0/b/train.py"),
+        ("../beside.py", "(script)/beside.py"),
+        ("{dags}/../beside.py", "(script)/beside.py"),
+    ],
+)
+def test_a_script_is_kept_where_it_is_found_again(dags: Path, script: str, path: str) -> None:
+    kept(dags, script="a/train.py")  # whose text is the same
+    record = kept(dags, script=script.format(dags=dags))
+    assert record.script == path
+    assert path in read_code(ArtifactStore(str(dags.parent / "store")), record)
+
+
+def test_links_that_lead_out_of_the_code_are_not_kept_but_named(dags: Path) -> None:
+    (dags / "a" / "outside.txt").symlink_to(dags.parent / "beside.py")
+    (dags / "a" / "inside.txt").symlink_to(dags / "b" / "train.py")
+    (dags / "linked").symlink_to(dags.parent / "elsewhere")
+    (dags.parent / "elsewhere").mkdir()
+    (dags / "linked" / "model.py").write_text("import a\n")
+    spec = StepSpec("train", TRAIN_ENTRY, {"train": "linked.model:train"}, code_paths=(str(dags),))
+    code = user_code(spec)
+    assert set(code.files) == {"0/a/inside.txt", "0/a/train.py", "0/linked/model.py"}
+    assert list(code.left_out) == ["0/a/outside.txt"]
+
+
+def test_damaged_code_is_refused_wherever_the_damage_is(dags: Path) -> None:
+    store, record = ArtifactStore(str(dags.parent / "store")), kept(dags, train="a.train:train")
+    file = Path(store.uri("_runs", "d", "code").removeprefix("file://"), f"{record.code}.zip")
+    good = file.read_bytes()
+    for place in range(0, len(good), 3):
+        file.write_bytes(good[:place] + bytes([good[place] ^ 0x5A]) + good[place + 1 :])
+        try:
+            assert read_code(store, record)  # what only an archive has, such as its date
+        except BadInput as error:
+            assert file.name in str(error)  # noqa: PT017
