@@ -227,6 +227,13 @@ def packages_of(runtime: Path) -> dict[str, str]:
     return {**installed_packages(base_of(runtime)), **installed_packages(runtime)}
 
 
+def packages_from_elsewhere(runtime: Path) -> list[str]:
+    """The packages of an environment that came from a path or an address, not from an index by name and version."""
+    told = "lib/python3*/site-packages/*.dist-info/direct_url.json"  # https://peps.python.org/pep-0610/
+    found = [file for folder in (base_of(runtime), runtime) for file in folder.glob(told)]
+    return sorted({package_name(file.parent.name.partition("-")[0]) for file in found})
+
+
 def python_version(runtime: Path) -> str:
     """The version of an environment's Python; empty if it is not known."""
     try:

@@ -580,13 +580,16 @@ def test_the_environment_of_a_lock_is_found_made_on_its_base_or_made_whole(
     base, said = churn.with_name("runtime"), []
     monkeypatch.setattr("airflow_hops.hooks.locked_environment.pins_file", lambda: pins)
 
-    def find(**lock: str) -> Path:
-        return find_or_make(base, lock, find_uv=lambda: str(find_uv_bin()), say=said.append)
+    def find(*from_elsewhere: str, **lock: str) -> Path:
+        return find_or_make(base, lock, from_elsewhere, find_uv=lambda: str(find_uv_bin()), say=said.append)
 
     assert find(tiny="1.0") == base
     assert find(tiny="1.0", extra="1.0") == churn
     assert said == []
-    made = find(tiny="1.0", extra="1.0", more="1.0")
+    for lock in ({"tiny": "1.0", "mine": "1.0"}, {"tiny": "2.0", "mine": "1.0"}):
+        with pytest.raises(BadInput, match="and mine came from a path or an address"):
+            find("mine", **lock)
+    made = find("tiny", tiny="1.0", extra="1.0", more="1.0")
     assert (made.name.startswith("runtime-lock-"), packages_of(made)["more"]) == (True, "1.0")
     assert find(tiny="1.0", extra="1.0", more="1.0") == made
     whole = find(tiny="2.0")

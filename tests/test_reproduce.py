@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, cache_key
-from airflow_hops.contract.run_record import SEARCH_ENTRY, RunRecord, record_key
+from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.contract.protocol import StepResult
+from airflow_hops.contract.run_record import SEARCH_ENTRY, RunRecord, UserCode, record_key
 from airflow_hops.contract.search import TrialRecord
 from airflow_hops.hooks import reproduction
-from airflow_hops.hooks.reproduction import find_run
-from airflow_hops.hooks.run_comparison import compare_metrics, compare_notebooks, compare_values
+from airflow_hops.hooks.reproduction import RecordedRun, find_run, step_again
+from airflow_hops.hooks.run_comparison import compare_metrics, compare_notebooks, compare_trial, compare_values
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.run_records import read_code, read_record, write_record
@@ -169,14 +172,15 @@ def test_a_run_without_a_record_is_run_with_what_there_is_only_on_request(
 
 
 def test_a_trial_is_a_training_with_its_parameters_by_the_record_of_its_search(
-    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    training = {"train": "shop:train", "params": {"epochs": 2}, "np": 1, "tensorboard": True}
+    training = {"train": "shop:train", "params": {"epochs": 2}, "np": 1, "tensorboard": True, "env": {"TOKEN": None}}
     record = RunRecord(
         dag_id="d",
         step="search",
         entry=SEARCH_ENTRY,
-        params={"training": training, "study": None},
+        params={"training": training, "study": "shared", "reuse": True, "metrics": ["auc"]},
+        secrets=("training/env/TOKEN",),
         inputs={},
         parts={},
         package_version="0.1.0",
@@ -184,7 +188,7 @@ def test_a_trial_is_a_training_with_its_parameters_by_the_record_of_its_search(
         packages={},
         started="",
     )
-    write_record(store, "f" * 64, record, None)
+    write_record(store, "f" * 64, record, UserCode("", {}))
     folder = study_folder(store, "d", "search", "r")
     trials = [TrialRecord(0, "complete", {"lr": 0.1}, "", "k", "r", metrics={"auc": 0.7})]
     trials.append(TrialRecord(1, "failed", {"lr": 0.2}, "", "k", "r"))
@@ -197,7 +201,11 @@ def test_a_trial_is_a_training_with_its_parameters_by_the_record_of_its_search(
 
     trial = 0
     found = find_run(RuntimeHook(), "0" * 32)
-    assert (found.record.entry, found.metrics) == (ENTRY, {"auc": 0.7})
+    assert (found.record.entry, found.metrics, found.trial_metric) == (ENTRY, {"auc": 0.7}, "auc")
+    monkeypatch.setenv("TOKEN", "secret")
+    assert step_again(RuntimeHook(), found, tmp_path).params["env"] == {"TOKEN": "secret"}
+    search = step_again(RuntimeHook(), RecordedRun("search", replace(record, code=found.record.code)), tmp_path).params
+    assert (search["training"]["env"], search["study"], search["reuse"]) == ({"TOKEN": "secret"}, None, False)
     assert found.record.params["params"] == {"epochs": 2, "lr": 0.1}
     assert (found.record.params["train"], found.record.params["tensorboard"]) == ("shop:train", False)
     trial = 1
@@ -221,19 +229,31 @@ def test_a_model_that_was_replaced_is_not_taken_for_that_of_the_run(
 
 
 def test_numbers_are_compared_within_the_tolerance_and_those_of_time_not_at_all() -> None:
-    before = {"auc": 0.7, "loss": 200.0, "gone": 1.0, "seconds": 3.0}
-    lines = compare_metrics(before, {"auc": 0.7005, "loss": 200.1, "new": float("nan"), "seconds": 9.0}, 1e-3)
+    before = {"auc": 0.7, "loss": 200.0, "gone": 1.0, "seconds": 3.0, "small": 2e-4, "zero": 0.0, "endless": math.inf}
+    after = {"auc": 0.7005, "loss": 200.1, "new": math.nan, "seconds": 9.0, "small": 9e-4, "zero": 1e-9, "endless": 0.5}
+    lines = compare_metrics(before, after, 1e-3)
     assert {line.what: line.verdict for line in lines} == {
         "metric auc": "within tolerance",
+        "metric endless": "differs",
         "metric gone": "differs",
         "metric loss": "within tolerance",
         "metric new": "differs",
+        "metric small": "differs",
+        "metric zero": "within tolerance",
     }
-    nan, one = {"auc": float("nan")}, {"auc": 1.0}
+    nan, one = {"auc": math.nan}, {"auc": 1.0}
     assert [line.verdict for line in compare_metrics(nan, one, 0.5)] == ["differs"]
     assert [line.verdict for line in compare_values({"auc": 0.7}, 0.7, 0.0)] == ["same"]
     assert [line.verdict for line in compare_values({"auc": 0.7}, {"metrics": {"auc": 0.8}}, 0.0)] == ["differs"]
     assert [line.verdict for line in compare_values({}, "a text", 0.0)] == ["not compared"]
+    assert [line.verdict for line in compare_values({"auc": 0.7}, {"metrics": 3}, 0.0)] == ["not compared"]
+    result = StepResult(value=0.7, is_artifact=False, seconds={})
+    trial = compare_trial({"auc": 0.7, "loss": 2.0, "gone": 1.0}, {"loss": 2.0, "other": 9.0}, result, "auc", 0.0)
+    assert [(line.what, line.verdict) for line in trial] == [
+        ("metric auc", "same"),
+        ("metric gone", "differs"),
+        ("metric loss", "same"),
+    ]
 
 
 def test_notebooks_are_compared_by_what_their_cells_put_out(store: ArtifactStore) -> None:

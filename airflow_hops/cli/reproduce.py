@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from airflow.configuration import conf
 from airflow.utils.cli import suppress_logs_and_warning
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from airflow_hops.cli.runtime import find_uv
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
@@ -24,12 +26,15 @@ from airflow_hops.hooks.locked_environment import find_or_make
 from airflow_hops.hooks.reproduction import RecordedRun, compare_models, data_problems, find_run, run_again, step_again
 from airflow_hops.hooks.run_comparison import (
     Compared,
+    compare_best,
+    compare_contents,
     compare_curves,
     compare_environments,
     compare_experiments,
     compare_found,
     compare_metrics,
     compare_notebooks,
+    compare_trial,
     compare_values,
 )
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -51,6 +56,9 @@ def reproduce(args: Namespace) -> None:
     except (HopsError, OSError) as error:
         _say(str(error))
         raise SystemExit(CANNOT_RUN) from None
+    except Exception:  # a status of 1 would say that the result differs
+        traceback.print_exc()
+        raise SystemExit(CANNOT_RUN) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     of_result = {line.verdict for line in lines if line.is_result}
@@ -60,7 +68,7 @@ def reproduce(args: Namespace) -> None:
         told = {"run": run.name, "verdict": verdict, "reproduced": uri, "compared": [asdict(line) for line in lines]}
         print(json.dumps({**told, "lacking": list(run.lacking)}))
     else:
-        _print(lines, verdict, uri)
+        _print(lines, verdict)
     raise SystemExit(DIFFERS if verdict in ("differs", "not compared") else SAME)
 
 
@@ -80,29 +88,44 @@ def _reproduce(hook: RuntimeHook, run: RecordedRun, args: Namespace) -> tuple[li
         spec = step_again(hook, run, code)
         _say(f"Code: {code if run.lacking else record.code}")
         if args.environment == "lock" and record.packages:
-            made = find_or_make(hook.settings.runtime, record.packages, find_uv=find_uv, say=_say)
+            given = (record.packages, record.from_elsewhere)
+            made = find_or_make(hook.settings.runtime, *given, find_uv=find_uv, say=_say)
             hook.settings = replace(hook.settings, runtime=made)
         _say(f"Environment: {hook.settings.runtime}")
-        result = run_again(hook, spec, _show_progress)
+        reported: dict[str, float] = {}
+        result = run_again(hook, spec, lambda line: _show_progress(line, reported))
+    if result.is_artifact:
+        _say(f"Reproduced: {result.value['uri']}")
     experiment = None
     if run.experiment is not None:
         experiment = hook.store.uri("Experiments", app_id(spec.producer), run.experiment.rpartition("/")[2])
-    return list(_compare(hook, run, result, experiment, args.tolerance)), result
+    lines = _compare_inputs(hook, run)
+    if run.experiment is not None and experiment is not None:
+        lines += compare_experiments(hook.store, run.experiment, experiment, args.tolerance)
+    elif run.trial_metric is not None:
+        lines += compare_trial(run.metrics, reported, result, run.trial_metric, args.tolerance)
+    else:
+        same_environment = not run.lacking and all(line.verdict == "same" for line in lines)
+        lines += _compare_results(hook, run, result, args.tolerance, same_environment=same_environment)
+    return lines, result
 
 
-def _compare(
-    hook: RuntimeHook, run: RecordedRun, result: StepResult, experiment: str | None, tolerance: float
-) -> Iterator[Compared]:
-    record, store = run.record, hook.store
+def _compare_inputs(hook: RuntimeHook, run: RecordedRun) -> list[Compared]:
+    record, lines = run.record, list[Compared]()
     fingerprints = [artifact.fingerprint[:12] for given in record.artifacts().values() for artifact in given]
     if fingerprints:
-        yield Compared("data", ", ".join(fingerprints[:3]), "the same", "same", is_result=False)
+        lines.append(Compared("data", ", ".join(fingerprints[:3]), "the same", "same", is_result=False))
     if record.code:
-        yield Compared("code", record.code[:12], "the same", "same", is_result=False)
-    yield from compare_environments(record, hook.settings.runtime)
-    if run.experiment is not None and experiment is not None:
-        yield from compare_experiments(store, run.experiment, experiment, tolerance)
-        return
+        lines.append(Compared("code", record.code[:12], "the same", "same", is_result=False))
+    return [*lines, *compare_environments(record, hook.settings.runtime)]
+
+
+def _compare_results(
+    hook: RuntimeHook, run: RecordedRun, result: StepResult, tolerance: float, *, same_environment: bool
+) -> Iterator[Compared]:
+    store = hook.store
+    if run.best is not None:
+        yield compare_best(run.best, result)
     if not result.is_artifact:
         yield from compare_values(run.metrics, result.value, tolerance)
         return
@@ -111,12 +134,22 @@ def _compare(
         yield from compare_notebooks(store, run.artifact, reproduced)
         return
     yield from compare_metrics(run.metrics, reproduced.metrics, tolerance)
-    if run.artifact is not None and reproduced.kind == "model":
-        yield from compare_curves(store, run.artifact, reproduced, tolerance)
-        yield from compare_found(compare_models(hook, run.artifact, reproduced, record), tolerance)
+    if run.artifact is None:
+        return
+    if reproduced.kind != "model":
+        yield compare_contents(run.artifact, reproduced)
+        return
+    yield from compare_curves(store, run.artifact, reproduced, tolerance)
+    try:
+        found = compare_models(hook, run.artifact, reproduced, run.record, same_environment=same_environment)
+    except HopsError as error:
+        yield Compared("weights", "", str(error), "not compared", is_result=False)
+    else:
+        yield from compare_found(found, tolerance)
 
 
-def _show_progress(line: Line) -> None:
+def _show_progress(line: Line, reported: dict[str, float]) -> None:
+    reported.update(line.metrics)
     figures = "".join(f" {name}={value:.4g}" for name, value in line.metrics.items())
     share = "" if line.progress is None else f"{100 * line.progress:3.0f}% "
     _say(f"  {share}{line.text}{figures}")
@@ -126,11 +159,11 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _print(lines: list[Compared], verdict: str, uri: str | None) -> None:
+def _print(lines: list[Compared], verdict: str) -> None:
     table: Any = Table("", "recorded", "reproduced", "")
     for line in lines:
         color = _COLORS[line.verdict] if line.is_result or line.verdict == "same" else "yellow"
-        table.add_row(line.what, line.recorded, line.reproduced, f"[{color}]{line.verdict}[/{color}]")
+        table.add_row(*map(Text, (line.what, line.recorded, line.reproduced)), Text(line.verdict, color))
     console = Console()
     console.print(table)
     words = {
@@ -140,5 +173,3 @@ def _print(lines: list[Compared], verdict: str, uri: str | None) -> None:
         "not compared": "There is nothing to compare the result with.",
     }
     console.print(f"[bold {_COLORS[verdict]}]{words[verdict]}[/]", highlight=False)
-    if uri is not None:
-        print(f"Reproduced: {uri}")

@@ -54,6 +54,7 @@ class RunRecord(CheckedFields):
         package_version: Version of this package.
         python: Version of the environment's Python.
         packages: Versions of the environment's packages by name.
+        from_elsewhere: Those of them that came from a path or an address, not from an index.
         started: When the first run with this record began, ISO 8601 UTC.
     """
 
@@ -71,6 +72,7 @@ class RunRecord(CheckedFields):
     code_paths: int = 0
     code_left_out: Sequence[str] = ()
     script: str | None = None
+    from_elsewhere: Sequence[str] = ()
     secrets: Sequence[str] = ()
     output_kind: str | None = None
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from airflow_hops.contract.artifacts import HopsError
+from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.contract.overlay import base_of
 from airflow_hops.environments import STAMP_NAME, create_environment, pins_file, pins_of
 from airflow_hops.overlays import installed_packages, list_overlays, make_overlay, overlay_folder, packages_of
@@ -23,7 +23,9 @@ def changed_packages(before: Mapping[str, str], after: Mapping[str, str]) -> dic
     return {name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)}
 
 
-def find_or_make(runtime: Path, lock: Mapping[str, str], *, find_uv: Callable[[], str], say: Say) -> Path:
+def find_or_make(
+    runtime: Path, lock: Mapping[str, str], from_elsewhere: Collection[str], *, find_uv: Callable[[], str], say: Say
+) -> Path:
     """The folder of an environment with exactly the packages of a lock.
 
     It is the given one, its base, one that lies on this base, or one that was made for this lock before; otherwise it
@@ -32,10 +34,12 @@ def find_or_make(runtime: Path, lock: Mapping[str, str], *, find_uv: Callable[[]
     Args:
         runtime: Folder of the present environment.
         lock: Versions by package.
+        from_elsewhere: Those that an index does not have, or others of their names.
         find_uv: Finds the uv program.
         say: Called with each line of progress.
 
     Raises:
+        BadInput: it would have to be made, with a package that did not come from an index.
         HopsError: it cannot be made.
     """
     base = base_of(runtime)
@@ -46,7 +50,13 @@ def find_or_make(runtime: Path, lock: Mapping[str, str], *, find_uv: Callable[[]
         if (folder / "bin" / "python").exists() and packages_of(folder) == dict(lock):
             return folder
     own = installed_packages(base)
-    if all(lock.get(package) == version for package, version in own.items()):
+    adds_only = all(lock.get(package) == version for package, version in own.items())
+    if lost := [name for name in from_elsewhere if name not in own or not adds_only]:
+        raise BadInput(
+            f"no environment here has the run's packages, and {', '.join(lost)} came from a path or an address: it cannot "
+            "be installed by its version; install it as the run had it, or give --environment present"
+        )
+    if adds_only:
         added = [f"{package}=={version}" for package, version in lock.items() if package not in own]
         say(f"environment {name}: {base} and {len(added)} more packages")
         make_overlay(base, name, added, pins_of(base), uv=find_uv(), say=say)

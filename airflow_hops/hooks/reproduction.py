@@ -45,6 +45,8 @@ class RecordedRun:
         artifact: What it made; None where it made no artifact, or that is gone.
         metrics: Its metrics by name.
         experiment: Folder of an experiment of the package ``hops``.
+        best: Parameters of a search's best trial.
+        trial_metric: Of a trial, its search's metric: the name of a number that its function returned alone.
         lacking: What of the record is not known, for a run without one.
     """
 
@@ -53,6 +55,8 @@ class RecordedRun:
     artifact: Artifact | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     experiment: str | None = None
+    best: Mapping[str, Any] | None = None
+    trial_metric: str | None = None
     lacking: tuple[str, ...] = ()
 
 
@@ -96,10 +100,15 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
             raise BadInput(
                 f"{name}: trial {told['trial']} of study {told['study']!r} is {state}, expected a complete one"
             )
-        return RecordedRun(name, trial_record(record, trial), None, trial.metrics)
-    if record.entry == SEARCH_ENTRY and artifact is None and record.params.get("study") is None:
-        metrics = _best_metrics(study_folder(store, dag_id, told["task"], told["dag_run_id"]))
-    return RecordedRun(name, record, artifact, metrics, told.get("experiment"))
+        training = trial_record(record, trial)
+        return RecordedRun(name, training, None, trial.metrics, trial_metric=record.params["metrics"][0])
+    best = None
+    if record.entry == SEARCH_ENTRY and artifact is not None:
+        best = artifact.properties.get("params")
+    elif record.entry == SEARCH_ENTRY and record.params.get("study") is None:
+        trial = _best_trial(study_folder(store, dag_id, told["task"], told["dag_run_id"]))
+        best, metrics = (trial.params, trial.metrics) if trial else (None, {})
+    return RecordedRun(name, record, artifact, metrics, told.get("experiment"), best)
 
 
 def trial_record(search: RunRecord, trial: TrialRecord) -> RunRecord:
@@ -108,7 +117,8 @@ def trial_record(search: RunRecord, trial: TrialRecord) -> RunRecord:
         raise BadInput("the trial is one of an experiment of the package hops; reproduce the run that it is nested in")
     training = search.params["training"]
     params = {**training, "params": {**training["params"], **trial.params}, "any_value": True, "tensorboard": False}
-    return replace(search, entry=TRAIN_ENTRY, params=params)
+    secrets = [path.removeprefix("training/") for path in search.secrets if path.startswith("training/")]
+    return replace(search, entry=TRAIN_ENTRY, params=params, secrets=secrets)
 
 
 def data_problems(store: ArtifactStore, record: RunRecord) -> Iterator[str]:
@@ -166,6 +176,8 @@ def step_again(hook: RuntimeHook, run: RecordedRun, code: Path) -> StepSpec:
     for name in FILE_PARAMS:
         if params.get(name) and record.script is not None:
             params[name] = str(code / record.script)
+    if record.entry == SEARCH_ENTRY:  # trials that were run before are not to be taken for its own
+        params |= {"reuse": False, "study": None}
     producer = Producer(REPRODUCED, f"{record.dag_id}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}", record.step)
     output = Output(store.address(producer, record.output_kind), record.output_kind) if record.output_kind else None
     repeated = {} if run.experiment is None else {REPRODUCED_APP: run.experiment.split("/")[-2]}
@@ -194,10 +206,12 @@ def run_again(hook: RuntimeHook, spec: StepSpec, on_line: Callable[[Line], None]
         raise
 
 
-def compare_models(hook: RuntimeHook, recorded: Artifact, reproduced: Artifact, record: RunRecord) -> dict[str, Any]:
+def compare_models(
+    hook: RuntimeHook, recorded: Artifact, reproduced: Artifact, record: RunRecord, *, same_environment: bool
+) -> dict[str, Any]:
     """What :func:`airflow_hops.runtime.reproduce.compare.run` says of two models."""
     inputs = {"recorded": (recorded,), "reproduced": (reproduced,), "examples": record.artifacts().get("examples", ())}
-    spec = StepSpec("compare", _COMPARE, inputs=inputs)
+    spec = StepSpec("compare", _COMPARE, {"weights_decide": same_environment}, inputs=inputs)
     value: dict[str, Any] = hook.run(spec, cache=False, on_line=lambda line: None).value
     return value
 
@@ -211,19 +225,18 @@ def _artifact_of(store: ArtifactStore, told: Mapping[str, Any]) -> Artifact | No
     uri = told.get("model")
     if uri is None or ("record" in told and not store.exists(uri)):
         return None
-    artifact = store.manifest(uri).reference(uri)
-    if artifact.fingerprint == told.get("fingerprint"):
-        return artifact
+    fingerprint = str(told.get("fingerprint"))
+    for place in (uri, kept_version(uri, fingerprint)):
+        if store.exists(place) and (artifact := store.manifest(place).reference(place)).fingerprint == fingerprint:
+            return artifact
     if "record" not in told:
         raise BadInput(f"{uri}: another model is stored there now; name the run that trained this one, by MLflow's id")
     return None
 
 
-def _best_metrics(folder: StudyFolder) -> Mapping[str, float]:
-    """The metrics of a study's best trial; none where it has none."""
+def _best_trial(folder: StudyFolder) -> TrialRecord | None:
     study = folder.read()
-    best = None if study is None or study.best is None else folder.trial(study.best)
-    return {} if best is None else best.metrics
+    return None if study is None or study.best is None else folder.trial(study.best)
 
 
 def _look_up(hook: RuntimeHook, params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -249,6 +262,9 @@ def _with_secrets(record: RunRecord) -> dict[str, Any]:
         place, _, variable = path.rpartition("/")
         if place == "env" and variable in os.environ:
             params["env"] = {**params["env"], variable: os.environ[variable]}
+        elif place == "training/env" and variable in os.environ:
+            env = {**params["training"]["env"], variable: os.environ[variable]}
+            params["training"] = {**params["training"], "env": env}
         else:
             missing.append(path)
     if missing:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import airflow_hops
 from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.protocol import StepResult
 from airflow_hops.contract.run_record import RunRecord
 from airflow_hops.hooks.code import package_fingerprint
 from airflow_hops.hooks.locked_environment import changed_packages
@@ -22,6 +23,8 @@ OF_TIME = frozenset({"seconds", "examples_per_second", "scaling_efficiency"})
 """Metrics of how long something took."""
 
 _NAMED_PACKAGES = 5
+_NEAR_ZERO = 1e-3
+"""Numbers below it may differ by that share of it."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ def compare_metrics(before: Mapping[str, float], after: Mapping[str, float], tol
     Args:
         before: Of the run.
         after: Of its reproduction.
-        tolerance: How much they may differ: of numbers beyond 1 as a share, of others absolutely.
+        tolerance: How much they may differ, as a share.
     """
     for name in sorted((before.keys() | after.keys()) - OF_TIME):
         one, other = before.get(name), after.get(name)
@@ -106,7 +109,8 @@ def compare_curves(store: ArtifactStore, recorded: Artifact, reproduced: Artifac
 def compare_found(found: Mapping[str, Any], tolerance: float) -> Iterator[Compared]:
     """The weights and predictions of two models, as :mod:`airflow_hops.runtime.reproduce.compare` says.
 
-    Weights that are not identical are no verdict, since equal models can have different ones: predictions decide.
+    Weights that are not identical are no verdict, since equal models can have different ones: predictions decide. They
+    may differ by the tolerance itself, being shares of 1 or of the standard deviation.
     """
     weights, predictions = found["weights"], found["predictions"]
     count = f"{weights['tensors']} tensors" if "tensors" in weights else "its files"
@@ -122,7 +126,20 @@ def compare_found(found: Mapping[str, Any], tolerance: float) -> Iterator[Compar
         yield Compared("predictions", "", predictions["why"], "not compared", is_result=False)
         return
     largest, rows = predictions["difference"], f"{predictions['rows']:,} rows of the eval split"
-    yield Compared("predictions", rows, f"largest difference {largest:.3g}", _close(0.0, largest, tolerance))
+    yield Compared("predictions", rows, f"largest difference {largest:.3g}", _within(largest, tolerance))
+
+
+def compare_contents(recorded: Artifact, reproduced: Artifact) -> Compared:
+    """The files of two artifacts of any kind."""
+    same = recorded.fingerprint == reproduced.fingerprint
+    return Compared("files", recorded.fingerprint[:12], reproduced.fingerprint[:12], _verdict(same))
+
+
+def compare_best(best: Mapping[str, Any], result: StepResult) -> Compared:
+    """The parameters of the best trials of two searches."""
+    value = result.value if isinstance(result.value, Mapping) else {}
+    now = (Artifact.from_dict(value).properties if result.is_artifact else value).get("params")
+    return Compared("best parameters", json.dumps(best)[:60], json.dumps(now)[:60], _verdict(best == now))
 
 
 def compare_notebooks(store: ArtifactStore, recorded: Artifact, reproduced: Artifact) -> Iterator[Compared]:
@@ -150,14 +167,47 @@ def compare_experiments(store: ArtifactStore, recorded: str, reproduced: str, to
 
 def compare_values(before: Mapping[str, float], value: Any, tolerance: float) -> Iterator[Compared]:
     """What a training function returned instead of a model: its metrics, or a number where it has a single one."""
-    if isinstance(value, int | float) and len(before) == 1:
-        value = {next(iter(before)): value}
-    if isinstance(value, Mapping):
-        value = value.get("metrics", value)
-        after = {name: float(v) for name, v in value.items() if isinstance(v, int | float) and name in before}
+    if after := returned_metrics(value, next(iter(before)) if len(before) == 1 else None, before):
         yield from compare_metrics(before, after, tolerance)
     else:
         yield Compared("value", "not kept", json.dumps(value)[:60], "not compared", is_result=False)
+
+
+def compare_trial(
+    before: Mapping[str, float], reported: Mapping[str, float], result: StepResult, metric: str, tolerance: float
+) -> Iterator[Compared]:
+    """The metrics of a trial: what it reported, those of its training, and what its function returned.
+
+    Args:
+        before: Of the trial.
+        reported: What its reproduction said while it ran.
+        result: Of its reproduction.
+        metric: The name of a number that the function returned alone.
+        tolerance: As in :func:`compare_metrics`.
+    """
+    of_fit = {
+        f"eval_{n.removeprefix('val_')}" if n.startswith("val_") else f"train_{n}": v for n, v in reported.items()
+    }
+    if result.is_artifact:
+        made: Mapping[str, float] = Artifact.from_dict(result.value).metrics
+    else:
+        made = returned_metrics(result.value, metric, before)
+    after = {**of_fit, **reported, **made}
+    yield from compare_metrics(before, {name: after[name] for name in before.keys() & after.keys()}, tolerance)
+
+
+def returned_metrics(value: Any, metric: str | None, names: Collection[str]) -> dict[str, float]:
+    """The numbers by name in what a function returned.
+
+    Args:
+        value: It.
+        metric: The name of a number alone; None for none.
+        names: Those that count.
+    """
+    if isinstance(value, Mapping) and isinstance(value.get("metrics"), Mapping):
+        value = value["metrics"]
+    given = value if isinstance(value, Mapping) else {metric or "": value}
+    return {n: float(v) for n, v in given.items() if n in names and isinstance(v, int | float)}
 
 
 def _outputs(store: ArtifactStore, notebook: Artifact) -> list[Any]:
@@ -171,7 +221,12 @@ def _outputs(store: ArtifactStore, notebook: Artifact) -> list[Any]:
 def _close(one: float, other: float, tolerance: float) -> Verdict:
     if one == other or (math.isnan(one) and math.isnan(other)):
         return "same"
-    return "within tolerance" if abs(one - other) <= tolerance * max(1.0, abs(one)) else "differs"
+    close = math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance * _NEAR_ZERO)
+    return "within tolerance" if close else "differs"
+
+
+def _within(difference: float, tolerance: float) -> Verdict:
+    return "same" if difference == 0 else "within tolerance" if difference <= tolerance else "differs"
 
 
 def _verdict(same: bool) -> Verdict:

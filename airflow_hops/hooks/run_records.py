@@ -15,7 +15,7 @@ from airflow_hops.contract.protocol import StepSpec
 from airflow_hops.contract.run_record import RunRecord, is_recorded, record_key
 from airflow_hops.contract.times import now
 from airflow_hops.hooks.code import user_code
-from airflow_hops.overlays import packages_of, python_version
+from airflow_hops.overlays import packages_from_elsewhere, packages_of, python_version
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.run_records import has_record, write_record
 
@@ -50,6 +50,7 @@ def record_run(store: ArtifactStore, runtime: Path, spec: StepSpec) -> str | Non
             package_version=airflow_hops.__version__,
             python=python_version(runtime),
             packages=packages_of(runtime),
+            from_elsewhere=packages_from_elsewhere(runtime),
             code_paths=len(spec.code_paths),
             started=now(),
         )

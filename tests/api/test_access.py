@@ -37,6 +37,7 @@ NAMES = {
     "path": "",
     "mlflow_run_id": "0" * 32,
     "other_run_id": "1" * 32,
+    "trial": "0",
     "model": "pages_model",
     "version": "1",
     "decided_at": "2026-03-01T10:00:00Z",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.artifacts import Artifact, HopsError
 from airflow_hops.contract.properties import SAVED_MODEL, ExamplesProperties
 from airflow_hops.contract.splits import EVAL
 from airflow_hops.contract.target import REGRESSION
@@ -18,18 +19,22 @@ from airflow_hops.runtime.step.context import StepContext
 _OWN_TENSORS = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE")
 
 
-def run(context: StepContext) -> dict[str, Any]:
+def run(context: StepContext, *, weights_decide: bool) -> dict[str, Any]:
     """The step: compares the models in the roles ``recorded`` and ``reproduced``.
+
+    Args:
+        context: The step's.
+        weights_decide: Whether identical weights make models the same: where code and libraries are the same.
 
     Returns:
         ``weights``: ``identical``, and where the format tells them ``tensors`` (how many) and ``difference`` (the
-        largest between two numbers; None where shapes differ). ``predictions``, unless the weights are identical:
+        largest between two numbers; None where shapes differ). ``predictions``, unless identical weights decide:
         ``rows`` of the eval split, ``difference`` (the largest between two predictions, in a regression in standard
         deviations); or ``why`` there are none.
     """
     recorded, reproduced = (model_folder(context.store, context.input(role)) for role in ("recorded", "reproduced"))
     weights = compare_weights(recorded, reproduced)
-    if weights["identical"]:
+    if weights["identical"] and weights_decide:
         return {"weights": weights, "predictions": None}
     return {"weights": weights, "predictions": _compare_predictions(context, recorded, reproduced)}
 
@@ -62,7 +67,8 @@ def _tensors(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
 
     reader = tf.train.load_checkpoint(str(folder / "variables" / "variables"))
     names = sorted(set(reader.get_variable_to_shape_map()) - set(_OWN_TENSORS))
-    return {name: np.asarray(reader.get_tensor(name)) for name in names}
+    assets = {f"assets/{name}": np.asarray(content, object) for name, content in _contents(folder / "assets").items()}
+    return {name: np.asarray(reader.get_tensor(name)) for name in names} | assets
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
@@ -70,23 +76,27 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 
 def _compare_predictions(context: StepContext, recorded: Path, reproduced: Path) -> dict[str, Any]:
-    if (examples := _raw_examples(context)) is None:
-        return {"why": "the run had no examples to predict"}
-    data = ExamplesProperties.of(context.store.manifest(examples.uri))
-    files = sorted((context.store.local(examples) / EVAL).glob("*.parquet"))
-    if not files or data.label is None:
-        return {"why": f"its examples have no split {EVAL!r}"}
     try:
+        if (examples := _raw_examples(context)) is None:
+            return {"why": "the run had no examples to predict"}
+        data = ExamplesProperties.of(context.store.manifest(examples.uri))
+        files = sorted((context.store.local(examples) / EVAL).glob("*.parquet"))
+        if not files or data.label is None:
+            return {"why": f"its examples have no split {EVAL!r}"}
         models = {"recorded": ServedModel(recorded), "reproduced": ServedModel(reproduced)}
         classes = len(data.classes or ()) or None
         found = score(models, files, data.label, classes=classes, split=EVAL).predictions
-    except BadInput as error:
+    except HopsError as error:
         return {"why": str(error)}
     before, after = found["recorded"], found["reproduced"]
     if before.shape != after.shape:
         return {"why": f"one predicts {list(before.shape)}, the other {list(after.shape)}"}
     scale = float(before.std()) or 1.0 if models["recorded"].problem == REGRESSION else 1.0
-    return {"rows": len(before), "difference": float(np.abs(before - after).max(initial=0.0)) / scale}
+    differing = (before != after) & ~(np.isnan(before) & np.isnan(after))
+    if not np.isfinite([before[differing], after[differing]]).all():
+        return {"rows": len(before), "difference": math.inf}
+    scale = scale if math.isfinite(scale) else 1.0
+    return {"rows": len(before), "difference": float(np.abs(before - after).max(initial=0.0, where=differing)) / scale}
 
 
 def _raw_examples(context: StepContext) -> Artifact | None:

@@ -21,8 +21,7 @@ def run(context: StepContext, *, run_id: str | None = None, model: str = "", ver
     Returns:
         ``model`` and ``fingerprint`` (of its artifact, or None); of a run also ``dag_id``, ``dag_run_id``, ``task`` (as
         studies name it), ``metrics``, ``record`` (the key of its record, or None); of an experiment of the package
-        ``hops`` also ``experiment`` (its folder); of a trial also ``study``, ``trial`` (its number), and the search's
-        ``record``.
+        ``hops`` also ``experiment`` (its folder); of a trial also ``study``, ``trial`` (its number).
 
     Raises:
         BadInput: MLflow has no such run, or no such version.
@@ -42,21 +41,18 @@ def run(context: StepContext, *, run_id: str | None = None, model: str = "", ver
             if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 raise
             raise BadInput(f"MLflow at {uri} has no run {run_id}") from error
-        tags = dict(found.data.tags)
-        if "hops.dag_id" not in tags:
-            raise BadInput(f"MLflow's run {run_id} was not logged by a task of this package: it has no tag hops.dag_id")
-        producer = _producer(tags)
-        told: dict[str, Any] = {"dag_id": producer.dag_id, "dag_run_id": producer.run_id, "task": task_name(producer)}
-        told |= {"metrics": dict(found.data.metrics)}
-        told |= {"model": tags.get("hops.model"), "fingerprint": tags.get("hops.fingerprint")}
-        if TRIAL_TAG not in tags:
-            number = found.data.params.get("run", "")
-            known = number.startswith("run.") and told["model"] is None
-            experiment = context.store.uri("Experiments", app_id(producer), number) if known else None
-            return {**told, "record": tags.get(RECORD_TAG), "experiment": experiment}
-        parent = dict(client.get_run(tags["mlflow.parentRunId"]).data.tags)
-    trial = {"study": tags[STUDY_TAG], "trial": int(tags[TRIAL_TAG])}
-    return {**told, **trial, "record": parent.get(RECORD_TAG)}
+    tags = dict(found.data.tags)
+    if "hops.dag_id" not in tags:
+        raise BadInput(f"MLflow's run {run_id} was not logged by a task of this package: it has no tag hops.dag_id")
+    producer = _producer(tags)
+    told: dict[str, Any] = {"dag_id": producer.dag_id, "dag_run_id": producer.run_id, "task": task_name(producer)}
+    told |= {"metrics": dict(found.data.metrics), "record": tags.get(RECORD_TAG)}
+    told |= {"model": tags.get("hops.model"), "fingerprint": tags.get("hops.fingerprint")}
+    if TRIAL_TAG in tags:
+        return {**told, "study": tags[STUDY_TAG], "trial": int(tags[TRIAL_TAG])}
+    number = found.data.params.get("run", "")
+    known = number.startswith("run.") and told["model"] is None
+    return {**told, "experiment": context.store.uri("Experiments", app_id(producer), number) if known else None}
 
 
 def _producer(tags: Mapping[str, str]) -> Producer:
