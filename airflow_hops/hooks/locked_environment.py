@@ -53,8 +53,8 @@ def find_or_make(
     adds_only = all(lock.get(package) == version for package, version in own.items())
     if lost := [name for name in from_elsewhere if name not in own or not adds_only]:
         raise BadInput(
-            f"no environment here has the run's packages, and {', '.join(lost)} came from a path or an address: it cannot "
-            "be installed by its version; install it as the run had it, or give --environment present"
+            f"no environment here has the run's packages, and {', '.join(lost)} came from a path or an address: it "
+            "cannot be installed by its version; install it as the run had it, or give --environment present"
         )
     if adds_only:
         added = [f"{package}=={version}" for package, version in lock.items() if package not in own]
