@@ -168,6 +168,7 @@ def test_a_run_without_a_record_is_run_with_what_there_is_only_on_request(
     status, lines, said = reproduce(model.uri, "--incomplete")
     store.write_text(uri, text)
     assert (status, lines["libraries"]["verdict"], lines["weights"]["verdict"]) == (0, "not compared", "same"), said
+    assert lines["predictions"]["verdict"] == "not compared", "asked, since the code may be another, but has no rows"
     assert "Not known of this run, and taken as it is now: code" in said
 
 

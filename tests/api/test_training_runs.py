@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_hops.contract.artifacts import Artifact, cache_key
-from airflow_hops.contract.run_record import TRAIN_ENTRY, RunRecord, UserCode
+from airflow_hops.contract.run_record import SEARCH_ENTRY, RunRecord, UserCode
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.store.run_records import write_record
 from api.conftest import Api, assert_runs_nothing
@@ -237,8 +237,8 @@ def test_two_runs_are_compared_by_their_records(api: Api, runs: Any) -> None:
         record = RunRecord(
             dag_id="pages_training",
             step="train",
-            entry=TRAIN_ENTRY,
-            params={},
+            entry=SEARCH_ENTRY,
+            params={"training": {"shipped": {"source": f"def model():\n    return {number}\n", "function": "model"}}},
             inputs={"examples": [examples.to_dict()]},
             parts={},
             package_version="0.1.0",
@@ -261,6 +261,7 @@ def test_two_runs_are_compared_by_their_records(api: Api, runs: Any) -> None:
     found = api.get(f"{RUNS}/{one}/code-differences/{other}").json()
     assert (found["same"], found["whole"], found["lacking"]) == (1, True, [])
     assert [(each["path"], each["change"], each["diff"], each["why"]) for each in found["files"]] == [
+        ("<model>.py", "changed", "@@ -1,2 +1,2 @@\n def model():\n-    return 5\n+    return 6", None),
         ("shop/data.bin", "changed", None, "only .py and .ipynb files are shown"),
         ("shop/gone.py", "removed", "@@ -1 +0,0 @@\n-<b>x</b>", None),
         ("shop/key.json", "changed", None, "only .py and .ipynb files are shown"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +90,16 @@ def _compare_predictions(context: StepContext, recorded: Path, reproduced: Path)
     before, after = found["recorded"], found["reproduced"]
     if before.shape != after.shape:
         return {"why": f"one predicts {list(before.shape)}, the other {list(after.shape)}"}
-    scale = float(before.std()) or 1.0 if models["recorded"].problem == REGRESSION else 1.0
+    scale = float(before.std()) if models["recorded"].problem == REGRESSION else 1.0
+    difference = largest_difference(before, after)
+    return {"rows": len(before), "difference": difference / scale if scale > 0 else difference}
+
+
+def largest_difference(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> float:
+    """The largest difference of two arrays of one shape: NaN in both is none, in one an infinite one."""
     differing = (before != after) & ~(np.isnan(before) & np.isnan(after))
-    if not np.isfinite([before[differing], after[differing]]).all():
-        return {"rows": len(before), "difference": math.inf}
-    scale = scale if math.isfinite(scale) else 1.0
-    return {"rows": len(before), "difference": float(np.abs(before - after).max(initial=0.0, where=differing)) / scale}
+    largest = float(np.abs(before[differing] - after[differing]).max(initial=0.0))
+    return largest if np.isfinite(largest) else np.inf
 
 
 def _raw_examples(context: StepContext) -> Artifact | None:
