@@ -16,7 +16,6 @@ from airflow_hops.contract.run_record import RunRecord
 from airflow_hops.runtime.inspection import run_files
 from airflow_hops.runtime.inspection.place import Place
 from airflow_hops.runtime.inspection.runs import find_run
-from airflow_hops.runtime.tracking.client import mlflow_errors
 from airflow_hops.runtime.tracking.training_run import RECORD_TAG
 from airflow_hops.store.run_records import read_code, read_record
 
@@ -51,9 +50,9 @@ def get(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         FileNotFoundError: the DAG has no such run, or no more.
     """
-    client, run = find_run(place, params)
+    _, run = find_run(place, params)
     dag_id = params["experiment"]
-    record = _record(place, dag_id, client, run)
+    record = _record(place, dag_id, run)
     if record is None:
         packages, data = _logged_packages(place, params), _logged_data(place, dag_id, run)
         return {"recorded": False, "python": None, "package": None, "packages": packages, "data": data}
@@ -99,19 +98,15 @@ def code_diff(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _record(place: Place, dag_id: str, client: Any, run: Any) -> RunRecord | None:
-    """The record of a run; of a trial that of its search."""
-    key, parent = run.data.tags.get(RECORD_TAG), run.data.tags.get("mlflow.parentRunId")
-    if key is None and parent is not None:
-        with mlflow_errors(client):
-            key = client.get_run(parent).data.tags.get(RECORD_TAG)
+def _record(place: Place, dag_id: str, run: Any) -> RunRecord | None:
+    key = run.data.tags.get(RECORD_TAG)
     return None if key is None else read_record(place.store, dag_id, key)
 
 
 def _code(place: Place, params: Mapping[str, Any]) -> tuple[dict[str, str | bytes], bool] | None:
     """Files by path, as texts where they are, and whether these are all; None where the code is not known."""
-    client, run = find_run(place, params)
-    record = _record(place, params["experiment"], client, run)
+    _, run = find_run(place, params)
+    record = _record(place, params["experiment"], run)
     if record is not None and record.code is not None:
         # Of the first folder, which most have alone, without its number.
         files = {name.removeprefix("0/"): content for name, content in read_code(place.store, record).items()}
