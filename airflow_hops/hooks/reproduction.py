@@ -174,8 +174,8 @@ def step_again(hook: RuntimeHook, run: RecordedRun, code: Path) -> StepSpec:
     code_paths = (str(code),) if run.lacking else unpack_code(store, record, code)
     params = _with_secrets(record)
     for name in FILE_PARAMS:
-        if params.get(name) and record.script is not None:
-            params[name] = str(code / record.script)
+        if record.script is not None and params.get(name) not in (None, record.script.partition("/")[2]):
+            params[name] = str(code / record.script)  # it was named by an absolute path, or one that leads up
     if record.entry == SEARCH_ENTRY:  # trials that were run before are not to be taken for its own
         params |= {"reuse": False, "study": None}
     producer = Producer(REPRODUCED, f"{record.dag_id}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}", record.step)
