@@ -599,3 +599,7 @@ def test_the_environment_of_a_lock_is_found_made_on_its_base_or_made_whole(
     assert packages_of(base) == {"tiny": "1.0"}
     with pytest.raises(HopsError):
         find(tiny="3.0")
+    before = runtime_fingerprint(base)
+    (info,) = base.glob("lib/python3*/site-packages/tiny-1.0.dist-info")
+    info.rename(info.with_name("tiny-1.1.dist-info"))
+    assert runtime_fingerprint(base) != before, "what was installed by hand is another environment"
