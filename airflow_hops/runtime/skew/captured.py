@@ -30,7 +30,7 @@ from airflow_hops.runtime.skew.captured_rows import (
 )
 from airflow_hops.runtime.skew.compared import Compared
 from airflow_hops.runtime.skew.detect import compare_statistics
-from airflow_hops.runtime.skew.health import check_not_silent, clock_faults, without_other_features
+from airflow_hops.runtime.skew.health import check_not_silent, clock_faults, time_faults, without_other_features
 from airflow_hops.runtime.skew.report import SkewReport
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.schema_history import schema_in_force
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from airflow_hops.runtime.skew.rows import RowSkewReport
 
 log = logging.getLogger(__name__)
+_OF_TIMES_ALONE = {"rows", "wrong_times", "wrong_time"}
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,9 @@ def compare_captured(context: StepContext, model_name: str, options: SkewOptions
     )
     span = read_span(files, options.time_feature)
     if not span.rows:
-        _check_not_silent(context, requests, names, trained.champion, options)
+        left_out = {name for name in names if window.holds(name)} - {file.name for file in files}
+        seen = [name for name in names if name not in left_out]
+        _check_not_silent(context, requests, seen, trained.champion, options, notes)
     log.info("%d captured rows in %d files, %s by version", span.rows, len(files), dict(span.versions or {}))
     origin = SkewReference(
         statistics=trained.stored.uri,
@@ -85,9 +88,13 @@ def compare_captured(context: StepContext, model_name: str, options: SkewOptions
         model=model_name,
         version=trained.champion.version,
     )
-    facts = {name: value for name, value in asdict(span).items() if name != "rows"} | {
+    unwell, wrong_times = clock_faults(span), time_faults(span, options.time_feature)
+    if wrong_times is not None:
+        fault, is_unwell = wrong_times
+        unwell, notes = ((*unwell, fault), notes) if is_unwell else (unwell, [*notes, fault])
+    facts = {name: value for name, value in asdict(span).items() if name not in _OF_TIMES_ALONE} | {
         "versions": dict(span.versions or {}),
-        "unwell": clock_faults(span),
+        "unwell": unwell,
     }
     rows = {"captured": RowCounts(span.rows, span.rows)}
     if span.rows < options.rows_needed:
@@ -121,10 +128,16 @@ def _check_not_silent(
     names: Sequence[str],
     champion: ServedVersion,
     options: SkewOptions,
+    notes: Sequence[str],
 ) -> None:
     last = read_span(requests.fetch(names[-1:], context.scratch / "newest"), None).captured_until if names else None
     check_not_silent(
-        context.spec.services, str(options.model_name), last or champion.since, last is None, options.silent_after_s
+        context.spec.services,
+        str(options.model_name),
+        last or champion.since,
+        last is None,
+        options.silent_after_s,
+        "".join(f"; {note}" for note in notes),
     )
 
 

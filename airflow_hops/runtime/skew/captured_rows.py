@@ -19,6 +19,8 @@ from airflow_hops.store import ArtifactStore
 
 INPUT = "input."
 _RUNS_KEPT = 100
+_DAY_S = 86_400
+_YEAR_1_S = -62_135_596_800
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,9 @@ class CapturedSpan:
         window_end: End of the period that the rows are of, by their own time feature: the day after the latest, ISO
             8601 UTC; None for no rows, or no time feature.
         window_start: Start of that period: the day of the earliest.
+        wrong_times: Rows left out of that period: their time feature is over a day after their own capture, or before
+            the year 1.
+        wrong_time: Such a time feature.
     """
 
     rows: int = 0
@@ -104,6 +109,8 @@ class CapturedSpan:
     captured_until: str | None = None
     window_end: str | None = None
     window_start: str | None = None
+    wrong_times: int = 0
+    wrong_time: int | None = None
 
 
 def check_columns(files: Sequence[RowsFile], expected: Mapping[str, str], time_feature: str | None) -> None:
@@ -146,7 +153,7 @@ def read_span(files: Sequence[RowsFile], time_feature: str | None) -> CapturedSp
     """Counts the rows, by version, and finds the times that they span."""
     import pyarrow.compute as pc
 
-    rows, versions = 0, dict[str, int]()
+    rows, versions, wrong = 0, dict[str, int](), list[int]()
     captured: list[datetime] = []
     times: list[int | None] = []
     time_column = f"{INPUT}{time_feature}"
@@ -159,7 +166,9 @@ def read_span(files: Sequence[RowsFile], time_feature: str | None) -> CapturedSp
                 versions[version] = versions.get(version, 0) + count["counts"]
             captured += pc.min_max(batch.column(1)).as_py().values()
             if time_feature:
-                times += pc.min_max(batch.column(2)).as_py().values()
+                seconds, refused = _plausible(batch.column(2), batch.column(1))
+                times += pc.min_max(seconds).as_py().values()
+                wrong += refused.to_pylist()
     if not rows:
         return CapturedSpan()
     moments = [moment for moment in captured if moment is not None]
@@ -168,6 +177,8 @@ def read_span(files: Sequence[RowsFile], time_feature: str | None) -> CapturedSp
         versions=versions,
         captured_from=min(moments).isoformat(),
         captured_until=max(moments).isoformat(),
+        wrong_times=len(wrong),
+        wrong_time=wrong[0] if wrong else None,
     )
     known = [seconds for seconds in times if seconds is not None]
     if not known:
@@ -252,6 +263,17 @@ def _with_nulls(column: Any) -> Any:
     if pa.types.is_floating(column.type):
         return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
     return finite_vectors(column) if _is_vectors(column.type) else column
+
+
+def _plausible(seconds: Any, captured_at: Any) -> tuple[Any, Any]:
+    """The times that rows can be of, null instead of the others; and the others."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    seconds = seconds.cast(pa.int64(), safe=False)
+    captured = captured_at.cast(pa.timestamp("s", "UTC"), safe=False).cast(pa.int64())
+    wrong = pc.or_(pc.greater(seconds, pc.add(captured, _DAY_S)), pc.less(seconds, _YEAR_1_S))
+    return pc.if_else(wrong, pa.scalar(None, pa.int64()), seconds), pc.filter(seconds, wrong)
 
 
 def _day(seconds: int) -> datetime:

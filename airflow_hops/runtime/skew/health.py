@@ -20,10 +20,17 @@ log = logging.getLogger(__name__)
 
 _CLOCKS_DIFFER = timedelta(minutes=10)
 """By how much clocks of two machines may differ."""
+_WRONG_TIMES = 0.01
+"""Share of rows with an impossible time from which on a monitor is unwell; of fewer, some client is."""
 
 
 def check_not_silent(
-    services: Mapping[str, str], model_name: str, last_at: str, never: bool, silent_after_s: float | None
+    services: Mapping[str, str],
+    model_name: str,
+    last_at: str,
+    never: bool,
+    silent_after_s: float | None,
+    said: str = "",
 ) -> None:
     """Checks, where no request was captured since last time, that this is not for want of capture.
 
@@ -33,16 +40,16 @@ def check_not_silent(
         last_at: When the last request was captured, or since when the champion serves; ISO 8601 UTC.
         never: Whether it is the latter.
         silent_after_s: How long that may be ago, in seconds; None for any time.
+        said: What else is known, for the message.
 
     Raises:
         BadInput: the server captures nothing, or none has been captured for so long.
     """
     server = ServerAddress.of(services)
-    said = ""
     try:
         status = server.rest_client().call("GET", "/v1/capture") if server.rest_port else {}
     except ModelServerError as error:
-        said = f"; the model server was asked about its capture: {error}"
+        said += f"; the model server was asked about its capture: {error}"
         status = {}
     if status.get("enabled") is False:
         raise BadInput(
@@ -50,7 +57,7 @@ def check_not_silent(
             "start it with --capture_base_path"
         )
     if status.get("error"):
-        said = f"; the model server's capture failed: {status['error']}"
+        said += f"; the model server's capture failed: {status['error']}"
     if silent_after_s is None or seconds_since(last_at) <= silent_after_s:
         return
     since = f"in all the time that its champion serves, since {last_at}" if never else f"since {last_at}"
@@ -70,6 +77,18 @@ def clock_faults(span: CapturedSpan) -> tuple[str, ...]:
         f"requests were captured at {span.captured_until}, which is in the future (it is {now} here): the clock of "
         "the model server's machine or of this one is wrong",
     )
+
+
+def time_faults(span: CapturedSpan, time_feature: str | None) -> tuple[str, bool] | None:
+    """Rows whose own time cannot be true, in words, and whether they are too many to trust the period of the others."""
+    if not span.wrong_times:
+        return None
+    said = (
+        f"{span.wrong_times:,} of {span.rows:,} captured rows have a {time_feature!r} that cannot be, such as "
+        f"{span.wrong_time}, expected seconds since the epoch, at most a day after the request: they do not count in "
+        "the compared period; correct the clients"
+    )
+    return said, span.wrong_times > _WRONG_TIMES * span.rows
 
 
 def without_other_features(

@@ -545,6 +545,34 @@ def test_requests_of_another_version_with_other_features_are_left_out_and_noted(
     assert str(other) in note
 
 
+def test_a_monitor_that_sees_other_versions_requests_alone_is_silent(
+    detect: Detect, captured: CaptureFolder, flights_raw: Path
+) -> None:
+    other = captured.add(flights_examples.months(flights_raw, 1, 1).iloc[:600], version=2)
+    pq.write_table(_without_temp(pq.read_table(other)), other)
+    assert detect("patient")[1]["rows_current"] == 0
+    with pytest.raises(BadInput, match=r"champion serves, since 2013-04-01.*1 of 1 captured files were"):
+        detect("silent", silent_after_s=86400.0)
+
+
+def test_rows_of_impossible_times_are_told_and_do_not_move_the_period(
+    detect: Detect, captured: CaptureFolder, flights_raw: Path
+) -> None:
+    january = flights_examples.months(flights_raw, 1, 1).iloc[:600]
+    wrong = january.iloc[:5].assign(scheduled_at=[1_357_000_000_000, 4_000_000_000, 2**62, -(2**62), 253402300799])
+    captured.add(january)
+    captured.add(wrong)
+    artifact, report = detect("few", min_rows=500)
+    assert artifact.properties["window_start"] == "2013-01-01T00:00:00+00:00"
+    assert artifact.properties["window_end"] < "2013-02-02"
+    assert artifact.properties["unwell"] == []
+    assert report["rows_current"] == 605
+    assert report["notes"][0].startswith("5 of 605 captured rows have a 'scheduled_at' that cannot be, such as 1357")
+    captured.add(january.assign(scheduled_at=january["scheduled_at"] * 1000))
+    artifact, _ = detect("all", min_rows=500)
+    assert (artifact.properties["window_end"], len(artifact.properties["unwell"])) == (None, 1)
+
+
 def test_a_monitor_without_requests_is_no_verdict(detect: Detect, captured: CaptureFolder, flights_raw: Path) -> None:
     assert detect("patient")[1]["verdict"] == "insufficient"
     with pytest.raises(BadInput, match=r"captured in all the time that its champion serves, since 2013-04-01"):
