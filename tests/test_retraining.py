@@ -138,6 +138,7 @@ def test_the_same_reference_is_not_asked_for_again_within_the_cooldown(
     output = capfd.readouterr()
     assert "cooldown until 2013-07-01 01:00 (requested at 2013-07-01)" in output.out + output.err
     assert request_retraining(skew(day="2013-07-02"))[0] == "success"  # by the data's time
+    request_retraining.take_up()
     # After a retraining the reference is another one.
     assert request_retraining(skew(day="2013-07-02", fingerprint="training-data-of-version-2"))[0] == "success"
 
@@ -232,7 +233,7 @@ def test_a_person_is_asked_first_where_the_policy_says_so(choice: str, outcome: 
     operator = RequestRetrainingOperator(task_id="request", skew={}, asset=Asset("asked"), policy=policy)
     operator._answer = {"choice": choice, "by": "Ada", "note": "holidays"}
     situation = Situation.of(Artifact.from_dict(skew()), datetime.now(UTC))
-    decision = operator._answered({}, decide(policy, situation))  # type: ignore[typeddict-item]
+    decision = operator._answered({}, decide(policy, situation), False)  # type: ignore[typeddict-item]
     assert decision.outcome == outcome
     assert decision.reason.endswith("; Ada agreed: holidays" if choice == RETRAIN else "; Ada refused: holidays")
     with pytest.raises(BadInput, match="cooldown goes without policy"):

@@ -56,12 +56,21 @@ def situation(day: float, *drifted: str, verdict: str = "", reference: str = "v1
         drifted=drifted,
         causes=dict.fromkeys(drifted, "unit_change") if verdict == "pipeline_fault" else {},
         effects={"temp": -0.05, "dewp": 0.001},
-        reference=SkewReference(fingerprint=reference, statistics="file:///s", version=1),
+        reference=SkewReference(fingerprint=reference, statistics="file:///s", model="m", version=1),
         scores={"temp": (1.0, 0.5), "dewp": (1.0, 0.5)},
         window_end=at.isoformat(),
     )
     span = ((at - DAY).isoformat(), at.isoformat())
     return replace(Situation(at, "data", skew, (f"file:///{day}", "f"), 100, span, START), **known)
+
+
+def of_spans(of: Situation) -> Situation:
+    return replace(of, skew=replace(of.skew, reference=replace(of.skew.reference, model=None, version=None)))
+
+
+def unwell(of: Situation) -> Situation:
+    fault = ("the clock is wrong",)
+    return replace(of, unwell=fault, skew=replace(of.skew, unwell=fault))
 
 
 def measured(auc: float | None, estimate: float = 0.6, version: int = 1) -> dict[str, Any]:
@@ -126,6 +135,25 @@ def chain(policy: RetrainingPolicy, *situations: Situation) -> list[Decision]:
         (on(when=Drift(consecutive=2)), [situation(2, "temp"), situation(1, "temp")], "verdict", "1 of 2"),
         (on(when=Drift(consecutive=2)),
          [situation(1, "temp"), situation(2, "temp", reference="v2")], "verdict", "1 of 2"),
+        # One comparison is counted once, however often its task is cleared.
+        (on(when=Drift(consecutive=2)),
+         [situation(1, "temp"), situation(1, verdict="insufficient", report=("b", "b")), situation(1, "temp")],
+         "verdict", "1 of 2"),
+        (on(when=Drift(consecutive=2)),
+         [situation(1, "temp"), situation(1, "temp", report=("b", "b"))], "", "2 comparisons"),
+        # A time that was far off is over with the champion; a monitor that says it is wrong is not believed at all.
+        (on(when=Drift(consecutive=2)),
+         [situation(9999), situation(1, "temp", reference="v2"), situation(2, "temp", reference="v2")], "", "2 comp"),
+        (on(when=Drift(consecutive=2)),
+         [unwell(situation(9999, "temp")), situation(1, "temp"), situation(2, "temp")], "", "2 comparisons"),
+        # Spans that roll have another reference each time, and no champion.
+        (on(when=Drift(consecutive=2)),
+         [of_spans(situation(n, "temp", reference=f"week {n}")) for n in (1, 2)], "", "2 comparisons"),
+        (RetrainingPolicy(cooldown=7 * DAY, champion_ends_cooldown=True),
+         [of_spans(situation(n, "temp", reference=f"week {n}")) for n in (1, 2)], "cooldown", "2013-04-09"),
+        (OPEN, [of_spans(situation(n, "temp")) for n in range(5)], "", "temp"),
+        (on(when=Age(DAY)), [situation(1, trained_until=None, in_flight="version 2 has become the champion")],
+         "verdict", "not known, as version 2 has become the champion"),
         (on(when=Age(30 * DAY)), [situation(30)], "verdict", "30 days before the compared data (of 30 days)"),
         (on(when=Age(30 * DAY)), [situation(31)], "", "31 days before the compared data (over 30"),
         (on(when=Performance("auc", drop=0.02)), [situation(1, **measured(0.74))], "verdict",
@@ -197,11 +225,9 @@ def test_no_history_violates_cooldown_or_budget(ticks: Any, cooldown: int, train
         drifted = ("temp",) if verdict == "drift" else ()
         now = situation(day, *drifted, verdict=verdict, reference=reference, unsent=unsent, report=(str(number), "f"))
         previous = decide(policy, now, previous)
-        unsent = frozenset()
         if previous.requested:
-            if lost:
-                unsent = frozenset([previous.cause])
-            else:
+            unsent = frozenset([previous.cause] if lost else [])
+            if not lost:
                 assert previous.cause not in requests  # one event a cause
                 requests[previous.cause] = now.at
     times = sorted(requests.values())
@@ -216,13 +242,29 @@ def test_request_that_never_left_is_made_again_with_its_cause() -> None:
     assert second.requested
     assert second.cause == first[-1].cause
     assert [each.at for each in second.requests] == [again.at.isoformat()]
+    unsent = frozenset([first[-1].cause])
+    stable = decide(CAREFUL_DRIFT, situation(2, unsent=unsent), first[-1])
+    third = decide(CAREFUL_DRIFT, situation(3, "temp", unsent=unsent), stable)
+    assert (stable.requested, third.requested, third.cause) == (False, True, first[-1].cause)
+
+
+def test_requests_of_another_clock_count_by_when_they_were_made() -> None:
+    first = chain(CAREFUL_DRIFT, situation(1, "temp"))[-1]
+    made = datetime(2026, 11, 20, tzinfo=UTC)
+    first = replace(first, requests=(replace(first.requests[0], made=made.isoformat()),))
+
+    def after(passed: timedelta) -> Decision:
+        of_requests = replace(situation(5000, "temp"), clock="requests", now=made + passed)
+        return decide(CAREFUL_DRIFT, of_requests, first)
+
+    assert (after(DAY).why, after(8 * DAY).limits) == ("cooldown", ("budget 1 of 6 spent in 90 days",))
 
 
 CAREFUL_DRIFT = replace(CAREFUL, when=Drift())
 
 
 def test_a_persons_no_cools_down_and_spends_no_budget() -> None:
-    no = chain(CAREFUL_DRIFT, situation(1, "temp"))[-1].refused_by("Ada", "not in the holidays")
+    no = chain(CAREFUL_DRIFT, situation(1, "temp"))[-1].refused_by_a_person("Ada refused: not in the holidays")
     assert (no.why, no.reason.partition("; Ada")[2]) == ("person", " refused: not in the holidays")
     after = decide(CAREFUL_DRIFT, situation(3, "temp"), no)
     assert (after.why, after.limits[-1]) == ("cooldown", "budget 0 of 6 spent in 90 days")
@@ -249,12 +291,23 @@ def _json(**fields: Any) -> str:
         (lambda: AllOf("drift"), r"AllOf: conditions\[0\] is 'drift', expected a Condition"),
         (lambda: Drift(consecutive=0), "Drift: consecutive is 0, expected an integer of at least 1"),
         (lambda: Drift(features=()), r"Drift: features is \(\)"),
-        (lambda: Drift(min_effect=-1.0), "min_effect is -1.0, expected more than 0"),
-        (lambda: Age(-DAY), "Age: limit is .*, expected more than 0"),
+        (lambda: Drift(min_effect=-1.0), "min_effect is -1.0, expected a number above 0"),
+        (lambda: Age(-DAY), "Age: limit is .*, expected a duration of more than 0"),
         (lambda: Budget(0, DAY), "Budget: trainings is 0"),
         (lambda: Sliding(timedelta(0)), "Sliding: length"),
         (lambda: RetrainingPolicy(cooldown=-DAY), "cooldown is .*, expected a duration of 0 or more"),
         (lambda: RetrainingPolicy(when=Expanding()), "when is Expanding.*, expected a Condition"),
+        (lambda: Age(60), "Age: limit is 60, expected a duration .*, such as timedelta"),  # type: ignore[arg-type]
+        (lambda: Sliding(999999 * DAY), "Sliding: length is .*, expected a duration .* at most 100 years"),
+        (lambda: Budget(6, per=90), "Budget: per is 90, expected a duration"),  # type: ignore[arg-type]
+        (lambda: Drift(min_effect=DAY), "min_effect is .*, expected a number"),  # type: ignore[arg-type]
+        (lambda: Performance("auc", minimum=float("nan")), "minimum is nan, expected a number"),
+        (lambda: read(_json(when={"kind": "performance", "metric": "auc", "minimum": "0.7"})), "minimum is '0.7'"),
+        (lambda: read(_json(when={"kind": "performance", "metric": "auc", "drop": 0, "estimates": "false"})),
+         "p.json.when: Performance: estimates is 'false', expected True or False"),
+        (lambda: read(_json(cooldown={"days": float("nan")})), "p.json.cooldown is .*, expected numbers"),
+        (lambda: read("[" * 100_000), "p.json: expected a policy in JSON"),
+        (lambda: decide(on(when=NewRows(2)), of_spans(situation(1))), "NewRows counts since a champion's"),
         (lambda: read("{"), "p.json: expected a policy in JSON"),
         (lambda: read('{"kind": "drift"}'), "p.json is .*, expected an object of kind policy"),
         (lambda: read(_json(when={"kind": "drfit"})),
@@ -268,7 +321,7 @@ def _json(**fields: Any) -> str:
          r"names the feature 'tmep', which is not compared; compared are temp, dewp; did you mean 'temp'\?"),
         (lambda: decide(on(when=Age(DAY)), situation(1, trained_until=None)), "Age needs the end of"),
         (lambda: Performance("auc"), "drop and minimum are None, expected at least one"),
-        (lambda: Performance("auc", drop=-1.0), "Performance: drop is -1.0, expected at least 0"),
+        (lambda: Performance("auc", drop=-1.0), "Performance: drop is -1.0, expected a number of at least 0"),
         (lambda: decide(on(when=Performance("auc", drop=0.1)), situation(1)), "Performance needs a measurement; give"),
         (lambda: decide(on(when=Performance("auk", drop=0.1)), situation(1, **measured(0.7))),
          r"names the metric 'auk'; measured are auc; did you mean 'auc'\?"),

@@ -33,7 +33,7 @@ from airflow_hops.operators.links import LineageLink, SkewLink
 from airflow_hops.operators.notifying import Notifier, notify
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.model_records import read_record
-from airflow_hops.store.retraining import DecisionLog, RecordedDecision, taken_up_by
+from airflow_hops.store.retraining import DecisionLog, RecordedDecision, newest_request, note_request, taken_up_by
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -73,9 +73,11 @@ class RequestRetrainingOperator(BaseOperator):
         cooldown: Instead of ``policy``: how long it does not ask again for the same training data; a day by default.
         on_drift: Notifiers for when drift begins. Their templates can name ``decision``, a
             :class:`~airflow_hops.contract.retraining.Decision`, and ``decision.reason``. A retry tells again.
-        on_request: Notifiers for each request.
+        on_request: Notifiers for each request; where a person is asked, for the question too.
         on_stop: Notifiers for when requests stop: the budget is spent, candidates were rejected in a row, or something
             is wrong with the monitor itself.
+        answer_within: How long a person who is asked (``ask`` of the policy) has for the answer, in real time; then it
+            is a refusal.
         hops_conn_id: Connection of type ``hops``. (templated)
         **kwargs: As ``BaseOperator``.
 
@@ -98,6 +100,7 @@ class RequestRetrainingOperator(BaseOperator):
         on_drift: Notifier | Sequence[Notifier] = (),
         on_request: Notifier | Sequence[Notifier] = (),
         on_stop: Notifier | Sequence[Notifier] = (),
+        answer_within: timedelta = timedelta(days=7),
         hops_conn_id: str = RuntimeHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -115,8 +118,9 @@ class RequestRetrainingOperator(BaseOperator):
         self.on_drift = on_drift
         self.on_request = on_request
         self.on_stop = on_stop
+        self.answer_within = answer_within
         self.hops_conn_id = hops_conn_id
-        self._answer: Mapping[str, str] | None = None
+        self._answer: dict[str, str] | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Requests a retraining, or raises with the reason why not."""
@@ -129,7 +133,7 @@ class RequestRetrainingOperator(BaseOperator):
         except HopsError as error:
             raise (AirflowException if error.retryable else AirflowFailException)(str(error)) from error
         decision = recorded.decision
-        if drift_began:
+        if drift_began and self._answer is None:
             notify(self.on_drift, context, decision=decision)
         facts = {"skew": report.uri, "decision": recorded.uri, "cause": decision.cause}
         found = {"at": decision.at, "findings": as_json(decision.findings), "limits": list(decision.limits)}
@@ -137,11 +141,13 @@ class RequestRetrainingOperator(BaseOperator):
             if stopped:
                 notify(self.on_stop, context, decision=decision)
             raise skipped(context["ti"], decision.reason, why=decision.why, **facts, **found)
+        skew = SkewProperties.of(report)
+        store = RuntimeHook(self.hops_conn_id).store
+        note_request(store, self.asset.name, skew.reference.model, decision.requests[-1])
         notify(self.on_request, context, decision=decision)
         start, end = decision.window
-        drifted = list(SkewProperties.of(report).drifted)
         window = {"window_end": end} if start is None else {"window_start": start, "window_end": end}
-        extra: dict[str, Any] = {**window, "drifted": drifted, "reason": decision.reason, **facts}
+        extra: dict[str, Any] = {**window, "drifted": list(skew.drifted), "reason": decision.reason, **facts}
         context["outlet_events"][self.asset].extra = extra
         self.log.info("Retraining requested: %s", decision.reason)
         return {**extra, **found}
@@ -161,6 +167,8 @@ class RequestRetrainingOperator(BaseOperator):
             "by": user["name"] or user["id"] if user else "somebody",
             "note": str((event.get("params_input") or {}).get("note") or "").strip(),
         }
+        if event.get("timedout"):
+            self._answer |= {"by": "nobody", "note": f"no answer within {self.answer_within}"}
         self.log.info("Answer: %r by %s", choice, self._answer["by"])
         return self.execute(context)
 
@@ -182,16 +190,15 @@ class RequestRetrainingOperator(BaseOperator):
                     memory, requests = before.memory if before else Memory(), mine[0].decision.requests
                     previous = replace(before or mine[0].decision, memory=memory, requests=requests)
                 decision = decide(self.policy, self._situation(context, store, report, previous), previous)
-                decision = self._answered(context, _made_by(decision, producer))
+                began = _begins(report, before)
+                decision = self._answered(context, _made_by(decision, producer), began)
                 try:
                     recorded = log.append(names, decision)
                 except FileExistsError:
                     continue  # another run has decided since
             decision = recorded.decision
-            drifts = SkewProperties.of(report).verdict == DRIFT
-            began = drifts and not (before and before.memory.drifting)
             stopped = decision.why in _STOPS and not (before and before.why == decision.why)
-            return recorded, began, stopped
+            return recorded, _begins(report, before), stopped
         raise HopsError(f"{log.folder}: {_AT_ONCE} other decisions came in between; let one run decide at a time")
 
     def _situation(
@@ -214,12 +221,14 @@ class RequestRetrainingOperator(BaseOperator):
                 known["in_flight"] = f"version {champion.version} has become the champion since the comparison"
         else:
             known["trained_until"] = _end((skew.windows or {}).get("reference"))
-        if last is not None and not last.refused and last.reference == skew.reference.fingerprint:
-            coming = _under_way(context, store, last)
-            if coming is None:
-                known["unsent"] = frozenset([last.cause])
-            elif coming:
-                known.setdefault("in_flight", coming)
+        coming = _under_way(context, store, last) if last is not None and not last.refused else ""
+        if coming is None and last is not None:
+            known["unsent"] = frozenset([last.cause])
+        others = newest_request(store, self.asset.name, model)
+        if not coming and others is not None and others.cause != (last.cause if last else None):
+            coming = _under_way(context, store, others)
+        if coming:
+            known.setdefault("in_flight", coming)
         run = context["dag_run"]
         return Situation.of(report, run.logical_date or run.run_after, **known)
 
@@ -235,8 +244,10 @@ class RequestRetrainingOperator(BaseOperator):
             )
         return found
 
-    def _answered(self, context: Context, decision: Decision) -> Decision:
+    def _answered(self, context: Context, decision: Decision, drift_began: bool) -> Decision:
         """The decision after a person was asked, where the policy says so.
+
+        Before the question people are told of it, and of drift that begins.
 
         Raises:
             TaskAwaitingInput: the person has not been asked.
@@ -244,11 +255,15 @@ class RequestRetrainingOperator(BaseOperator):
         if not decision.requested or not self.policy.ask:
             return decision
         if self._answer is None:
+            asked = replace(decision, reason=f"{decision.reason}; a person is asked")
+            if drift_began:
+                notify(self.on_drift, context, decision=asked)
+            notify(self.on_request, context, decision=asked)
             self._ask(context, decision)
-        by, note = self._answer["by"], self._answer["note"]
+        by, note = self._answer["by"], f": {self._answer['note']}" if self._answer["note"] else ""
         if self._answer["choice"] == NOT_NOW:
-            return decision.refused_by(by, note)
-        return replace(decision, reason=f"{decision.reason}; {by} agreed" + (f": {note}" if note else ""))
+            return decision.refused_by_a_person(f"{by} refused{note}")
+        return replace(decision, reason=f"{decision.reason}; {by} agreed{note}")
 
     def _ask(self, context: Context, decision: Decision) -> NoReturn:
         start, end = decision.window
@@ -258,15 +273,21 @@ class RequestRetrainingOperator(BaseOperator):
             subject=f"{self.dag_id}: should the model be trained again?",
             body=body,
             options=[RETRAIN, NOT_NOW],
+            defaults=[NOT_NOW],
             params={"note": Param("", description="Why; kept with the decision", type=["string", "null"]).serialize()},
         )
         self.log.info("Asked: %s", body)
-        raise TaskAwaitingInput(method_name="execute_complete", kwargs={}, timeout=None)
+        raise TaskAwaitingInput(method_name="execute_complete", kwargs={}, timeout=self.answer_within)
 
 
 def _is_request_for(decision: Decision, report: Artifact) -> bool:
     """Whether a decision is to be carried out again: a refusal is decided anew when somebody clears its task."""
     return decision.requested and decision.basis.get("fingerprint") == report.fingerprint
+
+
+def _begins(report: Artifact, before: Decision | None) -> bool:
+    """Whether drift begins with a comparison."""
+    return SkewProperties.of(report).verdict == DRIFT and not (before and before.memory.drifting)
 
 
 def _made_by(decision: Decision, producer: Producer) -> Decision:
@@ -289,7 +310,7 @@ def _under_way(context: Context, store: ArtifactStore, request: Request) -> str 
             return f"run {each['run_id']} of {each['dag_id']} is training for the request of {request.at}"
     if trainers:
         return ""
-    if by.get("run_id") == ti.run_id:
+    if (by.get("dag_id"), by.get("run_id"), by.get("task_id")) == (ti.dag_id, ti.run_id, ti.task_id):
         return None
     task = by["task_id"] if by["map_index"] < 0 else f"{by['task_id']}_{by['map_index']}"
     states = ti.get_task_states(by["dag_id"], task_ids=[by["task_id"]], run_ids=[by["run_id"]]).get(by["run_id"], {})

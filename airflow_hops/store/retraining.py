@@ -2,7 +2,7 @@
 
 ``<store>/_state/<dag>/<task>/decisions/000001.json`` and so on are the decisions of a monitor, each written once and
 never changed. ``<store>/_state/taken_up/<cause>/<dag>.json`` names the run of a DAG that
-trains for a cause.
+trains for a cause. ``<store>/_state/requested/<asset>/<model>/newest.json`` is the newest request of any monitor.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput, Producer
 from airflow_hops.contract.model_record import by_whom
-from airflow_hops.contract.retraining import Decision
+from airflow_hops.contract.retraining import Decision, Request
 from airflow_hops.contract.times import now
 from airflow_hops.store.artifact_store import ArtifactStore
 
+_REQUESTED = ("_state", "requested")
 _TAKEN_UP = ("_state", "taken_up")
 
 
@@ -89,6 +90,30 @@ class DecisionLog:
                 f"{uri}: not a decision ({type(error).__name__}: {error}); restore it, or remove the folder to begin "
                 "anew without cooldown and budget spent"
             ) from error
+
+
+def note_request(store: ArtifactStore, asset: str, model: str | None, request: Request) -> None:
+    """Tells the other monitors of this model that request retrainings by this asset of a request.
+
+    Args:
+        store: The artifact store.
+        asset: Name of the asset.
+        model: The model; None where two spans are compared.
+        request: The request.
+    """
+    store.write_text(_requested(store, asset, model), json.dumps(request.to_dict()) + "\n")
+
+
+def newest_request(store: ArtifactStore, asset: str, model: str | None) -> Request | None:
+    """The newest request of any monitor, as of :func:`note_request`; None if there is none."""
+    try:
+        return Request.from_dict(store.read_json(_requested(store, asset, model)))
+    except FileNotFoundError:
+        return None
+
+
+def _requested(store: ArtifactStore, asset: str, model: str | None) -> str:
+    return store.uri(*_REQUESTED, asset, *([model] if model else []), "newest.json")
 
 
 def take_up(store: ArtifactStore, cause: str, producer: Producer) -> Mapping[str, Any]:

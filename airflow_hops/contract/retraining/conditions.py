@@ -19,11 +19,13 @@ class Memory(JsonFields):
     """What the comparisons with the same training data amount to, the newest included.
 
     Attributes:
-        reference: Fingerprint of the training data.
+        reference: Fingerprint of the training data; empty of spans, where it is what all comparisons amount to.
         until: Time of the newest, ISO 8601 UTC; empty before the first.
         drifting: By feature that drifts now: how many comparisons in a row it has, and the start of the first.
         rows: Rows that were compared.
         requests: Retrainings that were requested for this training data before.
+        clock: Whose time ``until`` is; empty before the first.
+        counted: Fingerprints of the comparisons at ``until``.
     """
 
     reference: str = ""
@@ -31,12 +33,14 @@ class Memory(JsonFields):
     drifting: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     rows: int = 0
     requests: int = 0
+    clock: str = ""
+    counted: tuple[str, ...] = ()
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
         """The inverse of :meth:`to_dict`."""
         drifting = {name: (count, since) for name, (count, since) in (value.get("drifting") or {}).items()}
-        return super().from_dict({**value, "drifting": drifting})
+        return super().from_dict({**value, "drifting": drifting, "counted": tuple(value.get("counted") or ())})
 
 
 @dataclass(frozen=True)
@@ -115,8 +119,7 @@ class Drift(Condition):
 
     def __post_init__(self) -> None:
         self._whole(consecutive=self.consecutive)
-        if self.min_effect is not None:
-            self._positive(min_effect=self.min_effect)
+        self._number(above=0, min_effect=self.min_effect)
         if self.features != "*":
             # JSON has lists, and a name alone means itself.
             names = (self.features,) if isinstance(self.features, str) else tuple(self.features)
@@ -177,10 +180,12 @@ class Age(Condition):
     kind: ClassVar[str] = "age"
 
     def __post_init__(self) -> None:
-        self._positive(limit=self.limit)
+        self._duration(limit=self.limit)
 
     def check(self, situation: Situation, memory: Memory) -> Finding:
         """As :meth:`Condition.check`."""
+        if situation.trained_until is None and situation.in_flight is not None:
+            return self._found(False, f"the age of the training data is not known, as {situation.in_flight}")
         if situation.trained_until is None:
             raise BadInput(
                 f"policy: Age needs the end of the training data's window, which {situation.reference_in_words} does "
@@ -201,7 +206,7 @@ class NewRows(Condition):
         rows: Number of rows.
 
     Raises:
-        BadInput: ``rows`` is not an integer above 0.
+        BadInput: ``rows`` is not an integer above 0; or, when checked, two spans are compared.
     """
 
     rows: int
@@ -212,6 +217,11 @@ class NewRows(Condition):
 
     def check(self, situation: Situation, memory: Memory) -> Finding:
         """As :meth:`Condition.check`."""
+        if situation.skew.reference.model is None:
+            raise BadInput(
+                "policy: NewRows counts since a champion's training data came to be the reference, but two spans are "
+                "compared, which have no champion; leave NewRows out, or compare with SkewOperator(model_name=…)"
+            )
         text = f"{memory.rows:,} of {self.rows:,} new rows"
         return self._found(memory.rows >= self.rows, text, rows=memory.rows, needed=self.rows)
 
@@ -253,7 +263,7 @@ class Rejected(Condition):
     """So many requested retrainings in a row brought no new champion: a person must look.
 
     A request whose candidate was rejected, rolled back, or never trained leaves the champion as it is; those are
-    counted. It ends when another champion serves.
+    counted. It ends when another champion serves. Of two spans no champion is known, and it does not hold.
 
     Attributes:
         times: How many.
@@ -270,6 +280,8 @@ class Rejected(Condition):
 
     def check(self, situation: Situation, memory: Memory) -> Finding:
         """As :meth:`Condition.check`."""
+        if situation.skew.reference.model is None:
+            return self._found(False, "two spans have no champion: what became of requests is not known")
         held = memory.requests >= self.times
         text = (
             f"{memory.requests} of {self.times} requested retrainings in a row brought no new champion"

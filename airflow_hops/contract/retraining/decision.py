@@ -36,6 +36,7 @@ class Request(JsonFields):
         made: When it was made, ISO 8601 UTC.
         by: ``dag_id``, ``run_id``, ``task_id`` and ``map_index`` of who made it.
         refused: Whether a person refused it.
+        clock: Whose time ``at`` is.
     """
 
     at: str
@@ -44,6 +45,13 @@ class Request(JsonFields):
     made: str = ""
     by: Mapping[str, Any] = field(default_factory=dict)
     refused: bool = False
+    clock: Clock = "data"
+
+    def time(self, situation: Situation) -> datetime:
+        """Its time in the situation's clock; one of another clock is as long ago as it was made."""
+        if self.clock == situation.clock or not self.made:
+            return as_utc(self.at)
+        return situation.at - (situation.now - as_utc(self.made))
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ class Decision(JsonFields):
         basis: What it rests on: URI and ``fingerprint`` of the comparison, URI of the reference's
             ``statistics``, and of the ``performance`` that was measured.
         memory: What the comparisons with the champion's training data amount to.
-        requests: This and earlier requests, oldest first.
+        requests: This and earlier requests, oldest first; one that never left is kept until it is made again.
     """
 
     at: str
@@ -97,14 +105,13 @@ class Decision(JsonFields):
         """Whether a retraining is requested."""
         return self.outcome == REQUESTED
 
-    def refused_by(self, person: str, note: str) -> Decision:
-        """The decision after a person's "no".
+    def refused_by_a_person(self, said: str) -> Decision:
+        """The decision after a person's "no", or after nobody answered.
 
         Args:
-            person: Who.
-            note: Why; may be empty.
+            said: Who refused and why, or that nobody answered.
         """
-        said = f"{self.reason}; {person} refused" + (f": {note}" if note else "")
+        said = f"{self.reason}; {said}"
         requests = tuple(replace(each, refused=each.refused or each.cause == self.cause) for each in self.requests)
         return replace(self, outcome=REFUSED, why=PERSON, reason=said, requests=requests)
 
@@ -125,7 +132,8 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
     """
     if situation.empty and previous:
         situation = replace(situation, at=as_utc(previous.at), clock=previous.clock)
-    sent = tuple(each for each in (previous.requests if previous else ()) if each.cause not in situation.unsent)
+    requests = previous.requests if previous else ()
+    sent = tuple(each for each in requests if each.cause not in situation.unsent)
     cause = _cause(situation, previous)
     counted = [each for each in sent if each.reference == situation.reference and not each.refused]
     kept = _remembered(situation, previous)
@@ -133,7 +141,7 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
     memory = replace(known, requests=len(counted))
     when, unless = policy.when.check(situation, memory), policy.unless.check(situation, memory)
     limits = _limits(policy, situation, sent, cause)
-    if kept.until and situation.at < as_utc(kept.until):
+    if _is_late(situation, kept):
         limits["late"] = (
             False,
             f"older than the newest comparison, of {_short(as_utc(kept.until))}: not counted in a row",
@@ -157,11 +165,11 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
             **({"performance": situation.measured.uri} if situation.measured else {}),
         },
         memory=kept,
-        requests=sent,
+        requests=requests,
     )
     if decision.requested:
-        asked = Request(decision.at, cause, situation.reference)
-        decision = replace(decision, requests=(*_recent(policy, situation.at, sent), asked))
+        asked = Request(decision.at, cause, situation.reference, clock=situation.clock)
+        decision = replace(decision, requests=(*_recent(policy, situation, sent), asked))
     return decision
 
 
@@ -175,22 +183,34 @@ def _cause(situation: Situation, previous: Decision | None) -> str:
 
 
 def _remembered(situation: Situation, previous: Decision | None) -> Memory:
-    """What is remembered after this comparison; one that comes late changes nothing."""
-    before = previous.memory if previous and (previous.clock == situation.clock or situation.empty) else Memory()
-    at = situation.at.isoformat()
-    if before.until and situation.at < as_utc(before.until):
+    """What is remembered after this comparison; if it is late, counted before, or of a faulty monitor, no more."""
+    before = previous.memory if previous else Memory()
+    if situation.skew.unwell:
+        return before
+    if before.clock != situation.clock and not situation.empty:
+        before = Memory()
+    at, fingerprint = situation.at.isoformat(), situation.report[1]
+    if _is_late(situation, before) or (before.until == at and fingerprint in before.counted):
         return before
     known = before if before.reference == situation.reference else Memory(situation.reference)
     if situation.skew.verdict == INSUFFICIENT:
         return known
     rows = known.rows + situation.rows
+    counted = (*(known.counted if known.until == at else ()), fingerprint)
+    known = replace(known, until=at, rows=rows, clock=situation.clock, counted=counted)
     if not situation.judged:
-        return replace(known, until=at, rows=rows)
+        return known
     start = situation.span[0] or before.until or at
     named = situation.skew.drifted if situation.skew.verdict == DRIFT else ()
     runs = {name: known.drifting.get(name, (0, start)) for name in named}
     drifting = {name: (count + 1, since) for name, (count, since) in runs.items()}
-    return Memory(situation.reference, at, drifting, rows)
+    return replace(known, drifting=drifting)
+
+
+def _is_late(situation: Situation, memory: Memory) -> bool:
+    """Whether newer data was compared with the same training data before."""
+    same = (memory.reference, memory.clock) == (situation.reference, situation.clock)
+    return same and situation.at < as_utc(memory.until)
 
 
 def _limits(
@@ -204,14 +224,15 @@ def _limits(
         limits["in_flight"] = (True, "requested for this comparison before")
     mine = [each for each in sent if not policy.champion_ends_cooldown or each.reference == situation.reference]
     # Where a comparison comes late, requests that are later in the data's time count as those before.
-    near = [each for each in mine if abs(situation.at - as_utc(each.at)) < policy.cooldown]
+    near = [each for each in mine if abs(situation.at - each.time(situation)) < policy.cooldown]
     if near:
-        last = max(near, key=lambda each: as_utc(each.at))
-        until = as_utc(last.at) + policy.cooldown
+        last = max(near, key=lambda each: each.time(situation))
+        at = last.time(situation)
         what = "refused by a person" if last.refused else "requested"
-        limits["cooldown"] = (True, f"cooldown until {_short(until)} ({what} at {_short(as_utc(last.at))})")
+        limits["cooldown"] = (True, f"cooldown until {_short(at + policy.cooldown)} ({what} at {_short(at)})")
     if policy.budget is not None:
-        spent = [each for each in sent if not each.refused and abs(situation.at - as_utc(each.at)) < policy.budget.per]
+        near = [each for each in sent if abs(situation.at - each.time(situation)) < policy.budget.per]
+        spent = [each for each in near if not each.refused]
         full = len(spent) >= policy.budget.trainings
         days = policy.budget.per / timedelta(days=1)
         limits["budget"] = (full, f"budget {len(spent)} of {policy.budget.trainings} spent in {days:g} days")
@@ -244,9 +265,9 @@ def _window(policy: RetrainingPolicy, situation: Situation, memory: Memory) -> W
     return (start.isoformat() if start else None, situation.skew.window_end)
 
 
-def _recent(policy: RetrainingPolicy, at: datetime, requests: Sequence[Request]) -> list[Request]:
+def _recent(policy: RetrainingPolicy, situation: Situation, requests: Sequence[Request]) -> list[Request]:
     kept = max(_KEPT, policy.cooldown, policy.budget.per if policy.budget else _KEPT)
-    return [each for each in requests if abs(at - as_utc(each.at)) <= kept]
+    return [each for each in requests if abs(situation.at - each.time(situation)) <= kept]
 
 
 def _short(time: datetime) -> str:

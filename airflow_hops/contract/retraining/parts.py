@@ -13,6 +13,8 @@ from airflow_hops.contract.artifacts import BadInput
 
 _KINDS: dict[str, type[Part]] = {}
 _UNITS = ("days", "hours", "minutes", "seconds")
+_HUGE = 1e300
+_LONGEST = timedelta(days=100 * 365)
 
 
 @dataclass(frozen=True)
@@ -64,24 +66,48 @@ class Part:
         """
         try:
             value = json.loads(text)
-        except json.JSONDecodeError as error:
+            return cls.from_dict(value, where)
+        except (json.JSONDecodeError, RecursionError) as error:
             raise BadInput(f"{where}: expected a policy in JSON ({error})") from error
-        return cls.from_dict(value, where)
 
     @classmethod
     def _given(cls, values: Mapping[str, Any]) -> Self:
         return cls(**values)
 
-    def _positive(self, **values: Any) -> None:
-        """Checks numbers and durations.
+    def _refused(self, name: str, value: Any, expected: str) -> BadInput:
+        return BadInput(f"{type(self).__name__}: {name} is {value!r}, expected {expected}")
+
+    def _duration(self, *, zero: bool = False, **values: Any) -> None:
+        """Checks durations.
 
         Raises:
-            BadInput: one is not above 0.
+            BadInput: one is not a ``timedelta`` above 0 (or with ``zero``, 0), or is over 100 years.
         """
         for name, value in values.items():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not (value > timedelta(0) if isinstance(value, timedelta) else is_number and value > 0):
-                raise BadInput(f"{type(self).__name__}: {name} is {value!r}, expected more than 0")
+            if not isinstance(value, timedelta) or value > _LONGEST or value < timedelta(0) or not (value or zero):
+                least = "of 0 or more" if zero else "of more than 0"
+                raise self._refused(name, value, f"a duration {least} and at most 100 years, such as timedelta(days=7)")
+
+    def _number(self, *, least: float = -_HUGE, above: float = -_HUGE, **values: Any) -> None:
+        """Checks numbers; None is none, and passes.
+
+        Raises:
+            BadInput: one is not a finite number, below ``least``, or not above ``above``.
+        """
+        for name, value in values.items():
+            if value is not None and not (type(value) in (int, float) and least <= value < _HUGE and value > above):
+                limits = (f" of at least {least:g}" * (least > -_HUGE), f" above {above:g}" * (above > -_HUGE))
+                raise self._refused(name, value, f"a number{''.join(limits)}")
+
+    def _flag(self, **values: Any) -> None:
+        """Checks flags.
+
+        Raises:
+            BadInput: one is not True or False.
+        """
+        for name, value in values.items():
+            if not isinstance(value, bool):
+                raise self._refused(name, value, "True or False")
 
     def _whole(self, **values: Any) -> None:
         """Checks counts.
@@ -91,7 +117,7 @@ class Part:
         """
         for name, value in values.items():
             if type(value) is not int or value < 1:
-                raise BadInput(f"{type(self).__name__}: {name} is {value!r}, expected an integer of at least 1")
+                raise self._refused(name, value, "an integer of at least 1")
 
 
 def check_part(owner: Any, name: str, value: Any, expected: type[Part]) -> None:
@@ -128,7 +154,7 @@ def _read(value: Any, where: str) -> Any:
     if value and value.keys() <= set(_UNITS):
         try:
             return timedelta(**value)
-        except (TypeError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise BadInput(f"{where} is {json.dumps(value)}, expected numbers of {', '.join(_UNITS)}") from error
     kind = str(value.get("kind"))
     cls = _KINDS.get(kind)

@@ -42,8 +42,9 @@ class Performance(Condition):
             raise BadInput(f"Performance: metric is {self.metric!r}, expected the name of a metric")
         if self.drop is None and self.minimum is None:
             raise BadInput("Performance: drop and minimum are None, expected at least one of them")
-        if self.drop is not None and not self.drop >= 0:
-            raise BadInput(f"Performance: drop is {self.drop!r}, expected at least 0")
+        self._number(least=0, drop=self.drop)
+        self._number(minimum=self.minimum)
+        self._flag(estimates=self.estimates)
 
     def check(self, situation: Situation, memory: Memory) -> Finding:
         """As :meth:`Condition.check`."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import ClassVar
 
-from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.retraining.conditions import (
     AnyOf,
     Condition,
@@ -37,7 +36,7 @@ class Budget(Part):
 
     def __post_init__(self) -> None:
         self._whole(trainings=self.trainings)
-        self._positive(per=self.per)
+        self._duration(per=self.per)
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,5 @@ class RetrainingPolicy(Part):
         check_part(self, "window", self.window, TrainingWindow)
         if self.budget is not None:
             check_part(self, "budget", self.budget, Budget)
-        if not isinstance(self.cooldown, timedelta) or self.cooldown < timedelta(0):
-            raise BadInput(f"RetrainingPolicy: cooldown is {self.cooldown!r}, expected a duration of 0 or more")
-        for name in ("ask", "champion_ends_cooldown"):
-            if not isinstance(getattr(self, name), bool):
-                raise BadInput(f"RetrainingPolicy: {name} is {getattr(self, name)!r}, expected True or False")
+        self._duration(zero=True, cooldown=self.cooldown)
+        self._flag(ask=self.ask, champion_ends_cooldown=self.champion_ends_cooldown)

@@ -32,6 +32,7 @@ class Situation:
         unsent: Causes of earlier requests that never left: the task ended between the record and the event.
         unwell: What is wrong with the monitor itself, in words.
         measured: The newest ``performance`` artifact; None if there is none.
+        now: The present, by which requests of another clock are counted.
     """
 
     at: datetime
@@ -46,6 +47,7 @@ class Situation:
     unsent: frozenset[str] = frozenset()
     unwell: tuple[str, ...] = field(default=())
     measured: Artifact | None = None
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @classmethod
     def of(cls, report: Artifact, now: datetime, **known: object) -> Self:
@@ -75,8 +77,9 @@ class Situation:
 
     @property
     def reference(self) -> str:
-        """Fingerprint of the data that the model was trained on."""
-        return self.skew.reference.fingerprint
+        """Fingerprint of the data that the served model was trained on; empty of two spans, which have no model."""
+        of = self.skew.reference
+        return of.fingerprint if of.model else ""
 
     @property
     def reference_in_words(self) -> str:

@@ -49,7 +49,7 @@ class Sliding(TrainingWindow):
     kind: ClassVar[str] = "sliding"
 
     def __post_init__(self) -> None:
-        self._positive(length=self.length)
+        self._duration(length=self.length)
 
     def start(self, at: datetime, changed: datetime | None) -> datetime | None:
         """``length`` before the end."""
