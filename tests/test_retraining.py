@@ -13,7 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import Asset
+from airflow.sdk import DAG, Asset
+from airflow.sdk.exceptions import TaskAwaitingInput
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.contract.model_record import ModelRecord, ServedVersion
@@ -154,6 +155,26 @@ def test_a_request_is_under_way_until_the_run_that_took_it_up_has_ended(
     assert request_retraining(skew(day="2013-08-01"))[0] == "success"
 
 
+def test_two_monitors_of_a_model_make_one_request_at_a_time(request_retraining: Requests) -> None:
+    assert request_retraining(skew())[0] == "success"
+    operator = RequestRetrainingOperator(task_id="request", skew={}, asset=Asset("tests.retraining"))
+
+    def situation(report: dict[str, Any]) -> Situation:
+        ti = SimpleNamespace(
+            dag_id="hourly", run_id="r", task_id="request", get_dr_count=lambda *_, **__: 0,
+            get_task_states=lambda *_, **__: {},
+        )  # fmt: skip
+        context: Any = {"ti": ti, "dag_run": SimpleNamespace(logical_date=datetime.now(UTC))}
+        return operator._situation(context, request_retraining.store, Artifact.from_dict(report), None)
+
+    assert "no run has taken it up yet" in (situation(skew()).in_flight or "")
+    other = skew()
+    other["properties"]["reference"]["model"] = "trains"
+    assert situation(other).in_flight is None
+    request_retraining.take_up()
+    assert situation(skew()).in_flight is None
+
+
 def test_a_rollout_under_way_comes_first(request_retraining: Requests, capfd: pytest.CaptureFixture[str]) -> None:
     store = request_retraining.store
     champion, challenger = (ServedVersion.of(Artifact("file:///m", "model", "f"), n, "", 50) for n in (1, 2))
@@ -227,15 +248,43 @@ def test_people_are_told_when_drift_begins_of_requests_and_when_they_stop(
     assert told.read_text().splitlines() == ["drift: requested", *["request: requested"] * 3, "stop: rejected"]
 
 
-@pytest.mark.parametrize(("choice", "outcome"), [(RETRAIN, "requested"), (NOT_NOW, "refused")])
-def test_a_person_is_asked_first_where_the_policy_says_so(choice: str, outcome: str) -> None:
+@pytest.mark.parametrize(
+    ("event", "outcome", "words"),
+    [
+        ({"chosen_options": [RETRAIN]}, "requested", "; Ada agreed: holidays"),
+        ({"chosen_options": [NOT_NOW]}, "refused", "; Ada refused: holidays"),
+        ({"chosen_options": [NOT_NOW], "timedout": True, "responded_by_user": None}, "refused",
+         "; nobody refused: no answer within 2 days, 0:00:00"),
+    ],
+)  # fmt: skip
+def test_a_person_is_asked_first_where_the_policy_says_so(
+    monkeypatch: pytest.MonkeyPatch, event: dict[str, Any], outcome: str, words: str
+) -> None:
     policy = RetrainingPolicy(ask=True)
-    operator = RequestRetrainingOperator(task_id="request", skew={}, asset=Asset("asked"), policy=policy)
-    operator._answer = {"choice": choice, "by": "Ada", "note": "holidays"}
+    told, asked = list[str](), list[dict[str, Any]]()
+
+    def tell(kind: str) -> Any:
+        return lambda context: told.append(f"{kind}: {context['decision'].reason}")
+
+    operator = RequestRetrainingOperator(
+        task_id="request", skew={}, asset=Asset("asked"), policy=policy, answer_within=timedelta(days=2),
+        on_drift=tell("drift"), on_request=tell("request"), dag=DAG("asks", schedule=None),
+    )  # fmt: skip
     situation = Situation.of(Artifact.from_dict(skew()), datetime.now(UTC))
-    decision = operator._answered({}, decide(policy, situation), False)  # type: ignore[typeddict-item]
-    assert decision.outcome == outcome
-    assert decision.reason.endswith("; Ada agreed: holidays" if choice == RETRAIN else "; Ada refused: holidays")
+    monkeypatch.setattr("airflow_hops.operators.retraining.upsert_hitl_detail", lambda **given: asked.append(given))
+    context: Any = {"ti": SimpleNamespace(id="1")}
+    with pytest.raises(TaskAwaitingInput) as waits:
+        operator._answered(context, decide(policy, situation), True)
+    assert waits.value.timeout == timedelta(days=2)
+    assert asked[0]["defaults"] == [NOT_NOW]
+    reason = "temp, dewp drifted from the training data of version 1; a person is asked"
+    assert told == [f"drift: {reason}", f"request: {reason}"]
+    monkeypatch.setattr(operator, "execute", lambda context: {})
+    user = {"name": "Ada", "id": "1"}
+    operator.execute_complete(context, {"params_input": {"note": "holidays"}, "responded_by_user": user, **event})
+    decision = operator._answered(context, decide(policy, situation), True)
+    assert (decision.outcome, len(told)) == (outcome, 2)
+    assert decision.reason.endswith(words)
     with pytest.raises(BadInput, match="cooldown goes without policy"):
         RequestRetrainingOperator(task_id="r", skew={}, asset=Asset("a"), policy=policy, cooldown=timedelta(1))
 
