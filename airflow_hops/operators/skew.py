@@ -46,8 +46,8 @@ class SkewOperator(HopsOperator):
         measures: The measure that judges a feature, by feature: ``{"temp": "wasserstein"}``; None for the schema's.
         thresholds: The threshold of the measure, by feature; None for the schema's.
         time_feature: The model's input that holds the row's time, in seconds since the epoch; None if it has none. A
-            model takes a time that it does not use if ``TransformOperator`` names it in ``extra_inputs``. A row whose time
-            is over a day after its request does not count in the compared period, and is noted.
+            model takes a time that it does not use if ``TransformOperator`` names it in ``extra_inputs``. A row whose
+            time is over a day after its request does not count in the compared period, and is noted.
         attribute: Whether to report how much the drift of each feature moves the model's predictions.
         identifiers: Inputs of the model that together identify a row: captured rows are then compared value by value
             with the rows of ``examples`` that have the same identifiers.
