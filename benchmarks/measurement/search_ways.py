@@ -110,8 +110,9 @@ def large(folder: Path, seconds: float, trials: int) -> dict[str, float]:
     found = study_folder(ArtifactStore(str(folder / "large")), "d", "t", "s")
     study = OptunaStudy(options, [])
     ledger = Ledger(found, new_study(options, "m:f", "base", Producer("d", "s", "t")), shared=False)
+    last = min(_LAST, trials)
     for number in range(trials):
-        if number == trials - _LAST:
+        if number == trials - last:
             ledger.save()
             began = time.monotonic()
         proposal = study.ask()
@@ -121,14 +122,14 @@ def large(folder: Path, seconds: float, trials: int) -> dict[str, float]:
         key = trial_key("base", proposal.params)
         trial = TrialRecord(number, "running", proposal.params, at, key, "s", intermediate=curve)
         ledger.put(trial)
-        if number >= trials - _LAST:
+        if number >= trials - last:
             ledger.save()
         value = proposal.params["lr"] + proposal.params["dropout"]
         study.tell(number, [value])
         ledger.put(TrialRecord(**{**vars(trial), "state": "complete", "values": [value], "ended": at, "seconds": 1.0}))
-        if number >= trials - _LAST:
+        if number >= trials - last:
             ledger.save()
-    figures = {"record_s_a_trial": (time.monotonic() - began) / _LAST}
+    figures = {"record_s_a_trial": (time.monotonic() - began) / last}
     began = time.monotonic()
     assert len(found.trials()) == trials and found.read() is not None
     figures["read_s"] = time.monotonic() - began

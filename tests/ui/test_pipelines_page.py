@@ -63,7 +63,7 @@ def test_pipelines_are_searched_filtered_and_sorted_by_the_address(open_page: Op
     page.get_by_role("menuitemcheckbox", name="never run").click()
     page.keyboard.press("Escape")
     expect(names).to_have_text(["fashion_mnist"])
-    expect(page.get_by_text("3 of 4")).to_be_visible()
+    expect(page.get_by_text("4 of 5")).to_be_visible()
     page.get_by_label("Search pipelines and models").fill("flights_mon")
     expect(page.get_by_text("No pipeline matches")).to_be_visible()
     page.reload()
