@@ -12,6 +12,7 @@ from typing import Any
 from airflow.sdk import DAG, Asset, task
 
 from airflow_hops.operators.deploy import DeployModelOperator
+from airflow_hops.operators.evaluate import EvaluateOperator
 from airflow_hops.operators.performance import PerformanceOperator
 from airflow_hops.operators.retraining import RequestRetrainingOperator
 from airflow_hops.operators.schema import SchemaOperator
@@ -78,8 +79,12 @@ with DAG("pages_training", schedule=[Asset("pages.drifted")]):
     train = HorovodTrainOperator(task_id="train", script="train.py")
     DeployModelOperator(task_id="deploy", model=train.output, model_name="pages_model")
 
+with DAG("pages_search", schedule=None):
+    EvaluateOperator(task_id="evaluate", model=None, examples=None, model_name="pages_model")
+
 with DAG("pages_monitoring", schedule=None):
     skew = SkewOperator(task_id="skew", model_name="pages_model")
+    PerformanceOperator(task_id="performance", model_name="pages_model")
     RequestRetrainingOperator(task_id="request_retraining", skew=skew.output, asset=Asset("pages.drifted"))
 
 

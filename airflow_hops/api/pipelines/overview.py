@@ -77,7 +77,7 @@ class ProposedSchema(Model):
 
 
 class PipelineOverview(Model):
-    """A pipeline. The overview of a DAG that only monitors a model is that of the pipeline that trains the model."""
+    """A pipeline. The overview of a DAG that only monitors a model is that of the pipeline that deploys the model."""
 
     pipeline: PipelineSummary
     models: list[str]
@@ -125,12 +125,14 @@ def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str)
 
 
 def _leader(seen: Seen, told: Container[str], pipeline: PipelineDag) -> PipelineDag:
-    """The pipeline that trains what a DAG watches, where there is one such and its results may be read."""
+    """The one pipeline that deploys what a DAG watches, or else trains it, if its results may be read."""
     leaders = seen.leaders()
     if pipeline in leaders:
         return pipeline
-    trained = [each for each in leaders if pipeline in seen.watchers(each) and each.dag_id in told]
-    return trained[0] if len(trained) == 1 else pipeline
+    training = [each for each in leaders if pipeline in seen.watchers(each) and each.dag_id in told]
+    deploying = [each for each in training if any(each.decides_on(name) for _, name in pipeline.models())]
+    found = deploying or training
+    return found[0] if len(found) == 1 else pipeline
 
 
 def _retraining(

@@ -26,7 +26,7 @@ from airflow_hops.api.runs.states import LastRun, last_runs
 from airflow_hops.api.types import Limit, Model, Offset, Page
 
 router = APIRouter(prefix="/api", tags=["pipelines"])
-_WATCHING = {"skew", "retraining"}
+_WATCHING = {"skew", "performance", "retraining"}
 
 
 class Monitor(Model):
