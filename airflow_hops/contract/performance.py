@@ -175,6 +175,7 @@ class LabelCounts(JsonFields):
         contradictory: Predictions with several labels of the same time; none of them counts.
         future: Labels that became known after the time to look back from, or after now; left out.
         invalid: Labels that are no class of the model, or no number; left out.
+        untimed: Labels without the time at which they became known, where others have one; left out.
     """
 
     given: int = 0
@@ -185,6 +186,7 @@ class LabelCounts(JsonFields):
     contradictory: int = 0
     future: int = 0
     invalid: int = 0
+    untimed: int = 0
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,7 @@ class PerformanceProperties(Properties):
         versions: Each version over the whole window.
         labels: What became of the labels.
         notes: What is wrong or missing, in sentences.
+        unwell: Those of them because of which the figures say nothing of the present: no labels, or no more.
     """
 
     model_name: str = ""
@@ -210,6 +213,7 @@ class PerformanceProperties(Properties):
     versions: tuple[VersionPerformance, ...] = ()
     labels: LabelCounts = field(default_factory=LabelCounts)
     notes: tuple[str, ...] = ()
+    unwell: tuple[str, ...] = ()
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:

@@ -13,6 +13,8 @@ from airflow_hops.data.readers.raw_file import RawFile
 from airflow_hops.data.vectors import is_list, plain_lists
 
 Types = dict[str, pa.DataType]
+_MOST_SECONDS = 250_000_000_000
+"""Of a time within the calendar, by about a century."""
 _ALIASES = {"timestamp": pa.timestamp("us", "UTC"), "date": pa.date32(), "int": pa.int64(), "float": pa.float64()}
 
 
@@ -165,11 +167,15 @@ def as_utc(array: pa.Array, column: str, file: RawFile, rows_before: int) -> pa.
     """A time column as ``timestamp[us, UTC]``; times without a zone count as UTC, integers as seconds of the epoch.
 
     Raises:
-        BadInput: the column holds no times.
+        BadInput: the column holds no times, or integers that are no seconds, such as milliseconds.
     """
     utc, plain = pa.timestamp("us", "UTC"), pa.timestamp("us")
     if pa.types.is_integer(array.type):
-        return pc.multiply(array.cast(pa.int64()), 1_000_000).cast(utc)
+        seconds = array.cast(pa.int64())
+        for value in pc.min_max(seconds).as_py().values():
+            if value is not None and abs(value) > _MOST_SECONDS:
+                raise BadInput(f"{file.name}: time_column {column!r} has {value}; expected seconds since the epoch")
+        return pc.multiply(seconds, 1_000_000).cast(utc)
     if pa.types.is_timestamp(array.type) and array.type.tz:
         return array.cast(utc)
     if pa.types.is_timestamp(array.type) or pa.types.is_date(array.type):

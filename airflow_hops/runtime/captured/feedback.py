@@ -19,6 +19,8 @@ LABEL = "label."
 """What a label's column begins with; a label that was given without a name is ``label.value``."""
 
 _KEYS = ("request_id", "row")
+_TOLD = {"int64", "double", "bool", "string"}
+"""Types of labels that the server writes."""
 
 
 def read_feedback(model_folder: str | Path, storage_options: Mapping[str, Any] | None = None) -> Any:
@@ -30,10 +32,11 @@ def read_feedback(model_folder: str | Path, storage_options: Mapping[str, Any] |
 
     Returns:
         An Arrow table of ``request_id``, ``row``, ``at`` (when the label became known), ``received_at`` and a column
-        ``label.<name>`` for each label, null if a row of feedback lacks it; without rows if there is no feedback.
+        ``label.<name>`` for each label, null if a row of feedback lacks it; without rows if there is no feedback. A
+        label that was told as different types is a text: whoever may send one must not end the reading of all.
 
     Raises:
-        BadInput: Labels of one name have incompatible types, or a file cannot be read.
+        BadInput: A file cannot be read, or is none of the server's.
     """
     fs, folder = fsspec.url_to_fs(str(model_folder), **(storage_options or {}))
     fs.invalidate_cache()
@@ -95,13 +98,13 @@ def _key(table: Any) -> Any:
 
 
 def _wide_types(tables: list[Any], where: str) -> dict[str, Any]:
-    """One field for each column: a label that is an integer here and a float there is a float."""
+    """One field for each column: a label that is an integer here and a float there is a float, else a text."""
     fields: dict[str, Any] = {}
     for field in (field for table in tables for field in table.schema):
         known = fields.setdefault(field.name, field)
         if known.type != field.type:
             types = {str(known.type), str(field.type)}
-            if types != {"int64", "double"}:
-                raise BadInput(f"{where}: label {field.name!r} is of types {' and '.join(sorted(types))}; expected one")
-            fields[field.name] = pa.field(field.name, pa.float64())
+            if not field.name.startswith(LABEL) or not types <= _TOLD:
+                raise BadInput(f"{where}: {field.name!r} is of types {' and '.join(sorted(types))}; expected one")
+            fields[field.name] = pa.field(field.name, pa.float64() if types == {"int64", "double"} else pa.string())
     return fields

@@ -161,7 +161,7 @@ class CapturedRequests:
 
         Raises:
             HopsError: the store does not answer.
-            BadInput: labels of one name are of types that do not go together.
+            BadInput: a file is damaged.
         """
         with self._reached():
             return read_feedback(self._url, self._options)

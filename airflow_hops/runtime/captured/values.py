@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -9,18 +10,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+_TRUTH = {"true": 1.0, "false": 0.0}
+
+
+def as_number(label: Any) -> float:
+    """A label as a number, also one that is told as text ("1", "true"); NaN for what is none."""
+    try:
+        value = float(_TRUTH.get(label.strip().lower(), label) if isinstance(label, str) else label)
+    except (TypeError, ValueError):
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
 
 def class_numbers(labels: Sequence[Any], classes: Sequence[str] | None, known: Collection[str] | None) -> np.ndarray:
     """The numbers of classes that are told by name or number; NaN for what is none, or does not count."""
     numbers = {name: number for number, name in enumerate(classes or ())}
+    # Where classes are called by numbers, a number that is none of them is no class.
+    indexed = not any(name.removeprefix("-").isdecimal() for name in numbers)
 
     def number(label: Any) -> float:
-        if isinstance(label, float) and label.is_integer():
-            label = int(label)
         # A class that is called by a number is meant by it: names come first.
         found = numbers.get(str(label))
-        if found is None and isinstance(label, int) and label >= 0 and (classes is None or label < len(classes)):
-            found = int(label)
+        if found is None and (value := as_number(label)).is_integer():
+            is_number = indexed and value >= 0 and (classes is None or value < len(classes))
+            found = numbers.get(str(int(value)), int(value) if is_number else None)
         if found is None or (known is not None and classes is not None and classes[found] not in known):
             return np.nan
         return float(found)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from airflow_hops.contract.performance import Interval
+from airflow_hops.contract.performance import LOWER_IS_BETTER, Interval
 from airflow_hops.contract.target import REGRESSION
 from airflow_hops.runtime.evaluate.binary_metrics import SMALLEST
 from airflow_hops.runtime.evaluate.class_metrics import MAX_CONFUSION_CLASSES
@@ -56,11 +57,12 @@ class Estimator:
     et al., "Beyond temperature scaling: Obtaining well-calibrated multi-class probabilities with Dirichlet
     calibration", 2019; of two classes that is beta calibration). Isotonic regression learns chance, so that its
     estimates are too good: of three classes and 3,000 rows by 0.012 in the AUC. Labels are then drawn, and the metrics
-    computed as if they had come. The estimate is their mean; its interval is the chance of the labels alone. It is
-    right as long as the features still mean the same for the label: it cannot see concept drift (J. Kivimäki,
-    J. Białek, J. K. Nurminen, W. Kuberski, "Confidence-based Estimators for Predictive Performance in Model
-    Monitoring", 2024, arXiv:2407.08649; of metrics beyond the accuracy J. Kivimäki et al., "Performance Estimation in
-    Binary Classification Using Calibrated Confidence", 2025).
+    computed as if they had come. The estimate is their mean; its interval has the chance of the labels and, as wide as
+    the baseline's, that of the calibration, which is fitted on the same rows. It is right as long as the features
+    still mean the same for the label: it cannot see concept drift (J. Kivimäki, J. Białek, J. K. Nurminen,
+    W. Kuberski, "Confidence-based Estimators for Predictive Performance in Model Monitoring", 2024, arXiv:2407.08649;
+    of metrics beyond the accuracy J. Kivimäki et al., "Performance Estimation in Binary Classification Using
+    Calibrated Confidence", 2025).
 
     Attributes:
         calibrate: From probabilities of each class to calibrated ones, both of shape ``[rows, classes]``.
@@ -93,12 +95,13 @@ class Estimator:
 
         return cls(calibrate)
 
-    def estimate(self, judge: Judge, outputs: Array) -> dict[str, Interval]:
+    def estimate(self, judge: Judge, outputs: Array, baseline: Mapping[str, Interval]) -> dict[str, Interval]:
         """The problem's metrics of predictions without labels, with 95% intervals.
 
         Args:
             judge: What the metrics are of.
             outputs: Probabilities, shape ``[rows]`` or ``[rows, classes]``.
+            baseline: The metrics on the rows of the calibration.
         """
         if len(outputs) > _MOST_ROWS:
             outputs = outputs[np.random.default_rng(0).choice(len(outputs), _MOST_ROWS, replace=False)]
@@ -107,7 +110,17 @@ class Estimator:
         def draw(random: np.random.Generator) -> tuple[Array, Array]:
             return (random.random((len(outputs), 1)) >= reached).sum(axis=1), outputs
 
-        return {name: (mean, *interval(mean, error)) for name, (mean, error) in _simulated(judge, draw).items()}
+        estimates = {}
+        for name, (mean, error) in _simulated(judge, draw).items():
+            _, low, high = baseline.get(name, (mean, mean, mean))
+            half = math.hypot(interval(0.0, error)[1], (high - low) / 2)
+            estimates[name] = (mean, max(mean - half, 0.0), min(mean + half, _greatest(name)))
+        return estimates
+
+
+def _greatest(name: str) -> float:
+    """The greatest value of a classifier's metric; the least is 0."""
+    return math.inf if name in LOWER_IS_BETTER else 1.0
 
 
 def _simulated(

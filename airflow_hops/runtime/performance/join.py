@@ -20,6 +20,7 @@ from airflow_hops.runtime.performance.labels import Labels, as_time, key_of
 
 _ROWS_AT_ONCE = 1 << 20
 NO_LABEL = -1
+_DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,10 @@ class Joined:
         files: Number of captured files.
         other_rows: Captured rows without the model's own output.
         not_finite: Predictions that are NaN or infinite; left out.
+        untimed: Captured rows whose own time is none; left out.
+        present_us: The newest time that is no more than a day after its request; that of the newest request if none
+            is. Clients send the time feature, so that one of them alone could move it anywhere.
+        ahead: Predictions whose own time is after that.
     """
 
     versions: Mapping[int, Predictions] = field(default_factory=dict)
@@ -60,6 +65,9 @@ class Joined:
     files: int = 0
     other_rows: int = 0
     not_finite: int = 0
+    untimed: int = 0
+    present_us: int = 0
+    ahead: int = 0
 
 
 def join_labels(requests: CapturedRequests, labels: Labels, options: PerformanceOptions, problem: Problem) -> Joined:
@@ -81,12 +89,19 @@ def join_labels(requests: CapturedRequests, labels: Labels, options: Performance
     parts: dict[int, list[Predictions]] = {}
     matched = np.zeros(len(labels.keys), bool)
     names = requests.names()
-    other_rows = not_finite = 0
+    other_rows = not_finite = untimed = 0
+    newest, asked = [], []
     for table in _tables(requests, names, options, OUTPUTS[problem]):
         version, rows = table
         if isinstance(rows, int):
             other_rows += rows
             continue
+        timed = rows.filter(pc.is_valid(rows["time"]))
+        untimed, rows = untimed + rows.num_rows - timed.num_rows, timed
+        if not rows.num_rows:
+            continue
+        asked.append(pc.max(rows["asked"]).as_py())
+        newest.append(_newest(rows))
         found = pc.index_in(rows["key"].combine_chunks(), value_set=labels.keys)
         index = found.fill_null(NO_LABEL).to_numpy()
         matched[index[index >= 0]] = True
@@ -99,10 +114,24 @@ def join_labels(requests: CapturedRequests, labels: Labels, options: Performance
             f"none of the {other_rows} captured rows has an output {OUTPUTS[problem]!r}; the server must capture what "
             "it answers (--capture_mode=all), and the model must be served by its own signature"
         )
+    if untimed and not parts:
+        raise BadInput(
+            f"none of the {untimed} captured rows has a time in {options.time_feature!r}, which time_feature names; "
+            "expected seconds since the epoch"
+        )
+    present_us = max((at for at in newest if at is not None), default=max(asked, default=0))
     joined = int(matched.sum())
     counts = replace(labels.counts, joined=joined, unknown=len(matched) - joined)
     versions = {version: _concatenated(parts[version], version) for version in sorted(parts)}
-    return Joined(versions, counts, len(names), other_rows, not_finite)
+    ahead = sum(int((each.time_us > present_us).sum()) for each in versions.values())
+    return Joined(versions, counts, len(names), other_rows, not_finite, untimed, present_us, ahead)
+
+
+def _newest(rows: Any) -> int | None:
+    """The newest time that is no more than a day after its request."""
+    usual = pc.less_equal(rows["time"], pc.add(rows["asked"], _DAY_US))
+    newest: int | None = pc.max(rows["time"].filter(usual)).as_py()
+    return newest
 
 
 def _tables(
@@ -135,12 +164,13 @@ def _read(requests: CapturedRequests, name: str, options: PerformanceOptions, ou
                     f"captured file {name}: there is no column {column!r}; keys and time_feature are inputs of the "
                     f"model: {', '.join(each.removeprefix('input.') for each in schema.names if 'input.' in each)}"
                 )
-        table = file.read(columns=list(dict.fromkeys([*captured, time, output, "version"])))
+        table = file.read(columns=list(dict.fromkeys([*captured, time, "captured_at", output, "version"])))
     if len(versions := pc.unique(table["version"])) > 1:
         raise BadInput(f"captured file {name}: it has rows of the versions {versions.to_pylist()}; expected one")
     where = f"captured file {name}"
     key = key_of([table[column] for column in captured], where)
-    rows = pa.table({"key": key, "time": as_time(table[time], where).cast(pa.int64()), "output": table[output]})
+    when, asked = (as_time(table[name], where).cast(pa.int64()) for name in (time, "captured_at"))
+    rows = pa.table({"key": key, "time": when, "asked": asked, "output": table[output]})
     return versions[0].as_py(), rows
 
 

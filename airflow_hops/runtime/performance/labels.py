@@ -25,6 +25,7 @@ from airflow_hops.runtime.step.context import StepContext
 _LABEL, _KNOWN_AT = "label", "known_at"
 _ROW = "row"
 _US = pa.timestamp("us", "UTC")
+_FIRST_S, _LAST_S = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year in (1, 9999))
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ class Labels:
     counts: LabelCounts
 
 
-def read_labels(context: StepContext, options: PerformanceOptions, requests: CapturedRequests, label: str) -> Any:
+def read_labels(
+    context: StepContext, options: PerformanceOptions, requests: CapturedRequests, label: str
+) -> tuple[Any, int]:
     """Reads the labels, wherever they are.
 
     Args:
@@ -56,7 +59,8 @@ def read_labels(context: StepContext, options: PerformanceOptions, requests: Cap
         label: Name of the label's column.
 
     Returns:
-        An Arrow table of the keys, ``label``, and ``known_at`` where that is known.
+        An Arrow table of the keys, ``label``, and ``known_at`` where that is known; and the number of labels that
+        were left out, as they have no ``label_time``.
 
     Raises:
         BadInput: there is no such table, or column.
@@ -67,15 +71,16 @@ def read_labels(context: StepContext, options: PerformanceOptions, requests: Cap
         if options.label_time is not None:
             source = replace(source, time_column=options.label_time)
         folder = context.scratch / "labels"
-        ingest_table("labels", source, Window(None, None), folder)
-        return _read_files(sorted(folder.glob("*.parquet")), options, label, source.uri)
+        rows = ingest_table("labels", source, Window(None, None), folder)
+        untimed = rows.rows_in - rows.rows_out  # a window without bounds leaves out rows without a time alone
+        return _read_files(sorted(folder.glob("*.parquet")), options, label, source.uri), untimed
     if context.has_input("labels"):
         artifact, folder = context.input("labels"), context.local("labels")
         tables = sorted({path.parent.name for path in folder.glob("*/*.parquet")})
         chosen = [options.table] if options.table is not None else tables
         if len(chosen) != 1 or chosen[0] not in tables:
             raise BadInput(f"table is {options.table!r}; {artifact.uri} has {', '.join(tables) or 'none'}: name one")
-        return _read_files(sorted((folder / chosen[0]).glob("*.parquet")), options, label, artifact.uri)
+        return _read_files(sorted((folder / chosen[0]).glob("*.parquet")), options, label, artifact.uri), 0
     feedback = requests.feedback()
     names = [name.removeprefix(LABEL) for name in feedback.column_names if name.startswith(LABEL)]
     chosen_name = names[0] if len(names) == 1 and options.label_column is None else label
@@ -86,7 +91,7 @@ def read_labels(context: StepContext, options: PerformanceOptions, requests: Cap
         )
     column = feedback[LABEL + chosen_name] if names else pa.array([], pa.float64())
     columns = {key: _column(feedback, key, "the feedback") for key in options.keys}
-    return pa.table({**columns, _LABEL: column, _KNOWN_AT: feedback["at"]})
+    return pa.table({**columns, _LABEL: column, _KNOWN_AT: feedback["at"]}), 0
 
 
 def _read_files(paths: Sequence[Path], options: PerformanceOptions, label: str, where: str) -> Any:
@@ -113,15 +118,17 @@ def _column(table: Any, name: str, where: str) -> Any:
 
 
 def as_time(column: Any, where: str) -> Any:
-    """A column of times, or of seconds since the epoch, as microseconds in UTC.
+    """A column of times, or of seconds since the epoch, as microseconds in UTC; null outside the years 1 to 9998.
 
     Raises:
         BadInput: it is neither.
     """
     if pa.types.is_integer(column.type):
-        return pc.multiply(column.cast(pa.int64()), 1_000_000).cast(_US)
+        seconds = column.cast(pa.int64())
+        is_time = pc.and_(pc.greater_equal(seconds, _FIRST_S), pc.less(seconds, _LAST_S))
+        return pc.multiply(pc.if_else(is_time, seconds, pa.scalar(None, pa.int64())), 1_000_000).cast(_US)
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
-        return column.cast(pa.timestamp("us")).cast(_US) if column.type != _US else column
+        return column.cast(pa.timestamp("us"), safe=False).cast(_US) if column.type != _US else column
     raise BadInput(f"{where}: the time is {column.type}; expected a timestamp, or integers of seconds since the epoch")
 
 
@@ -137,9 +144,10 @@ def key_of(columns: Sequence[Any], where: str) -> Any:
     """
     texts = []
     for column in columns:
+        column = _plain(column)
         kind = column.type
         if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-            column = column.cast(pa.timestamp("us")).cast(pa.timestamp("s"), safe=False).cast(pa.int64())
+            column = column.cast(pa.timestamp("us"), safe=False).cast(pa.timestamp("s"), safe=False).cast(pa.int64())
         elif not (pa.types.is_integer(kind) or pa.types.is_binary(kind) or pa.types.is_string(kind)):
             raise BadInput(f"{where}: a key is of the type {kind}; expected integers, strings or times")
         texts.append(column.cast(pa.string()) if pa.types.is_integer(column.type) else column)
@@ -147,21 +155,34 @@ def key_of(columns: Sequence[Any], where: str) -> Any:
     return key.combine_chunks() if isinstance(key, pa.ChunkedArray) else key
 
 
-def one_for_each(table: Any, keys: Sequence[str], until: datetime | None) -> Labels:
+def _plain(column: Any) -> Any:
+    """A column without the ways in which writers of files store texts: dictionaries, large ones."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_large_string(column.type):
+        return column.cast(pa.string())
+    return column.cast(pa.binary()) if pa.types.is_large_binary(column.type) else column
+
+
+def one_for_each(table: Any, keys: Sequence[str], until: datetime | None, untimed: int = 0) -> Labels:
     """Makes of all labels one for each prediction: of several, the one that became known last.
 
     Args:
-        table: What :func:`read_labels` returned.
+        table: The table that :func:`read_labels` returned.
         keys: The columns that identify a prediction.
         until: Labels that became known later are left out; also those from after now.
+        untimed: Labels without a time that have been left out already.
     """
-    key, value = key_of([table[name] for name in keys], "the labels"), table[_LABEL]
+    key, value = key_of([table[name] for name in keys], "the labels"), _plain(table[_LABEL])
     # A label that is null, or NaN, is not known yet.
     there = pc.and_(pc.is_valid(key), pc.invert(pc.is_null(value.combine_chunks(), nan_is_null=True)))
-    known = table[_KNOWN_AT].cast(pa.int64()).to_numpy() if _KNOWN_AT in table.column_names else None
     kept = there.to_numpy(zero_copy_only=False)
-    future = 0
-    if known is not None:
+    known, future = None, 0
+    if _KNOWN_AT in table.column_names:
+        timed = pc.is_valid(table[_KNOWN_AT]).to_numpy()
+        untimed += int((kept & ~timed).sum())
+        kept &= timed
+        known = table[_KNOWN_AT].cast(pa.int64()).fill_null(0).to_numpy()
         now = datetime.now(UTC)
         late = known > (min(until, now) if until is not None else now).timestamp() * 1e6
         future = int((late & kept).sum())
@@ -169,7 +190,7 @@ def one_for_each(table: Any, keys: Sequence[str], until: datetime | None) -> Lab
     chosen = pa.array(kept)
     encoded = key.filter(chosen).dictionary_encode()
     values = value.combine_chunks().filter(chosen).dictionary_encode()
-    counts = LabelCounts(given=len(encoded), future=future)
+    counts = LabelCounts(given=len(encoded), future=future, untimed=untimed)
     keys_of, codes = encoded.indices.to_numpy(), values.indices.to_numpy()
     known = known[kept] if known is not None else None
     distinct = encoded.dictionary

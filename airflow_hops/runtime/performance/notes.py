@@ -27,19 +27,24 @@ def notes_of(
         options: What was asked for.
     """
     return [
+        *report.unwell,
         *_of_labels(report),
-        *_of_rows(joined),
-        *_of_stopped_labels(report),
+        *_of_rows(joined, options),
         *(version.why for version in versions.values() if version.why),
         *(note for each in report.versions for note in _of_version(each, report, options)),
     ]
 
 
+def unwell(report: PerformanceReport) -> list[str]:
+    """Why the figures say nothing of the present."""
+    if not any(each.labelled for each in report.versions):
+        return ["No label of a prediction in the window has come: nothing is measured"]
+    return list(_of_stopped_labels(report))
+
+
 def _of_labels(report: PerformanceReport) -> Iterator[str]:
     counts = report.labels
-    if not counts.given:
-        yield "No label has come: nothing is measured"
-    elif counts.unknown > _MOST_UNKNOWN * (counts.joined + counts.unknown):
+    if counts.unknown > _MOST_UNKNOWN * (counts.joined + counts.unknown):
         yield (
             f"{counts.unknown} of {counts.joined + counts.unknown} labels are of no captured prediction: captured "
             "files are gone, only a sample is captured, or keys differ from those of the requests"
@@ -53,9 +58,24 @@ def _of_labels(report: PerformanceReport) -> Iterator[str]:
         yield f"Labels that became known after the time of the report, or in the future: {counts.future}; left out"
     if counts.invalid:
         yield f"Labels that are not what the model predicts: {counts.invalid}; left out"
+    if counts.untimed:
+        yield (
+            f"Labels without label_time, or whose label_time is no time in seconds since the epoch: {counts.untimed}; "
+            "left out"
+        )
 
 
-def _of_rows(joined: Joined) -> Iterator[str]:
+def _of_rows(joined: Joined, options: PerformanceOptions) -> Iterator[str]:
+    if joined.untimed:
+        yield (
+            f"Captured rows whose {options.time_feature!r} is no time in seconds since the epoch: {joined.untimed}; "
+            "left out"
+        )
+    if joined.ahead and options.as_of_time is None:
+        yield (
+            f"Predictions whose own time is more than a day after their request: {joined.ahead}; they are not "
+            "measured before that time"
+        )
     if joined.other_rows:
         yield f"Captured rows without the model's prediction (another signature or API): {joined.other_rows}; left out"
     if joined.not_finite:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,13 +23,13 @@ from airflow_hops.contract.performance import (
 from airflow_hops.contract.properties import ModelProperties
 from airflow_hops.contract.target import REGRESSION
 from airflow_hops.runtime.captured.requests import CapturedRequests
-from airflow_hops.runtime.captured.values import class_numbers
+from airflow_hops.runtime.captured.values import as_number, class_numbers
 from airflow_hops.runtime.evaluate.judging import METRICS
 from airflow_hops.runtime.evaluate.metrics import Array
 from airflow_hops.runtime.performance.figures import measure
 from airflow_hops.runtime.performance.join import NO_LABEL, Joined, Predictions, join_labels
 from airflow_hops.runtime.performance.labels import Labels, one_for_each, read_labels
-from airflow_hops.runtime.performance.notes import notes_of
+from airflow_hops.runtime.performance.notes import notes_of, unwell
 from airflow_hops.runtime.performance.versions import Version, find_version
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.store.model_records import read_record
@@ -58,7 +59,8 @@ def run(context: StepContext, **options: Any) -> Artifact:
     target = known.target
     requests = CapturedRequests.expected(context.spec.services, context.store, given.model_name)
     name = given.label_column or target.label
-    labels = one_for_each(read_labels(context, given, requests, name), given.keys, given.as_of_time)
+    table, untimed = read_labels(context, given, requests, name)
+    labels = one_for_each(table, given.keys, given.as_of_time, untimed)
     joined = join_labels(requests, labels, given, target.problem)
     as_of_us, window = _window(joined, given)
     versions = {number: find_version(context, given.model_name, number, known) for number in window}
@@ -74,12 +76,13 @@ def run(context: StepContext, **options: Any) -> Artifact:
         label=name,
         as_of=_iso(as_of_us),
         versions=tuple(measured.whole(number, window[number], start_us) for number in window),
-        labels=joined.counts if not invalid else _with_invalid(joined, invalid),
+        labels=replace(joined.counts, invalid=invalid),
         periods=tuple(each for number in window for each in measured.periods(number, window[number])),
         ages=tuple(_ages(window, as_of_us, given)),
         delay_s=_delays(window),
     )
-    report = PerformanceReport.from_dict({**report.to_dict(), "notes": notes_of(report, joined, versions, given)})
+    report = replace(report, unwell=tuple(unwell(report)))
+    report = replace(report, notes=tuple(notes_of(report, joined, versions, given)))
     return _write(context, report)
 
 
@@ -94,7 +97,7 @@ def _window(joined: Joined, options: PerformanceOptions) -> tuple[int, dict[int,
     earliest = min(int(each.time_us.min()) for each in joined.versions.values())
     newest = max(int(each.time_us.max()) for each in joined.versions.values())
     as_of = options.as_of_time
-    as_of_us = (newest // _US + 1) * _US if as_of is None else int(as_of.timestamp() * _US)
+    as_of_us = (joined.present_us // _US + 1) * _US if as_of is None else int(as_of.timestamp() * _US)
     start_us = earliest if options.window_s is None else as_of_us - int(options.window_s * _US)
     window = {}
     for number, each in joined.versions.items():
@@ -114,35 +117,26 @@ def _values(
     labels: Labels, versions: Mapping[int, Version], window: Mapping[int, Predictions], name: str
 ) -> tuple[dict[int, Array], int]:
     """Of each version, the number of each label's value, NaN for what is none; and how many joined labels are none."""
-    found, invalid, example = {}, 0, None
+    found, total, wrong, expected = {}, 0, [], ""
     for number, version in versions.items():
         judge = version.judge
         if judge.problem == REGRESSION:
-            numbers = np.array([_number(value) for value in labels.values], np.float64)
+            expected = "numbers"
+            numbers = np.array([as_number(value) for value in labels.values], np.float64)
         else:
+            classes = judge.classes or ("0", "1")
+            expected = f"classes {', '.join(classes)}"
             numbers = class_numbers(labels.values, judge.classes, None)
-            classes = len(judge.classes or (0, 1))
-            numbers[~(numbers < classes)] = np.nan
+            numbers[~(numbers < len(classes))] = np.nan
         found[number] = numbers
-        used = window[number].labels
-        wrong = np.isnan(numbers[used[used != NO_LABEL]]) if len(numbers) else np.zeros(0, bool)
-        invalid += int(wrong.sum())
-        if wrong.any():
-            example = labels.values[used[used != NO_LABEL][wrong][0]]
-        if len(wrong) and wrong.all():
-            expected = "numbers" if judge.problem == REGRESSION else f"classes {', '.join(judge.classes or ('0', '1'))}"
-            raise BadInput(
-                f"label {name!r}: none of {len(wrong)} labels is usable, such as {example!r}; expected {expected}"
-            )
+        used = window[number].labels[window[number].labels != NO_LABEL]
+        total += len(used)
+        wrong.append(used[np.isnan(numbers[used])])
+    invalid = sum(map(len, wrong))
+    if total and invalid == total:
+        example = labels.values[np.concatenate(wrong)[0]]
+        raise BadInput(f"label {name!r}: none of {total} labels is usable, such as {example!r}; expected {expected}")
     return found, invalid
-
-
-def _number(value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return np.nan
-    return number if np.isfinite(number) else np.nan
 
 
 class _Measured:
@@ -189,7 +183,7 @@ class _Measured:
             labelled=int(usable.sum()),
             measured=count,
             figures=measure(version.judge, labels[chosen], rows.outputs[chosen]) if count >= enough else {},
-            estimates=version.estimator.estimate(version.judge, rows.outputs)
+            estimates=version.estimator.estimate(version.judge, rows.outputs, version.baseline)
             if estimated and version.estimator
             else {},
         )
@@ -210,10 +204,6 @@ def _delays(window: Mapping[int, Predictions]) -> tuple[float, float] | None:
         return None
     low, high = np.quantile(delays / _US, _DELAYS)
     return float(low), float(high)
-
-
-def _with_invalid(joined: Joined, invalid: int) -> Any:
-    return type(joined.counts)(**{**joined.counts.to_dict(), "invalid": invalid})
 
 
 def _write(context: StepContext, report: PerformanceReport) -> Artifact:

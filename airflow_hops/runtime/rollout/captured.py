@@ -13,7 +13,7 @@ import numpy as np
 from airflow_hops.contract.target import BINARY, CLASS, MULTICLASS, OUTPUTS, REGRESSION
 from airflow_hops.runtime.captured.feedback import LABEL, join_feedback
 from airflow_hops.runtime.captured.requests import CapturedRequests
-from airflow_hops.runtime.captured.values import class_numbers, dense_values
+from airflow_hops.runtime.captured.values import as_number, class_numbers, dense_values
 from airflow_hops.runtime.rollout.comparisons import LabelledRows
 
 _CAPTURED_ROWS = 200_000
@@ -154,8 +154,8 @@ def read_labelled(
             continue
         if problem in (BINARY, MULTICLASS):
             numbers = class_numbers(values.to_pylist(), classes, known)
-        elif _is_plain_number(values.type, pa):
-            numbers = values.cast(pa.float64()).to_numpy()
+        elif problem == REGRESSION or _is_plain_number(values.type, pa):
+            numbers = np.array([as_number(value) for value in values.to_pylist()], np.float64)
         else:
             continue
         width = 2 if predictions.ndim == 1 else predictions.shape[1]

@@ -22,6 +22,7 @@ from airflow_hops.contract.target import MULTICLASS
 from airflow_hops.runtime.evaluate.judging import Judge
 from airflow_hops.runtime.performance import stage
 from airflow_hops.runtime.performance.figures import Estimator, measure
+from airflow_hops.runtime.performance.labels import _plain, as_time
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.serving.capture.record import CapturedLabel
 from airflow_hops.store import ArtifactStore
@@ -189,7 +190,7 @@ def test_labels_that_stop_coming_are_noticed(serve: Callable[..., Served]) -> No
     assert f"none of {3 * ROWS} predictions from 2013-04-06 00:00" in note
     assert "95% of labels come within 12 hours" in note
     none = served.measured()
-    assert none.notes[0] == "No label has come: nothing is measured"
+    assert none.notes[0] == "No label of a prediction in the window has come: nothing is measured"
     assert none.versions[0].figures == {} and none.versions[0].estimates["auc"][0] > 0.65
 
 
@@ -216,6 +217,63 @@ def test_of_several_labels_the_last_counts_and_contradictions_are_told(serve: Ca
     said = " ".join(report.notes)
     assert "contradict each other and became known at the same time: 5" in said
     assert "or in the future: 2; left out" in said and "not what the model predicts: 1; left out" in said
+
+
+def test_one_clients_wrong_time_moves_neither_the_window_nor_the_present(serve: Callable[..., Served]) -> None:
+    served = serve()
+    expected = served.measured(served.rows, window_s=5 * DAY)
+    # A time of 2099, one in milliseconds, and one beyond all calendars.
+    wrong = [4_070_908_800, START * 1000, 10**15]
+    for seconds in wrong:
+        inputs = {"x": [0.0], "scheduled_at": [seconds], "flight": [b"AA1"]}
+        arrays = {name: np.array(of, np.float32 if name == "x" else None) for name, of in inputs.items()}
+        served.captured.answer(
+            arrays, {"probability": np.array([0.5], np.float32)}, at_us=(START + 9 * DAY) * 1_000_000
+        )
+    report = served.measured(served.rows, window_s=5 * DAY)
+    assert (report.as_of, report.versions) == (expected.as_of, expected.versions)
+    said = " ".join(report.notes)
+    assert "own time is more than a day after their request: 1" in said
+    assert "'scheduled_at' is no time in seconds since the epoch: 2; left out" in said
+    for file in served.files:
+        file.unlink()
+    assert served.measured(served.rows, window_s=None, as_of="2100-01-01").versions[0].rows == 1
+
+
+def test_one_label_of_another_type_or_version_does_not_end_the_measurement(serve: Callable[..., Served]) -> None:
+    served = serve()
+    us = START * 1_000_000
+    rows = served.rows[served.rows["scheduled_at"] < START + 8 * DAY]
+    labels = [
+        CapturedLabel("flights", of.request_id, of.row, {"late": float(of.late)}, us, us) for of in rows.itertuples()
+    ]
+    served.captured.label(labels)
+    expected = served.measured().versions[0]
+    served.captured.label([CapturedLabel("flights", "request-8", 0, {"late": "x"}, us, us)])
+    report = served.measured()
+    assert report.versions[0] == expected and (expected.labelled, report.labels.invalid) == (8 * ROWS, 1)
+    assert [each.labelled for each in report.versions] == [8 * ROWS, 0]
+
+
+def test_labels_of_usual_files_are_read(serve: Callable[..., Served]) -> None:
+    served = serve()
+    expected = served.measured(served.rows).versions
+    at = pd.to_datetime(served.rows["known_at"], unit="s", utc=True)
+    frame = served.rows.assign(
+        flight=served.rows["flight"].astype("category"),
+        late=served.rows["late"].map({0: "false", 1: "1"}).astype("category"),
+        known_at=at,
+    )
+    assert served.measured(frame).versions == expected
+    assert as_time(pa.array([1001], pa.timestamp("ns")), "labels").cast(pa.int64()).to_pylist() == [1]
+    assert _plain(pa.chunked_array([pa.array(["a"], pa.large_string())])).type == pa.string()
+    # A label whose time is not known is neither the last nor one of the past.
+    undated = served.rows.iloc[:5].assign(late=1 - served.rows["late"].iloc[:5], known_at=None)
+    report = served.measured(pd.concat([served.rows, undated]).astype({"known_at": "Int64"}))
+    assert (report.versions, report.labels.untimed) == (expected, 5)
+    assert "Labels without label_time, or whose label_time is no time in seconds since the epoch: 5" in report.notes[0]
+    with pytest.raises(BadInput, match=r"labels.parquet: time_column 'known_at' has 1364817600000; expected seconds"):
+        served.measured(served.rows.assign(known_at=served.rows["known_at"] * 1000))
 
 
 def test_feedback_and_tables_by_request_say_the_same(serve: Callable[..., Served], deployed: ArtifactStore) -> None:
@@ -251,7 +309,7 @@ def test_half_of_the_captured_files_gone_or_no_rows_are_said(serve: Callable[...
         served.measured(served.rows.assign(gate=1), keys=["gate"])
     with pytest.raises(BadInput, match=r"there is no column 'tail'; the columns are x, late"):
         served.measured(served.rows, label_column="tail")
-    with pytest.raises(BadInput, match="label 'flight': none of 3200 labels is usable, such as 'AA"):
+    with pytest.raises(BadInput, match="label 'flight': none of 4000 labels is usable, such as 'AA"):
         served.measured(served.rows, label_column="flight")
     for file in served.files[2:9]:
         file.unlink()
@@ -287,7 +345,8 @@ def test_metrics_of_several_classes_are_measured_with_intervals_and_estimated() 
     judge = Judge(MULTICLASS, "log_loss", ("a", "b", "c"))
     estimator = Estimator.fit(labels[:8000], said[:8000])
     assert estimator is not None and Estimator.fit(labels[:8000] * 0, said[:8000]) is None
-    measured, estimated = measure(judge, labels[8000:], said[8000:]), estimator.estimate(judge, said[8000:])
+    baseline = measure(judge, labels[:8000], said[:8000])
+    measured, estimated = measure(judge, labels[8000:], said[8000:]), estimator.estimate(judge, said[8000:], baseline)
     assert set(measured) == set(estimated) == {
         "log_loss", "accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "auc", "brier",
     }  # fmt: skip
