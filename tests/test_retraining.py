@@ -161,7 +161,7 @@ def test_two_monitors_of_a_model_make_one_request_at_a_time(request_retraining: 
 
     def situation(report: dict[str, Any]) -> Situation:
         ti = SimpleNamespace(
-            dag_id="hourly", run_id="r", task_id="request", get_dr_count=lambda *_, **__: 0,
+            dag_id="hourly", run_id="r", task_id="request", map_index=-1, try_number=1, get_dr_count=lambda *_, **__: 0,
             get_task_states=lambda *_, **__: {},
         )  # fmt: skip
         context: Any = {"ti": ti, "dag_run": SimpleNamespace(logical_date=datetime.now(UTC))}

@@ -291,6 +291,7 @@ def _json(**fields: Any) -> str:
         (lambda: AllOf("drift"), r"AllOf: conditions\[0\] is 'drift', expected a Condition"),
         (lambda: Drift(consecutive=0), "Drift: consecutive is 0, expected an integer of at least 1"),
         (lambda: Drift(features=()), r"Drift: features is \(\)"),
+        (lambda: Drift(features=5), "Drift: features is 5, expected"),  # type: ignore[arg-type]
         (lambda: Drift(min_effect=-1.0), "min_effect is -1.0, expected a number above 0"),
         (lambda: Age(-DAY), "Age: limit is .*, expected a duration of more than 0"),
         (lambda: Budget(0, DAY), "Budget: trainings is 0"),

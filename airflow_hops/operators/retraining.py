@@ -214,11 +214,11 @@ class RequestRetrainingOperator(BaseOperator):
                     f"version {record.challenger.version} of model {model!r} is being rolled out: its outcome must be "
                     "known first"
                 )
-            champion = record.champion
-            if champion is not None and champion.version == version:
-                known["trained_until"] = _end(ModelProperties.of(champion.model).window)
-            elif champion is not None and record.served(version or 0) is None:
-                known["in_flight"] = f"version {champion.version} has become the champion since the comparison"
+            compared = record.served(version or 0)
+            if compared is not None:
+                known["trained_until"] = _end(ModelProperties.of(compared.model).window)
+            elif record.champion is not None:
+                known["in_flight"] = f"version {record.champion.version} has become the champion since the comparison"
         else:
             known["trained_until"] = _end((skew.windows or {}).get("reference"))
         coming = _under_way(context, store, last) if last is not None and not last.refused else ""
@@ -310,7 +310,7 @@ def _under_way(context: Context, store: ArtifactStore, request: Request) -> str 
             return f"run {each['run_id']} of {each['dag_id']} is training for the request of {request.at}"
     if trainers:
         return ""
-    if (by.get("dag_id"), by.get("run_id"), by.get("task_id")) == (ti.dag_id, ti.run_id, ti.task_id):
+    if by == {**by_whom(producer_of(context)), "map_index": ti.map_index}:
         return None
     task = by["task_id"] if by["map_index"] < 0 else f"{by['task_id']}_{by['map_index']}"
     states = ti.get_task_states(by["dag_id"], task_ids=[by["task_id"]], run_ids=[by["run_id"]]).get(by["run_id"], {})

@@ -122,7 +122,8 @@ class Drift(Condition):
         self._number(above=0, min_effect=self.min_effect)
         if self.features != "*":
             # JSON has lists, and a name alone means itself.
-            names = (self.features,) if isinstance(self.features, str) else tuple(self.features)
+            is_list = isinstance(self.features, Sequence) and not isinstance(self.features, str)
+            names = tuple(self.features) if is_list else (self.features,)
             if not names or not all(isinstance(name, str) and name for name in names):
                 raise BadInput(f"Drift: features is {self.features!r}, expected '*' or names of features")
             object.__setattr__(self, "features", names)

@@ -86,7 +86,7 @@ def time_faults(span: CapturedSpan, time_feature: str | None) -> tuple[str, bool
     said = (
         f"{span.wrong_times:,} of {span.rows:,} captured rows have a {time_feature!r} that cannot be, such as "
         f"{span.wrong_time}, expected seconds since the epoch, at most a day after the request: they do not count in "
-        "the compared period; correct the clients"
+        "the compared period; correct the clients, or name a time_feature that is past when the model is asked"
     )
     return said, span.wrong_times > _WRONG_TIMES * span.rows
 
