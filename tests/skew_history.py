@@ -21,7 +21,6 @@ from airflow_hops.contract.retraining import (
     Budget,
     Decision,
     Drift,
-    NewRows,
     RetrainingPolicy,
     Situation,
     decide,
@@ -31,7 +30,7 @@ SCRIPT = Path(__file__).parent / "skew_windows.py"
 RESULT = "artifact: "
 FIRST = datetime(2026, 7, 6, 6, tzinfo=UTC)
 POLICY = RetrainingPolicy(
-    when=AnyOf(Drift(), NewRows(50_000)), cooldown=timedelta(weeks=3), budget=Budget(6, timedelta(days=180))
+    when=AnyOf(Drift(), Drift(consecutive=2)), cooldown=timedelta(weeks=3), budget=Budget(6, timedelta(days=180))
 )
 
 
