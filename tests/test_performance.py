@@ -45,6 +45,7 @@ def test_the_loop_measures_before_it_decides() -> None:
     assert request.upstream_task_ids == {"skew", "performance"}
     assert dag.get_task("performance").step_params({})["model_name"] == "flights"
     of_another = {"uri": "file:///p", "kind": "performance", "fingerprint": "f", "properties": {"model_name": "trains"}}
+    assert request.trigger_rule == "all_done_min_one_success"  # a failed measurement does not end the other conditions
     request.performance = of_another
     with pytest.raises(BadInput, match="'performance' of model 'trains'; expected performance of model 'flights'"):
         request._measured(SkewProperties(reference=SkewReference(model="flights")))

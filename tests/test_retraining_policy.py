@@ -73,7 +73,13 @@ def unwell(of: Situation) -> Situation:
     return replace(of, unwell=fault, skew=replace(of.skew, unwell=fault))
 
 
-def measured(auc: float | None, estimate: float = 0.6, version: int = 1) -> dict[str, Any]:
+def measured(
+    auc: float | None,
+    estimate: float = 0.6,
+    version: int = 1,
+    baseline: float | None = 0.75,
+    unwell: tuple[str, ...] = (),
+) -> dict[str, Any]:
     """A measurement of the AUC, which was 0.75 ± 0.01 at training; None while labels are too few."""
 
     def interval(value: float, half: float) -> dict[str, tuple[float, float, float]]:
@@ -82,9 +88,9 @@ def measured(auc: float | None, estimate: float = 0.6, version: int = 1) -> dict
     of = VersionPerformance(
         version, "", "", 1000, 100 if auc else 3,
         figures={} if auc is None else interval(auc, 0.02), estimates=interval(estimate, 0.01),
-        baseline=interval(0.75, 0.01),
+        baseline={} if baseline is None else interval(baseline, 0.01),
     )  # fmt: skip
-    properties = PerformanceProperties(model_name="m", problem="binary", metric="auc", versions=(of,))
+    properties = PerformanceProperties(model_name="m", problem="binary", metric="auc", versions=(of,), unwell=unwell)
     return {
         "measured": Artifact("file:///p", "performance", "f", properties=json.loads(json.dumps(properties.to_dict())))
     }
@@ -169,6 +175,14 @@ def chain(policy: RetrainingPolicy, *situations: Situation) -> list[Decision]:
         (on(when=Performance("auc", drop=0.02, estimates=True)), [situation(1, **measured(0.75))], "verdict", "0.75"),
         (on(when=Performance("auc", drop=0.02)), [situation(1, **measured(0.5, version=2))], "verdict",
          "version 1 has answered nothing"),
+        (on(when=Performance("auc", drop=0.02)), [situation(1, **measured(0.74, baseline=None))], "monitor",
+         "are gone"),
+        (on(when=Performance("auc", drop=0.02)), [situation(1, **measured(0.74, unwell=("Labels have stopped",)))],
+         "monitor", "Labels have stopped"),
+        (on(when=AnyOf(Drift(), Performance("auc", drop=0.02))), [situation(1, unmeasured="its task failed")],
+         "monitor", "its task failed"),
+        (on(when=AnyOf(Drift(), Performance("auc", drop=0.02))), [situation(1, "temp", unmeasured="it failed")],
+         "", "temp drifted"),
         (on(when=NewRows(150)), [situation(1)], "verdict", "100 of 150 new rows"),
         (on(when=NewRows(150)), [situation(1), situation(2)], "", "200 of 150 new rows"),
         (on(when=AllOf(Drift(), NewRows(150))), [situation(1, "temp")], "verdict", "100 of 150"),

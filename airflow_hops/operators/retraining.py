@@ -113,6 +113,7 @@ class RequestRetrainingOperator(BaseOperator):
             raise BadInput(f"{self.task_id}: policy is {policy!r}, expected a RetrainingPolicy")
         self.skew = skew
         self.performance = performance
+        self._measures = performance is not None  # the output of a failed task is None
         self.asset = asset
         self.policy = policy
         self.on_drift = on_drift
@@ -206,6 +207,8 @@ class RequestRetrainingOperator(BaseOperator):
     ) -> Situation:
         skew, last = SkewProperties.of(report), previous.requests[-1] if previous and previous.requests else None
         known: dict[str, Any] = {"measured": self._measured(skew)}
+        if self._measures and known["measured"] is None:
+            known["unmeasured"] = "the performance was not measured: see why its task failed"
         model, version = skew.reference.model, skew.reference.version
         if model:
             record = read_record(store, model)

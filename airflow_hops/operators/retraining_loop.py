@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow.sdk import DAG, Asset
+from airflow.sdk import DAG, Asset, TriggerRule
 
 from airflow_hops.contract.retraining import RetrainingPolicy
 from airflow_hops.operators.notifying import Notifier
@@ -77,5 +77,7 @@ def retraining_loop(
             on_drift=on_drift,
             on_request=on_request,
             on_stop=on_stop,
+            # Where only the measurement fails, the other conditions still count.
+            trigger_rule=TriggerRule.ALL_SUCCESS if measured is None else TriggerRule.ALL_DONE_MIN_ONE_SUCCESS,
         )
     return made

@@ -53,6 +53,7 @@ class Finding(JsonFields):
         text: Why, in words.
         numbers: The figures behind it.
         parts: Of a composition: what its conditions found.
+        blind: Whether the monitor cannot see what the condition asks for; None if it can.
     """
 
     condition: str
@@ -60,6 +61,7 @@ class Finding(JsonFields):
     text: str
     numbers: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[Finding, ...] | None = where_told()
+    blind: bool | None = where_told()
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:

@@ -251,6 +251,8 @@ def _why_not(
     if stop is not None and (when.held or stop.condition == "pipeline_fault"):
         return stop.condition, unless.text
     if not when.held:
+        if blind := [leaf.text for leaf in when.leaves() if leaf.blind]:
+            return "monitor", "; ".join(blind)
         return "verdict", f"{when.text}: there is nothing to retrain for"
     stopped = {name: text for name, (stops, text) in limits.items() if stops}
     if not stopped:

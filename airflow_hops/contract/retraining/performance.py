@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from airflow_hops.contract.artifacts import BadInput
@@ -19,6 +19,8 @@ class Performance(Condition):
     ``PerformanceOperator`` measures it over its window, on labels that came later. Each comparison uses the 95%
     interval: that of the drop must lie above ``drop``, or that of the metric beyond ``minimum``. So it is wrong in one
     of forty measurements where the truth is at the limit, and rarer away from it; overlapping windows repeat chance.
+    Where nothing can be found (the measurement failed, no labels come, the baseline of ``drop`` is gone), and nothing
+    else asks for a retraining either, the decision's ``why`` is "monitor".
 
     Attributes:
         metric: The metric: ``auc``, ``log_loss``, ``rmse`` and so on.
@@ -48,6 +50,8 @@ class Performance(Condition):
 
     def check(self, situation: Situation, memory: Memory) -> Finding:
         """As :meth:`Condition.check`."""
+        if situation.unmeasured:
+            return replace(self._found(False, situation.unmeasured), blind=True)
         if situation.measured is None:
             raise BadInput(
                 "policy: Performance needs a measurement; give RequestRetrainingOperator performance=, or "
@@ -58,7 +62,7 @@ class Performance(Condition):
         found = None if number is None else measured.of_version(number)
         if found is None:
             return self._found(False, f"version {number} has answered nothing that is measured")
-        known = found.figures or found.estimates
+        known = {**(found.baseline or {}), **found.estimates, **found.figures}
         if known and self.metric not in known:
             raise BadInput(
                 f"policy: Performance names the metric {self.metric!r}; measured are "
@@ -66,22 +70,26 @@ class Performance(Condition):
             )
         is_estimate = not found.figures and self.estimates
         figure = (found.estimates if is_estimate else found.figures).get(self.metric)
+        unwell = (not is_estimate and bool(measured.unwell)) or None
         if figure is None:
             text = f"{self.metric} is not known: {found.labelled:,} of {found.rows:,} predictions have labels"
-            return self._found(False, text, rows=found.rows, labelled=found.labelled)
+            text += "".join(f"; {each}" for each in measured.unwell)
+            return replace(self._found(False, text, rows=found.rows, labelled=found.labelled), blind=unwell)
         baseline = (found.baseline or {}).get(self.metric)
         value, low, high = figure
         numbers = {"value": value, "low": low, "high": high, "rows": found.rows, "labelled": found.labelled}
         text = f"{self.metric} is {'estimated as ' * is_estimate}{value:.4g} ({low:.4g} to {high:.4g})"
+        told = "".join(f"; {each}" for each in measured.unwell)
         held = False
         if self.minimum is not None:
             held = low > self.minimum if self.metric in LOWER_IS_BETTER else high < self.minimum
             text += f", {'beyond' if held else 'not surely beyond'} the limit of {self.minimum:g}"
         if self.drop is not None and baseline is None:
-            text += ", and that of its training is not known"
+            text += ", and that of its training is not known: its model or its examples are gone"
+            unwell = True
         elif self.drop is not None and baseline is not None:
             drop, least, most = worse_by(self.metric, figure, baseline)
             numbers |= {"drop": drop, "drop_low": least, "drop_high": most, "baseline": baseline[0]}
             held = held or least > self.drop
             text += f", worse than at training by {drop:.4g} ({least:.4g} to {most:.4g}; {self.drop:g} is allowed)"
-        return self._found(held, text, **numbers)
+        return replace(self._found(held, text + told, **numbers), blind=unwell)

@@ -32,6 +32,7 @@ class Situation:
         unsent: Causes of earlier requests that never left: the task ended between the record and the event.
         unwell: What is wrong with the monitor itself, in words.
         measured: The newest ``performance`` artifact; None if there is none.
+        unmeasured: Why there is none although there is a task for it, in words; empty otherwise.
         now: The present, by which requests of another clock are counted.
     """
 
@@ -47,6 +48,7 @@ class Situation:
     unsent: frozenset[str] = frozenset()
     unwell: tuple[str, ...] = field(default=())
     measured: Artifact | None = None
+    unmeasured: str = ""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @classmethod
