@@ -55,7 +55,7 @@ class PerformanceOperator(HopsOperator):
         period: Length of the periods that are measured one by one.
         label_delay: Age below which predictions are not measured, as labels that come early may not be typical.
         ages: Ages by which the completeness of labels is reported.
-        min_rows: Labelled predictions that metrics need.
+        min_rows: Labelled predictions that metrics need; of two classes they need ten of each, too.
         estimates: Whether to estimate metrics without labels.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """

@@ -16,7 +16,9 @@ from airflow_hops.data.readers.raw_file import explained
 from airflow_hops.serving_api.capture_layout import FEEDBACK_FOLDER
 
 LABEL = "label."
-"""What a label's column begins with; a label that was given without a name is ``label.value``."""
+"""What a label's column begins with."""
+UNNAMED = "value"
+"""The name of a label that was given without one."""
 
 _KEYS = ("request_id", "row")
 _TOLD = {"int64", "double", "bool", "string"}

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.performance import REQUEST_KEYS, LabelCounts, PerformanceOptions
 from airflow_hops.contract.sources import Source
-from airflow_hops.runtime.captured.feedback import LABEL
+from airflow_hops.runtime.captured.feedback import LABEL, UNNAMED
 from airflow_hops.runtime.captured.requests import CapturedRequests
 from airflow_hops.runtime.evaluate.metrics import Array
 from airflow_hops.runtime.ingest import Window, ingest_table
@@ -83,7 +83,7 @@ def read_labels(
         return _read_files(sorted((folder / chosen[0]).glob("*.parquet")), options, label, artifact.uri), 0
     feedback = requests.feedback()
     names = [name.removeprefix(LABEL) for name in feedback.column_names if name.startswith(LABEL)]
-    chosen_name = names[0] if len(names) == 1 and options.label_column is None else label
+    chosen_name = UNNAMED if names == [UNNAMED] and options.label_column is None else label
     if names and chosen_name not in names:
         raise BadInput(
             f"no label of the feedback is called {label!r}; there are {', '.join(map(repr, names))}: set label_column "

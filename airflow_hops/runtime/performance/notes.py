@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
 from airflow_hops.contract.performance import PerformanceOptions, PerformanceReport, VersionPerformance
-from airflow_hops.contract.target import REGRESSION
+from airflow_hops.contract.target import BINARY, REGRESSION
 from airflow_hops.runtime.performance.join import Joined
 from airflow_hops.runtime.performance.versions import Version
 
 _COMPLETE = 0.9
 """Share of labelled rows from which a measurement can contradict an estimate."""
 _MOST_UNKNOWN = 0.5
+FEWEST_OF_A_CLASS = 10
+"""Rows of each of two classes below which an interval of 95% is none: of the AUC of 100 rows, one positive, 39%."""
 
 
 def notes_of(
@@ -102,7 +104,7 @@ def _of_version(each: VersionPerformance, report: PerformanceReport, options: Pe
     if report.labels.given and not each.figures:
         yield (
             f"Version {each.version} is not measured: {each.measured} labelled predictions are old enough, "
-            f"{options.min_rows} needed"
+            f"{options.min_rows} needed" + f", {FEWEST_OF_A_CLASS} of each class" * (report.problem == BINARY)
         )
     if options.estimates and report.problem == REGRESSION:
         yield f"Version {each.version} has no estimates: they need probabilities, which a regression does not give"

@@ -21,15 +21,15 @@ from airflow_hops.contract.performance import (
     worse_by,
 )
 from airflow_hops.contract.properties import ModelProperties
-from airflow_hops.contract.target import REGRESSION
+from airflow_hops.contract.target import BINARY, REGRESSION
 from airflow_hops.runtime.captured.requests import CapturedRequests
 from airflow_hops.runtime.captured.values import as_number, class_numbers
-from airflow_hops.runtime.evaluate.judging import METRICS
+from airflow_hops.runtime.evaluate.judging import METRICS, Judge
 from airflow_hops.runtime.evaluate.metrics import Array
 from airflow_hops.runtime.performance.figures import measure
 from airflow_hops.runtime.performance.join import NO_LABEL, Joined, Predictions, join_labels
 from airflow_hops.runtime.performance.labels import Labels, one_for_each, read_labels
-from airflow_hops.runtime.performance.notes import notes_of, unwell
+from airflow_hops.runtime.performance.notes import FEWEST_OF_A_CLASS, notes_of, unwell
 from airflow_hops.runtime.performance.versions import Version, find_version
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.store.model_records import read_record
@@ -83,7 +83,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
     )
     report = replace(report, unwell=tuple(unwell(report)))
     report = replace(report, notes=tuple(notes_of(report, joined, versions, given)))
-    return _write(context, report)
+    return _write(context, report, champion.version)
 
 
 def _window(joined: Joined, options: PerformanceOptions) -> tuple[int, dict[int, Predictions]]:
@@ -174,6 +174,9 @@ class _Measured:
         chosen = usable & old
         count = int(chosen.sum())
         enough = self._options.min_rows
+        figures = {}
+        if count >= enough and _rarest(version.judge, labels[chosen]) >= FEWEST_OF_A_CLASS:
+            figures = measure(version.judge, labels[chosen], rows.outputs[chosen])
         estimated = self._options.estimates and version.estimator is not None and len(labels) >= enough
         return VersionPerformance(
             version=number,
@@ -182,11 +185,16 @@ class _Measured:
             rows=len(labels),
             labelled=int(usable.sum()),
             measured=count,
-            figures=measure(version.judge, labels[chosen], rows.outputs[chosen]) if count >= enough else {},
+            figures=figures,
             estimates=version.estimator.estimate(version.judge, rows.outputs, version.baseline)
             if estimated and version.estimator
             else {},
         )
+
+
+def _rarest(judge: Judge, labels: Array) -> float:
+    """Rows of the rarer of two classes; without a limit for other problems."""
+    return float(min((labels == 0).sum(), (labels == 1).sum())) if judge.problem == BINARY else np.inf
 
 
 def _ages(window: Mapping[int, Predictions], as_of_us: int, options: PerformanceOptions) -> Iterator[LabelAge]:
@@ -206,7 +214,7 @@ def _delays(window: Mapping[int, Predictions]) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
-def _write(context: StepContext, report: PerformanceReport) -> Artifact:
+def _write(context: StepContext, report: PerformanceReport, champion: int) -> Artifact:
     for each in report.versions:
         said = ", ".join(f"{name} {v:.4g} ({low:.4g} to {high:.4g})" for name, (v, low, high) in each.figures.items())
         log.info(
@@ -220,7 +228,7 @@ def _write(context: StepContext, report: PerformanceReport) -> Artifact:
         log.warning("%s", note)
     rows = sum(each.rows for each in report.versions)
     labelled = sum(each.labelled for each in report.versions)
-    newest = max(report.versions, key=lambda each: each.version)
+    told = report.of_version(champion) or max(report.versions, key=lambda each: each.rows)
     with context.output() as writer:
         (writer.path / REPORT_FILE).write_text(json.dumps(report.to_dict(), indent=1, allow_nan=False))
         return writer.commit(
@@ -228,8 +236,8 @@ def _write(context: StepContext, report: PerformanceReport) -> Artifact:
             metrics={
                 "rows": rows,
                 "labelled": labelled,
-                **{name: value for name, (value, _, _) in newest.figures.items()},
-                **{f"estimated_{name}": value for name, (value, _, _) in newest.estimates.items()},
+                **{name: value for name, (value, _, _) in told.figures.items()},
+                **{f"estimated_{name}": value for name, (value, _, _) in told.estimates.items()},
             },
             properties=report.properties.to_dict(),
         )

@@ -253,6 +253,20 @@ def test_one_label_of_another_type_or_version_does_not_end_the_measurement(serve
     report = served.measured()
     assert report.versions[0] == expected and (expected.labelled, report.labels.invalid) == (8 * ROWS, 1)
     assert [each.labelled for each in report.versions] == [8 * ROWS, 0]
+    for file in (served.captured.path / "flights" / "_feedback").iterdir():
+        file.unlink()
+    served.captured.label([CapturedLabel("flights", "request-0", 0, {"cancelled": 1.0}, us, us)])
+    with pytest.raises(BadInput, match="no label of the feedback is called 'late'; there are 'cancelled'"):
+        served.measured()
+
+
+def test_intervals_need_some_labels_of_each_class(serve: Callable[..., Served]) -> None:
+    served = serve()
+    late = served.rows["late"] == 1
+    report = served.measured(served.rows[~late | (late.cumsum() <= 9)], estimates=False)
+    assert report.versions[0].figures == {} and report.versions[0].labelled > 1000
+    assert any("labelled predictions are old enough, 100 needed, 10 of each class" in note for note in report.notes)
+    assert served.measured(served.rows[~late | (late.cumsum() <= 10)], estimates=False).versions[0].figures
 
 
 def test_labels_of_usual_files_are_read(serve: Callable[..., Served]) -> None:
