@@ -89,6 +89,8 @@ class PerformanceOptions(StepOptions):
             raise BadInput(f"min_rows is {self.min_rows}; expected at least 2")
         if not self.keys or isinstance(self.keys, str):
             raise BadInput(f"keys is {self.keys!r}; expected a list of columns")
+        if "row" in self.keys and "request_id" not in self.keys:
+            raise BadInput(f"keys is {list(self.keys)}; a row's number needs 'request_id', whose row it is")
         if list(self.ages_s) != sorted({age for age in self.ages_s if age > 0}):
             raise BadInput(f"ages is {[f'{age:g} s' for age in self.ages_s]}; expected ascending times above 0")
         if self.source is not None:

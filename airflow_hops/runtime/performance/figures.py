@@ -46,7 +46,8 @@ def measure(judge: Judge, labels: Array, outputs: Array) -> dict[str, Interval]:
 
         errors = {name: error for name, (_, error) in _simulated(judge, resample).items()}
         figures |= {name: (float(values[name] or 0), *interval(values[name] or 0, errors[name])) for name in rest}
-    return {name: figures[name] for name in values if name in figures}
+    # A value of 1e200 among the labels has no square.
+    return {name: figures[name] for name in values if name in figures and np.isfinite(figures[name]).all()}
 
 
 @dataclass(frozen=True)

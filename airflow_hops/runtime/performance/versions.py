@@ -18,6 +18,7 @@ from airflow_hops.runtime.loaded_models import model_folder
 from airflow_hops.runtime.performance.figures import Estimator, measure
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking.deployed import deployed_model
+from airflow_hops.store.integrity import DamagedArtifact
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def find_version(context: StepContext, model_name: str, number: int, known: Mode
         model, _ = deployed_model(context.store, context.spec.services, model_name, number)
         of = ModelProperties.of(context.store.manifest(model.uri))
         return _with_baseline(context, model, of)
-    except BadInput as error:
+    except (BadInput, DamagedArtifact) as error:
         target = of.target
         judge = Judge(target.problem, METRICS[target.problem].metric, target.classes)
         return Version(judge, why=f"version {number} has no baseline and no estimates: {error}")
