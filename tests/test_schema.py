@@ -29,9 +29,17 @@ pytestmark = pytest.mark.runtime
 class Pipeline:
     """Runs DAGs whose task ``schema`` is of the schema stage."""
 
-    def __init__(self, run_dag: Any, store: Any, runtime: Path, conf: Any, patch: Any, capture: Any) -> None:
+    def __init__(
+        self, run_dag: Any, store: Any, runtime: Path, lifeless: Path, conf: Any, patch: Any, capture: Any
+    ) -> None:
         self._run_dag, self.store, self._runtime, self._conf = run_dag, store, runtime, conf
         self._patch, self._capture = patch, capture
+        self.lifeless = lifeless
+        """The same environment without a Python that could be started."""
+        lifeless.mkdir()
+        for each in runtime.iterdir():
+            if each.name != "bin":
+                (lifeless / each.name).symlink_to(each)
 
     def __call__(self, dag_id: str, *, runtime: str | None = None, **conf: Any) -> tuple[str, Any, str]:
         """The schema task's state, its value, and what was logged."""
@@ -59,6 +67,7 @@ def pipeline(
     shared_run_step: Any,
     flights_statistics: Any,
     flights_raw: Path,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Pipeline:
@@ -66,14 +75,15 @@ def pipeline(
     sample = flights_examples.months(flights_raw, 1, 1).iloc[::20]
     examples = flights_examples.write_examples(store, {"train": sample}, run_id="january")
     conf = {"examples": examples.to_dict(), "statistics": flights_statistics.to_dict()}
-    return Pipeline(run_dag, store, shared_run_step.runtime, conf, monkeypatch, capsys)
+    lifeless = tmp_path / "lifeless"
+    return Pipeline(run_dag, store, shared_run_step.runtime, lifeless, conf, monkeypatch, capsys)
 
 
 def test_first_run_freezes_the_second_starts_no_process_and_a_hand_edit_becomes_a_version(
     pipeline: Pipeline,
 ) -> None:
     _, first, _ = pipeline("schema")
-    state, second, _ = pipeline("schema", runtime=os.devnull)
+    state, second, _ = pipeline("schema", runtime=str(pipeline.lifeless))
     assert state == "success"
     assert first["uri"] == pipeline.store.uri("schema", "_frozen", "flights", "schema")
     assert second["fingerprint"] == first["fingerprint"]
@@ -88,7 +98,7 @@ def test_first_run_freezes_the_second_starts_no_process_and_a_hand_edit_becomes_
     assert edited["fingerprint"] != first["fingerprint"], "what was validated before is not taken from the cache"
     assert edited["properties"]["features"] == [*first["properties"]["features"], "mine"]
     assert pipeline.notes("schema", "flights") == ["inferred by run …", "edited by hand"]
-    assert pipeline("schema", runtime=os.devnull)[1]["fingerprint"] == edited["fingerprint"]
+    assert pipeline("schema", runtime=str(pipeline.lifeless))[1]["fingerprint"] == edited["fingerprint"]
 
     file.write_text(before + "feature {\n  nam: 1\n}\n")
     line = before.count("\n") + 2

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import XComArg
 
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.performance import REQUEST_KEYS, PerformanceOptions
 from airflow_hops.contract.protocol import StepResult
 from airflow_hops.contract.sources import Source
@@ -88,6 +89,7 @@ class PerformanceOperator(HopsOperator):
         super().__init__(**kwargs)
         # An output of another task is an artifact or an address: which, is known once there is one.
         given = labels is None or isinstance(labels, XComArg) or _is_artifact(labels)
+        self._labels_given = labels is not None
         self.labels = labels if given else Source.from_value("labels", labels).to_dict()
         self.model_name = model_name
         self.table = table
@@ -105,6 +107,8 @@ class PerformanceOperator(HopsOperator):
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """What is measured, and how."""
+        if self._labels_given and self.labels is None:
+            raise BadInput("labels is the output of a task that left none (it was skipped or returned nothing)")
         is_source = self.labels is not None and not _is_artifact(self.labels)
         return PerformanceOptions(
             model_name=self.model_name,

@@ -64,7 +64,7 @@ def test_refused_candidates_and_what_waits_for_a_person_are_told(site: Site, ope
         body = overview if route.request.url.endswith("/overview") else refused
         route.fulfill(content_type="application/json", body=json.dumps(body))
 
-    page = open_page()
+    page = open_page(own=True)
     page.route(re.compile(f"/hops/api/dags/{DAG}/(overview|models/{MODEL})$"), answer)
     follow(page, f"{site.url}/plugin/hops/overview?dag={DAG}")
     waits = page.get_by_role("region", name="Waiting for a decision")

@@ -64,11 +64,11 @@ def test_pipelines_are_searched_filtered_and_sorted_by_the_address(open_page: Op
     page.keyboard.press("Escape")
     expect(names).to_have_text(["fashion_mnist"])
     expect(page.get_by_text("4 of 5")).to_be_visible()
-    page.get_by_label("Search pipelines and models").fill("flights_mon")
+    page.get_by_label("Search pipelines and models").fill("flights_tr")
     expect(page.get_by_text("No pipeline matches")).to_be_visible()
     page.reload()
     expect(page.get_by_text("No pipeline matches")).to_be_visible()
-    expect(page.get_by_label("Search pipelines and models")).to_have_value("flights_mon")
+    expect(page.get_by_label("Search pipelines and models")).to_have_value("flights_tr")
 
 
 def _answer(page: Page, change: Any) -> None:

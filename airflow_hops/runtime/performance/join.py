@@ -52,7 +52,8 @@ class Joined:
         versions: Predictions by version.
         counts: What became of the labels.
         files: Number of captured files.
-        other_rows: Captured rows without the model's own output.
+        lacking: Number of captured rows without a column that is needed, by that column; left out.
+        shared: Labelled predictions of a version that share their label with a newer one.
         not_finite: Predictions that are NaN or infinite; left out.
         untimed: Captured rows whose own time is none; left out.
         present_us: The newest time that is no more than a day after its request; that of the newest request if none
@@ -63,7 +64,8 @@ class Joined:
     versions: Mapping[int, Predictions] = field(default_factory=dict)
     counts: LabelCounts = field(default_factory=LabelCounts)
     files: int = 0
-    other_rows: int = 0
+    lacking: Mapping[str, int] = field(default_factory=dict)
+    shared: int = 0
     not_finite: int = 0
     untimed: int = 0
     present_us: int = 0
@@ -83,18 +85,18 @@ def join_labels(requests: CapturedRequests, labels: Labels, options: Performance
         problem: What the model predicts, which tells its output.
 
     Raises:
-        BadInput: captured rows lack a key, or the model's output.
+        BadInput: all captured rows lack a key, the time, or the model's output.
         HopsError: the store does not answer.
     """
     parts: dict[int, list[Predictions]] = {}
-    matched = np.zeros(len(labels.keys), bool)
+    times: dict[int, Array] = {}  # by version, how often each label was matched
     names = requests.names()
-    other_rows = not_finite = untimed = 0
+    lacking: dict[str, int] = {}
+    not_finite = untimed = 0
     newest, asked = [], []
-    for table in _tables(requests, names, options, OUTPUTS[problem]):
-        version, rows = table
-        if isinstance(rows, int):
-            other_rows += rows
+    for version, rows in _tables(requests, names, options, OUTPUTS[problem]):
+        if isinstance(version, str):
+            lacking[version] = lacking.get(version, 0) + rows
             continue
         timed = rows.filter(pc.is_valid(rows["time"]))
         untimed, rows = untimed + rows.num_rows - timed.num_rows, timed
@@ -104,27 +106,42 @@ def join_labels(requests: CapturedRequests, labels: Labels, options: Performance
         newest.append(_newest(rows))
         found = pc.index_in(rows["key"].combine_chunks(), value_set=labels.keys)
         index = found.fill_null(NO_LABEL).to_numpy()
-        matched[index[index >= 0]] = True
+        matched = np.bincount(index[index >= 0], minlength=len(labels.keys)).astype(np.int32)
+        times[version] = times.get(version, 0) + matched
         predictions = _predictions(rows, index, labels, wide=problem == MULTICLASS)
         finite = np.asarray(np.isfinite(predictions.outputs).all(axis=tuple(range(1, predictions.outputs.ndim))))
         not_finite += int((~finite).sum())
         parts.setdefault(version, []).append(predictions if finite.all() else predictions.where(finite))
-    if other_rows and not parts:
-        raise BadInput(
-            f"none of the {other_rows} captured rows has an output {OUTPUTS[problem]!r}; the server must capture what "
-            "it answers (--capture_mode=all), and the model must be served by its own signature"
-        )
+    if lacking and not parts:
+        with requests.open(names[-1]) as file:
+            inputs = [each.removeprefix("input.") for each in file.schema_arrow.names if each.startswith("input.")]
+        raise BadInput(f"no captured row can be measured: {_told(lacking, OUTPUTS[problem], inputs)}")
     if untimed and not parts:
         raise BadInput(
             f"none of the {untimed} captured rows has a time in {options.time_feature!r}, which time_feature names; "
             "expected seconds since the epoch"
         )
     present_us = max((at for at in newest if at is not None), default=max(asked, default=0))
-    joined = int(matched.sum())
-    counts = replace(labels.counts, joined=joined, unknown=len(matched) - joined)
+    joined = int(np.any([np.zeros(len(labels.keys), bool), *(each > 0 for each in times.values())], axis=0).sum())
+    shared = sum(int(np.maximum(each - 1, 0).sum()) for each in times.values())
+    counts = replace(labels.counts, joined=joined, unknown=len(labels.keys) - joined)
     versions = {version: _concatenated(parts[version], version) for version in sorted(parts)}
     ahead = sum(int((each.time_us > present_us).sum()) for each in versions.values())
-    return Joined(versions, counts, len(names), other_rows, not_finite, untimed, present_us, ahead)
+    return Joined(versions, counts, len(names), lacking, shared, not_finite, untimed, present_us, ahead)
+
+
+def _told(lacking: Mapping[str, int], output: str, inputs: Sequence[str]) -> str:
+    """Which columns captured rows lack, and what to do."""
+    said = []
+    for column, rows in lacking.items():
+        advice = f"keys and time_feature are inputs of the model: {', '.join(inputs)}"
+        if column == f"output.{output}":
+            advice = (
+                "the server must capture what it answers (--capture_mode=all), and the model must be served by its own "
+                "signature"
+            )
+        said.append(f"{rows} have no column {column!r}; {advice}")
+    return "; ".join(said)
 
 
 def _newest(rows: Any) -> int | None:
@@ -136,12 +153,12 @@ def _newest(rows: Any) -> int | None:
 
 def _tables(
     requests: CapturedRequests, names: Sequence[str], options: PerformanceOptions, output: str
-) -> Iterator[tuple[int, Any]]:
-    """Rows of a version, up to a million or a file; their mere number where they lack the output."""
+) -> Iterator[tuple[int | str, Any]]:
+    """Rows of a version, up to a million or a file; or a column that they lack, and their mere number."""
     pending: dict[int, list[Any]] = {}
     for name in names:
         version, rows = _read(requests, name, options, f"output.{output}")
-        if isinstance(rows, int):
+        if isinstance(version, str):
             yield version, rows
             continue
         pending.setdefault(version, []).append(rows)
@@ -151,19 +168,14 @@ def _tables(
         yield version, pa.concat_tables(tables)
 
 
-def _read(requests: CapturedRequests, name: str, options: PerformanceOptions, output: str) -> tuple[int, Any]:
+def _read(requests: CapturedRequests, name: str, options: PerformanceOptions, output: str) -> tuple[int | str, Any]:
     with requests.open(name) as file:
         schema = file.schema_arrow
-        if output not in schema.names or not file.metadata.num_rows:
-            return -1, file.metadata.num_rows
         captured = [key if key in ("request_id", "row") else f"input.{key}" for key in options.keys]
         time = "captured_at" if options.time_feature is None else f"input.{options.time_feature}"
-        for column in (*captured, time):
+        for column in (output, *captured, time):
             if column not in schema.names:
-                raise BadInput(
-                    f"captured file {name}: there is no column {column!r}; keys and time_feature are inputs of the "
-                    f"model: {', '.join(each.removeprefix('input.') for each in schema.names if 'input.' in each)}"
-                )
+                return column, file.metadata.num_rows
         table = file.read(columns=list(dict.fromkeys([*captured, time, "captured_at", output, "version"])))
     if len(versions := pc.unique(table["version"])) > 1:
         raise BadInput(f"captured file {name}: it has rows of the versions {versions.to_pylist()}; expected one")

@@ -150,8 +150,11 @@ def key_of(columns: Sequence[Any], where: str) -> Any:
             column = column.cast(pa.timestamp("us"), safe=False).cast(pa.timestamp("s"), safe=False).cast(pa.int64())
         elif not (pa.types.is_integer(kind) or pa.types.is_binary(kind) or pa.types.is_string(kind)):
             raise BadInput(f"{where}: a key is of the type {kind}; expected integers, strings or times")
-        texts.append(column.cast(pa.string()) if pa.types.is_integer(column.type) else column)
-    key = pc.binary_join_element_wise(*(text.cast(pa.binary()) for text in texts), b"\x1f")
+        text = column.cast(pa.string() if pa.types.is_integer(column.type) else column.type).cast(pa.binary())
+        if len(columns) > 1:  # what separates the columns may be in a text
+            text = pc.replace_substring(pc.replace_substring(text, b"\x1e", b"\x1e\x1e"), b"\x1f", b"\x1e\x1f")
+        texts.append(text)
+    key = pc.binary_join_element_wise(*texts, b"\x1f")
     return key.combine_chunks() if isinstance(key, pa.ChunkedArray) else key
 
 

@@ -78,8 +78,13 @@ def _of_rows(joined: Joined, options: PerformanceOptions) -> Iterator[str]:
             f"Predictions whose own time is more than a day after their request: {joined.ahead}; they are not "
             "measured before that time"
         )
-    if joined.other_rows:
-        yield f"Captured rows without the model's prediction (another signature or API): {joined.other_rows}; left out"
+    for column, rows in joined.lacking.items():
+        yield f"Captured rows without {column!r} (another signature, API or version): {rows}; left out"
+    if joined.shared:
+        yield (
+            f"Labelled predictions that share their label with a newer one: {joined.shared}. Each is measured as if "
+            "its label were one of its own: intervals are too narrow, and figures wrong if keys identify no prediction"
+        )
     if joined.not_finite:
         yield f"Predictions that are NaN or infinite: {joined.not_finite}; left out"
 
@@ -96,7 +101,7 @@ def _of_stopped_labels(report: PerformanceReport) -> Iterator[str]:
     if overdue:
         yield (
             f"Labels have stopped: none of {overdue} predictions from {last:%Y-%m-%d %H:%M} to {due:%Y-%m-%d %H:%M} "
-            f"(UTC) has one, and 95% of labels come within {report.delay_s[1] / 3600:.3g} hours"
+            f"(UTC) has one, and 95% of those that came did within {report.delay_s[1] / 3600:.3g} hours"
         )
 
 

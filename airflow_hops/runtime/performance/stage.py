@@ -79,7 +79,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
         labels=replace(joined.counts, invalid=invalid),
         periods=tuple(each for number in window for each in measured.periods(number, window[number])),
         ages=tuple(_ages(window, as_of_us, given)),
-        delay_s=_delays(window),
+        delay_s=_delays(joined.versions),
     )
     report = replace(report, unwell=tuple(unwell(report)))
     report = replace(report, notes=tuple(notes_of(report, joined, versions, given)))
@@ -175,7 +175,7 @@ class _Measured:
         count = int(chosen.sum())
         enough = self._options.min_rows
         figures = {}
-        if count >= enough and _rarest(version.judge, labels[chosen]) >= FEWEST_OF_A_CLASS:
+        if version.is_known and count >= enough and _rarest(version.judge, labels[chosen]) >= FEWEST_OF_A_CLASS:
             figures = measure(version.judge, labels[chosen], rows.outputs[chosen])
         estimated = self._options.estimates and version.estimator is not None and len(labels) >= enough
         return VersionPerformance(
@@ -206,8 +206,9 @@ def _ages(window: Mapping[int, Predictions], as_of_us: int, options: Performance
             yield LabelAge(low, high, int(chosen.sum()), int((chosen & has_label).sum()))
 
 
-def _delays(window: Mapping[int, Predictions]) -> tuple[float, float] | None:
-    delays = np.concatenate([each.delay_us[each.delay_us >= 0] for each in window.values()])
+def _delays(versions: Mapping[int, Predictions]) -> tuple[float, float] | None:
+    """Half and 95% of the labels that came did so within these; later ones would be later still."""
+    delays = np.concatenate([each.delay_us[each.delay_us >= 0] for each in versions.values()])
     if not len(delays):
         return None
     low, high = np.quantile(delays / _US, _DELAYS)

@@ -30,12 +30,14 @@ class Version:
         baseline: The metrics on its held-out rows; empty if these are gone.
         estimator: Calibrated on the same rows; None of a regression, or if they are gone.
         why: Why there is no baseline; empty if there is one.
+        is_known: Whether the judge's classes are its own, so that labels can be compared with what it predicts.
     """
 
     judge: Judge
     baseline: Mapping[str, Interval] = field(default_factory=dict)
     estimator: Estimator | None = None
     why: str = ""
+    is_known: bool = True
 
 
 def find_version(context: StepContext, model_name: str, number: int, known: ModelProperties) -> Version:
@@ -47,15 +49,17 @@ def find_version(context: StepContext, model_name: str, number: int, known: Mode
         number: The version.
         known: Properties of the champion, for a version of which nothing is known.
     """
-    of = known
+    of, is_known = known, not known.target.classes
     try:
         model, _ = deployed_model(context.store, context.spec.services, model_name, number)
-        of = ModelProperties.of(context.store.manifest(model.uri))
+        of, is_known = ModelProperties.of(context.store.manifest(model.uri)), True
         return _with_baseline(context, model, of)
     except (BadInput, DamagedArtifact) as error:
         target = of.target
         judge = Judge(target.problem, METRICS[target.problem].metric, target.classes)
-        return Version(judge, why=f"version {number} has no baseline and no estimates: {error}")
+        without = "baseline and no estimates" if is_known else "baseline, no estimates and no figures, as its classes"
+        without += "" if is_known else " may be others or in another order than the champion's"
+        return Version(judge, why=f"version {number} has no {without}: {error}", is_known=is_known)
 
 
 def _with_baseline(context: StepContext, model: Artifact, of: ModelProperties) -> Version:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,13 @@ from captured_flights import CaptureFolder
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.contract.performance import PerformanceOptions, PerformanceReport
+from airflow_hops.contract.properties import ModelProperties
 from airflow_hops.contract.target import MULTICLASS
 from airflow_hops.runtime.evaluate.judging import Judge
 from airflow_hops.runtime.performance import stage
 from airflow_hops.runtime.performance.figures import Estimator, measure
-from airflow_hops.runtime.performance.labels import _plain, as_time
+from airflow_hops.runtime.performance.labels import _plain, as_time, key_of
+from airflow_hops.runtime.performance.versions import find_version
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.serving.capture.record import CapturedLabel
 from airflow_hops.store import ArtifactStore
@@ -188,7 +191,7 @@ def test_labels_that_stop_coming_are_noticed(serve: Callable[..., Served]) -> No
     report = served.measured(served.rows[served.rows["scheduled_at"] < START + 5 * DAY])
     (note,) = [note for note in report.notes if note.startswith("Labels have stopped")]
     assert f"none of {3 * ROWS} predictions from 2013-04-06 00:00" in note
-    assert "95% of labels come within 12 hours" in note
+    assert "95% of those that came did within 12 hours" in note
     none = served.measured()
     assert none.notes[0] == "No label of a prediction in the window has come: nothing is measured"
     assert none.versions[0].figures == {} and none.versions[0].estimates["auc"][0] > 0.65
@@ -260,6 +263,34 @@ def test_one_label_of_another_type_or_version_does_not_end_the_measurement(serve
         served.measured()
 
 
+def test_rows_of_a_version_without_a_key_and_labels_of_several_predictions_are_told(
+    serve: Callable[..., Served],
+) -> None:
+    served = serve()
+    expected = served.measured(served.rows)
+    inputs = {"x": np.zeros(3, np.float32), "scheduled_at": np.full(3, START - 300 * DAY)}
+    at_us = (START - 300 * DAY) * 1_000_000
+    served.captured.answer(inputs, {"probability": np.full(3, 0.5, np.float32)}, version=2, at_us=at_us)
+    report = served.measured(served.rows)
+    assert report.versions == expected.versions
+    assert "Captured rows without 'input.flight' (another signature, API or version): 3; left out" in report.notes
+    (note,) = [note for note in served.measured(served.rows[:ROWS], keys=["flight"]).notes if "share" in note]
+    assert f"share their label with a newer one: {(7 + 1) * ROWS}." in note  # of eight days, and of two
+
+
+def test_classes_of_a_version_that_is_not_found_are_not_taken_from_another(deployed: ArtifactStore) -> None:
+    context: Any = SimpleNamespace(store=deployed, spec=SimpleNamespace(services={}))
+    for classes, is_known in ((("no", "yes"), False), (None, True)):
+        known = ModelProperties(label="late", problem="binary", classes=classes)
+        version = find_version(context, "flights", 9, known)
+        assert (version.is_known, "no figures, as its classes may be others" in version.why) == (is_known, not is_known)
+
+
+def test_a_key_of_several_texts_is_one_of_those_texts_alone() -> None:
+    first, second = pa.array(["a\x1fb", "a", "a\x1e"]), pa.array(["c", "b\x1fc", "\x1fbc"])
+    assert len(set(key_of([first, second], "labels").to_pylist())) == 3
+
+
 def test_intervals_need_some_labels_of_each_class(serve: Callable[..., Served]) -> None:
     served = serve()
     late = served.rows["late"] == 1
@@ -318,7 +349,7 @@ def test_half_of_the_captured_files_gone_or_no_rows_are_said(serve: Callable[...
     with pytest.raises(BadInput, match="no request of model 'unasked' was captured yet"):
         served.measured(served.rows, model_name="unasked")
     with pytest.raises(
-        BadInput, match=r"no column 'input\.gate'; keys and time_feature are inputs of the model: flight, "
+        BadInput, match=r"4000 have no column 'input\.gate'; keys and time_feature are inputs of the model: flight, "
     ):
         served.measured(served.rows.assign(gate=1), keys=["gate"])
     with pytest.raises(BadInput, match=r"there is no column 'tail'; the columns are x, late"):
