@@ -142,7 +142,9 @@ function completenessInWords({ ages, delay_s_p50: half, delay_s_p95: most, label
     return `${age} ${formatPercent(labelled / rows)}`;
   });
   const delays =
-    half === null || most === null ? "" : ` Half of the labels that came did within ${hours(half)}, 95% within ${hours(most)}.`;
+    half === null || most === null
+      ? ""
+      : ` Half of the labels that came did within ${hours(half)}, 95% within ${hours(most)}.`;
   const others = Object.entries(labels).filter(([name, count]) => count > 0 && name !== "given" && name !== "joined");
   const counts = others.map(([name, count]) => `${formatCount(count)} ${name}`).join(", ");
   return `Predictions with labels, by age: ${shares.join(", ")}.${delays}${counts && ` Labels: ${counts}.`}`;
