@@ -1,8 +1,9 @@
-import { CloseButton, Drawer, HStack, Portal, Tabs, Text } from "@chakra-ui/react";
+import { Drawer, HStack, Tabs, Text } from "@chakra-ui/react";
 import { api } from "src/api/client";
 import { WARNING } from "src/components/colors";
 import { DownloadReport } from "src/components/DownloadReport";
 import { QueryView } from "src/components/QueryView";
+import { SideDrawer } from "src/components/SideDrawer";
 import { StateBadge } from "src/components/StateBadge";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { isLive, labelOf, stateOf } from "src/pages/Runs/figures";
@@ -24,61 +25,51 @@ export function RunDrawer({ dagId, runId, onClose }: { dagId: string; runId: str
   );
   const run = query.data;
   return (
-    <Drawer.Root open size="xl" onOpenChange={({ open }) => !open && onClose()}>
-      <Portal>
-        <Drawer.Backdrop />
-        <Drawer.Positioner>
-          <Drawer.Content maxW="min(920px, 92vw)">
-            <Drawer.Header borderBottomWidth={1} py={3} pe={14}>
-              <HStack gap={3} minW={0} wrap={{ base: "wrap", md: "nowrap" }}>
-                <Drawer.Title truncate title={run?.name} flex={{ base: "1 0 100%", md: "0 1 auto" }}>
-                  {run ? labelOf(run) : "Run"}
-                </Drawer.Title>
-                {run && <StateBadge state={stateOf(run)} />}
-                {run && <DownloadReport href={runsReport(dagId, [runId])} />}
-              </HStack>
-            </Drawer.Header>
-            <Drawer.Body py={3}>
-              <QueryView query={query}>
-                {(found) => (
-                  <Tabs.Root
-                    value={tab}
-                    size="sm"
-                    lazyMount
-                    unmountOnExit
-                    onValueChange={({ value }) => setTab(value)}
-                    colorPalette="brand"
-                  >
-                    <Tabs.List mb={3}>
-                      <Tabs.Trigger value="overview">Overview</Tabs.Trigger>
-                      <Tabs.Trigger value="curves">Curves</Tabs.Trigger>
-                      <Tabs.Trigger value="files">Files</Tabs.Trigger>
-                    </Tabs.List>
-                    {found.status === "RUNNING" && !isLive(found) && (
-                      <Text fontSize="sm" color={WARNING} mb={3}>
-                        MLflow still says that this run goes on, but its DAG run has ended ({found.dag_run_state}): the
-                        training was killed.
-                      </Text>
-                    )}
-                    <Tabs.Content value="overview" pt={0}>
-                      <RunOverview dagId={dagId} run={found} />
-                    </Tabs.Content>
-                    <Tabs.Content value="curves" pt={0}>
-                      <RunCurvesTab dagId={dagId} run={found} />
-                    </Tabs.Content>
-                    <Tabs.Content value="files" pt={0}>
-                      <RunFiles dagId={dagId} runId={runId} />
-                    </Tabs.Content>
-                  </Tabs.Root>
-                )}
-              </QueryView>
-            </Drawer.Body>
-            <Drawer.CloseTrigger asChild>
-              <CloseButton size="sm" />
-            </Drawer.CloseTrigger>
-          </Drawer.Content>
-        </Drawer.Positioner>
-      </Portal>
-    </Drawer.Root>
+    <SideDrawer
+      onClose={onClose}
+      header={
+        <HStack gap={3} minW={0} wrap={{ base: "wrap", md: "nowrap" }}>
+          <Drawer.Title truncate title={run?.name} flex={{ base: "1 0 100%", md: "0 1 auto" }}>
+            {run ? labelOf(run) : "Run"}
+          </Drawer.Title>
+          {run && <StateBadge state={stateOf(run)} />}
+          {run && <DownloadReport href={runsReport(dagId, [runId])} />}
+        </HStack>
+      }
+    >
+      <QueryView query={query}>
+        {(found) => (
+          <Tabs.Root
+            value={tab}
+            size="sm"
+            lazyMount
+            unmountOnExit
+            onValueChange={({ value }) => setTab(value)}
+            colorPalette="brand"
+          >
+            <Tabs.List mb={3}>
+              <Tabs.Trigger value="overview">Overview</Tabs.Trigger>
+              <Tabs.Trigger value="curves">Curves</Tabs.Trigger>
+              <Tabs.Trigger value="files">Files</Tabs.Trigger>
+            </Tabs.List>
+            {found.status === "RUNNING" && !isLive(found) && (
+              <Text fontSize="sm" color={WARNING} mb={3}>
+                MLflow still says that this run goes on, but its DAG run has ended ({found.dag_run_state}): the training
+                was killed.
+              </Text>
+            )}
+            <Tabs.Content value="overview" pt={0}>
+              <RunOverview dagId={dagId} run={found} />
+            </Tabs.Content>
+            <Tabs.Content value="curves" pt={0}>
+              <RunCurvesTab dagId={dagId} run={found} />
+            </Tabs.Content>
+            <Tabs.Content value="files" pt={0}>
+              <RunFiles dagId={dagId} runId={runId} />
+            </Tabs.Content>
+          </Tabs.Root>
+        )}
+      </QueryView>
+    </SideDrawer>
   );
 }
