@@ -71,9 +71,13 @@ def _print_much(placement: Placement, channel: Channel) -> None:
 
 
 def _watched(
-    work: Callable[[Placement, Channel], Any], folder: Path, size: Any = 2, stall_timeout_s: Any = 3
+    work: Callable[[Placement, Channel], Any],
+    folder: Path,
+    size: Any = 2,
+    stall_timeout_s: Any = 3,
+    logs: Path | None = None,
 ) -> tuple[Any, list[Any]]:
-    """Runs a gang, whose logs and output lie in a folder; nothing is left of it however it ends."""
+    """Runs a gang, whose output, and logs where no other place is given, lie in a folder; nothing is left of it."""
     with (folder / "output").open("w") as output:
         os.dup2(output.fileno(), 1)
     opened = len(list(Path("/proc/self/fd").iterdir()))
@@ -83,7 +87,7 @@ def _watched(
         result = run_gang(
             work,
             size,
-            logs=folder / "logs",
+            logs=logs or folder / "logs",
             stall_timeout_s=stall_timeout_s,
             on_message=lambda *message: messages.append(message),
         )
@@ -169,6 +173,6 @@ def test_ranks_are_not_forked_where_tensorflow_has_begun(tmp_path: Path) -> None
         run_gang(_fine, 2, logs=tmp_path)
 
 
-def test_a_full_disk_ends_the_gang(own_process: Any, small_folder: Path) -> None:
+def test_a_full_disk_ends_the_gang(own_process: Any, tmp_path: Path, small_folder: Path) -> None:
     with pytest.raises(HopsError, match=r"the rank's log cannot be written: \[Errno 28\] No space left on device"):
-        own_process(_watched, _print_much, small_folder)
+        own_process(_watched, _print_much, tmp_path, logs=small_folder / "logs")
