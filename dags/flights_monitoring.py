@@ -3,6 +3,8 @@
 Takes the requests that the model server captured since last time, compares them with the statistics of the serving
 model's own training data, and asks for a retraining when they have drifted.
 
+Which of the flights were late is told to the server once they have landed, so that the model is also measured live.
+
 The weather of one fortnight is never that of the next. What would make the model's data another season's is written
 down here, of temperatures in degrees Fahrenheit.
 """
@@ -13,7 +15,7 @@ from datetime import timedelta
 
 from airflow.sdk import Asset
 
-from airflow_hops.contract.retraining import Budget, Drift, RetrainingPolicy
+from airflow_hops.contract.retraining import AnyOf, Budget, Drift, Performance, RetrainingPolicy
 from airflow_hops.operators import retraining_loop
 
 ALLOWED = {
@@ -26,7 +28,10 @@ ALLOWED = {
 monitor = retraining_loop(
     "flights",
     policy=RetrainingPolicy(
-        when=Drift(), cooldown=timedelta(days=7), champion_ends_cooldown=True, budget=Budget(6, timedelta(days=365))
+        when=AnyOf(Drift(), Performance("auc", drop=0.1, window=timedelta(days=28))),
+        cooldown=timedelta(days=7),
+        champion_ends_cooldown=True,
+        budget=Budget(6, timedelta(days=365)),
     ),
     asset=Asset("flights_drifted"),
     schedule="@daily",
@@ -35,5 +40,6 @@ monitor = retraining_loop(
         "measures": {name: measure for name, (measure, _) in ALLOWED.items()},
         "thresholds": {name: threshold for name, (_, threshold) in ALLOWED.items()},
     },
+    performance={"time_feature": "scheduled_at", "period": timedelta(days=7)},
     doc_md=__doc__,
 )

@@ -2,8 +2,9 @@
 
 Replays flights in time order: all departures of an airport in an hour are one prediction request, every second one
 over gRPC, the others over REST, in TensorFlow Serving's own API. Each line of standard input is a day, up to which it
-goes on; after it may stand a Parquet file, which gets the flights of that period with their outcome. Prints one JSON
-line of progress every few seconds, and one with ``"done": true`` at each period's end. Runs in the runtime environment.
+goes on; after it may stand a Parquet file, which gets the flights of that period with their outcome. Of the other
+periods, the server is told each day which of the flights that have landed were late. Prints one JSON line of progress
+every few seconds, and one with ``"done": true`` at each period's end. Runs in the runtime environment.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def scheduled_flights(data: Path, start: str, end: str) -> pd.DataFrame:
     """The flights scheduled in [start, end) (UTC), in time order, with what is known of them when they are scheduled.
 
     Columns are the model's inputs, ``flight_id``, and ``late``: whether the flight came 15 minutes late or more (NaN
-    where it never came), which only time will tell.
+    where it never came) and ``landed_at`` (seconds since the epoch; the minutes on the ground are not known), which
+    only time will tell.
     """
     flights = pd.read_csv(data / "flights.csv.zip")
     at = pd.to_datetime(flights["time_hour"], utc=True)
@@ -83,6 +85,7 @@ def scheduled_flights(data: Path, start: str, end: str) -> pd.DataFrame:
     table["plane_age"] = age.where(age >= 0)
     table["plane_manufacturer"] = table["plane_manufacturer"].fillna("")
     table["late"] = np.where(table["arr_delay"].isna(), np.nan, (table["arr_delay"] >= 15).astype(float))
+    table["landed_at"] = table["scheduled_at"] + 60 * (table["dep_delay"] + table["air_time"])
     table["flight_id"] = (
         date.dt.strftime("%Y-%m-%d|")
         + table["carrier"]
@@ -95,7 +98,8 @@ def scheduled_flights(data: Path, start: str, end: str) -> pd.DataFrame:
         + "|"
         + table["sched_dep_time"].astype(str).str.zfill(4)
     )
-    return table.sort_values(["scheduled_at", "flight_id"], kind="stable")[[*INPUTS, "flight_id", "late", "time_hour"]]
+    columns = [*INPUTS, "flight_id", "late", "landed_at", "time_hour"]
+    return table.sort_values(["scheduled_at", "flight_id"], kind="stable")[columns]
 
 
 class Predictor:
@@ -117,6 +121,8 @@ class Predictor:
         self._session = requests.Session()
         self._session.trust_env = False
         self._url, self._model = f"{rest_url}/v1/models/{model}:predict", model
+        self._feedback_url = f"{rest_url}/v1/feedback"
+        self._flying: list[dict[str, Any]] = []
 
     def over_grpc(self, rows: pd.DataFrame, request_id: str) -> np.ndarray:
         """Probabilities of shape [rows], asked over gRPC."""
@@ -138,14 +144,31 @@ class Predictor:
         answer.raise_for_status()
         return np.asarray(answer.json()["outputs"], dtype=np.float32)
 
+    def depart(self, rows: pd.DataFrame, request_id: str) -> None:
+        """Remembers flights of a request; those that never arrive have no outcome."""
+        outcomes = enumerate(zip(rows["late"], rows["landed_at"], strict=True))
+        self._flying += [
+            {"model": self._model, "request_id": request_id, "row": row, "label": {"late": int(late)}, "at": landed_at}
+            for row, (late, landed_at) in outcomes
+            if late == late
+        ]
 
-def replay(flights: pd.DataFrame, predictor: Predictor, rate: float) -> int:
+    def report_landed(self, now: float) -> None:
+        """Tells the server of each flight that has landed by a time (seconds since the epoch) whether it was late."""
+        landed = [each for each in self._flying if each["at"] <= now]
+        self._flying = [each for each in self._flying if each["at"] > now]
+        if landed:
+            self._session.post(self._feedback_url, json=landed, timeout=30).raise_for_status()
+
+
+def replay(flights: pd.DataFrame, predictor: Predictor, rate: float, *, reports: bool) -> int:
     """Asks about a period's flights, and prints how it goes.
 
     Args:
         flights: In time order.
         predictor: Who asks.
         rate: Most requests a second; 0 for as many as are answered.
+        reports: Whether to tell the server each day how flights turned out.
 
     Returns:
         How many requests failed.
@@ -153,7 +176,11 @@ def replay(flights: pd.DataFrame, predictor: Predictor, rate: float) -> int:
     requests_made = rows = errors = 0
     began = reported = time.monotonic()
     groups = flights.groupby(["time_hour", "origin"], sort=True)
+    day = ""
     for (hour, origin), departures in groups:
+        if reports and day != hour[:10]:
+            predictor.report_landed(pd.Timestamp(hour).timestamp())
+            day = hour[:10]
         ask = predictor.over_grpc if requests_made % 2 == 0 else predictor.over_rest
         try:
             probability = ask(departures, f"{hour}/{origin}")
@@ -163,6 +190,7 @@ def replay(flights: pd.DataFrame, predictor: Predictor, rate: float) -> int:
             errors += 1
             if errors <= 3:
                 print(f"request {hour}/{origin}: {error}", file=sys.stderr, flush=True)
+        predictor.depart(departures, f"{hour}/{origin}")
         requests_made += 1  # noqa: SIM113 (also the choice of the protocol, before the request is made)
         rows += len(departures)
         if rate:
@@ -185,8 +213,10 @@ def main() -> int:
     parser.add_argument("--start", required=True, help="first day to replay, UTC")
     parser.add_argument("--end", required=True, help="the day after the last")
     parser.add_argument("--rate", type=float, default=0, help="most requests a second; 0 for as many as are answered")
+    parser.add_argument("--known", action="store_true", help="only flights that have come, late or not")
     given = parser.parse_args()
     flights = scheduled_flights(given.data, given.start, given.end)
+    flights = flights[flights["late"].notna()] if given.known else flights
     predictor = Predictor(given.grpc, given.rest, given.model)
     at = pd.to_datetime(flights["time_hour"], utc=True)
     since = pd.Timestamp(given.start, tz="UTC")
@@ -195,12 +225,13 @@ def main() -> int:
         until = pd.Timestamp(day, tz="UTC")
         period = flights[(at >= since) & (at < until)]
         if table:
-            known = period[period["late"].notna()].drop(columns="time_hour")
+            known = period[period["late"].notna()].drop(columns=["time_hour", "landed_at"])
             known.astype({"late": "int64"}).to_parquet(table[0].strip(), index=False)
         if period.empty:
             print(f"no flights from {since:%Y-%m-%d} to {day} in {given.data}", file=sys.stderr)
             return 1
-        if replay(period, predictor, given.rate):
+        # What the canary's flights came to is compared at the end of the demo.
+        if replay(period, predictor, given.rate, reports=not table):
             return 1
         since = until
     return 0

@@ -43,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 MARKERS = {
     "browser": ("browser",),
+    "open_page": ("airflow", "browser", "server"),
+    "own": ("airflow", "browser", "server"),
     "processes": ("server",),
     "programs": ("airflow", "server"),
     "real_airflow": ("airflow", "server"),
@@ -57,6 +59,7 @@ MARKERS = {
 
 GROUPS = {
     "api": "api",
+    "open_page": "demo",
     "site": "demo",
     "shown_demo": "demo",
     "processes": "rollouts",
@@ -69,6 +72,7 @@ LONG = (
     "demo",
     "rollouts",
     "wheel",
+    "own",
     "demo ends",
     "api",
 )
@@ -92,6 +96,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(marker)
         if "run_dag" in getattr(item, "fixturenames", ()) and item.get_closest_marker("runtime"):
             item.add_marker("server")  # its first step starts the warm process
+        if "own" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("own"))  # beside the demo, whatever else its module has
         module = item.nodeid.partition("::")[0]
         shared = (group for fixture, group in GROUPS.items() if fixture in getattr(item, "fixturenames", ()))
         if module not in modules and (found := next(shared, None)):

@@ -54,6 +54,10 @@ def test_the_demo_retrains_once_on_the_wider_window_when_requests_have_drifted(s
     assert drift["properties"]["verdict"] == "drift"
     moved = [skew["properties"]["scores"]["temp"][0] for skew in (*stable, drift)]
     assert moved == sorted(moved)
+    measured = [each["properties"]["versions"][0] for each in artifacts(home, "performance")]
+    assert len(measured) == len(stable) + 1
+    # The labels of flights that have not landed by the end are not there.
+    assert all(0.85 * each["rows"] < each["labelled"] < each["rows"] and "auc" in each["drop"] for each in measured)
     until = drift["properties"]["window_end"][:10]
     # The run with a single epoch has its snapshot from the cache.
     windows = [[day[:10] for day in snapshot["properties"]["window"]] for snapshot in artifacts(home, "ingest")]

@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import math
-import os
 import re
 import struct
 import subprocess
@@ -117,14 +116,15 @@ def test_the_server_names_pictures_that_come_as_png(shown: Any, minimum: float) 
         assert title in (home / "fashion_mnist.txt").read_text()
 
 
-def test_where_the_files_are_missing_the_demo_says_how_to_get_them(tmp_path: Path) -> None:
-    answer = subprocess.run(
-        [sys.executable, "-m", "demo.images"],
-        cwd=REPOSITORY,
-        env={**os.environ, "HOPS_FASHION_MNIST": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-    assert answer.returncode == 1
-    assert f"{tmp_path}/train-images-idx3-ubyte.gz: there is no such file" in answer.stderr
-    assert "apt-get install dataset-fashion-mnist" in answer.stderr and "apt-get download" in answer.stderr
+def test_where_the_files_are_missing_the_demo_says_how_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from demo.images import main
+
+    monkeypatch.setenv("HOPS_FASHION_MNIST", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["demo.images"])
+    monkeypatch.setattr("sys.path", [*sys.path])
+    assert main() == 1
+    told = capsys.readouterr().err
+    assert f"{tmp_path}/train-images-idx3-ubyte.gz: there is no such file" in told
+    assert "apt-get install dataset-fashion-mnist" in told and "apt-get download" in told

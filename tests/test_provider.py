@@ -84,7 +84,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) ->
     names = wheel.namelist()
     tops = {name.partition("/")[0] for name in names}
     assert tops == {"airflow_hops", f"airflow_hops-{__version__}.dist-info"}
-    assert not [name for name in names if "__pycache__" in name or "test" in name.rpartition("/")[2]]
+    assert not [name for name in names if "__pycache__" in name or re.search("/(test_|conftest)", name)]
     (record,) = (name for name in names if name.endswith("entry_points.txt"))
     assert "provider_info = airflow_hops:get_provider_info" in wheel.read(record).decode()
 

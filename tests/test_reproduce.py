@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -73,7 +74,8 @@ def train(shared_run_step: Any, warm_launcher: Any, code: Path, examples: Artifa
     """Trains in a process of its own, and records that."""
 
     def run(**params: Any) -> Artifact:
-        options = {"strategy": "single", "np": 1, "deterministic": True, "env": {"API_TOKEN": "abc123"}}
+        env = {"API_TOKEN": "abc123", "CUDA_VISIBLE_DEVICES": f"GPU-of-{os.getpid()}"}  # no other test leases it
+        options = {"strategy": "single", "np": 1, "deterministic": True, "env": env}
         given = {"train": "shop.model:train", "params": params, **options}
         inputs, paths = {"examples": examples}, (str(code),)
         model: Artifact = shared_run_step(
@@ -129,6 +131,16 @@ def test_a_training_is_reproduced_bit_for_bit_with_the_code_that_it_had(
     assert len(made) == 1
     assert store.manifest(model.uri).fingerprint == model.fingerprint, "the original is left as it is"
     (code / "shop" / "layers.py").write_text("UNITS = 4\n")
+
+
+def test_a_step_of_data_is_reproduced_and_says_what_it_cost(
+    reproduce: Any, examples: Artifact, model: Artifact, shared_run_step: Any
+) -> None:
+    status, lines, said = reproduce(examples.uri)
+    assert (status, lines["files"]["verdict"]) == (0, "same"), said
+    cost = shared_run_step.store.manifest(model.uri).cost
+    assert cost["gpu_s"] > 0  # of the one that is assigned, whether it is there or not
+    assert cost["core_s"] > shared_run_step.store.manifest(examples.uri).cost["core_s"] > 0
 
 
 def test_a_training_that_is_not_deterministic_differs(reproduce: Any, train: Any) -> None:

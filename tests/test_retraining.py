@@ -18,7 +18,16 @@ from airflow.sdk.exceptions import TaskAwaitingInput
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.contract.retraining import Decision, RetrainingPolicy, Situation, decide
+from airflow_hops.contract.retraining import (
+    AnyOf,
+    Budget,
+    Decision,
+    Drift,
+    Performance,
+    RetrainingPolicy,
+    Situation,
+    decide,
+)
 from airflow_hops.operators import RolloutOperator, retraining_loop
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.retraining import NOT_NOW, RETRAIN, RequestRetrainingOperator
@@ -175,6 +184,27 @@ def test_two_monitors_of_a_model_make_one_request_at_a_time(request_retraining: 
     assert situation(skew()).in_flight is None
 
 
+def test_a_request_costs_what_the_run_that_took_it_up_has_made(request_retraining: Requests) -> None:
+    assert request_retraining(skew())[0] == "success"
+    request_retraining.take_up()
+    store, log = request_retraining.store, DecisionLog(request_retraining.store, Producer("retraining", "", "request"))
+    for run, task, core_s in (("ended", "prepare", 1800.0), ("ended", "train", 5400.0), ("another", "train", 7.0)):
+        by = Producer("training", run, task)
+        with store.create(store.address(by, "model"), "model", by) as writer:
+            writer.cost = lambda core_s=core_s: {"core_s": core_s, "gpu_s": 0.0}  # type: ignore[misc]
+            writer.commit()
+    policy = RetrainingPolicy(cooldown=timedelta(0), budget=Budget(per=timedelta(90), core_hours=2))
+    operator = RequestRetrainingOperator(task_id="request", skew={}, asset=Asset("tests.retraining"), policy=policy)
+    ti = SimpleNamespace(
+        dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1, get_dr_count=lambda *_, **__: 0
+    )
+    context: Any = {"ti": ti, "dag_run": SimpleNamespace(logical_date=datetime.now(UTC))}
+    previous = log.newest(log.names())[0].decision
+    situation = operator._situation(context, store, Artifact.from_dict(skew(day="2013-07-09")), previous)
+    decision = decide(policy, situation, previous)
+    assert (decision.why, decision.limits) == ("budget", ("budget 2 of 2 core hours spent in 90 days",))
+
+
 def test_a_rollout_under_way_comes_first(request_retraining: Requests, capfd: pytest.CaptureFixture[str]) -> None:
     store = request_retraining.store
     champion, challenger = (ServedVersion.of(Artifact("file:///m", "model", "f"), n, "", 50) for n in (1, 2))
@@ -290,20 +320,25 @@ def test_a_person_is_asked_first_where_the_policy_says_so(
 
 
 def test_the_loop_is_a_dag_of_the_file_that_calls_it() -> None:
-    policy = RetrainingPolicy()
+    measured = Performance("auc", drop=0.1, window=timedelta(days=28))
+    policy = RetrainingPolicy(when=AnyOf(Drift(), measured))
     dag = retraining_loop(
         "flights",
         policy=policy,
         asset=Asset("a"),
         schedule="@daily",
         skew={"min_rows": 7},
+        performance={"min_rows": 50},
         on_request=int,
         tags=["own"],
     )
     assert (dag.dag_id, dag.fileloc, dag.max_active_runs, dag.tags) == ("flights_monitoring", __file__, 1, {"own"})
     skew_task, request = dag.get_task("skew"), dag.get_task("request_retraining")
     assert (skew_task.model_name, skew_task.min_rows) == ("flights", 7)
-    assert (request.policy, request.on_request, request.upstream_task_ids) == (policy, int, {"skew"})
+    assert (request.policy, request.on_request) == (policy, int)
+    assert request.upstream_task_ids == {"skew", "performance"}
+    performance = dag.get_task("performance")
+    assert (performance.window, performance.min_rows) == (measured.window, 50)
 
 
 @pytest.mark.parametrize(("decision", "told"), [("promoted", ["up 2"]), ("rolled_back", ["down 2"]), ("left", [])])
@@ -320,6 +355,14 @@ def test_people_are_told_of_promotion_and_rollback(
     monkeypatch.setattr(HopsOperator, "execute", lambda self, context: rollout)  # the step
     assert operator.execute({}) == rollout  # type: ignore[typeddict-item]
     assert heard == told
+
+
+def test_where_the_comparison_failed_its_task_is_named(run_dag: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    run = run_dag("retraining_blind", {})
+    assert {ti.task_id: str(ti.state) for ti in run.get_task_instances()}["request"] == "failed"
+    output = capfd.readouterr()
+    said = "nothing is decided, as there is no comparison: task 'compared' is failed; see why in its log"
+    assert said in output.out + output.err
 
 
 def test_something_that_is_no_skew_report_fails(request_retraining: Requests) -> None:

@@ -42,7 +42,7 @@ CAREFUL = RetrainingPolicy(
     when=AnyOf(AllOf(Drift(("temp",), consecutive=2, min_effect=0.01), NewRows(2)), Age(60 * DAY)),
     unless=AnyOf(PipelineFault(), RolloutRunning(), Rejected(2)),
     cooldown=7.5 * DAY,
-    budget=Budget(6, 90 * DAY),
+    budget=Budget(6, 90 * DAY, gpu_hours=40),
     window=Sliding(180 * DAY),
     ask=True,
 )
@@ -86,7 +86,7 @@ def measured(
         return {"auc": (value, value - half, value + half)}
 
     of = VersionPerformance(
-        version, "", "", 1000, 100 if auc else 3,
+        version, START.isoformat(), (START + 14 * DAY).isoformat(), 1000, 100 if auc else 3,
         figures={} if auc is None else interval(auc, 0.02), estimates=interval(estimate, 0.01),
         baseline={} if baseline is None else interval(baseline, 0.01),
     )  # fmt: skip
@@ -129,7 +129,7 @@ def chain(policy: RetrainingPolicy, *situations: Situation) -> list[Decision]:
         (RetrainingPolicy(cooldown=7 * DAY, champion_ends_cooldown=True),
          [situation(1, "temp"), situation(2, "temp", reference="v2")], "", ""),
         (on(budget=Budget(1, 9 * DAY)), [situation(1, "temp"), situation(9, "temp")], "budget",
-         "temp drifted from the training data of version 1; budget 1 of 1 spent in 9 days"),
+         "temp drifted from the training data of version 1; budget 1 of 1 trainings spent in 9 days"),
         (on(budget=Budget(1, 9 * DAY)), [situation(1, "temp"), situation(10, "temp")], "", "budget 0 of 1"),
         (on(when=Drift("dewp")), [situation(1, "temp")], "verdict", "only temp drifted"),
         (on(when=Drift(min_effect=0.01)), [situation(1, "dewp")], "verdict", "with effects below 0.01"),
@@ -163,15 +163,16 @@ def chain(policy: RetrainingPolicy, *situations: Situation) -> list[Decision]:
         (on(when=Age(30 * DAY)), [situation(30)], "verdict", "30 days before the compared data (of 30 days)"),
         (on(when=Age(30 * DAY)), [situation(31)], "", "31 days before the compared data (over 30"),
         (on(when=Performance("auc", drop=0.02)), [situation(1, **measured(0.74))], "verdict",
-         "auc is 0.74 (0.72 to 0.76), worse than at training by 0.01 (-0.01236 to 0.03236; 0.02 is allowed)"),
+         "auc from 2013-04-01 to 2013-04-15 is 0.74 (0.72 to 0.76), worse than at training by 0.01 (-0.01236 to "
+         "0.03236; 0.02 is allowed)"),
         (on(when=Performance("auc", drop=0.02)), [situation(1, **measured(0.72))], "verdict", "by 0.03"),
-        (on(when=Performance("auc", drop=0.02)), [situation(1, **measured(0.70))], "", "by 0.05"),
+        (on(when=Performance("auc", drop=0.02, window=14 * DAY)), [situation(1, **measured(0.70))], "", "by 0.05"),
         (on(when=Performance("auc", minimum=0.73)), [situation(1, **measured(0.72))], "verdict", "not surely beyond"),
         (on(when=Performance("auc", minimum=0.75)), [situation(1, **measured(0.72))], "", "beyond the limit of 0.75"),
         (on(when=Performance("auc", drop=0.02)), [situation(1, **measured(None))], "verdict",
-         "auc is not known: 3 of 1,000 predictions have labels"),
+         "auc is not known: 3 of 1,000 predictions from 2013-04-01 to 2013-04-15 have labels"),
         (on(when=Performance("auc", drop=0.02, estimates=True)), [situation(1, **measured(None))], "",
-         "auc is estimated as 0.6"),
+         "is estimated as 0.6"),
         (on(when=Performance("auc", drop=0.02, estimates=True)), [situation(1, **measured(0.75))], "verdict", "0.75"),
         (on(when=Performance("auc", drop=0.02)), [situation(1, **measured(0.5, version=2))], "verdict",
          "version 1 has answered nothing"),
@@ -221,6 +222,11 @@ def test_windows_begin_where_the_policy_says() -> None:
     assert start(Sliding(30 * DAY), *ticks) == (START + 7 * DAY - 30 * DAY).isoformat()
     assert start(SinceChange(), *ticks) == (START + 4 * DAY).isoformat()
     assert start(SinceChange(), *ticks, situation(8)) is None
+    assert start(SinceChange(), replace(ticks[1], span=(None, None))) is None  # when the data begins is not known
+    times = {"captured_from": (START - DAY).isoformat(), "captured_until": START.isoformat(), "window_end": None}
+    skew = replace(ticks[1].skew, **times)
+    asked = Situation.of(Artifact("file:///s", "skew", "f", properties=skew.to_dict()), START + DAY)
+    assert (asked.clock, asked.span) == ("requests", ((START - DAY).isoformat(), START.isoformat()))
 
 
 _VERDICTS = st.sampled_from(["drift", "stable", "insufficient"])
@@ -271,7 +277,8 @@ def test_requests_of_another_clock_count_by_when_they_were_made() -> None:
         of_requests = replace(situation(5000, "temp"), clock="requests", now=made + passed)
         return decide(CAREFUL_DRIFT, of_requests, first)
 
-    assert (after(DAY).why, after(8 * DAY).limits) == ("cooldown", ("budget 1 of 6 spent in 90 days",))
+    budget = "budget 1 of 6 trainings, 0 of 40 GPU hours spent in 90 days"
+    assert (after(DAY).why, after(8 * DAY).limits) == ("cooldown", (budget,))
 
 
 CAREFUL_DRIFT = replace(CAREFUL, when=Drift())
@@ -281,8 +288,23 @@ def test_a_persons_no_cools_down_and_spends_no_budget() -> None:
     no = chain(CAREFUL_DRIFT, situation(1, "temp"))[-1].refused_by_a_person("Ada refused: not in the holidays")
     assert (no.why, no.reason.partition("; Ada")[2]) == ("person", " refused: not in the holidays")
     after = decide(CAREFUL_DRIFT, situation(3, "temp"), no)
-    assert (after.why, after.limits[-1]) == ("cooldown", "budget 0 of 6 spent in 90 days")
+    assert (after.why, after.limits[-1]) == ("cooldown", "budget 0 of 6 trainings, 0 of 40 GPU hours spent in 90 days")
     assert "refused by a person" in after.reason
+
+
+def test_budget_counts_what_requests_have_cost_also_once_their_artifacts_are_gone() -> None:
+    policy = on(budget=Budget(per=90 * DAY, gpu_hours=40, core_hours=10.5))
+    first = chain(policy, situation(1, "temp"))[-1]
+    within = decide(policy, situation(5, "temp", costs={first.cause: (3600.0, 12.4 * 3600)}), first)
+    assert within.limits == ("budget 12.4 of 40 GPU hours, 1 of 10.5 core hours spent in 90 days",)
+    costs = {first.cause: (3600.0, 12.4 * 3600), within.cause: (0.0, 28 * 3600.0)}
+    beyond = decide(policy, situation(30, "temp", costs=costs), within)
+    assert (beyond.why, beyond.reason.partition("; ")[2]) == (
+        "budget", "budget 40.4 of 40 GPU hours, 1 of 10.5 core hours spent in 90 days",
+    )  # fmt: skip
+    removed = Decision.from_dict(json.loads(json.dumps(beyond.to_dict())))
+    assert decide(policy, situation(60, "temp"), removed).limits == beyond.limits
+    assert decide(policy, situation(92, "temp"), removed).requested
 
 
 @pytest.mark.parametrize("policy", [OPEN, CAREFUL, on(window=SinceChange(), champion_ends_cooldown=True)])
@@ -309,6 +331,9 @@ def _json(**fields: Any) -> str:
         (lambda: Drift(min_effect=-1.0), "min_effect is -1.0, expected a number above 0"),
         (lambda: Age(-DAY), "Age: limit is .*, expected a duration of more than 0"),
         (lambda: Budget(0, DAY), "Budget: trainings is 0"),
+        (lambda: Budget(per=DAY), "trainings, gpu_hours and core_hours are None, expected at least one"),
+        (lambda: Budget(6), r"Budget: per is datetime.timedelta\(0\), expected a duration of more than 0"),
+        (lambda: Budget(per=DAY, gpu_hours=0), "Budget: gpu_hours is 0, expected a number above 0"),
         (lambda: Sliding(timedelta(0)), "Sliding: length"),
         (lambda: RetrainingPolicy(cooldown=-DAY), "cooldown is .*, expected a duration of 0 or more"),
         (lambda: RetrainingPolicy(when=Expanding()), "when is Expanding.*, expected a Condition"),
@@ -338,6 +363,9 @@ def _json(**fields: Any) -> str:
         (lambda: Performance("auc"), "drop and minimum are None, expected at least one"),
         (lambda: Performance("auc", drop=-1.0), "Performance: drop is -1.0, expected a number of at least 0"),
         (lambda: decide(on(when=Performance("auc", drop=0.1)), situation(1)), "Performance needs a measurement; give"),
+        (lambda: decide(on(when=Performance("auc", drop=0.1, window=7 * DAY)), situation(1, **measured(0.7))),
+         "the window of Performance is 7 days, but 14 days were measured, from 2013-04-01.* give PerformanceOperator"),
+        (lambda: Performance("auc", drop=0.1, window=14), "Performance: window is 14"),  # type: ignore[arg-type]
         (lambda: decide(on(when=Performance("auk", drop=0.1)), situation(1, **measured(0.7))),
          r"names the metric 'auk'; measured are auc; did you mean 'auc'\?"),
     ],

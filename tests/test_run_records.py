@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from airflow_hops.contract.artifacts import BadInput, Producer
-from airflow_hops.contract.protocol import StepSpec
-from airflow_hops.contract.run_record import TRAIN_ENTRY, RunRecord
+from airflow_hops.contract.protocol import Output, StepSpec
+from airflow_hops.contract.run_record import TRAIN_ENTRY, RunRecord, is_recorded
 from airflow_hops.hooks.code import user_code
+from airflow_hops.hooks.run_records import without_secrets
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.run_records import read_code, read_record, write_record
 
@@ -50,6 +51,47 @@ def test_a_script_is_kept_where_it_is_found_again(dags: Path, script: str, path:
     record = kept(dags, script=script.format(dags=dags))
     assert record.script == path
     assert path in read_code(ArtifactStore(str(dags.parent / "store")), record)
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "entry", "kind", "source", "recorded"),
+    [
+        ("d", "airflow_hops.runtime.ingest:run", "snapshot", "", True),
+        ("d", "airflow_hops.runtime.step.function:run", "examples", "", True),
+        ("d", "airflow_hops.runtime.step.function:run", None, "import hops", True),
+        ("d", "airflow_hops.runtime.step.function:run", None, "import json", False),
+        ("d", TRAIN_ENTRY, None, "", True),
+        ("d", "airflow_hops.runtime.deploy.stage:run", "deployment", "", False),
+        ("_reproduced", TRAIN_ENTRY, "model", "", False),
+        ("_backtest", TRAIN_ENTRY, "model", "", False),
+    ],
+)
+def test_every_step_of_a_pipeline_has_a_record(
+    dag_id: str, entry: str, kind: str | None, source: str, recorded: bool
+) -> None:
+    output = Output("file:///store/d/r/t/k", kind) if kind else None
+    producer = Producer(dag_id, "r", "t")
+    spec = StepSpec("t", entry, {"source": source}, output=output, producer=producer, cache_key_parts={"code": "c"})
+    assert is_recorded(spec) == recorded
+
+
+def test_credentials_of_sources_are_not_kept_but_named() -> None:
+    options = {"account_key": "azurekey9999", "key": "AKIA123", "endpoint_url": "http://minio:9000", "anon": False}
+    params = {
+        "sources": {"a": {"uri": "s3://AKIAKEY:SuperSecretKey99@bucket/x", "storage_options": options}},
+        "files": ["https://user:hunter2hunter2@host/x.csv", "https://host/x.csv?sig=abcdef12345", "https://tok@host/x"],
+        "kept": [
+            "abfss://box@hops.dfs.core.windows.net/x",
+            "s3://bucket/part-?.csv",
+            "hdfs://nn:8020/x",
+            "a://b?c=d e",
+        ],
+    }
+    found, secrets = without_secrets(params)
+    of = {"uri": None, "storage_options": {**options, "account_key": None, "key": None}}
+    assert found == {"sources": {"a": of}, "files": [None] * 3, "kept": params["kept"]}
+    of_options = [f"sources/a/storage_options/{name}" for name in ("account_key", "key")]
+    assert list(secrets) == ["sources/a/uri", *of_options, "files/0", "files/1", "files/2"]
 
 
 def test_links_that_lead_out_of_the_code_are_not_kept_but_named(dags: Path) -> None:

@@ -14,6 +14,7 @@ from waiting import wait_for
 
 from airflow_hops.contract.artifacts import RowCounts
 from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.reports.kept_cards import find_kept_card
 
 pytestmark = pytest.mark.runtime
 
@@ -209,3 +210,5 @@ def test_operators_decide_in_a_dag(
     ]
     assert history[2]["by"] == {"dag_id": "serving_decisions", "run_id": run.run_id, "task_id": "half"}
     wait_for(lambda: pipeline.server.available(pipeline.name) == [], "the model's end")
+    kept = [find_kept_card(pipeline.store, pipeline.name, version) for version in (1, 2)]
+    assert [card and card.after for card in kept] == ["undeployed v1", "promoted v1"]

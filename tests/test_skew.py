@@ -11,6 +11,7 @@ import pytest
 from captured_flights import CaptureFolder, write_champion
 
 from airflow_hops.operators.skew import SkewOperator
+from airflow_hops.store.monitoring import listed_reports
 
 pytestmark = pytest.mark.runtime
 
@@ -107,3 +108,5 @@ def test_monitoring_dag_asks_for_a_retraining_once(
     assert states() == {"skew": "success", "request": "success"}
     captured.add(flights_examples.months(flights_raw, 8, 8).iloc[:1000])
     assert states() == {"skew": "success", "request": "skipped"}  # the cooldown
+    listed = listed_reports(shared_run_step.store, "flights", 3, "skew")
+    assert [dag_id for dag_id, _ in listed] == ["monitoring"] * 2

@@ -43,11 +43,10 @@ def test_repeated_flights_are_the_same_rows_in_both_formats(tables: Path) -> Non
 
 @pytest.mark.runtime
 def test_timed_process_tells_its_seconds_memory_and_rows(runtime: Path, tables: Path) -> None:
-    timed = time_work(runtime, WAYS, "ours", tables / "flights-1000.parquet", with_memory=True)
+    timed = time_work(runtime, WAYS, "decode", tables / "flights-1000.parquet", with_memory=True)
     assert timed.facts["rows"] == 1_000
-    assert timed.facts["features"] == 19
     assert timed.seconds > 0
-    assert timed.peak_mib >= timed.idle_mib > 50
+    assert timed.peak_mib >= timed.idle_mib > 20
 
 
 @pytest.mark.runtime

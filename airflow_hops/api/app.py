@@ -21,13 +21,14 @@ from airflow_hops.api.artifacts import rows, statistics
 from airflow_hops.api.frames import NOTHING, FrameGuard
 from airflow_hops.api.lineage import routes as lineage
 from airflow_hops.api.lineage import starts as lineage_starts
+from airflow_hops.api.models import backtests, evaluations, live
 from airflow_hops.api.models import decisions as model_decisions
-from airflow_hops.api.models import evaluations, live
 from airflow_hops.api.models import performance as model_performance
 from airflow_hops.api.models import routes as models
 from airflow_hops.api.pipelines import activity as pipeline_activity
 from airflow_hops.api.pipelines import overview as pipeline_overview
 from airflow_hops.api.pipelines import routes as pipelines
+from airflow_hops.api.reports import backtest as backtest_report
 from airflow_hops.api.reports import comparisons, model_card
 from airflow_hops.api.runs import notes, provenance, studies, tensorboard
 from airflow_hops.api.runs import stages as run_stages
@@ -52,6 +53,8 @@ _ROUTERS = (
     provenance.router,
     artifacts.router,
     artifact_files.router,
+    backtests.router,
+    backtest_report.router,
     comparisons.router,
     evaluations.router,
     lineage.router,

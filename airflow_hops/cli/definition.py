@@ -251,6 +251,44 @@ _REPRODUCE_ARGUMENTS = (
     ARG_VERBOSE,
 )
 
+_BACKTEST_ARGUMENTS = (
+    Arg(("model",), help="The model, whose champion's pipeline is run again"),
+    Arg(("--from",), dest="start", required=True, help="Start of the history, as 2013-01-01"),
+    Arg(("--to",), dest="end", required=True, help="Its end, which is not part of it"),
+    Arg(("--every",), default="7d", help="Length of a period, at whose end policies decide (default: 7d)"),
+    Arg(("--first",), help="Length of the first model's training window (default: that of the champion's)"),
+    Arg(
+        ("--policy",),
+        action="append",
+        required=True,
+        help="never, monthly, weekly, drift, performance, module:attribute of a RetrainingPolicy or of the DAG of a "
+        "retraining_loop, or a JSON file (can be repeated)",
+    ),
+    Arg(
+        ("--code-path",),
+        action="append",
+        help="Folder of the modules of --policy (can be repeated; default: [core] dags_folder)",
+    ),
+    Arg(
+        ("--label-delay",),
+        action="append",
+        help="How long labels come after their rows, as 7d; candidates learn from rows with one. Policies that use "
+        "labels are tried with each, others with the shortest (can be repeated; default: 0d)",
+    ),
+    Arg(
+        ("--price",),
+        type=float,
+        default=0.0,
+        help="What a training must bring: the metric's gain on average over the history (default: 0)",
+    ),
+    Arg(("--jobs",), type=int, default=1, help="Policies that are tried at once (default: 1)"),
+    Arg(("--output",), help="Folder to which the report and policy.json are copied"),
+    Arg(("--json",), action="store_true", help="Print the report as JSON"),
+    Arg(("--spark-conn-id",), default="spark_default", help="Connection of the steps that run on Spark"),
+    _STORE_CONNECTION,
+    ARG_VERBOSE,
+)
+
 
 _NOTEBOOK_ARGUMENTS = (
     Arg(("folder",), nargs="?", help="Folder of the notebooks (default: [core] dags_folder)"),
@@ -258,6 +296,16 @@ _NOTEBOOK_ARGUMENTS = (
     Arg(("--runtime",), help="An environment of your own, in which the kernels run (default: the connection's)"),
     Arg(("--port",), type=int, default=8888, help="Port of 127.0.0.1 to listen on (default: 8888)"),
     Arg(("--no-browser",), action="store_true", help="Do not open a browser"),
+    ARG_VERBOSE,
+)
+
+_CARD_ARGUMENTS = (
+    Arg(("model",), help="Name of the model"),
+    Arg(("version",), type=int, help="Number of the version"),
+    Arg(("--format",), choices=("md", "html"), default="md", help="Markdown or HTML (default: md)"),
+    Arg(("--output",), metavar="FILE", help="File to write (default: standard output)"),
+    Arg(("--kept",), action="store_true", help="The card as it was kept with the newest decision on the version"),
+    _STORE_CONNECTION,
     ARG_VERBOSE,
 )
 
@@ -296,6 +344,26 @@ def get_hops_cli_commands() -> list[CLICommand]:
                     "with 0 if the result is the same, with 1 if it differs, with 2 if it cannot be run.",
                     func=lazy_load_command("airflow_hops.cli.reproduce.reproduce"),
                     args=_REPRODUCE_ARGUMENTS,
+                ),
+                ActionCommand(
+                    name="card",
+                    help="Export the card of a model's version: data, training, evaluation, rollout, labels, drift",
+                    description="Writes it from the store as it is now, for who may see all of it. What people have "
+                    "written, and MLflow's part, are as they were when a card of the version was kept last.",
+                    func=lazy_load_command("airflow_hops.cli.card.card"),
+                    args=_CARD_ARGUMENTS,
+                ),
+                ActionCommand(
+                    name="backtest",
+                    help="Say what retraining policies would have made of the past",
+                    description="Runs the champion's own pipeline again, with its code, for each training that a "
+                    "policy would have asked for, and scores each model on the rows that came after it. Prints for "
+                    "each policy the metric on average, trainings, false alarms, cost, and regret against the best "
+                    "schedule in hindsight, and writes a report to the store, with policy.json of the policy that "
+                    "earned most. What is trained is kept: an interrupted back-test, or one of other policies, goes "
+                    "on from there.",
+                    func=lazy_load_command("airflow_hops.cli.backtest.backtest"),
+                    args=_BACKTEST_ARGUMENTS,
                 ),
                 GroupCommand(name="store", help="The artifact store", subcommands=_STORE_COMMANDS),
                 ActionCommand(

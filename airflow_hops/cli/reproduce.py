@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,15 @@ from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.contract.protocol import Line, StepResult
 from airflow_hops.contract.run_record import app_id
 from airflow_hops.hooks.locked_environment import find_or_make
-from airflow_hops.hooks.reproduction import RecordedRun, compare_models, data_problems, find_run, run_again, step_again
+from airflow_hops.hooks.reproduction import (
+    RecordedRun,
+    compare_models,
+    data_problems,
+    find_run,
+    launcher_of,
+    run_again,
+    step_again,
+)
 from airflow_hops.hooks.run_comparison import (
     Compared,
     compare_best,
@@ -93,7 +102,8 @@ def _reproduce(hook: RuntimeHook, run: RecordedRun, args: Namespace) -> tuple[li
             hook.settings = replace(hook.settings, runtime=made)
         _say(f"Environment: {hook.settings.runtime}")
         reported: dict[str, float] = {}
-        result = run_again(hook, spec, lambda line: _show_progress(line, reported))
+        told = partial(_show_progress, reported=reported)
+        result = run_again(hook, spec, told, launcher_of(hook, record))
     if result.is_artifact:
         _say(f"Reproduced: {result.value['uri']}")
     experiment = None

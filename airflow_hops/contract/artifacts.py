@@ -207,7 +207,11 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The contents of ``manifest.json``. It is written last: a directory without one is not an artifact."""
+    """The contents of ``manifest.json``. It is written last: a directory without one is not an artifact.
+
+    ``cost`` is what the step took to make it: ``core_s``, CPU seconds, and ``gpu_s``, seconds times GPUs; it is empty
+    where that is not known.
+    """
 
     kind: str
     producer: Producer
@@ -218,6 +222,7 @@ class Manifest:
     metrics: Mapping[str, float] = field(default_factory=dict)
     properties: Mapping[str, Any] = field(default_factory=dict)
     cache_key_parts: Mapping[str, str] = field(default_factory=dict)
+    cost: Mapping[str, float] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
     @property
@@ -266,6 +271,7 @@ class Manifest:
                 metrics=value["metrics"],
                 properties=value["properties"],
                 cache_key_parts=value["cache_key_parts"],
+                cost=value.get("cost", {}),
                 format_version=value["format_version"],
             )
         except (ValueError, KeyError, TypeError) as error:

@@ -24,6 +24,13 @@ Interval = tuple[float, float, float]
 LOWER_IS_BETTER = frozenset({"log_loss", "brier", "rmse", "mae", "median_absolute_error"})
 """Metrics of which less is better."""
 
+METRICS = {
+    "binary": ("auc", "accuracy", "log_loss", "brier"),
+    "multiclass": ("log_loss", "accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "auc", "brier"),
+    "regression": ("rmse", "mae", "r2", "median_absolute_error"),
+}
+"""The metrics that are measured, by problem; the first is that by which models are compared."""
+
 
 def worse_by(metric: str, now: Interval, before: Interval) -> Interval:
     """By how much a metric is worse than on other rows; the rows are independent, so the variances add up.
@@ -46,7 +53,8 @@ class PerformanceOptions(StepOptions):
         model_name: The served model.
         source: Fields of the :class:`~airflow_hops.contract.sources.Source` of the labels, or None.
         table: Of labels that are an artifact: the table of a snapshot, or the split of examples; None for the only one.
-        label_column: Name of the label's column; None for the model's.
+        label: Which of the model's labels is measured; None for the first.
+        label_column: Name of the label's column; None for the label's.
         keys: Columns of the labels that together identify a prediction: ``request_id``, ``row``, or the model's inputs.
         label_time: Column of the labels that says when each became known; None if there is none.
         time_feature: The model's input that holds the row's own time, seconds since the epoch; None for the time of
@@ -66,6 +74,7 @@ class PerformanceOptions(StepOptions):
     model_name: str
     source: Mapping[str, Any] | None = None
     table: str | None = None
+    label: str | None = None
     label_column: str | None = None
     keys: Sequence[str] = REQUEST_KEYS
     label_time: str | None = None
@@ -178,6 +187,7 @@ class LabelCounts(JsonFields):
         future: Labels that became known after the time to look back from, or after now; left out.
         invalid: Labels that are no class of the model, or no number; left out.
         untimed: Labels without the time at which they became known, where others have one; left out.
+        keyless: Labels without a value in one of the keys; left out.
     """
 
     given: int = 0
@@ -189,6 +199,7 @@ class LabelCounts(JsonFields):
     future: int = 0
     invalid: int = 0
     untimed: int = 0
+    keyless: int = 0
 
 
 @dataclass(frozen=True)

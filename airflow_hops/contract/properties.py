@@ -7,7 +7,7 @@ A step commits ``to_dict``. Skew and evaluation have separate modules.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, get_args
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, Manifest
@@ -284,6 +284,15 @@ class ModelProperties(Properties):
         if self.label is None:
             raise BadInput("the model's properties name no label; expected the name of its column")
         return Target.told(self.label, self.problem, self.classes, None, self.more_labels)
+
+    def of_label(self, label: str) -> ModelProperties:
+        """Those of a model that predicts this further label alone; the same if it is none."""
+        of = (self.more_labels or {}).get(label)
+        if of is None:
+            return self
+        classes = of.get("classes")
+        names = None if classes is None else tuple(classes)
+        return replace(self, label=label, more_labels=None, problem=of.get("problem"), classes=names)
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,14 @@ from airflow_hops.contract.protocol import StepSpec
 
 TRAIN_ENTRY = "airflow_hops.runtime.train:run"
 SEARCH_ENTRY = "airflow_hops.runtime.search:run"
-NOTEBOOK_ENTRY = "airflow_hops.runtime.notebook.stage:run"
+INGEST_ENTRY = "airflow_hops.runtime.ingest:run"
 FUNCTION_ENTRY = "airflow_hops.runtime.step.function:run"
 
-REPRODUCED = "_reproduced"
-"""What stands in the place of the DAG's id in what ``airflow hops reproduce`` makes; it has no records."""
+REPRODUCED, BACKTEST = "_reproduced", "_backtest"
+"""What stands in the place of the DAG's id in what ``airflow hops reproduce`` and back-tests make: without records."""
+
+_CHANGE_WHAT_SERVES = ("deployment", "rollout")
+"""Kinds of the artifacts of steps whose effect lies outside of them: these are not run again."""
 
 _IMPORTS_HOPS = re.compile(r"^\s*(from|import)\s+hops\b", re.MULTILINE)
 
@@ -123,15 +126,16 @@ def record_key(parts: Mapping[str, str], inputs: Mapping[str, Sequence[Artifact]
 
 
 def is_recorded(spec: StepSpec) -> bool:
-    """Whether a step is an experiment, and thus has a record.
+    """Whether a step has a record: where it makes an artifact, or is an experiment of the package ``hops``.
 
-    These are trainings, searches, notebooks, and functions of ``@task.hops`` that import the package ``hops``.
+    What changes the serving versions has none, nor what was made by running recorded steps again.
     """
-    if not spec.cache_key_parts or spec.producer.dag_id == REPRODUCED:
+    if not spec.cache_key_parts or spec.producer.dag_id in (REPRODUCED, BACKTEST):
         return False
-    if spec.entry == FUNCTION_ENTRY:
-        return _IMPORTS_HOPS.search(str(spec.params.get("source", ""))) is not None
-    return spec.entry in (TRAIN_ENTRY, SEARCH_ENTRY, NOTEBOOK_ENTRY)
+    if spec.output is None:
+        source = str(spec.params.get("source", "")) if spec.entry == FUNCTION_ENTRY else ""
+        return spec.entry in (TRAIN_ENTRY, SEARCH_ENTRY) or _IMPORTS_HOPS.search(source) is not None
+    return spec.output.kind not in _CHANGE_WHAT_SERVES
 
 
 def app_id(producer: Producer) -> str:

@@ -13,3 +13,9 @@ def now() -> str:
 def seconds_since(at: str) -> float:
     """Seconds from a time in ISO 8601 to now."""
     return (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
+
+
+def sortable(at: str) -> str:
+    """A time in ISO 8601 as the name of a file, in UTC: the order of the names is that of the times."""
+    time = datetime.fromisoformat(at)
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +24,8 @@ from airflow_hops.contract.run_record import (
 )
 from airflow_hops.contract.search import TrialRecord
 from airflow_hops.contract.times import now
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.hooks.runtime import Launcher, RuntimeHook
+from airflow_hops.launchers.spark import DEFAULT_CONN_ID, SparkLauncher
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.artifact_store import kept_version
 from airflow_hops.store.run_records import read_code, read_record
@@ -31,6 +33,7 @@ from airflow_hops.store.studies import StudyFolder, study_folder
 
 _LOOKUP = "airflow_hops.runtime.reproduce.lookup:run"
 _COMPARE = "airflow_hops.runtime.reproduce.compare:run"
+_OF_WHAT_WAS_CAPTURED = ("skew", "performance")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _VERSION = re.compile(r"(?P<model>[^/]+)/v?(?P<version>\d+)")
 
@@ -93,6 +96,11 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
         if not incomplete or artifact is None:
             raise BadInput(_no_record(name, artifact))
         return _from_training(store, name, artifact)
+    if record.output_kind in _OF_WHAT_WAS_CAPTURED and record.params.get("model_name"):
+        raise BadInput(
+            f"{name}: this step measured what had been captured until then, which its record does not hold; what can "
+            "be reproduced is a step whose inputs are artifacts or sources"
+        )
     if "trial" in told:
         trial = study_folder(store, dag_id, told["task"], told["study"]).trial(told["trial"])
         if trial is None or trial.state != "complete":
@@ -155,7 +163,7 @@ def unpack_code(store: ArtifactStore, record: RunRecord, folder: Path) -> tuple[
         path.write_bytes(content)
     paths = [folder / str(number) for number in range(record.code_paths)]
     for path in paths:
-        path.mkdir(exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
     return tuple(map(str, paths))
 
 
@@ -172,12 +180,7 @@ def step_again(hook: RuntimeHook, run: RecordedRun, code: Path) -> StepSpec:
     """
     record, store = run.record, hook.store
     code_paths = (str(code),) if run.lacking else unpack_code(store, record, code)
-    params = _with_secrets(record)
-    for name in FILE_PARAMS:
-        if record.script is not None and params.get(name) not in (None, record.script.partition("/")[2]):
-            params[name] = str(code / record.script)  # it was named by an absolute path, or one that leads up
-    if record.entry == SEARCH_ENTRY:  # trials that were run before are not to be taken for its own
-        params |= {"reuse": False, "study": None}
+    params = recorded_params(record, code)
     producer = Producer(REPRODUCED, f"{record.dag_id}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}", record.step)
     output = Output(store.address(producer, record.output_kind), record.output_kind) if record.output_kind else None
     repeated = {} if run.experiment is None else {REPRODUCED_APP: run.experiment.split("/")[-2]}
@@ -193,14 +196,43 @@ def step_again(hook: RuntimeHook, run: RecordedRun, code: Path) -> StepSpec:
     )
 
 
-def run_again(hook: RuntimeHook, spec: StepSpec, on_line: Callable[[Line], None]) -> StepResult:
+def recorded_params(record: RunRecord, code: Path) -> dict[str, Any]:
+    """The parameters of a step that is run again.
+
+    Args:
+        record: Its record.
+        code: Where its user code lies.
+
+    Raises:
+        BadInput: a secret is not known.
+    """
+    params = _with_secrets(record)
+    for name in FILE_PARAMS:
+        if record.script is not None and params.get(name) not in (None, record.script.partition("/")[2]):
+            params[name] = str(code / record.script)  # it was named by an absolute path, or one that leads up
+    if record.entry == SEARCH_ENTRY:  # trials that were run before are not to be taken for its own
+        params |= {"reuse": False, "study": None}
+    return params
+
+
+def launcher_of(hook: RuntimeHook, record: RunRecord, spark_conn_id: str = DEFAULT_CONN_ID) -> Launcher | None:
+    """Where a step is run again: on Spark if it ran there, by this connection; None for this machine."""
+    if "conf" not in record.parts and record.params.get("engine") != "spark":
+        return None
+    conf = json.loads(record.parts.get("conf", "{}"))
+    return SparkLauncher(hook.settings.runtime, spark_conn_id, conf, hook.warm_start())
+
+
+def run_again(
+    hook: RuntimeHook, spec: StepSpec, on_line: Callable[[Line], None] | None, launcher: Launcher | None = None
+) -> StepResult:
     """Runs the step, never from the cache.
 
     Raises:
         HopsError: it failed.
     """
     try:
-        return hook.run(spec, cache=False, on_line=on_line)
+        return hook.run(spec, launcher=launcher, cache=False, on_line=on_line)
     except KeyboardInterrupt:
         hook.kill()
         raise
@@ -270,7 +302,8 @@ def _with_secrets(record: RunRecord) -> dict[str, Any]:
     if missing:
         raise BadInput(
             f"the record has no secrets, and the run was given {', '.join(missing)}; set those of 'env' as variables "
-            "of this environment; others cannot be given"
+            "of this environment; others cannot be given: credentials of sources belong into the workers' environment, "
+            "where their libraries find them, such as AWS_SECRET_ACCESS_KEY"
         )
     return params
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow_hops.contract.search import Choice, IntUniform, LogUniform, Uniform
 from airflow_hops.contract.sources import ImageSource, Source
+from airflow_hops.operators.backtest import BacktestOperator
 from airflow_hops.operators.batch_predict import BatchPredictOperator
 from airflow_hops.operators.deploy import DeployModelOperator
 from airflow_hops.operators.evaluate import EvaluateOperator
@@ -32,6 +33,7 @@ from airflow_hops.operators.transform import TransformOperator
 from airflow_hops.operators.validation import ValidateExamplesOperator
 
 __all__ = [
+    "BacktestOperator",
     "BatchPredictOperator",
     "Choice",
     "DeployModelOperator",

@@ -136,7 +136,7 @@ class HopsOperator(BaseOperator):
             inputs={role: _artifacts(role, value) for role, value in self.step_inputs().items() if value is not None},
             output=Output(self.output_uri(hook, producer), self.output_kind) if self.output_kind else None,
             producer=producer,
-            code_paths=_code_paths(context),
+            code_paths=code_paths_of(context),
             cache_key_parts=self.step_cache_key_parts(hook),
             services=self.step_services(),
         )
@@ -155,6 +155,13 @@ class HopsOperator(BaseOperator):
                 "kind": artifact.kind,
                 "fingerprint": artifact.fingerprint,
             }
+
+    def _keep_cards(self, context: Context, model_name: str) -> None:
+        """Keeps the cards of the versions that this task decided on."""
+        from airflow_hops.reports.kept_cards import keep_cards  # it would cost every DAG file what it imports
+
+        docs = {self.dag_id: context["dag"].doc_md or ""}
+        keep_cards(RuntimeHook(self.hops_conn_id).store, model_name, docs.get)
 
     def _cache_enabled(self) -> bool:
         if self.cache is not None:
@@ -178,7 +185,7 @@ def _artifacts(role: str, value: Any) -> tuple[Artifact, ...]:
         raise BadInput(f"input {role!r}: {error}") from error
 
 
-def _code_paths(context: Context) -> tuple[str, ...]:
+def code_paths_of(context: Context) -> tuple[str, ...]:
     """The folders of user code: the DAG file's own, the one that its package lies in, and its bundle's."""
     own = top = Path(context["dag"].fileloc).parent
     while (top / "__init__.py").exists():

@@ -115,4 +115,6 @@ class DeployModelOperator(HopsOperator):
                 if not found.blessed:
                     reasons = "; ".join(found.reasons or [str(found.more.get("error", "no reason given"))])
                     raise skipped(context["ti"], f"{role}: not blessed: {reasons}")
-        return super().execute(context)
+        value = super().execute(context)
+        self._keep_cards(context, self.model_name)
+        return value

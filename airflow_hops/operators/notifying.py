@@ -16,17 +16,23 @@ Notifier = Callable[..., Any]
 """A ``BaseNotifier`` of Airflow or a provider, or a function of the context."""
 
 
-def notify(notifiers: Notifier | Sequence[Notifier], context: Context, **facts: Any) -> None:
+def notify(notifiers: Notifier | Sequence[Notifier], context: Context, **facts: Any) -> bool:
     """Calls notifiers; one that raises does not keep the task from going on.
 
     Args:
         notifiers: One, or several.
         context: The task's context.
         **facts: What their templates can name besides.
+
+    Returns:
+        Whether one was told.
     """
+    told = False
     for each in [notifiers] if callable(notifiers) else notifiers:
         try:
             # A notifier renders its templates in place: the next call must find them as they were.
             copy(each)({**context, **facts})
+            told = True
         except Exception:
             log.exception("Notifier %r failed", each)
+    return told

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import XComArg
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.performance import REQUEST_KEYS, PerformanceOptions
+from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.performance import REQUEST_KEYS, PerformanceOptions, PerformanceProperties
 from airflow_hops.contract.protocol import StepResult
 from airflow_hops.contract.sources import Source
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.base import HopsOperator, producer_of
 from airflow_hops.operators.links import LineageLink, ModelsLink
 from airflow_hops.operators.skew import skip_until_served
+from airflow_hops.store.monitoring import note_report
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -43,7 +44,9 @@ class PerformanceOperator(HopsOperator):
         labels: The labels: a :class:`~airflow_hops.contract.sources.Source`, its URI or its fields; or the output of
             ``IngestOperator`` or ``PrepareOperator``. None for feedback that was sent to the model server. (templated)
         table: The table of the snapshot, or the split of the examples, if there are several. (templated)
-        label_column: Column of the label; None for the model's label.
+        of_label: Which of the labels that the model predicts is measured; None for the first, which alone is what a
+            policy's ``Performance`` usually means. Others have a task of their own.
+        label_column: Column of the label; None for the label's name.
         keys: Columns of the labels that together identify a prediction: ``request_id`` and ``row``, or inputs of the
             model. Without a column ``row``, labels by request id are of the request's first row.
         label_time: Column that says when a label became known, a timestamp or seconds since the epoch: of several
@@ -73,6 +76,7 @@ class PerformanceOperator(HopsOperator):
         model_name: str,
         labels: Any = None,
         table: str | None = None,
+        of_label: str | None = None,
         label_column: str | None = None,
         keys: Sequence[str] = REQUEST_KEYS,
         label_time: str | None = None,
@@ -93,6 +97,7 @@ class PerformanceOperator(HopsOperator):
         self.labels = labels if given else Source.from_value("labels", labels).to_dict()
         self.model_name = model_name
         self.table = table
+        self.of_label = of_label
         self.label_column = label_column
         self.keys = keys
         self.label_time = label_time
@@ -114,6 +119,7 @@ class PerformanceOperator(HopsOperator):
             model_name=self.model_name,
             source=Source.from_value("labels", self.labels).to_dict() if is_source else None,
             table=self.table,
+            label=self.of_label,
             label_column=self.label_column,
             keys=tuple(self.keys),
             label_time=self.label_time,
@@ -134,7 +140,12 @@ class PerformanceOperator(HopsOperator):
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
         """Skips while no version of the model serves yet; otherwise runs the step."""
         skip_until_served(hook.store, self.model_name, context)
-        return super().run_step(hook, context)
+        result = super().run_step(hook, context)
+        report = Artifact.from_dict(result.value)
+        of = PerformanceProperties.of(report)
+        versions = [each.version for each in of.versions]
+        note_report(hook.store, self.model_name, report, versions, of.as_of or None, producer_of(context))
+        return result
 
 
 def _is_artifact(value: Any) -> bool:

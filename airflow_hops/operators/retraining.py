@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import Asset, BaseOperator, Param
+from airflow.sdk import Asset, BaseOperator, Param, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskAwaitingInput
 from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
@@ -33,7 +33,14 @@ from airflow_hops.operators.links import LineageLink, SkewLink
 from airflow_hops.operators.notifying import Notifier, notify
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.model_records import read_record
-from airflow_hops.store.retraining import DecisionLog, RecordedDecision, newest_request, note_request, taken_up_by
+from airflow_hops.store.retraining import (
+    DecisionLog,
+    RecordedDecision,
+    cost_of,
+    newest_request,
+    note_request,
+    taken_up_by,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -61,9 +68,10 @@ class RequestRetrainingOperator(BaseOperator):
     ``cause``. A training DAG that begins with an ``IngestOperator`` takes up each cause once.
 
     The event's ``extra`` holds ``window_start`` and ``window_end`` (the data to train on), ``drifted``, ``skew`` (the
-    report's URI), ``reason``, ``cause`` and ``decision`` (its URI). The XCom holds this and what the conditions found;
-    a skip leaves the XCom ``refused`` with the same, and ``why``: "monitor", "verdict" (no reason), the kind of the
-    condition that forbids it ("pipeline_fault", "rollout", "rejected"), "in_flight", "cooldown", "budget" or "person".
+    report's URI), ``reason``, ``cause`` and ``decision`` (its URI). The XCom holds this, what the conditions found, and
+    of what people were told (``told``: "drift", "request", "stop"). A skip leaves the XCom ``refused`` with the same,
+    and ``why``: "monitor", "verdict" (no reason), the kind of the condition that forbids it ("pipeline_fault",
+    "rollout", "rejected"), "in_flight", "cooldown", "budget" or "person". Without a comparison the task fails.
 
     Args:
         skew: The output of ``SkewOperator``. (templated)
@@ -113,6 +121,7 @@ class RequestRetrainingOperator(BaseOperator):
             raise BadInput(f"{self.task_id}: policy is {policy!r}, expected a RetrainingPolicy")
         self.skew = skew
         self.performance = performance
+        self._compares = [task.task_id for task, _ in XComArg.iter_xcom_references(skew)]
         self._measures = performance is not None  # the output of a failed task is None
         self.asset = asset
         self.policy = policy
@@ -125,33 +134,32 @@ class RequestRetrainingOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Requests a retraining, or raises with the reason why not."""
-        try:
-            report = Artifact.from_dict(self.skew)
-        except BadInput as error:
-            raise AirflowFailException(f"input 'skew': {error}") from error
+        report = self._comparison(context)
         try:
             recorded, drift_began, stopped = self._decided(context, report)
         except HopsError as error:
             raise (AirflowException if error.retryable else AirflowFailException)(str(error)) from error
         decision = recorded.decision
-        if drift_began and self._answer is None:
-            notify(self.on_drift, context, decision=decision)
+        told = list[str]()
+        if drift_began and self._answer is None and notify(self.on_drift, context, decision=decision):
+            told.append("drift")
         facts = {"skew": report.uri, "decision": recorded.uri, "cause": decision.cause}
         found = {"at": decision.at, "findings": as_json(decision.findings), "limits": list(decision.limits)}
         if not decision.requested:
-            if stopped:
-                notify(self.on_stop, context, decision=decision)
-            raise skipped(context["ti"], decision.reason, why=decision.why, **facts, **found)
+            if stopped and notify(self.on_stop, context, decision=decision):
+                told.append("stop")
+            raise skipped(context["ti"], decision.reason, why=decision.why, told=told, **facts, **found)
         skew = SkewProperties.of(report)
         store = RuntimeHook(self.hops_conn_id).store
         note_request(store, self.asset.name, skew.reference.model, decision.requests[-1])
-        notify(self.on_request, context, decision=decision)
+        if notify(self.on_request, context, decision=decision):
+            told.append("request")
         start, end = decision.window
         window = {"window_end": end} if start is None else {"window_start": start, "window_end": end}
         extra: dict[str, Any] = {**window, "drifted": list(skew.drifted), "reason": decision.reason, **facts}
         context["outlet_events"][self.asset].extra = extra
         self.log.info("Retraining requested: %s", decision.reason)
-        return {**extra, **found}
+        return {**extra, **found, "told": told}
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """Goes on with what the person answered.
@@ -172,6 +180,17 @@ class RequestRetrainingOperator(BaseOperator):
             self._answer |= {"by": "nobody", "note": f"no answer within {self.answer_within}"}
         self.log.info("Answer: %r by %s", choice, self._answer["by"])
         return self.execute(context)
+
+    def _comparison(self, context: Context) -> Artifact:
+        if self.skew is None and self._compares:
+            ti = context["ti"]
+            states = ti.get_task_states(ti.dag_id, task_ids=self._compares, run_ids=[ti.run_id]).get(ti.run_id, {})
+            ended = ", ".join(f"task {name!r} is {state}" for name, state in states.items())
+            raise AirflowFailException(f"nothing is decided, as there is no comparison: {ended}; see why in its log")
+        try:
+            return Artifact.from_dict(self.skew)
+        except BadInput as error:
+            raise AirflowFailException(f"input 'skew': {error}") from error
 
     def _decided(self, context: Context, report: Artifact) -> tuple[RecordedDecision, bool, bool]:
         """The decision, and whether with it drift begins, or requests stop."""
@@ -232,6 +251,10 @@ class RequestRetrainingOperator(BaseOperator):
             coming = _under_way(context, store, others)
         if coming:
             known.setdefault("in_flight", coming)
+        # The cost of requests before the last one is final, and known unless nobody trained for them.
+        asked = [each for each in previous.requests if each is last or not each.core_s] if previous else []
+        if self.policy.budget and self.policy.budget.counts_hours:
+            known["costs"] = {each.cause: cost_of(store, each.cause) for each in asked if not each.refused}
         run = context["dag_run"]
         return Situation.of(report, run.logical_date or run.run_after, **known)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, TriggerRule
 
-from airflow_hops.contract.retraining import RetrainingPolicy
+from airflow_hops.contract.retraining import Performance, RetrainingPolicy
 from airflow_hops.operators.notifying import Notifier
 from airflow_hops.operators.performance import PerformanceOperator
 from airflow_hops.operators.retraining import RequestRetrainingOperator
@@ -30,7 +30,12 @@ def retraining_loop(
 ) -> DAG:
     """Makes a DAG that compares what a model is asked with what it learnt, and decides whether to train it again.
 
-    Its tasks are ``skew`` and ``request_retraining``. One run decides at a time, and missed ones are not made up for.
+    Its tasks are ``skew``, ``performance`` if asked for, and ``request_retraining``. One run decides at a time, and
+    missed ones are not made up for.
+
+    The training DAG should compare candidates with the champion on rows after those that they learn from:
+    ``PrepareOperator(newest=…)`` holds out the end of the requested window, and ``EvaluateOperator`` compares on it.
+    Where nothing like that is possible, evaluate on examples of a later window of their own.
 
     Example::
 
@@ -50,7 +55,7 @@ def retraining_loop(
         schedule: When to compare: a schedule of Airflow.
         skew: Other arguments of :class:`~airflow_hops.operators.SkewOperator`.
         performance: Other arguments of :class:`~airflow_hops.operators.PerformanceOperator`, whose task ``performance``
-            measures what the condition ``Performance`` asks for; None for no such task.
+            measures what the condition ``Performance`` asks for, over its window; None for no such task.
         on_drift: As of :class:`~airflow_hops.operators.RequestRetrainingOperator`.
         on_request: Likewise.
         on_stop: Likewise.
@@ -67,7 +72,10 @@ def retraining_loop(
         found = SkewOperator(task_id="skew", model_name=model_name, **(skew or {}))
         measured = None
         if performance is not None:
-            measured = PerformanceOperator(task_id="performance", model_name=model_name, **performance).output
+            conditions = [each for each in policy.when.leaves() if isinstance(each, Performance)]
+            windows = [each.window for each in conditions if each.window is not None]
+            given = {**({"window": windows[0]} if windows else {}), **performance}
+            measured = PerformanceOperator(task_id="performance", model_name=model_name, **given).output
         RequestRetrainingOperator(
             task_id="request_retraining",
             skew=found.output,

@@ -42,6 +42,12 @@ class ServingOperator(HopsOperator):
         self.reason = reason
         self.model_server_conn_id = model_server_conn_id
 
+    def execute(self, context: Context) -> Any:
+        """Runs the step, and keeps the cards of the versions that were decided on."""
+        value = super().execute(context)
+        self._keep_cards(context, self.model_name)
+        return value
+
     def step_params(self, context: Context) -> dict[str, Any]:
         """Keyword arguments of the entry function."""
         ti = context["ti"]

@@ -7,15 +7,16 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.artifacts import Artifact, BadInput
 from airflow_hops.contract.protocol import StepResult
-from airflow_hops.contract.skew import SkewOptions
+from airflow_hops.contract.skew import SkewOptions, SkewProperties
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.operators.base import HopsOperator, skipped
+from airflow_hops.operators.base import HopsOperator, producer_of, skipped
 from airflow_hops.operators.deploy import model_asset
 from airflow_hops.operators.links import LineageLink, SkewLink
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.model_records import find_record, recorded_models
+from airflow_hops.store.monitoring import note_report
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -150,9 +151,15 @@ class SkewOperator(HopsOperator):
             AirflowSkipException: no version serves yet.
             BadInput: the model was never deployed, and no DAG deploys it.
         """
-        if self.model_name is not None:
-            skip_until_served(hook.store, self.model_name, context)
-        return super().run_step(hook, context)
+        if self.model_name is None:
+            return super().run_step(hook, context)
+        skip_until_served(hook.store, self.model_name, context)
+        result = super().run_step(hook, context)
+        report = Artifact.from_dict(result.value)
+        of = SkewProperties.of(report)
+        versions = [of.reference.version] if of.reference.version else []
+        note_report(hook.store, self.model_name, report, versions, of.window_end, producer_of(context))
+        return result
 
 
 def skip_until_served(store: ArtifactStore, model_name: str, context: Context) -> None:

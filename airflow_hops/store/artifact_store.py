@@ -74,6 +74,11 @@ class ArtifactStore:
         task = producer.task_id if producer.map_index < 0 else f"{producer.task_id}@{producer.map_index}"
         return self.uri(producer.dag_id, producer.run_id, task, kind)
 
+    def dag_of(self, uri: str) -> str:
+        """The DAG whose artifacts lie at an address, by the address alone; empty if it is not in this store."""
+        inside = uri.removeprefix(f"{self.root}/")
+        return "" if inside == uri else inside.partition("/")[0]
+
     def uri(self, *segments: str) -> str:
         """Joins path segments to the root, each made safe for any file system.
 
@@ -272,15 +277,24 @@ class ArtifactStore:
         self._check_inside(uri)
         self.files.remove(uri)
 
+    def remove_folder(self, uri: str) -> None:
+        """Removes an artifact, or another folder with all that is in it, if it is there."""
+        self._check_inside(uri)
+        self.files.remove_folder(uri)
+
     def names(self, uri: str) -> list[str]:
         """Names of what lies in a folder, sorted; none if there is no folder."""
         self._check_inside(uri)
         return self.files.names(uri)
 
-    def lock(self, uri: str) -> contextlib.AbstractContextManager[None]:
-        """Holds a lock on a folder of a local store, against threads and processes; elsewhere there is none to hold."""
+    def lock(self, uri: str, timeout_s: float | None = None) -> contextlib.AbstractContextManager[None]:
+        """Holds a lock on a folder of a local store, against threads and processes; elsewhere there is none to hold.
+
+        Raises:
+            TimeoutError: another has held it for ``timeout_s`` seconds.
+        """
         self._check_inside(uri)
-        return self.files.lock(uri)
+        return self.files.lock(uri, timeout_s)
 
     def read_text(self, uri: str, *, errors: str = "strict") -> str:
         """Reads a small file; ``errors`` is as in ``bytes.decode``.

@@ -55,6 +55,11 @@ class LocalFiles:
         """Removes a file, if it is there."""
         self.path(uri).unlink(missing_ok=True)
 
+    def remove_folder(self, uri: str) -> None:
+        """Removes a folder, if it is there; first the manifest, without which it is no artifact."""
+        self.remove(f"{uri}/{MANIFEST_NAME}")
+        shutil.rmtree(self.path(uri), ignore_errors=True)
+
     def exists(self, uri: str) -> bool:
         """Whether a file is there now."""
         return self.path(uri).is_file()
@@ -70,9 +75,9 @@ class LocalFiles:
         found = (path.parent for path in folder.rglob(name) if not _is_staged(path.parent))
         return sorted("/".join([uri, *path.relative_to(folder).parts]) for path in found)
 
-    def lock(self, uri: str) -> contextlib.AbstractContextManager[None]:
+    def lock(self, uri: str, timeout_s: float | None = None) -> contextlib.AbstractContextManager[None]:
         """Holds a lock on a folder, against threads and processes."""
-        return locked(self.path(uri) / ".lock")
+        return locked(self.path(uri) / ".lock", timeout_s)
 
     def staging(self, uri: str) -> Path:
         """A new folder, beside the address, for what is to be published there."""
@@ -161,6 +166,10 @@ class StoreFiles:
         """Removes a file, if it is there."""
         self.remote().remove(uri)
 
+    def remove_folder(self, uri: str) -> None:
+        """Removes a folder, if it is there; first the manifest."""
+        self.remote().clear(uri, first=(MANIFEST_NAME,))
+
     def exists(self, uri: str) -> bool:
         """Whether a file is there now."""
         return self.remote().exists(uri)
@@ -182,7 +191,7 @@ class StoreFiles:
         found = (PurePosixPath(path) for path in self.sizes(uri))
         return sorted("/".join([uri, *path.parent.parts]) for path in found if path.name == name)
 
-    def lock(self, uri: str) -> contextlib.AbstractContextManager[None]:
+    def lock(self, uri: str, timeout_s: float | None = None) -> contextlib.AbstractContextManager[None]:
         """Nothing: there is no lock to hold."""
         return contextlib.nullcontext()
 

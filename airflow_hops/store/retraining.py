@@ -58,7 +58,7 @@ class DecisionLog:
         """The newest decision, and if this run has made it, those back to that of another run; the newest first."""
         found: list[RecordedDecision] = []
         for name in reversed(names):
-            found.append(self._read(name))
+            found.append(self.read(name))
             if found[-1].by != self._by:
                 break
         return found
@@ -79,7 +79,12 @@ class DecisionLog:
         self._store.create_text(uri, json.dumps(value, indent=1) + "\n")
         return RecordedDecision(uri, decision, self._by)
 
-    def _read(self, name: str) -> RecordedDecision:
+    def read(self, name: str) -> RecordedDecision:
+        """The decision in a file.
+
+        Raises:
+            BadInput: it is not a decision.
+        """
         uri = f"{self.folder}/{name}"
         try:
             value = dict(self._store.read_json(uri))
@@ -133,6 +138,13 @@ def take_up(store: ArtifactStore, cause: str, producer: Producer) -> Mapping[str
         return by
     except FileExistsError:
         return dict(store.read_json(uri))
+
+
+def cost_of(store: ArtifactStore, cause: str) -> tuple[float, float]:
+    """What the artifacts of the runs that took up a request have cost so far: CPU seconds, and seconds times GPUs."""
+    folders = [store.uri(by["dag_id"], by["run_id"]) for by in taken_up_by(store, cause)]
+    costs = [store.manifest(uri).cost for folder in folders for uri in store.artifacts(folder)]
+    return sum(each.get("core_s", 0.0) for each in costs), sum(each.get("gpu_s", 0.0) for each in costs)
 
 
 def taken_up_by(store: ArtifactStore, cause: str) -> list[Mapping[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
@@ -21,6 +21,7 @@ class ArtifactWriter:
         uri: Where the artifact will be.
         kind: What it will be.
         path: The staging directory.
+        cost: What the manifest says of the cost, asked for at the commit.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class ArtifactWriter:
         self._files = files
         self._producer, self._inputs, self._parts = producer, inputs, cache_key_parts
         self.path = files.staging(uri)
+        self.cost: Callable[[], Mapping[str, float]] = dict
 
     def __enter__(self) -> ArtifactWriter:
         return self
@@ -78,6 +80,7 @@ class ArtifactWriter:
             metrics=metrics or {},
             properties=properties or {},
             cache_key_parts=self._parts,
+            cost=self.cost(),
         )
         (self.path / MANIFEST_NAME).write_text(manifest.to_json())
         self._files.publish(self.path, self.uri, [entry.path for entry in manifest.files])

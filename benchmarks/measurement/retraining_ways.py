@@ -57,8 +57,8 @@ def join(folder: str) -> Work:
 
     from airflow_hops.contract.performance import PerformanceOptions
     from airflow_hops.runtime.captured.requests import CapturedRequests
-    from airflow_hops.runtime.performance.join import NO_LABEL, join_labels
-    from airflow_hops.runtime.performance.labels import as_time, one_for_each
+    from airflow_hops.runtime.performance.join import join_labels
+    from airflow_hops.runtime.performance.labels import NO_LABEL, as_time, one_for_each
 
     options = PerformanceOptions(MODEL)
 

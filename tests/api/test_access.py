@@ -44,6 +44,7 @@ NAMES = {
     "run": "0" * 32,
     "view_id": "0" * 32,
     "study": "a study",
+    "backtest": "20131101T101112Z-1a2b",
 }
 """Values of parameters, beside ``run_id``."""
 PUBLIC = {"/static/{name}"}

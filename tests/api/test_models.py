@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import time
 import uuid
 from collections import Counter
@@ -12,7 +11,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,9 +117,20 @@ def test_a_version_has_a_note_and_a_card_with_all_that_is_known_of_it(api: Api, 
     titles = re.findall(r"<h2>(.*)</h2>", card.text)
     assert titles[:2] == ["Model details", "Intended use"]
     assert titles[-2:] == ["What was decided", "Caveats"]
-    checks = "None of the newest 20 checks of each skew task (pages_monitoring/skew) compared requests"
-    assert checks in card.text
+    assert "No comparison of its requests with its training data is known" in card.text
     assert api.get(f"{PATH}/versions/9/card").status_code == 404
+
+    text = api.get(f"{PATH}/versions/2/card?format=md", "viewer")
+    assert (text.headers["content-type"], text.headers["content-disposition"][-3:]) == (
+        "text/markdown; charset=utf-8",
+        ".md",
+    )
+    assert "For &lt;b&gt;demonstration&lt;/b&gt; only." in text.text
+    # What the page decided and noted before has kept a card, which tells of what those three DAGs made.
+    kept = f"{PATH}/versions/2/card?format=md&kept=true"
+    assert "For &lt;b&gt;demonstration&lt;/b&gt; only." in api.get(kept).text
+    assert api.get(kept, "only:pages_training,tests").status_code == 403
+    assert "kept in" in text.text
 
 
 def test_a_note_on_a_decision_is_a_tag_of_its_version_and_says_who_wrote_it(api: Api, canary: Pipeline) -> None:
@@ -157,54 +166,8 @@ def test_a_card_shows_of_what_another_dag_trained_only_what_the_reader_may_see(a
     assert "DAG tests, run" in deployer
     assert "The reader has no permission to see the DAG that trained it" in deployer
     assert "The reader has no permission to see the DAG that trained it" not in both
-    for told in ("<h2>Factors</h2>", "<h2>Training data</h2>", "distance", "/statistics-of-second"):
+    for told in ("<h2>Factors</h2>", "<h2>Training data</h2>", "distance"):
         assert (told in deployer, told in both) == (False, True), told
-
-
-def test_the_lineage_on_a_card_leaves_out_what_others_made_and_says_so(tmp_path: Path) -> None:
-    from airflow_hops.api.reports.model_card import _lineage
-    from airflow_hops.contract.artifacts import Producer
-    from airflow_hops.store import ArtifactStore
-
-    store = ArtifactStore(str(tmp_path))
-
-    def made(dag_id: str, kind: str, inputs: Any = None) -> Any:
-        producer = Producer(dag_id, "run", kind)
-        with store.create(store.address(producer, kind), kind, producer, inputs=inputs) as writer:
-            (writer.path / "file.txt").write_text(dag_id)
-            return writer.commit()
-
-    sources = {dag_id: made(dag_id, "examples") for dag_id in ("training", "others", "shared", "gone")}
-    shutil.rmtree(tmp_path / "gone")
-    model = store.manifest(made("training", "model", {"examples": tuple(sources.values())}).uri)
-    served: Any = SimpleNamespace(hook=SimpleNamespace(store=store))
-    notes: list[str] = []
-    allowed: Any = {"training", "shared"}
-    assert [uri for _, _, uri, _ in _lineage(served, model, allowed, notes)] == [
-        sources["training"].uri,
-        sources["shared"].uri,
-    ]
-    assert notes == ["The lineage leaves out 2 inputs: of DAGs that the reader may not see, or gone."]
-
-
-def test_a_card_tells_the_checks_of_every_task_that_compares(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_hops.api.reports import model_card
-
-    sources = [SimpleNamespace(dag_id="m", task_id=task, model=MODEL) for task in ("newest", "older")]
-    check = SimpleNamespace(
-        model=MODEL, version=2, at=1, verdict="drift", rows_current=7, drifted=["distance"], causes={}
-    )
-
-    def timeline(user: Any, readable: Any, dag_id: str, source: str | None = None, limit: int = 50) -> Any:
-        return SimpleNamespace(sources=sources, checks=[check] if source == "m/older" else [])
-
-    monkeypatch.setattr(model_card, "get_skew_timeline", timeline)
-    served, notes = SimpleNamespace(name=MODEL, dag_id="pages_training"), list[str]()
-    arguments: Any = (None, served, frozenset())
-    (table,) = model_card._skew(*arguments, 2, notes).blocks
-    assert (len(table.rows), notes) == (1, [])  # type: ignore[union-attr]
-    model_card._skew(*arguments, 1, notes)
-    assert notes[0].startswith("None of the newest 20 checks of each skew task (m/newest, m/older) compared")
 
 
 @pytest.mark.parametrize(

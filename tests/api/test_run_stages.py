@@ -102,7 +102,7 @@ def test_a_run_whose_model_was_refused_says_so_and_why(api: Api, run_dag: Any) -
 
 def test_a_models_newest_measurement_is_told_to_who_may_read_its_maker(api: Api, run_dag: Any) -> None:
     path = "/api/dags/pages_refused/models/pages_candidate/performance"
-    assert api.get(path).json() == {"performance": None}
+    assert api.get(path).json() == {"performance": None, "labels": []}
     run = run_dag("pages_performance", {})
     waits = _stages(api, "pages_performance", run.run_id)["stages"][1]
     assert (waits["state"], waits["skipped"]) == ("skipped", "no version of model 'pages_candidate' serves yet")
@@ -114,7 +114,7 @@ def test_a_models_newest_measurement_is_told_to_who_may_read_its_maker(api: Api,
     assert (version["start"], version["rows"], version["labelled"]) == ("2026-01-01T00:00:00Z", 200, 150)
     assert [(each["labelled"], each["figures"]) for each in found["periods"]] == [(20, {})]
     assert found["ages"] == [{"from_s": 0, "to_s": None, "rows": 200, "labelled": 150}]
-    assert api.get(path, "only:pages_refused").json() == {"performance": None}
+    assert api.get(path, "only:pages_refused").json() == {"performance": None, "labels": []}
 
 
 @pytest.mark.parametrize(

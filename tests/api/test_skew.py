@@ -74,6 +74,7 @@ def test_the_timeline_has_every_comparison_and_what_was_decided(api: Api, runs: 
     assert (drifted["rows_current"], drifted["rows_reference"], drifted["drifted"]) == (1200, 800, ["size"])
     assert (drifted["window_start"], drifted["window_end"]) == ("2026-01-12T00:00:00Z", "2026-01-19T00:00:00Z")
     assert timeline["source"]["model"] is None
+    assert [each["told"] for each in decisions] == [[], ["request"], [], [], []]
     assert timeline["sources"][0]["checks"] == 5
 
 
@@ -151,6 +152,26 @@ def test_one_comparison_has_figures_and_a_feature_of_it_both_histograms(api: Api
 def test_what_cannot_be_answered_is_named(api: Api, report_path: Any, path: str, status: int, says: str) -> None:
     answer = api.get(path.format(report=report_path(1), examples=api.artifact_path()))
     assert (answer.status_code, says in answer.text) == (status, True), answer.text
+
+
+def test_a_comparison_that_failed_is_on_the_timeline_with_its_message(
+    api: Api, runs: list[Any], run_dag: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert api.get(f"/api/dags/{DAG}/skew").json()["failures"] == []
+    run = run_dag(DAG, {"reference": {"uri": "file:///gone"}, "window": {**WINDOWS[0], "window": [None, None]}})
+    found = api.get(f"/api/dags/{DAG}/skew").json()
+    (failure,) = found["failures"]
+    assert failure["task"] == {"dag_id": DAG, "run_id": run.run_id, "task_id": "drift", "map_index": -1}
+    assert "input 'reference': expected an artifact" in failure["message"]
+    assert len(found["checks"]) == len(runs)
+    run = run_dag(DAG, {})  # The window is not there: the comparison does not get its turn.
+    monkeypatch.setattr("airflow_hops.api.skew.failures._MOST", 1)
+    found = api.get(f"/api/dags/{DAG}/skew").json()
+    (failure,) = found["failures"]
+    assert (failure["task"]["run_id"], failure["task"]["task_id"]) == (run.run_id, "drift")
+    assert (failure["message"], found["total_failures"]) == ("it did not run, since a task before it failed", 2)
+    found = api.get(f"/api/dags/{DAG}/skew", "taskless").json()
+    assert (len(found["checks"]), found["failures"], found["total_failures"]) == (len(runs), [], None)
 
 
 def test_a_pipeline_without_a_comparison_says_what_would_make_one(api: Api) -> None:

@@ -44,4 +44,4 @@ with DAG("pages_skew", schedule=None, render_template_as_native_obj=True):
     drift = SkewOperator(
         task_id="drift", reference="{{ dag_run.conf['reference'] }}", current=statistics.output, min_rows=500
     )
-    RequestRetrainingOperator(task_id="request", skew=drift.output, asset=Asset("pages.skewed"))
+    RequestRetrainingOperator(task_id="request", skew=drift.output, asset=Asset("pages.skewed"), on_request=id)

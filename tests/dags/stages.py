@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, Asset
+from airflow.sdk import DAG, Asset, TriggerRule, task
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_hops.operators.deploy import DeployModelOperator
 from airflow_hops.operators.retraining import RequestRetrainingOperator
@@ -62,4 +63,21 @@ with DAG("retraining", schedule=None, render_template_as_native_obj=True):
     RequestRetrainingOperator(
         task_id="request", skew="{{ dag_run.conf['skew'] }}", asset=RETRAINING, cooldown=timedelta(hours=1),
         on_drift=[partial(told, "drift"), int], on_request=partial(told, "request"), on_stop=[partial(told, "stop")],
+    )  # fmt: skip
+
+
+@task
+def compared() -> dict[str, Any]:
+    raise AirflowFailException("the server captures nothing")
+
+
+@task
+def measured() -> dict[str, Any]:
+    return {}
+
+
+with DAG("retraining_blind", schedule=None):
+    RequestRetrainingOperator(
+        task_id="request", skew=compared(), performance=measured(), asset=RETRAINING,
+        trigger_rule=TriggerRule.ALL_DONE_MIN_ONE_SUCCESS,
     )  # fmt: skip

@@ -6,6 +6,7 @@ TensorFlow, TFDV and Horovod are imported once for all of them.
 from __future__ import annotations
 
 import functools
+import gc
 import multiprocessing
 import os
 import re
@@ -35,11 +36,20 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 def pytest_configure(config: pytest.Config) -> None:
     """Passes over what Google's clients say of every Python at every import."""
     config.addinivalue_line("filterwarnings", "ignore::FutureWarning:google")
+    if "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", None):
+        gc.disable()  # until all is imported, which makes no garbage
 
 
 _ANSWER_S = 300.0
 
-MARKERS = {"s3_endpoint": "server", "spark": "spark", "start_ssh_server": "server", "trainings": "server"}
+MARKERS = {
+    "s3_endpoint": "server",
+    "spark": "spark",
+    "start_ssh_server": "server",
+    "three_ranks": "server",
+    "trainings": "server",
+    "two_ranks": "server",
+}
 """By fixture, what its tests start."""
 
 SHARED = ("spark", "format_models")
@@ -88,6 +98,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Forks the fork server, when all test modules are imported and nothing has run."""
+    gc.freeze()  # what is imported stays: no collection, in a fork either, need look at it again
+    gc.enable()
     if any(FORKING & {*getattr(item, "fixturenames", ())} for item in session.items):
         fork_forkserver()
 

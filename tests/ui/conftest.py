@@ -240,7 +240,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def open_page(
     request: pytest.FixtureRequest,
     tmp_path: Path,
-    site: Site,
     browser: Browser,
     windows: dict[tuple[str, ...], Windows],
 ) -> Iterator[OpenPage]:
@@ -256,7 +255,7 @@ def open_page(
     def open_page(
         path: str = "",
         *,
-        site: Site = site,
+        site: Site | None = None,
         theme: str = "light",
         user: str = "admin",
         zone: str = "UTC",
@@ -265,6 +264,7 @@ def open_page(
         height: int = 1000,
         own: bool | str = False,
     ) -> Page:
+        site = site or request.getfixturevalue("site")
         key = (site.url, user, zone)
         if key not in windows:
             context = browser.new_context(timezone_id=zone)

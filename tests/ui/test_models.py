@@ -158,7 +158,12 @@ def test_a_rollout_is_told_step_by_step_and_the_log_is_filtered(site: Site, open
         row = compared.get_by_role("row").filter(has=page.get_by_text(finding["text"], exact=True))
         expect(row).to_contain_text(finding["verdict"].replace("_", " "))
     page.get_by_role("tab", name="Performance").click()
-    expect(page.get_by_role("heading", name="Live performance is not measured yet")).to_be_visible()
+    measured = site.get(f"{API}/performance")["performance"]
+    expect(page.get_by_role("link", name="flights_monitoring.performance")).to_be_visible()
+    (first,) = measured["versions"]
+    row = page.get_by_role("row").filter(has=page.get_by_text("v1", exact=True))
+    expect(row).to_contain_text(f"{100 * first['labelled'] / first['rows']:.3g}%")
+    assert 0.5 < first["figures"]["auc"]["low"] < first["figures"]["auc"]["value"] < 0.9
     page.get_by_role("tab", name="Log").click()
     log = page.get_by_role("log")
     expect(log.get_by_text(re.compile(f"model {MODEL} version 1 loaded in")).first).to_be_visible()

@@ -35,6 +35,7 @@ OF_A_PIPELINE = (
     "models?",
     "models/flights?",
     "models/flights?tab=evaluation",
+    "models/flights?tab=backtests",
     "models/flights?tab=decisions",
     "skew?feature=origin",
     "lineage?",

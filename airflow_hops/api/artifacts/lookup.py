@@ -228,7 +228,7 @@ def open_artifact(store: ArtifactStore, artifact: Artifact) -> tuple[Artifact, M
     if manifest is not None:
         return replace(artifact, uri=kept), manifest
     if there is not None:
-        raise HTTPException(410, f"{artifact.uri} was replacedby a later try or run of its task")
+        raise HTTPException(410, f"{artifact.uri} was replaced by a later try or run of its task")
     if isinstance(store.files, LocalFiles) and not store.files.path(store.root).is_dir():
         raise HTTPException(502, f"the artifact store {store.root} is not on the machine of the API server")
     raise HTTPException(410, f"{artifact.uri} was deleted from the store")

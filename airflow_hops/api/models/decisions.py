@@ -16,6 +16,7 @@ from pydantic import Field, StringConstraints
 
 from airflow_hops.api.access import TRIGGERS_RUNS, name_of
 from airflow_hops.api.models.lookup import Served, ServedModelOf
+from airflow_hops.api.reports.model_card import keep_cards_of
 from airflow_hops.api.types import Model
 from airflow_hops.contract.artifacts import HopsError, Producer
 from airflow_hops.contract.protocol import Line, StepSpec
@@ -69,6 +70,8 @@ class Outcome(Model):
     """Versions that the server is to hold."""
     changed: bool
     """False where it had been decided before."""
+    cards_problem: str | None = None
+    """Why a model card of it could not be kept."""
 
 
 @router.post("/promote")
@@ -125,7 +128,7 @@ def _decide(
         raise HTTPException(502 if error.retryable else 422, said) from error
     except HopsError as error:
         raise HTTPException(502, str(error)) from error
-    return Outcome.model_validate(result.value)
+    return Outcome.model_validate({**result.value, "cards_problem": keep_cards_of(served)})
 
 
 def _log_line(line: Line) -> None:

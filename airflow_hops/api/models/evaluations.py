@@ -106,16 +106,6 @@ def evaluation_answer(request: Request, artifact: FoundArtifact, address: Artifa
     )
 
 
-def find_evaluation(user: GetUserDep, served: ServedModelOf, version: int) -> Evaluation:
-    """The evaluation of a version.
-
-    Raises:
-        HTTPException: 404, there is none, or not for the user; 410, it was deleted; 502, the store cannot be read.
-    """
-    artifact, found = _found(user, served, version)
-    return _answer(artifact, returned_address(found))
-
-
 def registry_tags(served: ServedModelOf, version: int) -> Mapping[str, str]:
     """MLflow's tags of a version; none where it does not know it."""
     found = ask(served.hook, "registry/versions", {"model_name": served.name, "max_results": 1000})["versions"]

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from airflow.utils.session import create_session
 from fastapi import Depends, HTTPException
 from fastapi.params import Path as PathParameter
 
 from airflow_hops.api.artifacts.lookup import hook_of, pipeline_of
+from airflow_hops.api.inspection.client import ask
 from airflow_hops.hooks.runtime import RuntimeHook
 
 ModelName = Annotated[
     str, PathParameter(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=250, description="The model's name")
 ]
+
+_VERSIONS = 500
+"""Versions of MLflow's that a page lists; older ones are left out."""
 
 
 @dataclass(frozen=True)
@@ -60,3 +65,12 @@ def find_model(dag_id: str, model: ModelName) -> ServedModelOf:
 
 Served = Annotated[ServedModelOf, Depends(find_model)]
 """The model of a route below ``/dags/{dag_id}/models/{model}``."""
+
+
+def registered_versions(served: ServedModelOf) -> tuple[dict[int, Mapping[str, Any]], str | None]:
+    """MLflow's versions by number; and why they are not known, where they are not. Of very many, the newest."""
+    try:
+        found = ask(served.hook, "registry/versions", {"model_name": served.name, "max_results": _VERSIONS})
+    except HTTPException as error:
+        return {}, str(error.detail)
+    return {each["version"]: each for each in found["versions"]}, None

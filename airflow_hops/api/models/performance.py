@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.utils.session import create_session
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from airflow_hops.api.access import READS_ARTIFACTS, MayRead, ReadableDags
 from airflow_hops.api.artifacts.from_tasks import last_returned
@@ -88,13 +89,20 @@ class LivePerformance(Model):
 
 
 class PerformanceAnswer(Model):
-    """The newest measurement; null if there is none."""
+    """The newest measurement of a label; null if there is none."""
 
     performance: LivePerformance | None
+    labels: list[str]
+    """The labels that are measured, by name."""
 
 
 @router.get("/performance", dependencies=[READS_ARTIFACTS])
-def get_model_performance(user: GetUserDep, served: Served, readable: ReadableDags) -> PerformanceAnswer:
+def get_model_performance(
+    user: GetUserDep,
+    served: Served,
+    readable: ReadableDags,
+    label: Annotated[str | None, Query(max_length=512, description="The label; the first by name")] = None,
+) -> PerformanceAnswer:
     """The newest measurement of a model's served versions, by any DAG that the user may read."""
     may_read = MayRead(user, DagAccessEntity.XCOM)
     with create_session() as session:
@@ -102,12 +110,16 @@ def get_model_performance(user: GetUserDep, served: Served, readable: ReadableDa
         watching = together(pipelines, [(served.hops_conn_id, served.name)])
         dag_ids = [each.dag_id for each in watching if each.dag_id in may_read]
         found = last_returned(session, dag_ids, "performance")
-    newest = next((each for each in found if PerformanceProperties.of(each.artifact).model_name == served.name), None)
+    of_model = [(PerformanceProperties.of(each.artifact), each) for each in found]
+    by_label = [(of.label, each) for of, each in of_model if of.model_name == served.name]
+    labels = sorted({name for name, _ in by_label})
+    newest = next((each for name, each in by_label if name == (label or labels[0])), None)
     if newest is None:
-        return PerformanceAnswer(performance=None)
+        return PerformanceAnswer(performance=None, labels=labels)
     artifact = FoundArtifact(served.hook, *open_artifact(served.hook.store, newest.artifact))
     report = PerformanceReport.from_dict(artifact.read_json(REPORT_FILE))
     return PerformanceAnswer(
+        labels=labels,
         performance=LivePerformance(
             artifact=returned_address(newest),
             as_of=report.as_of,  # type: ignore[arg-type]  # read from ISO 8601
@@ -121,7 +133,7 @@ def get_model_performance(user: GetUserDep, served: Served, readable: ReadableDa
             delay_s_p50=report.delay_s[0] if report.delay_s else None,
             delay_s_p95=report.delay_s[1] if report.delay_s else None,
             notes=list(report.notes),
-        )
+        ),
     )
 
 

@@ -14,18 +14,16 @@ from sqlalchemy.orm import Session
 
 from airflow_hops.api.access import READS_ARTIFACTS, may_change, may_read
 from airflow_hops.api.artifacts.lookup import hook_of, pipeline_of
-from airflow_hops.api.inspection.client import ask
 from airflow_hops.api.models.history import Decision, Rollout, decisions_of, rollout_of
-from airflow_hops.api.models.lookup import Served, ServedModelOf
+from airflow_hops.api.models.lookup import Served, registered_versions
 from airflow_hops.api.models.records import HeadlineMetric, VersionShare, headline_of, read_model_record, shares_of
 from airflow_hops.api.models.refused import RefusedCandidate, refused_candidates
-from airflow_hops.api.runs.notes import DECISION_NOTE, is_own_tag
+from airflow_hops.api.runs.notes import is_own_tag
 from airflow_hops.api.types import Model, Number, Page, RunAddress, Time
 from airflow_hops.contract.model_record import ModelRecord
+from airflow_hops.reports.model_sources import DECISION_NOTE
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models", tags=["models"])
-_VERSIONS = 500
-"""Versions of MLflow's that a page lists; older ones are left out."""
 _VERDICTS = 50
 """Verdicts of each evaluating task among which refused candidates are looked for."""
 
@@ -140,7 +138,7 @@ def get_model(user: GetUserDep, served: Served) -> ModelDetail:
 def list_model_versions(user: GetUserDep, served: Served) -> ModelVersions:
     """A model's versions, from MLflow and from its record."""
     record = read_model_record(served.hook.store, served.name)
-    registered, problem = _registered(served)
+    registered, problem = registered_versions(served)
     readable = readable_makers(user, record, registered.values())
     versions = _versions(record, registered, decisions_of(record, readable), readable)
     return ModelVersions(total_entries=len(versions), versions=versions, registry_problem=problem)
@@ -197,15 +195,6 @@ def _summary(
         versions=len({event.version for event in record.history}),
         problem=problem,
     )
-
-
-def _registered(served: ServedModelOf) -> tuple[dict[int, Mapping[str, Any]], str | None]:
-    """MLflow's versions by number; and why they are not known, where they are not."""
-    try:
-        found = ask(served.hook, "registry/versions", {"model_name": served.name, "max_results": _VERSIONS})
-    except HTTPException as error:
-        return {}, str(error.detail)
-    return {each["version"]: each for each in found["versions"]}, None
 
 
 def _versions(

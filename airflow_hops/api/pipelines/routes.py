@@ -21,7 +21,7 @@ from airflow_hops.api.access import ReadableDags, may_read_results
 from airflow_hops.api.artifacts.from_tasks import last_returned
 from airflow_hops.api.models.records import ServedModel, served_models
 from airflow_hops.api.pipelines.definitions import PipelineDag, definitions, together
-from airflow_hops.api.pipelines.state import Retraining, SkewState, retrainings, skew_state
+from airflow_hops.api.pipelines.state import LastRetraining, SkewState, retrainings, skew_state
 from airflow_hops.api.runs.states import LastRun, last_runs
 from airflow_hops.api.types import Limit, Model, Offset, Page
 
@@ -49,7 +49,7 @@ class PipelineSummary(Model):
     last_run: LastRun | None
     model: ServedModel | None
     skew: SkewState | None
-    retraining: Retraining | None
+    retraining: LastRetraining | None
 
 
 class PipelinePage(Page):

@@ -46,7 +46,7 @@ class SkewPoint(Model):
     """Of requests, which were compared."""
 
 
-class Retraining(Model):
+class LastRetraining(Model):
     """The last training, and its reason."""
 
     run_id: str
@@ -98,7 +98,7 @@ def skew_points(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> l
     return points[::-1]
 
 
-def retrainings(session: Session, dag_ids: Collection[str], readable: Container[str]) -> dict[str, Retraining]:
+def retrainings(session: Session, dag_ids: Collection[str], readable: Container[str]) -> dict[str, LastRetraining]:
     """The last training of each DAG that was not taken from the cache.
 
     Args:
@@ -113,7 +113,7 @@ def retrainings(session: Session, dag_ids: Collection[str], readable: Container[
     made = tuple_(DagRun.dag_id, DagRun.run_id).in_([(model.dag_id, model.run_id) for model in newest.values()])
     runs = session.scalars(select(DagRun).where(made).options(selectinload(DagRun.consumed_asset_events)))
     return {
-        run.dag_id: Retraining(
+        run.dag_id: LastRetraining(
             run_id=run.run_id,
             at=newest[run.dag_id].at,
             run_type=str(run.run_type),

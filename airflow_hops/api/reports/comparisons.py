@@ -9,16 +9,17 @@ from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Query
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, Response
 
 from airflow_hops.api.access import READS_ARTIFACTS, READS_RUNS
 from airflow_hops.api.artifacts.lookup import TaskArtifact
 from airflow_hops.api.inspection.client import ask
-from airflow_hops.api.reports.page import Chart, Image, Section, Table, draw_lines, send_report
+from airflow_hops.api.reports.answers import send_report
 from airflow_hops.api.runs.notes import is_own_tag
 from airflow_hops.api.runs.trainings import MetricCurve, TrainingRunDetail, get_training_run, tracking_hook
 from airflow_hops.api.skew.report import SkewComparison, describe_comparison, expect_skew
 from airflow_hops.api.skew.reports import digest
+from airflow_hops.reports.page import Chart, Image, Report, Section, Table, draw_lines
 
 router = APIRouter(prefix="/api/dags/{dag_id}", tags=["reports"])
 _MOST_CHARTS = 24
@@ -26,16 +27,16 @@ RUN_IDS = Annotated[list[Annotated[str, Query(pattern=r"^[0-9a-f]{32}$")]], Quer
 
 
 @router.get("/reports/runs", response_class=HTMLResponse, dependencies=[READS_RUNS, READS_ARTIFACTS])
-def report_training_runs(user: GetUserDep, dag_id: str, run: RUN_IDS) -> HTMLResponse:
+def report_training_runs(user: GetUserDep, dag_id: str, run: RUN_IDS) -> Response:
     """A comparison of training runs: parameters, metrics, curves, data; one HTML file to keep or send."""
     details = [get_training_run(user, dag_id, run_id) for run_id in dict.fromkeys(run)]
     names = _names(details)
     title = names[0] if len(names) == 1 else f"{dag_id} {len(names)} runs"
-    return send_report(title, "Training runs", _run_sections(dag_id, details, names))
+    return send_report(title, Report(title, "Training runs", _run_sections(dag_id, details, names)).html())
 
 
 @router.get("/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/skew/report.html", response_class=HTMLResponse)
-def report_skew(found: TaskArtifact, dag_id: str, run_id: str) -> HTMLResponse:
+def report_skew(found: TaskArtifact, dag_id: str, run_id: str) -> Response:
     """A skew check: verdict, drifted features and causes, all features; one HTML file to keep or send."""
     expect_skew(found)
     skew = describe_comparison(digest(found.store, found.artifact))
@@ -45,7 +46,8 @@ def report_skew(found: TaskArtifact, dag_id: str, run_id: str) -> HTMLResponse:
         caption = "Features that drifted: training data grey, requests orange"
         image = Image(f"data:image/svg+xml;base64,{picture}", caption)
         sections.insert(1, Section("Histograms", [image]))
-    return send_report(f"{dag_id} skew {run_id}", "Skew check", sections)
+    title = f"{dag_id} skew {run_id}"
+    return send_report(title, Report(title, "Skew check", sections).html())
 
 
 def _names(runs: Sequence[TrainingRunDetail]) -> list[str]:

@@ -24,13 +24,14 @@ from airflow_hops.api.access import TRIGGERS_RUNS, name_of
 from airflow_hops.api.inspection.client import ask
 from airflow_hops.api.models.lookup import Served
 from airflow_hops.api.models.records import read_model_record
+from airflow_hops.api.reports.model_card import keep_cards_of
 from airflow_hops.api.runs.trainings import RunId, tracking_hook
 from airflow_hops.api.types import Model
+from airflow_hops.reports.model_sources import DECISION_NOTE
 
 router = APIRouter(prefix="/api/dags/{dag_id}", tags=["notes"], dependencies=[TRIGGERS_RUNS])
 log = logging.getLogger(__name__)
 _RESERVED = ("mlflow.", "hops.")
-DECISION_NOTE = "hops.decision_note"
 
 TagName = Annotated[str, StringConstraints(pattern=r"^\w[\w ./:-]*$", max_length=250)]
 """What MLflow takes as a name on any of its stores."""
@@ -81,6 +82,7 @@ def annotate_model_version(
     _check(body)
     about = {"model_name": served.name, "version": version}
     ask(served.hook, "notes/annotate_version", {**about, **body.model_dump()})
+    keep_cards_of(served, version)
     log.info("note and tags %s of %s v%d by %r", sorted(body.tags), served.name, version, name_of(user))
 
 
@@ -106,6 +108,7 @@ def annotate_decision(
     tags = {f"{DECISION_NOTE}.{_in_utc(decided_at)}": _signed(body.note, user)}
     about = {"model_name": served.name, "version": version}
     ask(served.hook, "notes/annotate_version", {**about, "note": None, "tags": tags})
+    keep_cards_of(served, version)
     log.info("note on the decision of %s about %s v%d by %r", decided_at, served.name, version, name_of(user))
 
 

@@ -48,6 +48,8 @@ class RetrainingDecision(Model):
     window_start: str | None
     """Of a request: start of the training data; null for where the pipeline's own begins."""
     window_end: str | None
+    told: list[str]
+    """What people were told of: ``drift``, ``request``, ``stop``."""
     at: Time | None
     task: TaskAddress
     started: list[RunAddress]
@@ -111,6 +113,7 @@ def _decision(asker: _Asker, check: ReturnedArtifact, started: list[RunAddress])
         limits=list(asker.said.get("limits") or ()),
         window_start=asker.said.get("window_start"),
         window_end=asker.said.get("window_end"),
+        told=list(asker.said.get("told") or ()),
         at=asker.ended_at,
         task=asker.task,
         started=started,

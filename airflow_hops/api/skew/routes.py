@@ -12,12 +12,13 @@ from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Query
 from sqlalchemy.orm import Session
 
-from airflow_hops.api.access import READS_ARTIFACTS, READS_RUNS, MayRead, ReadableDags, may_read
+from airflow_hops.api.access import READS_ARTIFACTS, READS_RUNS, MayRead, ReadableDags, may_read, may_read_results
 from airflow_hops.api.artifacts.from_tasks import ReturnedArtifact, returned_by_task
 from airflow_hops.api.artifacts.lookup import hook_of, pipeline_of
 from airflow_hops.api.artifacts.routes import ArtifactAddress
 from airflow_hops.api.models.records import read_model_record
 from airflow_hops.api.pipelines.definitions import PipelineDag, StageTask, definitions, together
+from airflow_hops.api.skew.failures import MonitorFailure, monitor_failures
 from airflow_hops.api.skew.reports import features_of
 from airflow_hops.api.skew.retraining import RetrainingDecision, decisions
 from airflow_hops.api.types import Model, Number, Offset, Page, RunAddress, Time, whole
@@ -106,6 +107,11 @@ class SkewTimeline(Page):
     checks: list[SkewCheck]
     features: list[FeatureTimeline]
     events: list[VersionEvent]
+    failures: list[MonitorFailure]
+    """The newest failures of monitoring tasks of the same DAG since the oldest of these comparisons, or of all time
+    where these are all."""
+    total_failures: int | None = 0
+    """How many there are; null where the user may not see the DAG's task instances, and so not its failures."""
 
 
 class FeaturePoint(Model):
@@ -168,11 +174,14 @@ def get_skew_timeline(
         chosen = _chosen(tasks, source)
         if chosen is None:
             return SkewTimeline(
-                total_entries=0, sources=[t.described() for t in tasks], source=None, checks=[], features=[], events=[]
+                total_entries=0, sources=[], source=None, checks=[], features=[], events=[], failures=[]
             )
         total, found = _returned(session, chosen, limit, offset)
         visible = MayRead(user, DagAccessEntity.XCOM)
         decided = decisions(session, chosen.pipeline, found, visible)
+        since = found[0].at if 0 < len(found) < total else None
+        told = chosen.pipeline.dag_id in may_read_results(user)
+        failures, failed = monitor_failures(session, chosen.pipeline, since) if told else ([], None)
     return SkewTimeline(
         total_entries=total,
         sources=[task.described() for task in tasks],
@@ -180,6 +189,8 @@ def get_skew_timeline(
         checks=[_check(each, decided.get((each.run_id, each.map_index))) for each in found],
         features=_features(found),
         events=_events(chosen, found, visible),
+        failures=failures,
+        total_failures=failed,
     )
 
 

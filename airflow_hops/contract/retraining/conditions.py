@@ -90,6 +90,10 @@ class Condition(Part):
         """
         raise NotImplementedError
 
+    def leaves(self) -> list[Condition]:
+        """The single conditions that it rests on."""
+        return [self]
+
     def _found(self, held: bool, text: str, **numbers: Any) -> Finding:
         return Finding(self.kind, held, text, numbers)
 
@@ -319,6 +323,10 @@ class Composition(Condition):
         if not isinstance(conditions, tuple):
             raise BadInput(f"{cls.__name__}: conditions is {conditions!r}, expected a list of conditions")
         return cls(*conditions)
+
+    def leaves(self) -> list[Condition]:
+        """As :meth:`Condition.leaves`."""
+        return [leaf for each in self.conditions for leaf in each.leaves()]
 
     def _together(self, held: bool, parts: tuple[Finding, ...]) -> Finding:
         told = [part for part in parts if part.held == held]

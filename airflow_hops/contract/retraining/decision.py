@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -37,6 +38,8 @@ class Request(JsonFields):
         by: ``dag_id``, ``run_id``, ``task_id`` and ``map_index`` of who made it.
         refused: Whether a person refused it.
         clock: Whose time ``at`` is.
+        core_s: CPU seconds that it had cost when it was last looked at.
+        gpu_s: Likewise, seconds times GPUs.
     """
 
     at: str
@@ -46,6 +49,12 @@ class Request(JsonFields):
     by: Mapping[str, Any] = field(default_factory=dict)
     refused: bool = False
     clock: Clock = "data"
+    core_s: float = 0.0
+    gpu_s: float = 0.0
+
+    def costing(self, core_s: float, gpu_s: float) -> Request:
+        """The request at this cost, or at that known before, where artifacts have been removed since."""
+        return replace(self, core_s=max(core_s, self.core_s), gpu_s=max(gpu_s, self.gpu_s))
 
     def time(self, situation: Situation) -> datetime:
         """Its time in the situation's clock; one of another clock is as long ago as it was made."""
@@ -69,8 +78,8 @@ class Decision(JsonFields):
         findings: What ``when`` and ``unless`` found.
         limits: Cooldown, budget and retrainings under way, in words.
         window: The data to train on; None where the pipeline's own holds.
-        basis: What it rests on: URI and ``fingerprint`` of the comparison, URI of the reference's
-            ``statistics``, and of the ``performance`` that was measured.
+        basis: What it rests on: URI and ``fingerprint`` of the comparison, URI of the reference's ``statistics``, for
+            captured rows ``model`` and ``version``, and URI of the ``performance`` that was measured.
         memory: What the comparisons with the champion's training data amount to.
         requests: This and earlier requests, oldest first; one that never left is kept until it is made again.
     """
@@ -132,7 +141,9 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
     """
     if situation.empty and previous:
         situation = replace(situation, at=as_utc(previous.at), clock=previous.clock)
-    requests = previous.requests if previous else ()
+    requests = tuple(
+        each.costing(*situation.costs.get(each.cause, (0.0, 0.0))) for each in (previous.requests if previous else ())
+    )
     sent = tuple(each for each in requests if each.cause not in situation.unsent)
     cause = _cause(situation, previous)
     counted = [each for each in sent if each.reference == situation.reference and not each.refused]
@@ -148,6 +159,7 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
         )
     why, reason = _why_not(situation, when, unless, limits)
     budget = [text for name, (_, text) in limits.items() if name == "budget"]
+    of = situation.skew.reference
     decision = Decision(
         at=situation.at.isoformat(),
         clock=situation.clock,
@@ -161,7 +173,8 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
         basis={
             "skew": situation.report[0],
             "fingerprint": situation.report[1],
-            "statistics": situation.skew.reference.statistics,
+            "statistics": of.statistics,
+            **({"model": of.model, "version": str(of.version)} if of.model and of.version else {}),
             **({"performance": situation.measured.uri} if situation.measured else {}),
         },
         memory=kept,
@@ -233,9 +246,8 @@ def _limits(
     if policy.budget is not None:
         near = [each for each in sent if abs(situation.at - each.time(situation)) < policy.budget.per]
         spent = [each for each in near if not each.refused]
-        full = len(spent) >= policy.budget.trainings
-        days = policy.budget.per / timedelta(days=1)
-        limits["budget"] = (full, f"budget {len(spent)} of {policy.budget.trainings} spent in {days:g} days")
+        cost = (math.fsum(each.core_s for each in spent), math.fsum(each.gpu_s for each in spent))
+        limits["budget"] = policy.budget.spent(len(spent), *cost)
     return limits
 
 
@@ -264,6 +276,8 @@ def _why_not(
 def _window(policy: RetrainingPolicy, situation: Situation, memory: Memory) -> Window:
     since = [as_utc(start) for _, start in memory.drifting.values()]
     start = policy.window.start(situation.at, min(since, default=None))
+    if start is not None and start >= situation.at:  # when the comparison began is not known
+        start = None
     return (start.isoformat() if start else None, situation.skew.window_end)
 
 

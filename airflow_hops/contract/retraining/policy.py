@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import ClassVar
 
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.retraining.conditions import (
     AnyOf,
     Condition,
@@ -20,23 +21,59 @@ from airflow_hops.contract.retraining.windows import Expanding, TrainingWindow
 
 @dataclass(frozen=True)
 class Budget(Part):
-    """At most so many requested retrainings in any span of this length, in the data's own time.
+    """At most so many requested retrainings, and what they may cost, in any span of this length of the data's own time.
+
+    There is no request once one of the limits is reached, so that the last training may go beyond a limit of hours.
+    What a request cost is what the artifacts of the runs that took it up cost, by their manifests; while such a run is
+    under way, those that it has made so far. Steps that failed, tasks that are no step of this package, and artifacts
+    of other runs that were taken from the cache, are not counted.
 
     Attributes:
-        trainings: How many.
+        trainings: How many; None for any number.
         per: Length of the span.
+        gpu_hours: Hours times GPUs; None for any.
+        core_hours: CPU hours; None for any.
 
     Raises:
-        BadInput: ``trainings`` is not an integer above 0, or ``per`` is not above 0.
+        BadInput: there is no limit, one is not above 0, ``trainings`` is no integer, or ``per`` is not above 0.
     """
 
-    trainings: int
-    per: timedelta
+    trainings: int | None = None
+    per: timedelta = timedelta(0)
+    gpu_hours: float | None = None
+    core_hours: float | None = None
     kind: ClassVar[str] = "budget"
 
     def __post_init__(self) -> None:
-        self._whole(trainings=self.trainings)
+        if self.trainings is not None:
+            self._whole(trainings=self.trainings)
+        self._number(above=0, gpu_hours=self.gpu_hours, core_hours=self.core_hours)
         self._duration(per=self.per)
+        if (self.trainings, self.gpu_hours, self.core_hours) == (None, None, None):
+            raise BadInput("Budget: trainings, gpu_hours and core_hours are None, expected at least one of them")
+
+    @property
+    def counts_hours(self) -> bool:
+        """Whether a limit is of what trainings cost."""
+        return (self.gpu_hours, self.core_hours) != (None, None)
+
+    def spent(self, trainings: int, core_s: float, gpu_s: float) -> tuple[bool, str]:
+        """Whether it is spent, and how it stands in words.
+
+        Args:
+            trainings: Trainings in the span.
+            core_s: CPU seconds that they cost.
+            gpu_s: Seconds times GPUs that they cost.
+        """
+        limits = (
+            (trainings, self.trainings, " trainings"),
+            (gpu_s / 3600, self.gpu_hours, " GPU hours"),
+            (core_s / 3600, self.core_hours, " core hours"),
+        )
+        set_limits = [(spent, limit, unit) for spent, limit, unit in limits if limit is not None]
+        told = ", ".join(f"{spent:.4g} of {limit:g}{unit}" for spent, limit, unit in set_limits)
+        full = any(spent >= limit for spent, limit, _ in set_limits)
+        return full, f"budget {told} spent in {self.per / timedelta(days=1):g} days"
 
 
 @dataclass(frozen=True)

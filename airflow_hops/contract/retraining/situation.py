@@ -33,6 +33,7 @@ class Situation:
         unwell: What is wrong with the monitor itself, in words.
         measured: The newest ``performance`` artifact; None if there is none.
         unmeasured: Why there is none although there is a task for it, in words; empty otherwise.
+        costs: What earlier requests have cost so far, by cause: CPU seconds, and seconds times GPUs.
         now: The present, by which requests of another clock are counted.
     """
 
@@ -49,6 +50,7 @@ class Situation:
     unwell: tuple[str, ...] = field(default=())
     measured: Artifact | None = None
     unmeasured: str = ""
+    costs: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @classmethod
@@ -62,7 +64,10 @@ class Situation:
         """
         skew = SkewProperties.of(report)
         at, clock = moment_of(skew) or (now, "clock")
-        span = (skew.windows or {}).get("current") or (skew.window_start, skew.window_end)
+        asked = (
+            (skew.captured_from, skew.captured_until) if clock == "requests" else (skew.window_start, skew.window_end)
+        )
+        span = (skew.windows or {}).get("current") or asked
         rows = int(report.metrics.get("rows_current") or 0)
         address = (report.uri, report.fingerprint)
         return cls(at, clock, skew, address, rows, tuple(span), unwell=skew.unwell, **known)  # type: ignore[arg-type]

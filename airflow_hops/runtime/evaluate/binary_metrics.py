@@ -19,6 +19,7 @@ from airflow_hops.runtime.evaluate.metrics import (
     interval,
     paired_difference,
     total_weight,
+    wilson,
 )
 
 HIGHER_IS_BETTER = {"auc": True, "accuracy": True, "log_loss": False, "brier": False}
@@ -38,7 +39,7 @@ class BinaryMetrics(Metrics):
             only one class.
         log_loss: Mean negative log-likelihood, in nats.
         brier: Mean squared error of the probability.
-        accuracy: Share of rows right at a threshold of 0.5.
+        accuracy: Share of rows right at a threshold of 0.5; with Wilson's interval.
         mean_prediction: Mean probability.
         mean_label: Share of positives; where it differs from the mean probability, the model is not calibrated.
     """
@@ -68,11 +69,13 @@ def binary_metrics(
         return BinaryMetrics(rows=0, reason="no rows")
     p = probabilities.astype(np.float64)
     scores = {name: row_scores(name, labels, p) for name in ("log_loss", "brier", "accuracy")}
+    w = even_weights(weights, rows)
     means = {name: abs(float(np.average(of, weights=weights))) for name, of in scores.items()}
     intervals = {
         name: interval(means[name], error_of_mean(of, weights), 0.0, math.inf if name == "log_loss" else 1.0)
         for name, of in scores.items()
     }
+    intervals["accuracy"] = wilson(means["accuracy"], float(w.sum() ** 2 / np.square(w).sum()))
     auc = reason = None
     if 0 < positives < rows:
         auc, influence = area_under_roc(labels == 1, p, weights)

@@ -64,6 +64,13 @@ class ClassNames:
         known = self.models.get(CHAMPION, self.of_candidate) or ()
         return tuple(name for name in self.of_candidate or () if name not in known)
 
+    def numbers(self, labels: Array) -> Array:
+        """Numbers of the candidate's classes, given those of the examples; -1 for what it does not know."""
+        if self.examples is None or self.of_candidate is None:
+            return labels
+        numbers = np.append(_numbers(self.examples, self.of_candidate), -1)
+        return numbers[np.where((labels >= 0) & (labels < len(self.examples)), labels, -1)]
+
     def align(self, scored: ScoredRows, where: str) -> AlignedRows:
         """Gives rows the numbers that the candidate's classes have.
 
@@ -78,7 +85,7 @@ class ClassNames:
         mine = self.of_candidate
         if self.examples is not None and mine is not None:
             if self.examples != mine:
-                labels = _numbers(self.examples, mine)[labels]
+                labels = self.numbers(labels)
                 if (unknown := labels < 0).any():
                     name = self.examples[int(scored.labels[unknown][0])]
                     raise BadInput(

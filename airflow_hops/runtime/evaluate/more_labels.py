@@ -96,7 +96,7 @@ def evaluate_more_labels(
                 raise BadInput(f"{lacks}, and minimum asks for {', '.join(asked)}; train a model that predicts it")
             found.reasons.append(f"{label.label}: not evaluated, as the model does not predict it")
             continue
-        of_label = {name: _of_label(each, label.label) for name, each in properties.items()}
+        of_label = {name: each.of_label(label.label) for name, each in properties.items()}
         try:
             heads, names, not_shown = _heads(candidate, models.get(CHAMPION), prefix, of_label, label)
             rule = BlessingRule.of(label.problem, {}, None, asked, None, None)
@@ -134,9 +134,3 @@ def _heads(
         except BadInput as error:
             reasons.append(f"not compared with the champion: {error}")
     return heads, class_names(heads, properties, label), reasons
-
-
-def _of_label(properties: ModelProperties, label: str) -> ModelProperties:
-    """Those of a model whose only label this were."""
-    classes = (properties.more_labels or {}).get(label, {}).get("classes")
-    return replace(properties, classes=None if classes is None else tuple(classes))

@@ -59,7 +59,8 @@ def run(
     A model is never blessed if its training did not confirm that the ranks ended with the same weights.
 
     Args:
-        context: The step's context; inputs ``model`` and ``examples``.
+        context: The step's context; inputs ``model`` and ``examples``, and, in a back-test, ``champion``: a model that
+            takes the place of the live one.
         model_name: Name under which the model is served; it is compared with the champion of that name.
         splits: Splits to score; None for all except ``train``. The first must have labels that differ.
         slices: Columns by whose values the metrics are also computed.
@@ -83,6 +84,9 @@ def run(
     properties = {CANDIDATE: ModelProperties.of(context.store.manifest(model.uri))}
     models = {CANDIDATE: ServedModel(model_folder(context.store, model))}
     champion = read_record(context.store, model_name).champion
+    if context.has_input("champion"):
+        champion = ServedVersion.of(context.input("champion"), 0, "", 100)
+    number = champion.version or None if champion else None
     is_champion = champion is not None and champion.fingerprint == model.fingerprint
     if champion is not None and not is_champion:
         path, properties[CHAMPION] = _champion_model(context, champion)
@@ -103,7 +107,7 @@ def run(
     reasons += not_compared
     more = evaluate_more_labels(models, properties, target, files, slices, of_labels)
     if is_champion and champion is not None:
-        blessed, reasons = False, [f"the model is the champion already (version {champion.version})"]
+        blessed, reasons = False, ["the model is the champion already" + (f" (version {number})" if number else "")]
     else:
         of: dict[str, dict[str, Metrics]] = {
             name: {split: figures[split][name] for split in splits} for name in (CANDIDATE, CHAMPION)
@@ -123,7 +127,7 @@ def run(
         reasons=tuple(reasons),
         model_name=model_name,
         candidate=ModelReference(model.uri, model.fingerprint),
-        champion=ModelReference(champion.model.uri, champion.fingerprint, champion.version) if champion else None,
+        champion=ModelReference(champion.model.uri, champion.fingerprint, number) if champion else None,
         rule=rule.to_dict(),
         problem=problem,
         label=target.label,

@@ -21,31 +21,40 @@ _MOST_ROWS = 20_000
 """Rows from which an estimate is made at most; its interval is then that of so many."""
 
 
-def measure(judge: Judge, labels: Array, outputs: Array) -> dict[str, Interval]:
+def measure(judge: Judge, labels: Array, outputs: Array, shared: Array | None = None) -> dict[str, Interval]:
     """The problem's metrics with 95% intervals.
 
     Intervals are those of an evaluation (DeLong's of the AUC, Wilson's, or of means over rows); of metrics that have
-    none there, they come from resampled rows.
+    none there, they come from resampled rows. Predictions that share a label are no independent rows: then all
+    intervals come from resampled labels, each with all its predictions (C. A. Field, A. H. Welsh, "Bootstrapping
+    clustered data", Journal of the Royal Statistical Society B 69, 2007).
 
     Args:
         judge: What the metrics are of.
         labels: Classes' numbers or values, shape ``[rows]``.
         outputs: Shape ``[rows]`` or ``[rows, classes]``.
+        shared: Number of the label of each row; None if each row has its own. Shape ``[rows]``.
     """
     labels = labels if judge.problem == REGRESSION else labels.astype(np.int64)
     found = judge.figures(labels, outputs, None, detailed=False)
     values = {name: found.value(name) for name in METRICS[judge.problem].higher_is_better}
-    figures = {
-        name: (v, *found.intervals[name]) for name, v in values.items() if v is not None and name in found.intervals
-    }
+    kept = found.intervals if shared is None else {}
+    figures = {name: (v, *kept[name]) for name, v in values.items() if v is not None and name in kept}
     if len(rest := [name for name, v in values.items() if v is not None and name not in figures]):
+        groups = np.arange(len(labels)) if shared is None else shared
+        order = np.argsort(groups, kind="stable")
+        starts, sizes = np.unique(groups[order], return_index=True, return_counts=True)[1:]
 
         def resample(random: np.random.Generator) -> tuple[Array, Array]:
-            chosen = random.integers(0, len(labels), len(labels))
+            drawn = random.integers(0, len(starts), len(starts))
+            before = np.cumsum(sizes[drawn]) - sizes[drawn]
+            chosen = order[np.repeat(starts[drawn] - before, sizes[drawn]) + np.arange(sizes[drawn].sum())]
             return labels[chosen], outputs[chosen]
 
         errors = {name: error for name, (_, error) in _simulated(judge, resample).items()}
-        figures |= {name: (float(values[name] or 0), *interval(values[name] or 0, errors[name])) for name in rest}
+        for name in rest:
+            value, bounds = float(values[name] or 0), (-math.inf if name == "r2" else 0.0, _greatest(name))
+            figures[name] = (value, *interval(value, errors[name], *bounds))
     # A value of 1e200 among the labels has no square.
     return {name: figures[name] for name in values if name in figures and np.isfinite(figures[name]).all()}
 
@@ -120,7 +129,7 @@ class Estimator:
 
 
 def _greatest(name: str) -> float:
-    """The greatest value of a classifier's metric; the least is 0."""
+    """The greatest value of a metric; the least is 0, of all but R²."""
     return math.inf if name in LOWER_IS_BETTER else 1.0
 
 

@@ -16,10 +16,10 @@ from airflow_hops.contract.target import MULTICLASS, OUTPUTS, Problem
 from airflow_hops.runtime.captured.requests import CapturedRequests
 from airflow_hops.runtime.captured.values import dense_values
 from airflow_hops.runtime.evaluate.metrics import Array
-from airflow_hops.runtime.performance.labels import Labels, as_time, key_of
+from airflow_hops.runtime.performance.keys import comparable
+from airflow_hops.runtime.performance.labels import NO_LABEL, Labels, as_time
 
 _ROWS_AT_ONCE = 1 << 20
-NO_LABEL = -1
 _DAY_US = 86_400_000_000
 
 
@@ -32,16 +32,18 @@ class Predictions:
         outputs: Shape ``[rows]``, or of several classes ``[rows, classes]``; float32.
         labels: Number of the label's value, or :data:`NO_LABEL`; shape ``[rows]``.
         delay_us: From ``time_us`` until the label became known; below 0 where that is not known. Shape ``[rows]``.
+        keys: Number of the label itself, by which those that share one are told; None if none is shared.
     """
 
     time_us: Array
     outputs: Array
     labels: Array
     delay_us: Array
+    keys: Array | None = None
 
     def where(self, chosen: Array) -> Predictions:
         """Those that are chosen, by truth value or number."""
-        return Predictions(*(getattr(self, name)[chosen] for name in ("time_us", "outputs", "labels", "delay_us")))
+        return replace(self, **{name: of[chosen] for name, of in vars(self).items() if of is not None})
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,9 @@ class Joined:
     ahead: int = 0
 
 
-def join_labels(requests: CapturedRequests, labels: Labels, options: PerformanceOptions, problem: Problem) -> Joined:
+def join_labels(
+    requests: CapturedRequests, labels: Labels, options: PerformanceOptions, problem: Problem, prefix: str = ""
+) -> Joined:
     """Joins all captured predictions with their labels.
 
     Memory holds the labels' keys, a million captured rows, and some 24 bytes of each prediction (of several classes
@@ -83,6 +87,7 @@ def join_labels(requests: CapturedRequests, labels: Labels, options: Performance
         labels: The labels.
         options: By which columns, and which input is a row's own time.
         problem: What the model predicts, which tells its output.
+        prefix: What the output's name begins with, of a further label.
 
     Raises:
         BadInput: all captured rows lack a key, the time, or the model's output.
@@ -94,7 +99,8 @@ def join_labels(requests: CapturedRequests, labels: Labels, options: Performance
     lacking: dict[str, int] = {}
     not_finite = untimed = 0
     newest, asked = [], []
-    for version, rows in _tables(requests, names, options, OUTPUTS[problem]):
+    output = prefix + OUTPUTS[problem]
+    for version, rows in _tables(requests, names, options, output):
         if isinstance(version, str):
             lacking[version] = lacking.get(version, 0) + rows
             continue
@@ -104,9 +110,9 @@ def join_labels(requests: CapturedRequests, labels: Labels, options: Performance
             continue
         asked.append(pc.max(rows["asked"]).as_py())
         newest.append(_newest(rows))
-        found = pc.index_in(rows["key"].combine_chunks(), value_set=labels.keys)
-        index = found.fill_null(NO_LABEL).to_numpy()
-        matched = np.bincount(index[index >= 0], minlength=len(labels.keys)).astype(np.int32)
+        index = labels.keys.numbers([rows[f"key{number}"] for number in range(len(options.keys))])
+        index = np.where(labels.codes[index] == NO_LABEL, NO_LABEL, index) if len(labels.codes) else index
+        matched = np.bincount(index[index >= 0], minlength=len(labels.codes)).astype(np.int32)
         times[version] = times.get(version, 0) + matched
         predictions = _predictions(rows, index, labels, wide=problem == MULTICLASS)
         finite = np.asarray(np.isfinite(predictions.outputs).all(axis=tuple(range(1, predictions.outputs.ndim))))
@@ -115,19 +121,20 @@ def join_labels(requests: CapturedRequests, labels: Labels, options: Performance
     if lacking and not parts:
         with requests.open(names[-1]) as file:
             inputs = [each.removeprefix("input.") for each in file.schema_arrow.names if each.startswith("input.")]
-        raise BadInput(f"no captured row can be measured: {_told(lacking, OUTPUTS[problem], inputs)}")
+        raise BadInput(f"no captured row can be measured: {_told(lacking, output, inputs)}")
     if untimed and not parts:
         raise BadInput(
             f"none of the {untimed} captured rows has a time in {options.time_feature!r}, which time_feature names; "
             "expected seconds since the epoch"
         )
     present_us = max((at for at in newest if at is not None), default=max(asked, default=0))
-    joined = int(np.any([np.zeros(len(labels.keys), bool), *(each > 0 for each in times.values())], axis=0).sum())
-    shared = sum(int(np.maximum(each - 1, 0).sum()) for each in times.values())
-    counts = replace(labels.counts, joined=joined, unknown=len(labels.keys) - joined)
-    versions = {version: _concatenated(parts[version], version) for version in sorted(parts)}
+    has_label = labels.codes != NO_LABEL
+    joined = int(np.any([np.zeros(len(has_label), bool), *(each > 0 for each in times.values())], axis=0).sum())
+    shared = {version: int(np.maximum(each - 1, 0).sum()) for version, each in times.items()}
+    counts = replace(labels.counts, joined=joined, unknown=int(has_label.sum()) - joined)
+    versions = {number: _concatenated(parts[number], number, shared=shared[number] > 0) for number in sorted(parts)}
     ahead = sum(int((each.time_us > present_us).sum()) for each in versions.values())
-    return Joined(versions, counts, len(names), lacking, shared, not_finite, untimed, present_us, ahead)
+    return Joined(versions, counts, len(names), lacking, sum(shared.values()), not_finite, untimed, present_us, ahead)
 
 
 def _told(lacking: Mapping[str, int], output: str, inputs: Sequence[str]) -> str:
@@ -155,16 +162,18 @@ def _tables(
     requests: CapturedRequests, names: Sequence[str], options: PerformanceOptions, output: str
 ) -> Iterator[tuple[int | str, Any]]:
     """Rows of a version, up to a million or a file; or a column that they lack, and their mere number."""
-    pending: dict[int, list[Any]] = {}
+    # What a version was sent, or answered, may have come in several types.
+    pending: dict[tuple[int, tuple[Any, ...]], list[Any]] = {}
     for name in names:
         version, rows = _read(requests, name, options, f"output.{output}")
         if isinstance(version, str):
             yield version, rows
             continue
-        pending.setdefault(version, []).append(rows)
-        if sum(table.num_rows for table in pending[version]) >= _ROWS_AT_ONCE:
-            yield version, pa.concat_tables(pending.pop(version))
-    for version, tables in pending.items():
+        alike = (version, tuple(rows.schema.types))
+        pending.setdefault(alike, []).append(rows)
+        if sum(table.num_rows for table in pending[alike]) >= _ROWS_AT_ONCE:
+            yield version, pa.concat_tables(pending.pop(alike))
+    for (version, _), tables in pending.items():
         yield version, pa.concat_tables(tables)
 
 
@@ -180,9 +189,9 @@ def _read(requests: CapturedRequests, name: str, options: PerformanceOptions, ou
     if len(versions := pc.unique(table["version"])) > 1:
         raise BadInput(f"captured file {name}: it has rows of the versions {versions.to_pylist()}; expected one")
     where = f"captured file {name}"
-    key = key_of([table[column] for column in captured], where)
+    keys = {f"key{number}": comparable(table[column], where) for number, column in enumerate(captured)}
     when, asked = (as_time(table[name], where).cast(pa.int64()) for name in (time, "captured_at"))
-    rows = pa.table({"key": key, "time": when, "asked": asked, "output": table[output]})
+    rows = pa.table({**keys, "time": when, "asked": asked, "output": table[output]})
     return versions[0].as_py(), rows
 
 
@@ -199,12 +208,12 @@ def _predictions(rows: Any, index: Array, labels: Labels, *, wide: bool) -> Pred
         raise BadInput(
             f"captured predictions have {outputs.size} values in {len(index)} rows; expected as many in each"
         )
-    return Predictions(time_us, outputs, values, delay_us)
+    return Predictions(time_us, outputs, values, delay_us, index)
 
 
-def _concatenated(parts: Sequence[Predictions], version: int) -> Predictions:
+def _concatenated(parts: Sequence[Predictions], version: int, *, shared: bool) -> Predictions:
     shapes = {part.outputs.shape[1:] for part in parts}
     if len(shapes) > 1:
         raise BadInput(f"version {version} was captured with outputs of the shapes {sorted(shapes)}; expected one")
-    names = ("time_us", "outputs", "labels", "delay_us")
+    names = ("time_us", "outputs", "labels", "delay_us", *(["keys"] if shared else []))
     return Predictions(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))

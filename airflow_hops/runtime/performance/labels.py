@@ -20,9 +20,11 @@ from airflow_hops.runtime.captured.feedback import LABEL, UNNAMED
 from airflow_hops.runtime.captured.requests import CapturedRequests
 from airflow_hops.runtime.evaluate.metrics import Array
 from airflow_hops.runtime.ingest import Window, ingest_table
+from airflow_hops.runtime.performance.keys import NO_KEY, Keys, comparable, plain
 from airflow_hops.runtime.step.context import StepContext
 
-_LABEL, _KNOWN_AT = "label", "known_at"
+NO_LABEL = -1
+_LABEL, KNOWN_AT = "label", "known_at"
 _ROW = "row"
 _US = pa.timestamp("us", "UTC")
 _FIRST_S, _LAST_S = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year in (1, 9999))
@@ -33,14 +35,14 @@ class Labels:
     """One label for each prediction that has any.
 
     Attributes:
-        keys: What identifies the predictions, an Arrow array of binary, each once.
-        codes: Of each key, the number of its value; shape ``[keys]``, int32.
+        keys: What identifies the predictions.
+        codes: Of each key, the number of its label's value, or :data:`NO_LABEL`; shape ``[keys]``, int32.
         values: The distinct values.
         known_us: When each became known, microseconds since the epoch, shape ``[keys]``; None if that is not known.
         counts: What became of the labels so far.
     """
 
-    keys: Any
+    keys: Keys
     codes: Array
     values: tuple[Any, ...]
     known_us: Array | None
@@ -91,7 +93,7 @@ def read_labels(
         )
     column = feedback[LABEL + chosen_name] if names else pa.array([], pa.float64())
     columns = {key: _column(feedback, key, "the feedback") for key in options.keys}
-    return pa.table({**columns, _LABEL: column, _KNOWN_AT: feedback["at"]}), 0
+    return pa.table({**columns, _LABEL: column, KNOWN_AT: feedback["at"]}), 0
 
 
 def _read_files(paths: Sequence[Path], options: PerformanceOptions, label: str, where: str) -> Any:
@@ -108,7 +110,7 @@ def _read_files(paths: Sequence[Path], options: PerformanceOptions, label: str, 
     columns |= {name: pa.array(np.zeros(table.num_rows, np.int32)) for name in absent}
     if options.label_time is None:
         return pa.table({**columns, _LABEL: table[label]})
-    return pa.table({**columns, _LABEL: table[label], _KNOWN_AT: as_time(table[options.label_time], where)})
+    return pa.table({**columns, _LABEL: table[label], KNOWN_AT: as_time(table[options.label_time], where)})
 
 
 def _column(table: Any, name: str, where: str) -> Any:
@@ -132,41 +134,6 @@ def as_time(column: Any, where: str) -> Any:
     raise BadInput(f"{where}: the time is {column.type}; expected a timestamp, or integers of seconds since the epoch")
 
 
-def key_of(columns: Sequence[Any], where: str) -> Any:
-    """What identifies rows: one binary value of several columns; a time counts by its seconds.
-
-    Args:
-        columns: Arrow columns of integers, strings or times.
-        where: For messages.
-
-    Raises:
-        BadInput: a column is of another type.
-    """
-    texts = []
-    for column in columns:
-        column = _plain(column)
-        kind = column.type
-        if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-            column = column.cast(pa.timestamp("us"), safe=False).cast(pa.timestamp("s"), safe=False).cast(pa.int64())
-        elif not (pa.types.is_integer(kind) or pa.types.is_binary(kind) or pa.types.is_string(kind)):
-            raise BadInput(f"{where}: a key is of the type {kind}; expected integers, strings or times")
-        text = column.cast(pa.string() if pa.types.is_integer(column.type) else column.type).cast(pa.binary())
-        if len(columns) > 1:  # what separates the columns may be in a text
-            text = pc.replace_substring(pc.replace_substring(text, b"\x1e", b"\x1e\x1e"), b"\x1f", b"\x1e\x1f")
-        texts.append(text)
-    key = pc.binary_join_element_wise(*texts, b"\x1f")
-    return key.combine_chunks() if isinstance(key, pa.ChunkedArray) else key
-
-
-def _plain(column: Any) -> Any:
-    """A column without the ways in which writers of files store texts: dictionaries, large ones."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if pa.types.is_large_string(column.type):
-        return column.cast(pa.string())
-    return column.cast(pa.binary()) if pa.types.is_large_binary(column.type) else column
-
-
 def one_for_each(table: Any, keys: Sequence[str], until: datetime | None, untimed: int = 0) -> Labels:
     """Makes of all labels one for each prediction: of several, the one that became known last.
 
@@ -176,39 +143,49 @@ def one_for_each(table: Any, keys: Sequence[str], until: datetime | None, untime
         until: Labels that became known later are left out; also those from after now.
         untimed: Labels without a time that have been left out already.
     """
-    key, value = key_of([table[name] for name in keys], "the labels"), _plain(table[_LABEL])
+    found, numbers = Keys.of([comparable(table[name], "the labels") for name in keys])
+    value = plain(table[_LABEL]).combine_chunks()
     # A label that is null, or NaN, is not known yet.
-    there = pc.and_(pc.is_valid(key), pc.invert(pc.is_null(value.combine_chunks(), nan_is_null=True)))
-    kept = there.to_numpy(zero_copy_only=False)
+    there = pc.invert(pc.is_null(value, nan_is_null=True)).to_numpy(zero_copy_only=False)
+    kept = there & (numbers != NO_KEY)
+    keyless = int((there & ~kept).sum())
     known, future = None, 0
-    if _KNOWN_AT in table.column_names:
-        timed = pc.is_valid(table[_KNOWN_AT]).to_numpy()
+    if KNOWN_AT in table.column_names:
+        timed = pc.is_valid(table[KNOWN_AT]).to_numpy()
         untimed += int((kept & ~timed).sum())
         kept &= timed
-        known = table[_KNOWN_AT].cast(pa.int64()).fill_null(0).to_numpy()
+        known = table[KNOWN_AT].cast(pa.int64()).fill_null(0).to_numpy()
         now = datetime.now(UTC)
         late = known > (min(until, now) if until is not None else now).timestamp() * 1e6
         future = int((late & kept).sum())
         kept &= ~late
-    chosen = pa.array(kept)
-    encoded = key.filter(chosen).dictionary_encode()
-    values = value.combine_chunks().filter(chosen).dictionary_encode()
-    counts = LabelCounts(given=len(encoded), future=future, untimed=untimed)
-    keys_of, codes = encoded.indices.to_numpy(), values.indices.to_numpy()
+    values = value.filter(pa.array(kept)).dictionary_encode()
+    counts = LabelCounts(given=int(kept.sum()), future=future, untimed=untimed, keyless=keyless)
     known = known[kept] if known is not None else None
-    distinct = encoded.dictionary
-    if len(distinct) < len(encoded):
-        of_each, latest, counts = _latest(keys_of, codes, known, counts)
-        distinct, codes = distinct.take(pa.array(of_each)), codes[latest]
-        known = known[latest] if known is not None else None
-    return Labels(distinct, codes.astype(np.int32), tuple(values.dictionary.to_pylist()), known, counts)
+    latest, counts = _latest(numbers[kept], values.indices.to_numpy(), known, found.count, counts)
+    has_label = latest != NO_LABEL
+    codes = np.full(found.count, NO_LABEL, np.int32)
+    codes[has_label] = values.indices.to_numpy()[latest[has_label]]
+    if known is not None:
+        known_us = np.zeros(found.count, np.int64)
+        known_us[has_label] = known[latest[has_label]]
+        known = known_us
+    return Labels(found, codes, tuple(values.dictionary.to_pylist()), known, counts)
 
 
-def _latest(keys: Array, values: Array, known: Array | None, counts: LabelCounts) -> tuple[Array, Array, LabelCounts]:
-    """The key numbers whose latest labels agree, and the row of one of those; the others are contradictory."""
-    at = known if known is not None else np.zeros(len(keys), np.int64)
-    order = np.lexsort((at, keys))
-    keys, values, at = keys[order], values[order], at[order]
+def _latest(
+    keys: Array, values: Array, known: Array | None, count: int, counts: LabelCounts
+) -> tuple[Array, LabelCounts]:
+    """Of each key the row of its latest label, or :data:`NO_LABEL` if there is none, or the latest ones contradict."""
+    latest = np.full(count, NO_LABEL)
+    latest[keys] = np.arange(len(keys))
+    several = np.flatnonzero(np.bincount(keys, minlength=count)[keys] > 1)
+    if not len(several):
+        return latest, counts
+    at = known[several] if known is not None else np.zeros(len(several), np.int64)
+    order = np.lexsort((at, keys[several]))
+    rows, at = several[order], at[order]
+    keys, values = keys[rows], values[rows]
     starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
     sizes = np.diff(np.concatenate([starts, [len(keys)]]))
     ends = starts + sizes - 1
@@ -216,13 +193,13 @@ def _latest(keys: Array, values: Array, known: Array | None, counts: LabelCounts
     agree = _spread(np.where(is_latest, values, np.repeat(values[ends], sizes)), starts) == 0
     differ = _spread(values, starts) > 0
     pairs = len(np.unique(keys.astype(np.int64) << 32 | values))
-    counts = replace(
+    latest[keys[starts]] = np.where(agree, rows[ends], NO_LABEL)
+    return latest, replace(
         counts,
         repeated=len(keys) - pairs,
         corrected=int((differ & agree).sum()),
         contradictory=int((~agree).sum()),
     )
-    return keys[starts][agree], order[ends[agree]], counts
 
 
 def _spread(values: Array, starts: Array) -> Array:

@@ -1,4 +1,4 @@
-"""What a deployed version predicts, and how well it did on its own held-out rows."""
+"""What a version predicts, and how well it did on its own held-out rows."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from airflow_hops.runtime.loaded_models import model_folder
 from airflow_hops.runtime.performance.figures import Estimator, measure
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking.deployed import deployed_model
+from airflow_hops.store import ArtifactStore
 from airflow_hops.store.integrity import DamagedArtifact
 
 
 @dataclass(frozen=True)
 class Version:
-    """A deployed version.
+    """A version.
 
     Attributes:
+        number: Its number.
         judge: Its problem and classes.
         baseline: The metrics on its held-out rows; empty if these are gone.
         estimator: Calibrated on the same rows; None of a regression, or if they are gone.
@@ -33,6 +35,7 @@ class Version:
         is_known: Whether the judge's classes are its own, so that labels can be compared with what it predicts.
     """
 
+    number: int
     judge: Judge
     baseline: Mapping[str, Interval] = field(default_factory=dict)
     estimator: Estimator | None = None
@@ -40,50 +43,70 @@ class Version:
     is_known: bool = True
 
 
-def find_version(context: StepContext, model_name: str, number: int, known: ModelProperties) -> Version:
+def find_version(
+    context: StepContext, model_name: str, number: int, known: ModelProperties, prefix: str = ""
+) -> Version:
     """A version, with the baseline that its model and its examples give.
 
     Args:
         context: The step's context; service ``tracking_uri`` finds versions that serve no more.
         model_name: Model name.
         number: The version.
-        known: Properties of the champion, for a version of which nothing is known.
+        known: Properties of the champion, for a version of which nothing is known; of the label alone.
+        prefix: What the names of the label's outputs begin with.
     """
     of, is_known = known, not known.target.classes
     try:
         model, _ = deployed_model(context.store, context.spec.services, model_name, number)
-        of, is_known = ModelProperties.of(context.store.manifest(model.uri)), True
-        return _with_baseline(context, model, of)
+        of, is_known = ModelProperties.of(context.store.manifest(model.uri)).of_label(known.target.label), True
+        served = ServedModel(model_folder(context.store, model)).head(prefix)
+        if served is None:
+            raise BadInput(f"{model.uri} has no output for {known.label!r}")
+        return with_baseline(context.store, number, served, of, _examples(context.store, model, of))
     except (BadInput, DamagedArtifact) as error:
         target = of.target
         judge = Judge(target.problem, METRICS[target.problem].metric, target.classes)
         without = "baseline and no estimates" if is_known else "baseline, no estimates and no figures, as its classes"
         without += "" if is_known else " may be others or in another order than the champion's"
-        return Version(judge, why=f"version {number} has no {without}: {error}", is_known=is_known)
+        return Version(number, judge, why=f"version {number} has no {without}: {error}", is_known=is_known)
 
 
-def _with_baseline(context: StepContext, model: Artifact, of: ModelProperties) -> Version:
-    examples = _examples(context, model, of)
-    properties = ExamplesProperties.of(context.store.manifest(examples.uri))
+def with_baseline(
+    store: ArtifactStore, number: int, served: ServedModel, of: ModelProperties, examples: Artifact
+) -> Version:
+    """A version with its baseline, and an estimator if it is a classifier.
+
+    Args:
+        store: Where the examples are.
+        number: Number of the version.
+        served: Its model.
+        of: Properties of the model's artifact.
+        examples: Those that it was trained on; the first split besides ``train`` is the held-out one.
+
+    Raises:
+        BadInput: there is no held-out split, or the model cannot be judged on it.
+    """
+    properties = ExamplesProperties.of(store.manifest(examples.uri))
     split = next((name for name in properties.splits if name != TRAIN), None)
     if split is None:
         raise BadInput(f"{examples.uri} has no held-out split")
-    served = ServedModel(model_folder(context.store, model))
-    target = properties.target
+    target = next((each for each in properties.target.all if each.label == of.label), None)
+    if target is None:
+        raise BadInput(f"{examples.uri} has no label {of.label!r}")
     names = class_names({CANDIDATE: served}, {CANDIDATE: of}, target)
-    files = example_files(context.store.local(examples), split)
+    files = example_files(store.local(examples), split)
     scored = score({CANDIDATE: served}, files, target.label, classes=names.count, split=split)
     rows = names.align(scored, f"split {split!r}")
     judge = Judge(served.problem, METRICS[served.problem].metric, names.of_candidate)
     outputs = rows.predictions[CANDIDATE]
     estimator = None if served.problem == REGRESSION else Estimator.fit(rows.labels, outputs)
-    return Version(judge, measure(judge, rows.labels, outputs), estimator)
+    return Version(number, judge, measure(judge, rows.labels, outputs), estimator)
 
 
-def _examples(context: StepContext, model: Artifact, of: ModelProperties) -> Artifact:
+def _examples(store: ArtifactStore, model: Artifact, of: ModelProperties) -> Artifact:
     """The raw examples that a model was trained on: those of its statistics, or its own input."""
     for uri in (of.statistics, model.uri):
-        for examples in context.store.manifest(uri).inputs.get("examples", ()) if uri else ():
+        for examples in store.manifest(uri).inputs.get("examples", ()) if uri else ():
             if examples.kind == "examples":
                 return examples
     raise BadInput(f"{model.uri}: the manifests name no examples that it was trained on")

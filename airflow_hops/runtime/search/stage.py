@@ -87,7 +87,7 @@ def run(context: StepContext, **options: Any) -> Any:
         winner = search.run()
         found = f"the best of {len(ledger.trials)} trials is #{winner.number}: {dict(winner.params)}"
         context.progress(given.trials_share, found)
-        artifact, summary = _outcome(context, given, training, data, ledger.study, winner, trials, search.cut_short)
+        artifact, summary = _outcome(context, given, training, data, ledger, winner, trials, search.cut_short)
         if search.cut_short is not None:
             log.warning("%s: the step cache does not keep this result", search.cut_short)
         _note_published(ledger)
@@ -172,13 +172,13 @@ def _outcome(
     options: SearchOptions,
     training: Training,
     data: TrainingData,
-    study: StudyRecord,
+    ledger: Ledger,
     winner: TrialRecord,
     trials: Trials,
     cut_short: str | None,
 ) -> tuple[Artifact | None, dict[str, Any]]:
     """Publishes the winner's model; the artifact, and the summary of its training."""
-    np = training.options.np
+    np, study = training.options.np, ledger.study
     facts = {"study": study.name, "trial": winner.number, **({CUT_SHORT: cut_short} if cut_short else {})}
     with context.output() as writer:
         kept = None if options.refit else _kept(context, study, winner)
@@ -195,6 +195,9 @@ def _outcome(
             return None, {**summary, "value": value}
         params = {**training.options.params, **winner.params}
         trained = replace(training, options=replace(training.options, params=params, np=np), output=writer.path)
+        trained_s = sum(trial.seconds or 0.0 for trial in ledger.trials)
+        trained_s += summary["seconds"]["total"] if options.refit else 0.0
+        context.gpu_s.append(summary.get("gpus", 0) * trained_s)
         return publish(writer, trained, summary, data, context.spec.inputs, **facts, params=params), summary
 
 

@@ -112,6 +112,11 @@ class CapturedSpan:
     wrong_times: int = 0
     wrong_time: int | None = None
 
+    def of_days(self, first: int, last: int) -> CapturedSpan:
+        """The same with the days of the earliest and the latest of the rows' own times, seconds since the epoch."""
+        end = _day(last) + timedelta(days=1)
+        return replace(self, window_end=end.isoformat(), window_start=_day(first).isoformat())
+
 
 def check_columns(files: Sequence[RowsFile], expected: Mapping[str, str], time_feature: str | None) -> None:
     """Compares the files' columns with the features that the model was trained on.
@@ -183,8 +188,7 @@ def read_span(files: Sequence[RowsFile], time_feature: str | None) -> CapturedSp
     known = [seconds for seconds in times if seconds is not None]
     if not known:
         return span
-    end, start = _day(max(known)) + timedelta(days=1), _day(min(known))
-    return replace(span, window_end=end.isoformat(), window_start=start.isoformat())
+    return span.of_days(min(known), max(known))
 
 
 def read_features(files: Sequence[RowsFile], features: Sequence[str], *, prefix: str = INPUT) -> Iterator[Any]:
@@ -202,7 +206,7 @@ def read_features(files: Sequence[RowsFile], features: Sequence[str], *, prefix:
 
     for file in files:
         for batch in _batches(file, [f"{prefix}{name}" for name in features]):
-            yield pa.RecordBatch.from_arrays([_with_nulls(column) for column in batch.columns], list(features))
+            yield pa.RecordBatch.from_arrays([with_nulls(column) for column in batch.columns], list(features))
 
 
 def _batches(file: RowsFile, columns: Sequence[str]) -> Iterator[Any]:
@@ -254,7 +258,8 @@ def _is_vectors(found: Any) -> bool:
     return is_list(found) and bool(pa.types.is_floating(found.value_type))
 
 
-def _with_nulls(column: Any) -> Any:
+def with_nulls(column: Any) -> Any:
+    """A column of what a server was given, in which what it says of a missing value is null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

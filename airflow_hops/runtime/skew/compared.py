@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.contract.artifacts import RowCounts
-from airflow_hops.contract.skew import SkewReference
+from airflow_hops.contract.skew import SkewProperties, SkewReference
 from airflow_hops.runtime.skew.report import SkewReport
 
 if TYPE_CHECKING:
@@ -42,3 +42,26 @@ class Compared:
     row_skew: RowSkewReport | None = None
     notes: tuple[str, ...] = ()
     done: Callable[[], None] = lambda: None
+
+    @property
+    def effects(self) -> dict[str, float]:
+        """How much the drift of each feature moves a prediction, where that was computed."""
+        return {name: found.effect for name, found in self.attribution.effects.items()} if self.attribution else {}
+
+    @property
+    def properties(self) -> SkewProperties:
+        """The properties of the artifact."""
+        report, effects = self.report, self.effects
+        return SkewProperties(
+            verdict=report.verdict,
+            drifted=report.drifted,
+            lost=report.lost,
+            causes=report.causes,
+            effects={name: effects[name] for name in report.drifted if name in effects},
+            problem=self.attribution.problem if self.attribution else None,
+            skewed=tuple(self.row_skew.skewed) if self.row_skew else (),
+            reference=self.origin,
+            min_rows=report.min_rows,
+            scores={name: (skew.score, skew.threshold) for name, skew in report.features.items()},
+            **self.facts,
+        )

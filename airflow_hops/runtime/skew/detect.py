@@ -219,10 +219,11 @@ def _find(want: _Wanted, before: Any, after: Any, rows: tuple[int, int], alpha: 
     judgement, scored, random = None, None, np.random.default_rng(seed)
     if one is not None and other is not None:
         scored = score(one, other, want.measure)
+        matters = want.threshold is None or scored > want.threshold
         if alpha is not None and isinstance(one, Numbers) and isinstance(other, Numbers):
-            judgement = judge_numbers(one, other, want.measure, random)
+            judgement = judge_numbers(one, other, want.measure, random, matters=matters)
         elif alpha is not None and isinstance(one, Values) and isinstance(other, Values):
-            judgement = judge_values(one, other, want.measure, random)
+            judgement = judge_values(one, other, want.measure, random, matters=matters)
         elif alpha is not None and isinstance(one, Vectors) and isinstance(other, Vectors):
             judgement = judge_vectors(one, other, random)
     return _Found(

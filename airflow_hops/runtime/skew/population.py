@@ -48,28 +48,31 @@ class NumericPopulation:
     shares: Array
     infinite: float
 
-    def sample(self, like: Numbers, draws: int, random: np.random.Generator) -> Numbers:
-        """Draws samples as large as ``like``; with as many buckets as its histograms have."""
+    def sample(self, like: Numbers, draws: int, random: np.random.Generator, measure: str) -> Numbers:
+        """Draws samples as large as ``like``, to be measured so; with as many buckets as its histograms have."""
         rows = max(1, round(like.count * (1.0 - self.infinite)))
         used = np.flatnonzero(self.shares > 0)
         counts = np.zeros((draws, len(self.shares)))
         counts[:, used] = random.multinomial(rows, self.shares[used], draws)
         low = self._end(counts, random)
         high = np.maximum(low, -self._mirrored()._end(counts[:, ::-1], random))
-        cumulative = np.cumsum(counts, axis=1) / rows
+        reached = np.cumsum(counts, axis=1)
         infinite = np.full(draws, self.infinite)
         buckets = like.standard.x.shape[1] - 1
         edges = low[:, None] + (high - low)[:, None] * np.linspace(0.0, 1.0, buckets + 1)
         edges[:, -1] = high
-        shares = self._cdf(cumulative, edges)
+        shares = self._cdf(reached / rows, edges)
         shares[:, 0], shares[:, -1] = 0.0, 1.0
-        levels = np.linspace(0.0, 1.0, like.quantiles.x.shape[1])
-        quantiles = np.clip(self._quantiles(cumulative, levels), low[:, None], high[:, None])
-        quantiles[:, 0], quantiles[:, -1] = low, high
+        standard = quantiles = Curve(edges, shares, infinite)
+        if measure != "jensen_shannon":  # which looks at no quantiles
+            levels = np.linspace(0.0, 1.0, like.quantiles.x.shape[1])
+            values = np.clip(self._quantiles(reached, levels), low[:, None], high[:, None])
+            values[:, 0], values[:, -1] = low, high
+            quantiles = Curve(values, np.broadcast_to(levels, values.shape), infinite)
         return Numbers(
             count=like.count,
-            standard=Curve(edges, shares, infinite),
-            quantiles=Curve(quantiles, np.broadcast_to(levels, quantiles.shape), infinite),
+            standard=standard,
+            quantiles=quantiles,
             zeros=0.0,
             mean=like.mean,
             std=like.std,
@@ -98,17 +101,23 @@ class NumericPopulation:
         end = np.take_along_axis(cumulative, np.minimum(2 * index + 1, 2 * last), 1)
         return start + (end - start) * np.clip(part, 0.0, 1.0)
 
-    def _quantiles(self, cumulative: Array, levels: Array) -> Array:
-        """The value below which ``levels`` of each sample lie, ``[samples, levels]``."""
-        found = np.empty((len(cumulative), len(levels)))
-        for column, level in enumerate(levels):
-            cell = np.minimum(np.count_nonzero(cumulative < level, axis=1), cumulative.shape[1] - 1)[:, None]
-            upper = np.take_along_axis(cumulative, cell, 1)[:, 0]
-            lower = np.where(cell[:, 0] > 0, np.take_along_axis(cumulative, np.maximum(cell - 1, 0), 1)[:, 0], 0.0)
-            part = np.divide(level - lower, upper - lower, out=np.ones_like(upper), where=upper > lower)
-            left = self.points[cell[:, 0] // 2]
-            found[:, column] = left + part * (self.points[(cell[:, 0] + 1) // 2] - left)
-        return found
+    def _quantiles(self, reached: Array, levels: Array) -> Array:
+        """The value below which ``levels`` of each sample lie, ``[samples, levels]``, by cumulative counts of cells."""
+        draws, cells = reached.shape
+        rows = reached[0, -1]
+        # The least whole number of rows that is at least each level: counts are compared with it exactly.
+        least = np.ceil(levels * rows)
+        least = np.maximum(least - ((least - 1) / rows >= levels), 0.0)
+        least += least / rows < levels
+        # All samples are one ascending row, each behind the one before it.
+        place = (np.arange(draws) * (rows + 1))[:, None]
+        found = np.searchsorted((reached + place).ravel(), least + place) - (np.arange(draws) * cells)[:, None]
+        cell = np.minimum(found, cells - 1)
+        upper = np.take_along_axis(reached, cell, 1) / rows
+        lower = np.where(cell > 0, np.take_along_axis(reached, np.maximum(cell - 1, 0), 1) / rows, 0.0)
+        part = np.divide(levels - lower, upper - lower, out=np.ones_like(upper), where=upper > lower)
+        left = self.points[cell // 2]
+        return left + part * (self.points[(cell + 1) // 2] - left)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ from airflow_hops.runtime.skew.vectors import MEASURE, KernelMatrix
 DRAWS = 2000
 """Simulated pairs of samples where the p-value matters."""
 FIRST_DRAWS = 200
-"""Simulated pairs after which a feature that is clearly unchanged, or clearly changed, is left alone."""
+"""Simulated pairs after which a feature is left alone that is clearly unchanged, or clearly changed, or whose score is
+below its fixed threshold, so that it drifts at no p-value."""
 
 _TAIL = 0.025
 _SURE = 1e-6
@@ -91,7 +92,9 @@ class Judgement:
         return start, share, max(before, start / 100, float((self.null[-highest:] - start).mean()))
 
 
-def judge_numbers(reference: Numbers, current: Numbers, measure: str, random: np.random.Generator) -> Judgement:
+def judge_numbers(
+    reference: Numbers, current: Numbers, measure: str, random: np.random.Generator, *, matters: bool = True
+) -> Judgement:
     """Judges a numeric feature by one of :data:`~airflow_hops.runtime.skew.measures.NUMERIC`.
 
     Buckets of equal width begin and end with a sample's extremes: on a single row hangs whether a boundary lies before
@@ -102,6 +105,13 @@ def judge_numbers(reference: Numbers, current: Numbers, measure: str, random: np
 
     Histograms do not place infinities. If there are any, the share of them is tested besides, and the p-value is the
     lesser of the two, doubled (Bonferroni).
+
+    Args:
+        reference: The reference.
+        current: The current sample.
+        measure: The measure.
+        random: Draws the samples.
+        matters: Whether the feature drifts if the p-value is small; else it is only as exact as few draws make it.
     """
     rows = reference.count * current.count / (reference.count + current.count)
     distance = max(0.0, least_distance(reference, current) - RESOLUTION)
@@ -117,14 +127,16 @@ def judge_numbers(reference: Numbers, current: Numbers, measure: str, random: np
     function, population = NUMERIC[measure], pool_numbers(reference, current)
 
     def draw(draws: int) -> Array:
-        return function(population.sample(reference, draws, random), population.sample(current, draws, random))
+        return function(*(population.sample(like, draws, random, measure) for like in (reference, current)))
 
-    judgement = _judge(measure, float(function(reference, current)[0]), draw, at_least)
+    judgement = _judge(measure, float(function(reference, current)[0]), draw, at_least, matters)
     return replace(judgement, p_infinite=p_infinite)
 
 
-def judge_values(reference: Values, current: Values, measure: str, random: np.random.Generator) -> Judgement:
-    """Judges a string feature by one of :data:`~airflow_hops.runtime.skew.measures.CATEGORICAL`.
+def judge_values(
+    reference: Values, current: Values, measure: str, random: np.random.Generator, *, matters: bool = True
+) -> Judgement:
+    """Judges a string feature by one of :data:`~airflow_hops.runtime.skew.measures.CATEGORICAL`, as with numbers.
 
     Statistics list the most frequent values. Where that is not all, what is judged is the L-infinity distance of shares
     of all values, a value that only one side lists being counted on the other as often as it can be without being
@@ -143,7 +155,7 @@ def judge_values(reference: Values, current: Values, measure: str, random: np.ra
         return function(before, now)
 
     observed = (np.append(c, [[r]], 1) for c, r in zip(counts, rest, strict=True))
-    return _judge(measure, float(function(*observed)[0]), draw)
+    return _judge(measure, float(function(*observed)[0]), draw, matters=matters)
 
 
 def judge_vectors(reference: Vectors, current: Vectors, random: np.random.Generator) -> Judgement:
@@ -163,6 +175,8 @@ def missing_p_value(reference: tuple[int, int], current: tuple[int, int]) -> flo
         reference: Rows in which the feature is missing, and all rows.
         current: The same of the current rows.
     """
+    if not (reference[0] or current[0]):
+        return 1.0
     return float(stats.fisher_exact([[missing, rows - missing] for missing, rows in (reference, current)]).pvalue)
 
 
@@ -183,10 +197,12 @@ def kolmogorov_p_value(distance: float, rows: float) -> float:
     return float(special.kolmogorov((rows**0.5 + 0.12 + 0.11 / rows**0.5) * distance))
 
 
-def _judge(measure: str, score: float, draw: Callable[[int], Array], at_least: float = 0.0) -> Judgement:
+def _judge(
+    measure: str, score: float, draw: Callable[[int], Array], at_least: float = 0.0, matters: bool = True
+) -> Judgement:
     first = draw(FIRST_DRAWS)
     judgement = Judgement(measure, score, np.sort(first), at_least)
-    if not _SURE < judgement.p_value < 0.1:
+    if not (matters and _SURE < judgement.p_value < 0.1):
         return judgement
     return Judgement(measure, score, np.sort(np.concatenate([first, draw(DRAWS - FIRST_DRAWS)])), at_least)
 

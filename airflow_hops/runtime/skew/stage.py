@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.contract.properties import StatisticsProperties
-from airflow_hops.contract.skew import INSUFFICIENT, STABLE, SkewOptions, SkewProperties, SkewReference
+from airflow_hops.contract.skew import INSUFFICIENT, STABLE, SkewOptions, SkewReference
 from airflow_hops.runtime.feature_statistics import STATISTICS_FILE, load_statistics
 from airflow_hops.runtime.feature_statistics.vectors import drop_samples
 from airflow_hops.runtime.schema import SCHEMA_FILE, load_schema
@@ -110,9 +110,8 @@ def _statistics(context: StepContext, role: str, split: str, aside: set[str | No
 
 def _write(context: StepContext, compared: Compared) -> Artifact:
     report, attribution, rows = compared.report, compared.attribution, compared.row_skew
-    effects = {name: found.effect for name, found in attribution.effects.items()} if attribution else {}
     value = {
-        **_with_effects(report, effects).to_dict(),
+        **_with_effects(report, compared.effects).to_dict(),
         "reference": compared.origin.to_dict(),
         **compared.facts,
         "attribution": attribution.to_dict() if attribution else None,
@@ -132,19 +131,7 @@ def _write(context: StepContext, compared: Compared) -> Artifact:
                 "drifted": len(report.drifted),
                 **({"skewed_rows": rows.skewed_pairs, "joined_rows": rows.pairs} if rows else {}),
             },
-            properties=SkewProperties(
-                verdict=report.verdict,
-                drifted=report.drifted,
-                lost=report.lost,
-                causes=report.causes,
-                effects={name: effects[name] for name in report.drifted if name in effects},
-                problem=attribution.problem if attribution else None,
-                skewed=tuple(rows.skewed) if rows else (),
-                reference=compared.origin,
-                min_rows=report.min_rows,
-                scores={name: (skew.score, skew.threshold) for name, skew in report.features.items()},
-                **compared.facts,
-            ).to_dict(),
+            properties=compared.properties.to_dict(),
         )
 
 

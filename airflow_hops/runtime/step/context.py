@@ -14,6 +14,7 @@ from typing import Any
 
 from airflow_hops.contract.artifacts import Artifact, BadInput
 from airflow_hops.contract.protocol import StepSpec, format_record
+from airflow_hops.processes.cpu_time import core_seconds
 from airflow_hops.store import ArtifactStore, ArtifactWriter
 
 
@@ -26,12 +27,14 @@ class StepContext:
         scratch: A local folder of this try, removed with the step.
         store: The artifact store.
         started_s: Seconds spent in :meth:`starting`.
+        gpu_s: Seconds times GPUs of each training.
     """
 
     spec: StepSpec
     scratch: Path
     store: ArtifactStore = field(init=False)
     started_s: list[float] = field(default_factory=list)
+    gpu_s: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         store = ArtifactStore(self.spec.store, storage_options=self.spec.storage_options)
@@ -80,13 +83,19 @@ class StepContext:
         """
         if self.spec.output is None:
             raise BadInput(f"step {self.spec.step!r} writes an artifact, but its spec names no output")
-        return self.store.create(
+        writer = self.store.create(
             self.spec.output.uri,
             self.spec.output.kind,
             self.spec.producer,
             inputs={**self.spec.inputs, **{role: (artifact,) for role, artifact in found.items()}},
             cache_key_parts=self.spec.cache_key_parts,
         )
+        writer.cost = self.cost
+        return writer
+
+    def cost(self) -> dict[str, float]:
+        """What the step has cost so far, as :class:`~airflow_hops.contract.artifacts.Manifest` has it."""
+        return {"core_s": round(core_seconds(), 2), "gpu_s": round(sum(self.gpu_s), 2)}
 
     def progress(self, fraction: float, text: str, metrics: Mapping[str, float] | None = None) -> None:
         """Reports the progress of the step.

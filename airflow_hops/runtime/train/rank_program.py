@@ -29,6 +29,7 @@ from airflow_hops.contract.training import (
 from airflow_hops.data.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.hops.checkpoints import read_checkpoint
 from airflow_hops.hops.context import TrainContext, made_current
+from airflow_hops.hops.devices import get_num_gpus
 from airflow_hops.hops.keras import check_weights, weights_checksum
 from airflow_hops.hops.keras.legacy import leave_unconverted, use_tf_keras
 from airflow_hops.hops.rank_state import seed_rank
@@ -128,6 +129,7 @@ def train_rank(
     return {
         "host": placement.host,
         "threads": threads,
+        "gpus": get_num_gpus(),
         **_describe(context),
         "checksum": checksum,
         "model": exported.to_dict() if exported is not None else {} if made_model and not given.export else None,

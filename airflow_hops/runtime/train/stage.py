@@ -60,6 +60,7 @@ def run(context: StepContext, *, where: Where | None = None, **options: Any) -> 
         training = data.training(context, given, writer.path, launcher, resume_from=resumed)
         tracking = TrainingRun(context.spec, state.uri)
         summary = _train(context, training, state, tracking, data)
+        context.gpu_s.append(summary["gpus"] * summary["seconds"]["total"])
         if summary["model"] is None and not (writer.path / SAVED_MODEL).exists():
             tracking.finish(None, summary, program.sources(training.code_paths))
             state.clear()

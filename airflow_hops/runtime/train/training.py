@@ -120,6 +120,7 @@ def train_model(
         "strategy": options.strategy,
         "ranks": training.roles.ranks,
         "threads_per_rank": first["threads"],
+        "gpus": sum(rank["gpus"] for rank in ranks),
         "hosts": sorted({rank["host"] for rank in ranks}),
         "epochs": first["history"],
         "resumed_after_epoch": first["resumed_after_epoch"],

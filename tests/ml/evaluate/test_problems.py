@@ -23,7 +23,7 @@ from airflow_hops.contract.properties import ExamplesProperties, ModelProperties
 from airflow_hops.runtime.evaluate import stage
 from airflow_hops.runtime.evaluate.binary_metrics import binary_metrics
 from airflow_hops.runtime.evaluate.class_metrics import class_metrics, compare_classifiers
-from airflow_hops.runtime.evaluate.metrics import calibration, resampled_difference
+from airflow_hops.runtime.evaluate.metrics import calibration, resampled_difference, wilson
 from airflow_hops.runtime.evaluate.regression_metrics import compare_regressions, regression_metrics
 from airflow_hops.runtime.evaluate.scoring import ServedModel
 from airflow_hops.store import ArtifactStore
@@ -60,6 +60,8 @@ def test_figures_are_those_of_scikit_learn(weights: Any) -> None:
     )
     labels, p = (CLASSES == 1).astype(int), SHARES[:, 1]
     two = binary_metrics(labels, p, weights)
+    if weights is None:
+        assert two.intervals["accuracy"] == wilson(two.accuracy or 0.0, len(labels))
     assert two.auc == pytest.approx(sklearn.roc_auc_score(labels, p, **of))
     assert two.log_loss == pytest.approx(sklearn.log_loss(labels, p, **of))
     assert two.brier == pytest.approx(sklearn.brier_score_loss(labels, p, **of))

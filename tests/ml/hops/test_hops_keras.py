@@ -251,9 +251,11 @@ def _metrics() -> dict[str, Any]:
         validation_freq=2,
         callbacks=[BroadcastCallback(), keep, _Extra(hvd.rank()), MetricAverageCallback()],
     ).history
-    alone = classifier(eagerly=True)
-    alone.set_weights(model.get_weights())
-    expected = [alone.evaluate(*rows, verbose=0, return_dict=True) for rows in everything]
+    expected: list[dict[str, float]] = [{}, {}]
+    if hvd.rank() == 0:  # the others need not
+        alone = classifier(eagerly=True)
+        alone.set_weights(model.get_weights())
+        expected = [alone.evaluate(*rows, verbose=0, return_dict=True) for rows in everything]
     return {
         "found": {name: values[-1] for name, values in history.items()},
         "without_validation": history["auc"][0],
@@ -395,16 +397,15 @@ def _scaled() -> list[float]:
     return [scale_learning_rate(0.1, 8), float(schedule(10)), float(again(10))]
 
 
-def test_metrics_of_shards_of_different_sizes_are_those_of_one_process(three_ranks: Any) -> None:
-    found = three_ranks(_metrics)
-    size = len(found)
+def test_metrics_of_shards_of_different_sizes_are_those_of_one_process(two_ranks: Any) -> None:
+    found = two_ranks(_metrics)
+    expected = found[0]["expected"]
     for rank in found:
-        extra = rank["found"].pop("extra")
-        assert extra == pytest.approx((size - 1) / 2)
-        assert rank["found"] == pytest.approx(rank["expected"], abs=1e-6)
-        assert rank["without_validation"] == pytest.approx(rank["expected"]["auc"], abs=1e-6)
-    mean = sum(rank["own"]["auc"] for rank in found) / size
-    assert abs(mean - found[0]["expected"]["auc"]) > 0.01, "the mean of the ranks' AUCs is another figure"
+        assert rank["found"].pop("extra") == pytest.approx(0.5)
+        assert rank["found"] == pytest.approx(expected, abs=1e-6)
+        assert rank["without_validation"] == pytest.approx(expected["auc"], abs=1e-6)
+    mean = sum(rank["own"]["auc"] for rank in found) / 2
+    assert abs(mean - expected["auc"]) > 0.01, "the mean of the ranks' AUCs is another figure"
 
 
 def test_a_callback_that_looks_at_metrics_decides_the_same_on_all_ranks(two_ranks: Any) -> None:

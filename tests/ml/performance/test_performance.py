@@ -18,13 +18,15 @@ import tensorflow as tf
 from captured_flights import CaptureFolder
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.contract.performance import PerformanceOptions, PerformanceReport
+from airflow_hops.contract.performance import LOWER_IS_BETTER, METRICS, PerformanceOptions, PerformanceReport
 from airflow_hops.contract.properties import ModelProperties
 from airflow_hops.contract.target import MULTICLASS
+from airflow_hops.runtime.evaluate import judging
 from airflow_hops.runtime.evaluate.judging import Judge
 from airflow_hops.runtime.performance import stage
 from airflow_hops.runtime.performance.figures import Estimator, measure
-from airflow_hops.runtime.performance.labels import _plain, as_time, key_of
+from airflow_hops.runtime.performance.keys import Keys, comparable, plain
+from airflow_hops.runtime.performance.labels import as_time
 from airflow_hops.runtime.performance.versions import find_version
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.serving.capture.record import CapturedLabel
@@ -35,7 +37,8 @@ DAY = 86_400
 START = 1_364_774_400  # 2013-04-01
 ROWS, DAYS = 400, 10
 KEYS = ["flight", "scheduled_at"]
-TARGET = {"label": "late", "problem": "binary"}
+MORE = {"minutes": {"problem": "regression"}}
+TARGET = {"label": "late", "problem": "binary", "more_labels": MORE}
 
 
 def true_probability(x: Any) -> Any:
@@ -47,7 +50,8 @@ def drawn(rows: int, seed: int, *, turned: bool = False) -> pd.DataFrame:
     random = np.random.default_rng(seed)
     x = random.normal(size=rows).astype(np.float32)
     p = true_probability(-x if turned else x)
-    return pd.DataFrame({"x": x, "late": (random.random(rows) < p).astype(np.int64)})
+    late = (random.random(rows) < p).astype(np.int64)
+    return pd.DataFrame({"x": x, "late": late, "minutes": 10.0 * x + random.normal(0, 5, rows)})
 
 
 def _write_model(context: StepContext) -> Artifact:
@@ -55,7 +59,7 @@ def _write_model(context: StepContext) -> Artifact:
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
     def serve(x: Any) -> Any:
-        return {"probability": tf.sigmoid(x)}
+        return {"probability": tf.sigmoid(x), "minutes_prediction": 10 * x}
 
     module = tf.Module()
     module.serve = serve
@@ -68,7 +72,9 @@ def _write_model(context: StepContext) -> Artifact:
 def deployed(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore) -> ArtifactStore:
     """A store with a champion, version 3, that is right about the probabilities of its training."""
     splits = {"train": drawn(10, 1), "eval": drawn(4000, 2)}
-    examples = flights_examples.write_examples(shared_store, splits, run_id="performance", key=None, time=None)
+    examples = flights_examples.write_examples(
+        shared_store, splits, run_id="performance", key=None, time=None, more_labels=MORE
+    )
     model = run_shared_stage(_write_model, kind="model", inputs={"examples": examples})
     champion = {
         "version": 3, "model": model.to_dict(), "statistics": None, "schema": None, "fingerprint": model.fingerprint,
@@ -97,7 +103,11 @@ class Served:
                 "scheduled_at": rows["scheduled_at"].to_numpy(np.int64),
                 "flight": np.array([name.encode() for name in rows["flight"]], object),
             }
-            outputs = {"probability": true_probability(rows["x"].to_numpy())}
+            # A version may be exported anew with outputs of another type.
+            precision = np.float64 if day % 2 else np.float32
+            outputs = {"probability": true_probability(rows["x"].to_numpy()).astype(precision)}
+            if day < 8:  # version 3
+                outputs["minutes_prediction"] = 10 * rows["x"].to_numpy()
             at_us = (START + day * DAY) * 1_000_000
             self.files.append(self.captured.answer(inputs, outputs, version=3 + day // 8, at_us=at_us))
             days.append(rows)
@@ -136,7 +146,9 @@ def test_predictions_are_measured_by_version_and_period_beside_their_training_an
     whole = served.rows[served.rows["scheduled_at"] >= START + 9 * DAY + ROWS - 5 * DAY]
     third, fourth = report.versions
     assert (third.version, third.rows, third.labelled) == (3, 3 * ROWS, 3 * ROWS)
-    assert (fourth.version, fourth.rows, fourth.labelled, fourth.baseline) == (4, 2 * ROWS, 2 * ROWS, {})
+    # The labels of the last day came after the newest prediction, which is the present.
+    assert (fourth.version, fourth.rows, fourth.labelled, fourth.baseline) == (4, 2 * ROWS, ROWS, {})
+    assert report.labels.future == ROWS
     # A period is aligned to the epoch, not to the window.
     assert [(each.version, each.start[:10], each.rows) for each in report.periods] == [
         (3, "2013-04-05", ROWS), (3, "2013-04-07", 2 * ROWS), (4, "2013-04-09", 2 * ROWS),
@@ -155,6 +167,19 @@ def test_predictions_are_measured_by_version_and_period_beside_their_training_an
     (why,) = [note for note in report.notes if "version 4" in note]
     assert "has no baseline and no estimates" in why
     assert served.measured(served.rows, estimates=False).versions[0].estimates == {}
+
+
+def test_each_label_of_a_model_is_measured_with_figures_of_its_own(serve: Callable[..., Served]) -> None:
+    served = serve()
+    report = served.measured(served.rows, label="minutes")
+    assert (report.problem, report.metric, report.label) == ("regression", "rmse", "minutes")
+    (third,) = report.versions
+    value, low, high = third.figures["rmse"]
+    assert low < 5 < high and value == pytest.approx(5, abs=0.3)
+    assert third.baseline is not None and third.baseline["rmse"][0] == pytest.approx(5, abs=0.3)
+    assert any("without 'output.minutes_prediction'" in note for note in report.notes)  # of version 4
+    with pytest.raises(BadInput, match="of_label is 'gate'; the champion predicts 'late', 'minutes'"):
+        served.measured(served.rows, label="gate")
 
 
 def test_estimates_do_not_see_concept_drift_and_measurements_say_so(serve: Callable[..., Served]) -> None:
@@ -192,6 +217,14 @@ def test_labels_that_stop_coming_are_noticed(serve: Callable[..., Served]) -> No
     (note,) = [note for note in report.notes if note.startswith("Labels have stopped")]
     assert f"none of {3 * ROWS} predictions from 2013-04-06 00:00" in note
     assert "95% of those that came did within 12 hours" in note
+    came = served.rows[served.rows["scheduled_at"] < START + 5 * DAY]
+    for options, words in (
+        ({"ages_s": (3 * DAY,)}, "the greatest of ages is 72 hours"),
+        ({"label_delay_s": 1.5 * DAY}, "label_delay is 36 hours"),
+        ({}, ""),
+    ):
+        (note,) = served.measured(came, label_time=None, estimates=False, **options).unwell or ("",)
+        assert note.endswith(words) and bool(note) == bool(words)
     none = served.measured()
     assert none.notes[0] == "No label of a prediction in the window has come: nothing is measured"
     assert none.versions[0].figures == {} and none.versions[0].estimates["auc"][0] > 0.65
@@ -199,15 +232,15 @@ def test_labels_that_stop_coming_are_noticed(serve: Callable[..., Served]) -> No
 
 def test_of_several_labels_the_last_counts_and_contradictions_are_told(serve: Callable[..., Served]) -> None:
     served = serve()
-    turned = served.rows.assign(late=1 - served.rows["late"])
+    turned, keyless = served.rows.assign(late=1 - served.rows["late"]), served.rows.iloc[60:66].assign(flight=None)
     corrected, contradicted, repeated = turned.iloc[:7], turned.iloc[10:15], served.rows.iloc[20:23]
     unknown = served.rows.iloc[30:34].assign(flight="nobody's")
     future = served.rows.iloc[40:42].assign(known_at=int(datetime(2999, 1, 1, tzinfo=UTC).timestamp()))
     given = [
-        corrected.assign(known_at=corrected["known_at"] + 1), contradicted, repeated, unknown, future,
+        keyless, corrected.assign(known_at=corrected["known_at"] + 1), contradicted, repeated, unknown, future,
         served.rows.assign(late=served.rows["late"].where(served.rows.index != 50, 7)),
     ]  # fmt: skip
-    report = served.measured(pd.concat(given))
+    report = served.measured(pd.concat(given), as_of="2013-04-11T00:00:00Z")
     counts = report.labels
     assert (counts.given, counts.future, counts.unknown) == (DAYS * ROWS + 19, 2, 4)
     assert (counts.corrected, counts.contradictory, counts.repeated, counts.invalid) == (7, 5, 3, 1)
@@ -218,6 +251,7 @@ def test_of_several_labels_the_last_counts_and_contradictions_are_told(serve: Ca
     right = ((mine["x"] >= 0) == (mine["late"] == 1)).mean()
     assert report.versions[0].figures["accuracy"][0] == pytest.approx(right)
     said = " ".join(report.notes)
+    assert counts.keyless == 6 and "Labels without a value of flight or scheduled_at, their keys: 6; left out" in said
     assert "contradict each other and became known at the same time: 5" in said
     assert "or in the future: 2; left out" in said and "not what the model predicts: 1; left out" in said
 
@@ -274,8 +308,22 @@ def test_rows_of_a_version_without_a_key_and_labels_of_several_predictions_are_t
     report = served.measured(served.rows)
     assert report.versions == expected.versions
     assert "Captured rows without 'input.flight' (another signature, API or version): 3; left out" in report.notes
-    (note,) = [note for note in served.measured(served.rows[:ROWS], keys=["flight"]).notes if "share" in note]
-    assert f"share their label with a newer one: {(7 + 1) * ROWS}." in note  # of eight days, and of two
+    once = {"keys": ["flight"], "estimates": False}
+    report = served.measured(served.rows[:ROWS], **once)
+    (note,) = [note for note in report.notes if "share their" in note]
+    assert (
+        f"share their label with a newer one: {(7 + 1) * ROWS}. Intervals count labels" in note
+    )  # of 8 days, and of 2
+    assert report.versions[0].measured == 8 * ROWS and report.versions[0].figures
+    assert not served.measured(served.rows[:ROWS], min_rows=ROWS + 1, **once).versions[0].figures
+
+
+def test_predictions_that_share_labels_are_no_more_certain_than_one_of_each() -> None:
+    judge, rows = Judge("binary", "auc"), drawn(ROWS, 30)
+    labels, outputs = rows["late"].to_numpy(), true_probability(rows["x"].to_numpy())
+    again = measure(judge, np.tile(labels, 8), np.tile(outputs, 8), np.tile(np.arange(ROWS), 8))
+    for name, (value, low, high) in measure(judge, labels, outputs).items():
+        assert again[name] == pytest.approx((value, low, high), abs=0.2 * (high - low)), name
 
 
 def test_classes_of_a_version_that_is_not_found_are_not_taken_from_another(deployed: ArtifactStore) -> None:
@@ -286,9 +334,14 @@ def test_classes_of_a_version_that_is_not_found_are_not_taken_from_another(deplo
         assert (version.is_known, "no figures, as its classes may be others" in version.why) == (is_known, not is_known)
 
 
-def test_a_key_of_several_texts_is_one_of_those_texts_alone() -> None:
-    first, second = pa.array(["a\x1fb", "a", "a\x1e"]), pa.array(["c", "b\x1fc", "\x1fbc"])
-    assert len(set(key_of([first, second], "labels").to_pylist())) == 3
+def test_keys_of_several_columns_are_numbered_whatever_their_types() -> None:
+    texts, numbers = pa.array(["a", "b", "a", "a", None]), pa.array([1, 1, 2, 1, 1], pa.int16())
+    keys, found = Keys.of([comparable(of, "labels") for of in (texts, numbers)])
+    assert (keys.count, found.tolist()) == (3, [0, 1, 2, 0, -1])
+    others = [pa.chunked_array([["a", "c"], ["b"]]).dictionary_encode(), pa.array(["2", "1", "1"])]
+    assert keys.numbers([comparable(of, "captured") for of in others]).tolist() == [2, -1, 1]
+    with pytest.raises(BadInput, match="captured: a key is of the type double; expected integers, strings or times"):
+        comparable(pa.array([1.0]), "captured")
 
 
 def test_intervals_need_some_labels_of_each_class(serve: Callable[..., Served]) -> None:
@@ -296,7 +349,9 @@ def test_intervals_need_some_labels_of_each_class(serve: Callable[..., Served]) 
     late = served.rows["late"] == 1
     report = served.measured(served.rows[~late | (late.cumsum() <= 9)], estimates=False)
     assert report.versions[0].figures == {} and report.versions[0].labelled > 1000
-    assert any("labelled predictions are old enough, 100 needed, 10 of each class" in note for note in report.notes)
+    assert any(
+        "labelled predictions are old enough, 100 needed, 10 of each class; those" in note for note in report.notes
+    )
     assert served.measured(served.rows[~late | (late.cumsum() <= 10)], estimates=False).versions[0].figures
 
 
@@ -311,12 +366,12 @@ def test_labels_of_usual_files_are_read(serve: Callable[..., Served]) -> None:
     )
     assert served.measured(frame).versions == expected
     assert as_time(pa.array([1001], pa.timestamp("ns")), "labels").cast(pa.int64()).to_pylist() == [1]
-    assert _plain(pa.chunked_array([pa.array(["a"], pa.large_string())])).type == pa.string()
+    assert plain(pa.chunked_array([pa.array(["a"], pa.large_string())])).type == pa.string()
     # A label whose time is not known is neither the last nor one of the past.
     undated = served.rows.iloc[:5].assign(late=1 - served.rows["late"].iloc[:5], known_at=None)
     report = served.measured(pd.concat([served.rows, undated]).astype({"known_at": "Int64"}))
     assert (report.versions, report.labels.untimed) == (expected, 5)
-    assert "Labels without label_time, or whose label_time is no time in seconds since the epoch: 5" in report.notes[0]
+    assert "Labels without label_time, or whose label_time is no time in seconds since the epoch: 5" in report.notes[1]
     with pytest.raises(BadInput, match=r"labels.parquet: time_column 'known_at' has 1364817600000; expected seconds"):
         served.measured(served.rows.assign(known_at=served.rows["known_at"] * 1000))
 
@@ -354,15 +409,14 @@ def test_half_of_the_captured_files_gone_or_no_rows_are_said(serve: Callable[...
         served.measured(served.rows.assign(gate=1), keys=["gate"])
     with pytest.raises(BadInput, match=r"there is no column 'tail'; the columns are x, late"):
         served.measured(served.rows, label_column="tail")
-    with pytest.raises(BadInput, match="label 'flight': none of 4000 labels is usable, such as 'AA"):
+    with pytest.raises(BadInput, match="label 'flight': none of 3600 labels is usable, such as 'AA"):
         served.measured(served.rows, label_column="flight")
     for file in served.files[2:9]:
         file.unlink()
     report = served.measured(served.rows)
     assert report.labels.unknown == 7 * ROWS
-    assert f"{7 * ROWS} of {DAYS * ROWS} labels are of no captured prediction: captured files are gone" in " ".join(
-        report.notes
-    )
+    words = f"{7 * ROWS} of {(DAYS - 1) * ROWS} labels are of no captured prediction: captured files are gone"
+    assert words in " ".join(report.notes)
     served.files[0].write_bytes(served.files[0].read_bytes()[:-100])
     with pytest.raises(HopsError, match=f"{served.files[0].name}: cannot be read: .* the file is damaged"):
         served.measured(served.rows)
@@ -380,6 +434,13 @@ def test_options_are_checked() -> None:
     ):
         with pytest.raises(BadInput, match=words):
             PerformanceOptions("flights", **options)
+
+
+def test_the_metrics_that_policies_may_name_are_those_that_are_measured() -> None:
+    for problem, of in judging.METRICS.items():
+        assert set(METRICS[problem]) == set(of.higher_is_better)
+        assert METRICS[problem][0] == of.metric
+        assert all((name in LOWER_IS_BETTER) != higher for name, higher in of.higher_is_better.items())
 
 
 def test_metrics_of_several_classes_are_measured_with_intervals_and_estimated() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -28,13 +29,17 @@ def test_the_limiting_distribution_is_near_the_exact_one(distance: float, rows: 
     assert kolmogorov_p_value(distance, rows) == pytest.approx(kstwo.sf(distance, rows), rel=0.1)
 
 
+@functools.cache
+def _reference(seed: int) -> dict[str, Any]:
+    return features_by_name(generate_statistics(random_table(20_000, np.random.default_rng([seed, 20_000]))))
+
+
 def _p_values(rows: int, draws: int, shift: float = 0.0) -> dict[str, dict[str, list[float]]]:
-    """p-values of windows of ``rows`` rows against a reference of 20,000, by feature and measure."""
+    """p-values of windows of ``rows`` rows against references of 20,000, by feature and measure."""
     random = np.random.default_rng(3)
     found: dict[str, dict[str, list[float]]] = {}
     for number in range(draws):
-        if number % 4 == 0:
-            reference = features_by_name(generate_statistics(random_table(20_000, random)))
+        reference = _reference(number // 4)
         current = features_by_name(generate_statistics(random_table(rows, random, shift)))
         for name, feature in reference.items():
             one, other = distribution(feature), distribution(current[name])

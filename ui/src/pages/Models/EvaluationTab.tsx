@@ -66,7 +66,10 @@ export function EvaluationTab({ dagId, detail }: { dagId: string; detail: ModelD
         )}
         <RefusedChoice detail={detail} candidate={candidate} onChoose={(value) => choose({ candidate: value })} />
         {version !== undefined && candidate === null && (
-          <DownloadReport href={cardAddress(dagId, detail.name, version)} label="Download model card" />
+          <>
+            <DownloadReport href={cardAddress(dagId, detail.name, version)} label="Download model card" />
+            <DownloadReport href={`${cardAddress(dagId, detail.name, version)}?format=md`} label="Markdown" />
+          </>
         )}
       </HStack>
       {candidate ? (

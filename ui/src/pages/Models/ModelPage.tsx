@@ -3,6 +3,7 @@ import { useParams } from "react-router-dom";
 import { Empty } from "src/components/Empty";
 import { QueryView } from "src/components/QueryView";
 import { useQueryParam } from "src/hooks/useQueryState";
+import { BacktestsTab } from "src/pages/Models/backtests/BacktestsTab";
 import { DecisionsTab } from "src/pages/Models/DecisionsTab";
 import { Endpoint } from "src/pages/Models/Endpoint";
 import { EvaluationTab } from "src/pages/Models/EvaluationTab";
@@ -43,6 +44,7 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
           <Tabs.Trigger value="serving">Serving</Tabs.Trigger>
           <Tabs.Trigger value="evaluation">Evaluation</Tabs.Trigger>
           <Tabs.Trigger value="performance">Performance</Tabs.Trigger>
+          <Tabs.Trigger value="backtests">Back-tests</Tabs.Trigger>
           <Tabs.Trigger value="decisions">Decisions</Tabs.Trigger>
           <Tabs.Trigger value="log">Log</Tabs.Trigger>
         </Tabs.List>
@@ -54,6 +56,9 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
         </Tabs.Content>
         <Tabs.Content value="performance">
           <PerformanceTab dagId={dagId} model={detail.name} />
+        </Tabs.Content>
+        <Tabs.Content value="backtests">
+          <BacktestsTab dagId={dagId} model={detail.name} />
         </Tabs.Content>
         <Tabs.Content value="decisions">
           <DecisionsTab dagId={dagId} detail={detail} />

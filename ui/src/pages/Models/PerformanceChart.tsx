@@ -28,7 +28,8 @@ function chartOption(
 ): EChartsCoreOption {
   const versions = [...new Set(periods.map(({ version }) => version))];
   const middle = ({ start, end }: VersionFigures) => (Date.parse(start) + Date.parse(end)) / 2;
-  const time = { type: "time", min: Math.min(...periods.map(({ start }) => Date.parse(start))) };
+  // Bars stand below the points of the same time.
+  const time = { type: "time", containShape: false, min: Math.min(...periods.map(({ start }) => Date.parse(start))) };
   const last = { max: Math.max(...periods.map(({ end }) => Date.parse(end))) };
   return {
     animation: false,

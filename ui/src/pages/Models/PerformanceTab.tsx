@@ -1,8 +1,9 @@
-import { Alert, HStack, Stack, Text } from "@chakra-ui/react";
+import { HStack, Stack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { AppLink } from "src/components/AppLink";
 import { DataTable } from "src/components/DataTable";
 import { Empty } from "src/components/Empty";
+import { LinesAlert } from "src/components/LinesAlert";
 import { QueryView } from "src/components/QueryView";
 import { Segments } from "src/components/Segments";
 import type { Column } from "src/components/table";
@@ -19,23 +20,25 @@ const DAY_S = 86_400;
 
 /** What served predictions were worth, as far as labels have come: over time, by version, and what is wrong with it. */
 export function PerformanceTab({ dagId, model }: { dagId: string; model: string }) {
+  const [label] = useQueryParam("label");
   return (
-    <QueryView query={usePerformance(dagId, model)}>
-      {({ performance }) =>
+    <QueryView query={usePerformance(dagId, model, label)}>
+      {({ performance, labels }) =>
         performance === null ? (
           <Empty title="Live performance is not measured yet">
             Labels that come later are joined with captured predictions by a <code>PerformanceOperator</code>.
           </Empty>
         ) : (
-          <Measured of={performance} />
+          <Measured of={performance} labels={labels} />
         )
       }
     </QueryView>
   );
 }
 
-function Measured({ of }: { of: LivePerformance }) {
+function Measured({ of, labels }: { of: LivePerformance; labels: readonly string[] }) {
   const zone = useTimezone();
+  const [, setLabel] = useQueryParam("label");
   const metrics = metricsOf(of);
   const [wanted, setMetric] = useQueryParam("metric", of.metric);
   const metric = metrics.includes(wanted) ? wanted : of.metric;
@@ -43,6 +46,15 @@ function Measured({ of }: { of: LivePerformance }) {
   return (
     <Stack gap={4}>
       <HStack gap={3} wrap="wrap" fontSize="sm">
+        {labels.length > 1 && (
+          <Segments
+            size="xs"
+            label="Label"
+            value={of.label}
+            onChange={setLabel}
+            items={labels.map((name) => [name, name])}
+          />
+        )}
         <Segments
           size="xs"
           label="Metric"
@@ -57,16 +69,7 @@ function Measured({ of }: { of: LivePerformance }) {
           </AppLink>
         </Text>
       </HStack>
-      {of.notes.length > 0 && (
-        <Alert.Root status="warning" size="sm">
-          <Alert.Indicator />
-          <Alert.Content>
-            {of.notes.map((note) => (
-              <Alert.Description key={note}>{note}</Alert.Description>
-            ))}
-          </Alert.Content>
-        </Alert.Root>
-      )}
+      <LinesAlert status="warning" lines={of.notes} />
       <PerformanceChart periods={of.periods} metric={metric} />
       <DataTable
         label="Performance by version"

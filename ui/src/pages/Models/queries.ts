@@ -73,8 +73,10 @@ export function useMinutes(): [number, (minutes: number) => void] {
 }
 
 /** The newest measurement of a model's served versions. */
-export const usePerformance = (dagId: string, model: string) =>
-  api.useQuery("get", "/api/dags/{dag_id}/models/{model}/performance", { params: { path: path(dagId, model) } });
+export const usePerformance = (dagId: string, model: string, label: string) =>
+  api.useQuery("get", "/api/dags/{dag_id}/models/{model}/performance", {
+    params: { path: path(dagId, model), query: { label: label || undefined } },
+  });
 
 /** The evaluation of a version. */
 export function useEvaluation(dagId: string, model: string, version: number) {

@@ -16,12 +16,12 @@ const WHY: Record<string, string> = {
 export const startInWords = (runType: string): string => WHY[runType] ?? runType;
 
 /** Why the last training was made, in words. */
-function reasonOf({ reason, triggered_by, run_type }: Schemas["Retraining"]): string {
+function reasonOf({ reason, triggered_by, run_type }: Schemas["LastRetraining"]): string {
   return reason ?? (triggered_by ? `started by ${triggered_by}` : startInWords(run_type));
 }
 
 /** When the model was last trained, and why. */
-export function RetrainedCell({ dagId, retraining }: { dagId: string; retraining: Schemas["Retraining"] | null }) {
+export function RetrainedCell({ dagId, retraining }: { dagId: string; retraining: Schemas["LastRetraining"] | null }) {
   if (retraining === null) {
     return <Text color="fg.muted">not trained yet</Text>;
   }

@@ -2,7 +2,7 @@ import { Box, Text } from "@chakra-ui/react";
 import { AppLink } from "src/components/AppLink";
 import { Time } from "src/components/Time";
 import type { Decision } from "src/pages/Skew/timeline";
-import { decisionLabel, decisionLines } from "src/pages/Skew/words";
+import { decisionLabel, decisionLines, toldInWords } from "src/pages/Skew/words";
 import { airflowRunPath } from "src/routes";
 
 /** What was decided after a comparison, and how each condition of the policy stood. */
@@ -26,6 +26,7 @@ export function DecisionSummary({ decision }: { decision: Decision }) {
           to <Time at={decision.window_end} exact />
         </Text>
       )}
+      {toldInWords(decision) && <Text color="fg.muted">{toldInWords(decision)}</Text>}
       {lines.length > 0 && (
         <Box as="ul" aria-label="Conditions" listStyleType="none" color="fg.muted" fontSize="xs">
           {lines.map((line) => (

@@ -11,7 +11,7 @@ import { useTimezone } from "src/host";
 import { chartOption, LIMITS } from "src/pages/Skew/chartOption";
 import type { Measured } from "src/pages/Skew/chartShown";
 import { type FeatureRow, knowsDataTime, type TimeAxis, type Timeline } from "src/pages/Skew/timeline";
-import { formatRatio } from "src/pages/Skew/words";
+import { formatRatio, toldOfStop } from "src/pages/Skew/words";
 import type { ArtifactRef } from "src/routes";
 
 const MEASURED: { value: Measured; label: string }[] = [
@@ -38,7 +38,7 @@ export function FeatureChart({
   limit: number;
   onChoose: (index: number) => void;
 }) {
-  const { checks, events, source } = timeline;
+  const { checks, events, failures, source } = timeline;
   const byData = knowsDataTime(checks);
   const [measured, setMeasured] = useQueryParam("measure", "ratio");
   const [axis, setAxis] = useQueryParam("time", byData ? "data" : "wall");
@@ -75,6 +75,7 @@ export function FeatureChart({
       checks,
       points,
       events,
+      failures,
       measured: shown,
       axis: axis === "data" ? "data" : ("wall" as TimeAxis),
       alpha,
@@ -82,7 +83,7 @@ export function FeatureChart({
       zone,
       theme,
     });
-  }, [row, checks, events, shown, axis, alpha, chosen, zone, theme, history.data]);
+  }, [row, checks, events, failures, shown, axis, alpha, chosen, zone, theme, history.data]);
   return (
     <Box>
       <HStack gap={3} mb={1} wrap="wrap">
@@ -123,7 +124,10 @@ export function FeatureChart({
       />
       <Text fontSize="xs" color="fg.muted">
         Dashed: {LIMITS[shown]}. Orange points: drifted. Hollow points: too few rows. ▲ retraining requested, ● refused,
-        ◆ a version started or stopped serving. Bars: current rows.
+        ◆ a version started or stopped serving{failures.length > 0 && ", ✕ a monitoring task failed"}
+        {checks.some(({ decision }) => decision && toldOfStop(decision)) &&
+          ", pin: people were told that requests stopped"}
+        . Bars: current rows.
       </Text>
     </Box>
   );

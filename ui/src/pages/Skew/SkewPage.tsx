@@ -11,6 +11,7 @@ import { plural } from "src/format";
 import { useQuery, useQueryParam } from "src/hooks/useQueryState";
 import { CheckSummary } from "src/pages/Skew/CheckSummary";
 import { Comparison } from "src/pages/Skew/Comparison";
+import { FailedMonitors } from "src/pages/Skew/FailedMonitors";
 import { FeatureChart } from "src/pages/Skew/FeatureChart";
 import { FeatureTable } from "src/pages/Skew/FeatureTable";
 import { featureRows, firstFeature, type Timeline } from "src/pages/Skew/timeline";
@@ -78,6 +79,7 @@ function Loaded({ dagId, timeline, limit }: { dagId: string; timeline: Timeline;
   return (
     <Stack gap={4}>
       <Bar timeline={timeline} limit={limit} />
+      <FailedMonitors timeline={timeline} />
       {rows.length === 0 && summary}
       {row && chosen && (
         <Grid templateColumns={{ base: "1fr", xl: "minmax(0, 3fr) minmax(340px, 2fr)" }} gap={5}>
@@ -181,10 +183,13 @@ function Bar({ timeline, limit }: { timeline: Timeline; limit: number }) {
 function NothingYet({ timeline }: { timeline: Timeline }) {
   const [first] = timeline.sources;
   return first ? (
-    <Empty title="No comparisons yet">
-      <AppLink to={airflowDagPath(first.dag_id)}>{first.dag_id}</AppLink> compares in its task {first.task_id}: run it
-      once the served model has answered requests.
-    </Empty>
+    <Stack gap={4}>
+      <FailedMonitors timeline={timeline} />
+      <Empty title="No comparisons yet">
+        <AppLink to={airflowDagPath(first.dag_id)}>{first.dag_id}</AppLink> compares in its task {first.task_id}: run it
+        once the served model has answered requests.
+      </Empty>
+    </Stack>
   ) : (
     <Empty title="This pipeline is not monitored">
       Add a DAG with a SkewOperator: with model_name it compares requests with the training data of the served model;

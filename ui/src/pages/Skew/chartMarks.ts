@@ -4,7 +4,7 @@ import { tooltipLines } from "src/components/chart/tooltip";
 import { formatTime } from "src/format";
 import { padded, type Shown } from "src/pages/Skew/chartShown";
 import { type Check, placeOf, type TimeAxis, timesOf, type VersionEvent } from "src/pages/Skew/timeline";
-import { decisionLabel, decisionLines, EVENTS, STOPS } from "src/pages/Skew/words";
+import { decisionLabel, decisionLines, EVENTS, STOPS, toldInWords, toldOfStop } from "src/pages/Skew/words";
 
 const OUTCOMES: Record<string, { symbol: string; token: string }> = {
   requested: { symbol: "triangle", token: "success.solid" },
@@ -12,6 +12,8 @@ const OUTCOMES: Record<string, { symbol: string; token: string }> = {
   failed: { symbol: "rect", token: "failed.solid" },
   pending: { symbol: "emptyDiamond", token: "deferred.solid" },
 };
+
+const CROSS = "path://M2,0L5,3L8,0L10,2L7,5L10,8L8,10L5,7L2,10L0,8L3,5L0,2Z";
 
 /** One mark a decision, where its comparison stands. A retraining that was refused although something drifted is filled. */
 export function decisionSeries({ checks, theme, zone }: Shown, times: readonly number[]): object {
@@ -26,8 +28,8 @@ export function decisionSeries({ checks, theme, zone }: Shown, times: readonly n
       const notable = decision.outcome === "refused" && decision.why !== "verdict";
       return {
         value: [times[index], "Retraining", index],
-        symbol: notable ? "circle" : known.symbol,
-        symbolSize: decision.outcome === "requested" ? 11 : notable ? 8 : 6,
+        symbol: toldOfStop(decision) ? "pin" : notable ? "circle" : known.symbol,
+        symbolSize: toldOfStop(decision) ? 20 : decision.outcome === "requested" ? 11 : notable ? 8 : 6,
         itemStyle: {
           color: theme.color(STOPS.has(decision.why ?? "") ? "failed.solid" : notable ? "warning.solid" : known.token),
         },
@@ -41,7 +43,33 @@ export function decisionSeries({ checks, theme, zone }: Shown, times: readonly n
           { label: decision ? decisionLabel(decision) : "" },
           ...(decision?.reason && lines.length === 0 ? [{ label: decision.reason, muted: true }] : []),
           ...lines.map((label) => ({ label, muted: true })),
+          ...(decision && toldInWords(decision) ? [{ label: toldInWords(decision), muted: true }] : []),
           ...(decision?.at ? [{ label: formatTime(decision.at, zone), muted: true }] : []),
+        ]);
+      },
+    },
+  };
+}
+
+/** A cross where a monitoring task failed. */
+export function failureSeries({ failures, checks, axis, theme, zone }: Shown): object {
+  return {
+    name: "failures",
+    type: "scatter",
+    xAxisIndex: 0,
+    yAxisIndex: 0,
+    symbol: CROSS,
+    symbolSize: 9,
+    z: 6,
+    itemStyle: { color: theme.color("failed.solid") },
+    data: failures.map(({ at }) => [clamped(placeOf(at, checks, axis), checks, axis), "Retraining"]),
+    tooltip: {
+      formatter: ({ dataIndex }: { dataIndex: number }) => {
+        const failure = failures[dataIndex];
+        return tooltipLines(theme, [
+          { label: `${failure?.task.task_id} failed` },
+          ...(failure?.message ? [{ label: failure.message, muted: true }] : []),
+          ...(failure ? [{ label: formatTime(failure.at, zone), muted: true }] : []),
         ]);
       },
     },

@@ -3,7 +3,7 @@
 import type { EChartsCoreOption } from "src/components/chart/echarts";
 import { type TooltipLine, tooltipLines } from "src/components/chart/tooltip";
 import { formatCount, formatNumber, formatPercent, formatPValue, formatTime } from "src/format";
-import { changeLines, decisionSeries, versionSeries } from "src/pages/Skew/chartMarks";
+import { changeLines, decisionSeries, failureSeries, versionSeries } from "src/pages/Skew/chartMarks";
 import { padded, type Shown } from "src/pages/Skew/chartShown";
 import { type Check, timesOf } from "src/pages/Skew/timeline";
 import { timeTicks } from "src/pages/Skew/timeTicks";
@@ -73,6 +73,7 @@ export function chartOption(shown: Shown): EChartsCoreOption {
     series: [
       decisionSeries(shown, times),
       versionSeries(shown),
+      failureSeries(shown),
       {
         name: "points",
         type: "line",

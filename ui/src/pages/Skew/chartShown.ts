@@ -2,7 +2,7 @@
 
 import type { Schemas } from "src/api/client";
 import type { ChartTheme } from "src/components/chart/theme";
-import type { Check, FeatureRow, TimeAxis, VersionEvent } from "src/pages/Skew/timeline";
+import type { Check, Failure, FeatureRow, TimeAxis, VersionEvent } from "src/pages/Skew/timeline";
 import type { ArtifactRef } from "src/routes";
 
 export type Measured = "ratio" | "score" | "p" | "missing";
@@ -15,6 +15,7 @@ export interface Shown {
   checks: readonly Check[];
   points: readonly Point[];
   events: readonly VersionEvent[];
+  failures: readonly Failure[];
   measured: Measured;
   axis: TimeAxis;
   /** Share of false discoveries that was allowed; null where thresholds alone decide. */

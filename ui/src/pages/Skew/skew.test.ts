@@ -1,7 +1,15 @@
 import { heatIndex } from "src/pages/Skew/heat";
-import { type Check, featureRows, firstFeature, placeOf, ratioOf, type Timeline } from "src/pages/Skew/timeline";
+import {
+  type Check,
+  type Decision,
+  featureRows,
+  firstFeature,
+  placeOf,
+  ratioOf,
+  type Timeline,
+} from "src/pages/Skew/timeline";
 import { timeTicks } from "src/pages/Skew/timeTicks";
-import { classesInWords, effectInWords, formatRatio } from "src/pages/Skew/words";
+import { classesInWords, effectInWords, formatRatio, toldInWords, toldOfStop } from "src/pages/Skew/words";
 import { describe, expect, test } from "vitest";
 
 const HOUR = 3_600_000;
@@ -35,6 +43,15 @@ describe("ticks of time", () => {
     expect(values.map(label).filter((text) => !/^2026-03-\d\d$|^12:00$/.test(text))).toEqual([]);
     expect(new Set(values).size).toBe(values.length);
   });
+});
+
+test("a decision says of what people were told", () => {
+  const decision = (told: string[]) => ({ told }) as unknown as Decision;
+  expect(toldInWords(decision([]))).toBe("");
+  expect(toldInWords(decision(["drift", "stop"]))).toBe(
+    "People were told that drift began and that requests have stopped.",
+  );
+  expect([["request"], ["stop"]].map((told) => toldOfStop(decision(told)))).toEqual([false, true]);
 });
 
 test("an effect is of a number in its units, else in points; of classes the most moved are named", () => {

@@ -5,6 +5,7 @@ import type { Schemas } from "src/api/client";
 export type Timeline = Schemas["SkewTimeline"];
 export type Check = Schemas["SkewCheck"];
 export type Decision = Schemas["RetrainingDecision"];
+export type Failure = Schemas["MonitorFailure"];
 export type VersionEvent = Schemas["VersionEvent"];
 
 /** A feature over all comparisons. Ratios are scores by their thresholds: above 1 is beyond the threshold. */

@@ -60,6 +60,19 @@ const REFUSALS: Record<string, string> = {
 /** Refusals that a person should know of. */
 export const STOPS = new Set(["pipeline_fault", "monitor", "rejected", "budget"]);
 
+/** Whether people were told with a decision that requests have stopped. */
+export const toldOfStop = (decision: Decision): boolean => decision.told.includes("stop");
+
+const TOLD: Record<string, string> = {
+  drift: "that drift began",
+  request: "of the request",
+  stop: "that requests have stopped",
+};
+
+/** What people were told of; empty for nothing. */
+export const toldInWords = ({ told }: Decision): string =>
+  told.length > 0 ? `People were told ${told.map((each) => TOLD[each] ?? each).join(" and ")}.` : "";
+
 /** Limits and conditions of a decision, a line each: those that hold first. */
 export function decisionLines(decision: Decision): string[] {
   const { conditions, limits } = decision;

@@ -1,7 +1,8 @@
-import { Alert, Box, Button, Code, HStack, Stack, Text } from "@chakra-ui/react";
+import { Box, Button, Code, HStack, Stack, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { DataTable } from "src/components/DataTable";
 import { Empty } from "src/components/Empty";
+import { LinesAlert } from "src/components/LinesAlert";
 import { QueryView } from "src/components/QueryView";
 import { Time } from "src/components/Time";
 import type { Column } from "src/components/table";
@@ -97,7 +98,7 @@ function Studies({ dagId, onOpen }: { dagId: string; onOpen: (study: Study) => v
     <QueryView query={query}>
       {({ studies, total_entries, damaged }) => (
         <Stack gap={3}>
-          <Damaged errors={damaged} />
+          <LinesAlert status="error" title={`${plural(damaged.length, "study")} cannot be read`} lines={damaged} />
           {studies.length > 0 ? (
             <DataTable
               label="Studies"
@@ -132,24 +133,5 @@ function Studies({ dagId, onOpen }: { dagId: string; onOpen: (study: Study) => v
         </Stack>
       )}
     </QueryView>
-  );
-}
-
-/** What is wrong with the studies that cannot be read. */
-function Damaged({ errors }: { errors: readonly string[] }) {
-  return (
-    errors.length > 0 && (
-      <Alert.Root status="error" alignItems="flex-start">
-        <Alert.Indicator />
-        <Alert.Content>
-          <Alert.Title>{plural(errors.length, "study")} cannot be read</Alert.Title>
-          {errors.map((error) => (
-            <Alert.Description key={error} overflowWrap="anywhere">
-              {error}
-            </Alert.Description>
-          ))}
-        </Alert.Content>
-      </Alert.Root>
-    )
   );
 }

@@ -1,4 +1,4 @@
-"""A report as one HTML file: no script, nothing that is loaded, so that it opens anywhere and runs nothing.
+"""The parts of a report, and its HTML: no script, nothing that is loaded, so that it opens anywhere and runs nothing.
 
 All text is escaped by Jinja; the document itself forbids scripts and requests, which holds where no server says so.
 """
@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, Template
 from markupsafe import Markup, escape
 
 from airflow_hops import __version__
 
-_ASSETS = Path(__file__).parent.parent / "assets"
+FOOTER = f"Written by airflow-hops {__version__}."
 _COLOURS = ("#2f6fdb", "#d9480f", "#2b8a3e", "#9c36b5", "#c2255c", "#0b7285", "#8d6e00", "#6b7280")
 _WIDTH, _HEIGHT, _LEFT, _FOOT = 640, 240, 60, 24
 
@@ -45,6 +43,8 @@ class Chart:
 
     svg: Markup
     caption: str
+    series: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    """Its points ``(x, y)`` by name, for readers without pictures."""
 
 
 @dataclass(frozen=True)
@@ -63,27 +63,31 @@ class Section:
     blocks: Sequence[Table | Chart | Image | str]
 
 
-def send_report(title: str, about: str, sections: Sequence[Section]) -> HTMLResponse:
-    """The answer with a report, to be saved.
+@dataclass(frozen=True)
+class Report:
+    """A report.
 
-    Args:
-        title: Its heading, and the name of the file.
+    Attributes:
+        title: Its heading, and the name of its file.
         about: What it is of.
         sections: Its parts; one without blocks is left out.
+        at: When it was made.
     """
-    now = datetime.now(UTC).isoformat(sep=" ", timespec="minutes").removesuffix("+00:00")
-    content = _template().render(
-        title=title,
-        subtitle=f"{about} · {now} UTC",
-        sections=[section for section in sections if section.blocks],
-        footer=f"Written by airflow-hops {__version__}.",
-    )
-    headers = {
-        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(title.replace('/', '-'), safe='')}.html",
-        "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:",
-        "Cache-Control": "private, no-store",
-    }
-    return HTMLResponse(content, headers=headers)
+
+    title: str
+    about: str
+    sections: Sequence[Section]
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @property
+    def subtitle(self) -> str:
+        """What it is of, and when it was made."""
+        return f"{self.about} · {self.at.isoformat(sep=' ', timespec='minutes').removesuffix('+00:00')} UTC"
+
+    def html(self) -> str:
+        """One HTML file that needs nothing else."""
+        sections = [section for section in self.sections if section.blocks]
+        return _template().render(title=self.title, subtitle=self.subtitle, sections=sections, footer=FOOTER)
 
 
 def draw_lines(series: Mapping[str, Sequence[tuple[float, float]]], caption: str, *, diagonal: bool = False) -> Chart:
@@ -125,7 +129,7 @@ def draw_lines(series: Mapping[str, Sequence[tuple[float, float]]], caption: str
     parts.append(f'<text x="{_WIDTH - 10}" y="{foot}" text-anchor="end">{cell(right)}</text>')
     parts.append(f'<text x="{_LEFT - 6}" y="{_HEIGHT - _FOOT}" text-anchor="end">{cell(low)}</text>')
     parts.append(f'<text x="{_LEFT - 6}" y="38" text-anchor="end">{cell(high)}</text></svg>')
-    return Chart(Markup("".join(parts)), caption)
+    return Chart(Markup("".join(parts)), caption, series)
 
 
 def cell(value: Any) -> str:
@@ -154,6 +158,8 @@ def _dot(place: str, colour: str) -> str:
 
 @cache
 def _template() -> Template:
-    environment = Environment(loader=FileSystemLoader(_ASSETS), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters["cell"] = cell
     return environment.get_template("report.html")

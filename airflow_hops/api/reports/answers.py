@@ -1,0 +1,28 @@
+"""Reports as answers, to be saved."""
+
+from __future__ import annotations
+
+from typing import Literal
+from urllib.parse import quote
+
+from fastapi.responses import Response
+
+Format = Literal["html", "md"]
+_TYPES = {"html": "text/html", "md": "text/markdown"}
+
+
+def send_report(title: str, text: str, format: Format = "html") -> Response:
+    """The answer with a report.
+
+    Args:
+        title: The name of the file.
+        text: Its text.
+        format: Of the text.
+    """
+    headers = {
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(title.replace('/', '-'), safe='')}.{format}",
+        "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:",
+        "Cache-Control": "private, no-store",
+        "X-Content-Type-Options": "nosniff",
+    }
+    return Response(text, media_type=f"{_TYPES[format]}; charset=utf-8", headers=headers)

@@ -1,0 +1,129 @@
+"""``airflow hops backtest``: what retraining policies would have made of the past."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import re
+import sys
+from argparse import Namespace
+from datetime import timedelta
+from pathlib import Path
+
+from airflow.configuration import conf
+from airflow.utils.cli import suppress_logs_and_warning
+from rich.console import Console
+from rich.table import Table
+
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.backtest import POLICY_FILE, BacktestReport, PolicyOutcome
+from airflow_hops.contract.performance import Interval
+from airflow_hops.hooks.backtest.candidates import Candidates, champion_properties
+from airflow_hops.hooks.backtest.plan import BacktestPlan, moment, named_policies
+from airflow_hops.hooks.backtest.run import run_backtest
+from airflow_hops.hooks.runtime import RuntimeHook
+
+_LONGEST = timedelta(days=36_525)
+_UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+
+
+@suppress_logs_and_warning
+def backtest(args: Namespace) -> None:
+    """Tries policies on the past, and prints what each was worth."""
+    try:
+        hook = RuntimeHook(args.hops_conn_id)
+        dags = Path(conf.get("core", "dags_folder")).expanduser().absolute()
+        code_paths = args.code_path or [str(dags)]
+        plan = BacktestPlan(
+            args.model,
+            moment("--from", args.start),
+            moment("--to", args.end),
+            named_policies(args.policy, champion_properties(hook, args.model), code_paths),
+            every=_duration("--every", args.every),
+            first=_duration("--first", args.first) if args.first else None,
+            label_delays=[_duration("--label-delay", each) for each in args.label_delay or ["0d"]],
+            price=args.price,
+            jobs=args.jobs,
+        )
+        if args.output:
+            Path(args.output).mkdir(parents=True, exist_ok=True)  # before the hours, not after
+        candidates = Candidates(hook, plan, _say, args.spark_conn_id)
+        uri, report = run_backtest(hook.store, plan, candidates, {"user": _user()}, _say)
+    except (HopsError, OSError) as error:
+        raise SystemExit(str(error)) from None
+    except KeyboardInterrupt:
+        _say("Interrupted. What is trained is kept: the same command goes on from there.")
+        raise SystemExit(130) from None
+    if args.json:
+        print(json.dumps({"uri": uri, **report.to_dict()}))
+    else:
+        _print(report)
+        print(f"Report: {uri}")
+    if args.output:
+        try:
+            _copy(hook, uri, Path(args.output))
+        except (HopsError, OSError) as error:
+            raise SystemExit(f"--output: {error}") from None
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return str(os.getuid())
+
+
+def _duration(name: str, text: str) -> timedelta:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([wdhms])", text)
+    found = timedelta.max
+    with contextlib.suppress(OverflowError):
+        found = timedelta(**{_UNITS[match[2]]: float(match[1])}) if match else found
+    if found > _LONGEST:
+        raise BadInput(f"{name} is {text!r}, expected a duration like 7d, 12h or 2w, of at most 100 years")
+    return found
+
+
+def _copy(hook: RuntimeHook, uri: str, folder: Path) -> None:
+    """Writes the report, and the policy if there is one, to a folder of this machine."""
+    place = uri.rpartition("/")[0]
+    for name in hook.store.names(place):
+        (folder / name).write_text(hook.store.read_text(f"{place}/{name}"))
+    if POLICY_FILE not in hook.store.names(place):
+        (folder / POLICY_FILE).unlink(missing_ok=True)  # of an earlier back-test
+
+
+def _print(report: BacktestReport) -> None:
+    gpus = any(each.gpu_hours for each in report.policies)
+    better = "less" if report.lower_is_better else "more"
+    table = Table(title=f"{report.model_name}: {report.metric} ({better} is better)", title_justify="left")
+    table.add_column("policy")
+    columns = ["average", "better than never", "trainings", "served", "false alarms", "core h", "regret"]
+    for name in columns[:-1] + ["GPU h"] * gpus + columns[-1:]:
+        table.add_column(name, justify="right")
+    for each in (*report.policies, *([report.best] if report.best else [])):
+        table.add_row(*_row(each, report, gpus), style="bold" if each.name == report.chosen else None)
+    Console().print(table)
+    for note in report.notes:
+        _say(note)
+    print(f"{report.trained} of {len(report.candidates)} candidates trained in {report.wall_s / 60:.1f} min")
+    print(f"Chosen at a price of {report.price:g} for a training: {report.chosen}")
+
+
+def _row(each: PolicyOutcome, report: BacktestReport, gpus: bool) -> list[str]:
+    served = sum(of.promoted for of in each.retrainings)
+    hours = [f"{each.core_hours:.3f}", *([f"{each.gpu_hours:.3f}"] if gpus else [])]
+    counts = [str(len(each.retrainings)), str(served), str(each.false_alarms)]
+    mark = "* " if each.name == report.chosen else ""
+    better = "" if not each.retrainings else _interval(each.better, sign="+")
+    return [mark + each.name, _interval(each.average), better, *counts, *hours, f"{each.regret:.4f}"]
+
+
+def _interval(of: Interval, sign: str = "") -> str:
+    value, low, high = (round(each, 4) + 0.0 for each in of)  # no -0.0000
+    return f"{value:{sign}.4f} ({low:{sign}.4f} to {high:{sign}.4f})"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

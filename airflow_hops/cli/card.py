@@ -1,0 +1,41 @@
+"""``airflow hops card``: the card of a model's version, from the store alone."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from airflow.utils.cli import suppress_logs_and_warning
+
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.reports.kept_cards import card_from_store, find_kept_card, read_kept_card
+from airflow_hops.reports.markdown import markdown
+from airflow_hops.store import ArtifactStore
+
+
+@suppress_logs_and_warning
+def card(args: Namespace) -> None:
+    """Writes a card to a file, or prints it."""
+    try:
+        text = _text(RuntimeHook(args.hops_conn_id).store, args)
+        if args.output is None:
+            sys.stdout.write(text)
+        else:
+            Path(args.output).write_text(text, encoding="utf-8")
+    except (HopsError, OSError) as error:
+        raise SystemExit(str(error)) from None
+
+
+def _text(store: ArtifactStore, args: Namespace) -> str:
+    if not args.kept:
+        made = card_from_store(store, args.model, args.version)
+        return made.html() if args.format == "html" else markdown(made)
+    problems: list[str] = []
+    kept = find_kept_card(store, args.model, args.version, problems)
+    if kept is None:
+        none = f"no card of version {args.version} of model {args.model!r} was kept; leave out --kept"
+        raise BadInput("\n".join([none, *problems]))
+    sys.stderr.writelines(f"{problem}\n" for problem in problems)
+    return read_kept_card(store, kept, args.format)

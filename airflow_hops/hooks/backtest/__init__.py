@@ -1,0 +1,1 @@
+"""The back-test: what retraining policies would have made of the past."""

@@ -1,0 +1,146 @@
+"""Tries retraining policies on the past, in a DAG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.model_record import by_whom
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.operators.base import code_paths_of, producer_of
+from airflow_hops.operators.links import ModelsLink
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_hops.contract.backtest import BacktestReport
+    from airflow_hops.contract.retraining import RetrainingPolicy
+    from airflow_hops.hooks.backtest.candidates import Candidates
+    from airflow_hops.hooks.backtest.plan import BacktestPlan
+
+
+class BacktestOperator(BaseOperator):
+    """Says what retraining policies would have made of the past, as ``airflow hops backtest`` does.
+
+    The champion's own pipeline is run again for each training that a policy asks for. What was trained is kept: a
+    retry, and a back-test with other policies or another price, goes on from there. The XCom holds ``report`` (the
+    URI), ``chosen`` (the chosen policy's name), ``policy`` (it as JSON; None if that is never to retrain), and
+    ``table``: by policy ``average`` and ``better`` with their intervals, ``trainings``, ``false_alarms``,
+    ``core_hours``, ``gpu_hours`` and ``regret``.
+
+    Example::
+
+        BacktestOperator(
+            task_id="backtest", model_name="flights", start="2013-01-01", end="2014-01-01",
+            policies=["monthly", "drift", "my_policies:careful"], price=0.001,
+        )
+
+    Args:
+        model_name: The model. (templated)
+        start: Start of the history, ISO 8601. (templated)
+        end: Its end. (templated)
+        policies: By name, None for the one that never retrains; or names as ``airflow hops backtest`` has them, whose
+            modules lie beside the DAG file.
+        every: Length of a period, at whose end policies decide.
+        first: Length of the first model's training window; None for that of the champion's own.
+        label_delays: How long labels come after their rows, and so what is trained; policies that use labels are
+            tried with each, others with the shortest.
+        price: What a training costs, in the metric's unit on average over the whole history. (templated)
+        jobs: Trainings at once, each of another policy.
+        hops_conn_id: Connection of type ``hops``. (templated)
+        spark_conn_id: Connection of the steps that run on Spark. (templated)
+        **kwargs: As ``BaseOperator``.
+    """
+
+    template_fields: Sequence[str] = ("model_name", "start", "end", "price", "hops_conn_id", "spark_conn_id")
+    operator_extra_links = (ModelsLink(),)
+    ui_color = "#dbe9f6"
+
+    def __init__(
+        self,
+        *,
+        model_name: str,
+        start: str | datetime,
+        end: str | datetime,
+        policies: Mapping[str, RetrainingPolicy | None] | Sequence[str],
+        every: timedelta = timedelta(days=7),
+        first: timedelta | None = None,
+        label_delays: Sequence[timedelta] = (timedelta(0),),
+        price: float | str = 0.0,
+        jobs: int = 1,
+        hops_conn_id: str = RuntimeHook.default_conn_name,
+        spark_conn_id: str = "spark_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.model_name = model_name
+        self.start = start
+        self.end = end
+        self.policies = policies
+        self.every = every
+        self.first = first
+        self.label_delays = label_delays
+        self.price = price
+        self.jobs = jobs
+        self.hops_conn_id = hops_conn_id
+        self.spark_conn_id = spark_conn_id
+        self._running: Candidates | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Runs the back-test."""
+        # Not where DAG files are parsed, which need none of it.
+        from airflow_hops.hooks.backtest.candidates import Candidates
+        from airflow_hops.hooks.backtest.run import run_backtest
+
+        try:
+            hook = RuntimeHook(self.hops_conn_id)
+            plan = self._plan(hook, code_paths_of(context))
+            self._running = Candidates(hook, plan, self.log.info, self.spark_conn_id)
+            uri, report = run_backtest(hook.store, plan, self._running, by_whom(producer_of(context)), self.log.info)
+        except HopsError as error:
+            raise (AirflowException if error.retryable else AirflowFailException)(str(error)) from error
+        finally:
+            self._running = None
+        chosen = next(each for each in report.policies if each.name == report.chosen)
+        return {"report": uri, "chosen": chosen.name, "policy": chosen.policy, "table": _table(report)}
+
+    def on_kill(self) -> None:
+        """Ends the running steps with all their processes."""
+        if self._running is not None:
+            self._running.kill()
+
+    def _plan(self, hook: RuntimeHook, code_paths: Sequence[str]) -> BacktestPlan:
+        from airflow_hops.hooks.backtest.candidates import champion_properties
+        from airflow_hops.hooks.backtest.plan import BacktestPlan, moment, named_policies
+
+        policies = self.policies
+        if not isinstance(policies, Mapping):
+            policies = named_policies(policies, champion_properties(hook, self.model_name), code_paths)
+        try:
+            price = float(self.price)
+        except (TypeError, ValueError):
+            raise BadInput(f"price is {self.price!r}, expected a number") from None
+        return BacktestPlan(
+            self.model_name,
+            moment("start", self.start),
+            moment("end", self.end),
+            policies,
+            every=self.every,
+            first=self.first,
+            label_delays=self.label_delays,
+            price=price,
+            jobs=self.jobs,
+        )
+
+
+def _table(report: BacktestReport) -> dict[str, dict[str, Any]]:
+    figures = ("average", "better", "false_alarms", "core_hours", "gpu_hours", "regret")
+    return {
+        each.name: {"trainings": len(each.retrainings), **{name: getattr(each, name) for name in figures}}
+        for each in report.policies
+    }

@@ -1,0 +1,207 @@
+"""Cards that are kept with a version, as they were when it was decided what serves.
+
+``<store>/_cards/<model>/<version>/<time>/`` has ``card.md``, ``card.html``, and ``card.json``, a :class:`KeptCard`;
+``<time>`` is when it was made, and nothing is written there later. A kept card has all that was known; it is for
+readers who may see the artifacts of all the DAGs that it tells of.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.json_fields import CheckedFields, where_told
+from airflow_hops.contract.model_record import ModelRecord
+from airflow_hops.contract.times import sortable
+from airflow_hops.reports.markdown import markdown
+from airflow_hops.reports.model_card import model_card
+from airflow_hops.reports.model_sources import Registration, VersionSources
+from airflow_hops.reports.page import Report
+from airflow_hops.store import ArtifactStore
+from airflow_hops.store.model_records import read_record
+
+Format = Literal["html", "md"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class KeptCard(CheckedFields):
+    """What is known of a kept card.
+
+    Attributes:
+        at: When it was made, ISO 8601 UTC.
+        after: The decision that it was kept after, such as "promoted v2"; or "note", one of people.
+        whole: Whether the model's artifact was there to tell of.
+        dags: The DAGs that it tells of.
+        docs: Documentation of DAGs, as far as it was known; a later card takes over what it does not know itself.
+        registration: What MLflow knew of the version, as of
+            :class:`~airflow_hops.reports.model_sources.Registration`.
+        decided: When that decision was made, ISO 8601 UTC; None for a note.
+        folder: Where it was found; not in the file.
+    """
+
+    at: str
+    after: str
+    whole: bool
+    dags: Sequence[str]
+    docs: Mapping[str, str] = field(default_factory=dict)
+    registration: Mapping[str, Any] = field(default_factory=dict)
+    decided: str | None = None
+    folder: str | None = where_told()
+
+
+class _All(Container[str]):
+    def __contains__(self, dag_id: object) -> bool:
+        return True
+
+
+def keep_cards(
+    store: ArtifactStore,
+    model_name: str,
+    doc_of: Callable[[str], str | None],
+    registered: Mapping[int, Registration] | None = None,
+    *,
+    version: int | None = None,
+) -> str | None:
+    """Keeps the cards of the versions that the newest decision is about: promoted, rolled back, or replaced.
+
+    It comes after the decision, and never fails it: what went wrong is logged. A task that runs again and has decided
+    nothing new keeps no other card.
+
+    Args:
+        store: The artifact store.
+        model_name: The model.
+        doc_of: As of :func:`~airflow_hops.reports.model_card.model_card`.
+        registered: Versions in MLflow's registry; None where it was not asked.
+        version: A version of which people have noted something, to keep only its card; None after a decision.
+
+    Returns:
+        What went wrong; None if nothing did.
+    """
+    problems = []
+    try:
+        record = read_record(store, model_name)
+        versions = _decided(record) if version is None else [version]
+    except Exception as error:  # whatever the store's own client raises
+        log.exception("The cards of model %r could not be kept; the decision stands", model_name)
+        return f"No card could be kept ({error})."
+    newest = record.history[-1] if version is None and record.history else None
+    for each in versions:
+        try:
+            before = list(kept_cards(store, model_name, each))
+            if newest is None or newest.at not in {card.decided for card in before}:
+                known = (registered or {}).get(each)
+                card, kept = _make(store, model_name, each, before[0] if before else None, doc_of, known)
+                if newest:
+                    kept = replace(kept, after=f"{newest.event.replace('_', ' ')} v{newest.version}", decided=newest.at)
+                folder = store.uri("_cards", model_name, str(each), sortable(kept.at))
+                store.create_text(f"{folder}/card.md", markdown(card))
+                store.write_text(f"{folder}/card.html", card.html())
+                store.write_text(f"{folder}/card.json", json.dumps(kept.to_dict(), indent=1) + "\n")
+        except Exception as error:
+            log.exception("The card of %s v%d could not be kept; the decision stands", model_name, each)
+            problems.append(f"The card of v{each} could not be kept ({error}).")
+    return " ".join(problems) or None
+
+
+def card_from_store(store: ArtifactStore, model_name: str, version: int) -> Report:
+    """The card of a version as it is now, with what people and MLflow have said as it was kept last.
+
+    Raises:
+        BadInput: the version was never deployed.
+    """
+    deployed = sorted({event.version for event in read_record(store, model_name).history})
+    if version not in deployed:
+        known = ", ".join(map(str, deployed)) or "none"
+        raise BadInput(f"model {model_name!r} has no version {version} that was deployed; versions: {known}")
+    before = next(kept_cards(store, model_name, version), None)
+    return _make(store, model_name, version, before, lambda dag_id: None, None)[0]
+
+
+def find_kept_card(
+    store: ArtifactStore, model_name: str, version: int, problems: list[str] | None = None
+) -> KeptCard | None:
+    """The newest kept card of a version for which its artifact was still there; else the newest; None if there is none.
+
+    Args:
+        store: The artifact store.
+        model_name: The model.
+        version: The version.
+        problems: Is told of damaged cards, which are passed over.
+    """
+    found = list(kept_cards(store, model_name, version, problems))
+    return next((card for card in found if card.whole), found[0] if found else None)
+
+
+def kept_cards(
+    store: ArtifactStore, model_name: str, version: int, problems: list[str] | None = None
+) -> Iterator[KeptCard]:
+    """The kept cards of a version, the newest first; damaged ones are logged, told to ``problems``, and passed over."""
+    of_version = store.uri("_cards", model_name, str(version))
+    for name in reversed(store.names(of_version)):
+        try:
+            card = KeptCard.from_dict(store.read_json(store.file(of_version, f"{name}/card.json")))
+        except FileNotFoundError:
+            continue  # it is being written, or whoever wrote it was killed
+        except (TypeError, HopsError, NotADirectoryError) as error:
+            told = f"{of_version}/{name}/card.json: not what is known of a kept card ({error}); restore or remove it"
+            log.warning("%s", told)
+            if problems is not None:
+                problems.append(told)
+            continue
+        yield replace(card, folder=f"{of_version}/{name}")
+
+
+def read_kept_card(store: ArtifactStore, card: KeptCard, format: Format) -> str:
+    """The text of a kept card.
+
+    Raises:
+        BadInput: it is a link that leads out of the card's folder.
+        FileNotFoundError: it is gone.
+    """
+    assert card.folder is not None, "found by kept_cards"
+    return store.read_text(store.file(card.folder, f"card.{format}"))
+
+
+def _make(
+    store: ArtifactStore,
+    model_name: str,
+    version: int,
+    before: KeptCard | None,
+    doc_of: Callable[[str], str | None],
+    registration: Registration | None,
+) -> tuple[Report, KeptCard]:
+    """A card of all that is known, and what is to be known of it."""
+    known = registration or (Registration.from_dict(before.registration) if before and before.registration else None)
+    docs = dict(before.docs) if before else {}
+
+    def doc(dag_id: str) -> str | None:
+        told = doc_of(dag_id)
+        docs[dag_id] = docs.get(dag_id, "") if told is None else told
+        return docs[dag_id]
+
+    sources = VersionSources(store, model_name, version, _All(), known)
+    sources.sees(known.dag_id if known else "")
+    card = model_card(sources, doc)
+    return card, KeptCard(
+        at=card.at.isoformat(timespec="microseconds"),
+        after="note",
+        whole=sources.model is not None,
+        dags=sorted(sources.dags),
+        docs=docs,
+        registration=known.to_dict() if known else {},
+    )
+
+
+def _decided(record: ModelRecord) -> list[int]:
+    """The versions that the newest decision is about, and those that had traffic before it."""
+    if not record.history:
+        return []
+    *before, newest = record.history
+    served = next((event.traffic for event in reversed(before) if event.traffic), None)
+    return sorted({newest.version, *([newest.to] if newest.to else []), *(newest.traffic or {}), *(served or {})})

@@ -1,0 +1,323 @@
+"""What the store knows of a model's version: the sources of its card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, TypeVar
+
+from airflow_hops.contract.artifacts import Artifact, HopsError, Manifest, Producer
+from airflow_hops.contract.evaluation import REPORT_FILE, EvaluationReport
+from airflow_hops.contract.json_fields import CheckedFields
+from airflow_hops.contract.model_record import ModelRecord
+from airflow_hops.contract.performance import REPORT_FILE as PERFORMANCE_FILE
+from airflow_hops.contract.performance import PerformanceReport
+from airflow_hops.contract.properties import BlessingProperties, DeploymentProperties, ModelProperties
+from airflow_hops.contract.run_record import RunRecord, record_key
+from airflow_hops.contract.skew import SkewProperties
+from airflow_hops.store import ArtifactStore, kept_version
+from airflow_hops.store.model_records import read_record
+from airflow_hops.store.monitoring import MonitoringReport, listed_reports, read_report
+from airflow_hops.store.retraining import DecisionLog, RecordedDecision
+from airflow_hops.store.run_records import read_record as read_run_record
+
+_T = TypeVar("_T")
+
+_UNREADABLE = (HopsError, OSError, TypeError, ValueError, KeyError, AttributeError)
+"""Gone or damaged files, and those of another program or version."""
+
+MAX_CHECKS = 20
+MAX_DECISIONS = 20
+_DECISIONS_READ = 200
+DECISION_NOTE = "hops.decision_note"
+"""Tag of a version, with the time of a decision after a dot: when, by whom, and from the second line on what."""
+_TAGS = {"dag_id": "dag_id", "dag_run_id": "run_id", "uri": "model", "fingerprint": "fingerprint"}
+
+
+@dataclass(frozen=True)
+class Registration(CheckedFields):
+    """What MLflow's registry knows of a version.
+
+    Attributes:
+        created_at: When it was registered, ISO 8601 UTC.
+        run_id: The MLflow run.
+        note: What people wrote of it.
+        dag_id: The DAG that registered it.
+        dag_run_id: The run of that DAG.
+        uri: Address of the model artifact.
+        fingerprint: Its fingerprint.
+        decision_notes: What people wrote later of decisions on it, by the time of the decision.
+    """
+
+    created_at: str | None = None
+    run_id: str | None = None
+    note: str = ""
+    dag_id: str = ""
+    dag_run_id: str = ""
+    uri: str = ""
+    fingerprint: str = ""
+    decision_notes: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def told(cls, entry: Mapping[str, Any]) -> Registration:
+        """As :func:`airflow_hops.runtime.inspection.registry.versions` tells of a version."""
+        tags, created_ms = entry.get("tags", {}), entry.get("created_ms")
+        return cls(
+            created_at=None if created_ms is None else datetime.fromtimestamp(created_ms / 1000, UTC).isoformat(),
+            run_id=entry.get("run_id") or None,
+            note=entry.get("note") or "",
+            decision_notes={
+                name.removeprefix(f"{DECISION_NOTE}."): text
+                for name, text in tags.items()
+                if name.startswith(f"{DECISION_NOTE}.")
+            },
+            **{name: tags.get(f"hops.{tag}", "") for name, tag in _TAGS.items()},
+        )
+
+
+@dataclass
+class VersionSources:
+    """The sources of a version's card. What cannot be read is noted, and not part of the card.
+
+    Attributes:
+        store: The artifact store.
+        name: The model.
+        version: The version.
+        readable: DAGs whose artifacts the reader may see.
+        registration: What MLflow knows; None where it was not asked or does not answer.
+        notes: What is missing, in sentences.
+        dags: The DAGs that something of the card comes from.
+    """
+
+    store: ArtifactStore
+    name: str
+    version: int
+    readable: Container[str]
+    registration: Registration | None = None
+    notes: list[str] = field(default_factory=list)
+    dags: set[str] = field(default_factory=set)
+
+    def sees(self, dag_id: str) -> bool:
+        """Whether the reader may see what a DAG made; then the card may tell of it."""
+        if not dag_id or dag_id not in self.readable:
+            return False
+        self.dags.add(dag_id)
+        return True
+
+    @cached_property
+    def record(self) -> ModelRecord:
+        """The model's record."""
+        return read_record(self.store, self.name)
+
+    @cached_property
+    def maker(self) -> Mapping[str, str]:
+        """``dag_id``, ``run_id``, perhaps ``task_id`` of who deployed or registered it; empty if unknown or hidden."""
+        began, known = self.record.began(self.version), self.registration or Registration()
+        by = began.made_by if began else {}
+        if "run_id" not in by:
+            by = {"dag_id": known.dag_id, "run_id": known.dag_run_id}
+        if not by["run_id"] or not self.sees(by.get("dag_id", "")):
+            self.notes.append("The run that deployed it is unknown, or the reader has no permission to see it.")
+            return {}
+        return by
+
+    @cached_property
+    def deployment(self) -> Manifest | None:
+        """What its deployment was given: the model, the evaluation, the infra-validation."""
+        if "task_id" not in self.maker:
+            return None
+        producer = Producer(self.maker["dag_id"], self.maker["run_id"], self.maker["task_id"])
+        uri = self.store.address(producer, "deployment")
+        opened = self._open(Artifact(uri, "deployment", ""), "Its deployment", DeploymentProperties.of)
+        if opened is None:
+            return None
+        of, manifest = opened
+        if (of.model_name, of.version) != (self.name, self.version):
+            self.notes.append(f"Its deployment was replaced by that of version {of.version}: its task ran again.")
+            return None
+        return manifest
+
+    @cached_property
+    def model(self) -> tuple[ModelProperties, Manifest] | None:
+        """The model's artifact."""
+        serving, known = self.record.served(self.version), self.registration or Registration()
+        if serving:
+            artifact = serving.model
+        elif given := self._given("model"):
+            artifact = given
+        else:
+            artifact = Artifact(known.uri, "model", known.fingerprint)
+        if not artifact.uri:
+            self.notes.append("Its artifact is unknown: features, data and lineage are left out.")
+            return None
+        if not self.sees(self.store.dag_of(artifact.uri)):
+            self.notes.append(
+                "The reader has no permission to see the DAG that trained it: features, data and lineage are left out."
+            )
+            return None
+        return self._open(artifact, "The model's artifact", ModelProperties.of)
+
+    @cached_property
+    def evaluation(self) -> EvaluationReport | None:
+        """The evaluation by which it was deployed."""
+        given = self._given("evaluation")
+        if given is None or not self.sees(self.store.dag_of(given.uri)):
+            self.notes.append("No evaluation: its deployment was given none, or none that the reader may see.")
+            return None
+        return self._read("Its evaluation", lambda: self._json(given, REPORT_FILE, EvaluationReport.from_dict))
+
+    @cached_property
+    def infra_blessing(self) -> BlessingProperties | None:
+        """Whether a server loaded it before it was deployed."""
+        given = self._given("infra_blessing")
+        opened = self._open(given, "Its infra-validation", BlessingProperties.of) if given else None
+        return opened[0] if opened else None
+
+    @cached_property
+    def lineage(self) -> list[tuple[str, str, str, str]]:
+        """What the model was made from: role, kind, address, fingerprint."""
+        given = [(role, each) for role, items in (self.model[1].inputs if self.model else {}).items() for each in items]
+        rows = [(role, of.kind, of.uri, of.fingerprint) for role, of in given if self.told(of.uri)]
+        if hidden := len(given) - len(rows):
+            self.notes.append(f"The lineage leaves out {hidden} inputs of DAGs that the reader may not see.")
+        return rows
+
+    def told(self, uri: str | None) -> str | None:
+        """An address; None if it is of a DAG that the reader may not see."""
+        return uri if uri and self.sees(self.store.dag_of(uri)) else None
+
+    @cached_property
+    def statistics(self) -> Mapping[str, Mapping[str, Any]]:
+        """The statistics of its training data, by split."""
+        of = self.model[0] if self.model else ModelProperties()
+        if not of.statistics:
+            return {}
+        artifact = Artifact(of.statistics, "statistics", of.statistics_fingerprint or "")
+        opened = self._open(artifact, "Its statistics", lambda manifest: manifest.files)
+        files = [entry.path for entry in opened[0] if entry.path.endswith("/statistics.json")] if opened else []
+        found = {
+            path.partition("/")[0]: self._read(path, lambda path=path: self._json(artifact, path, dict))  # type: ignore[misc]
+            for path in sorted(files)
+        }
+        return {split: told for split, told in found.items() if told is not None}
+
+    @cached_property
+    def run_record(self) -> RunRecord | None:
+        """Code, parameters and packages of its training."""
+        if self.model is None:
+            return None
+        manifest = self.model[1]
+        key, dag_id = record_key(manifest.cache_key_parts, manifest.inputs), manifest.producer.dag_id
+        return self._read("The record of its training", lambda: read_run_record(self.store, dag_id, key))
+
+    @cached_property
+    def performance(self) -> tuple[MonitoringReport, PerformanceReport] | None:
+        """The measurement of it with labels over the newest data, of its first label where there are several."""
+
+        def read(report: MonitoringReport) -> PerformanceReport:
+            return self._json(report.artifact, PERFORMANCE_FILE, PerformanceReport.from_dict)
+
+        found, own = self._reports("performance", read, MAX_CHECKS), self.model[0].label if self.model else None
+        return next((each for each in found if each[1].label == own), next(iter(found), None))
+
+    @cached_property
+    def checks(self) -> list[tuple[str, SkewProperties, Mapping[str, float]]]:
+        """The comparisons of its newest requests with its training data: when, what was found, and metrics."""
+
+        def read(report: MonitoringReport) -> tuple[SkewProperties, Mapping[str, float]]:
+            _, manifest = self._manifest(report.artifact)
+            return SkewProperties.of(manifest), manifest.metrics
+
+        return [(report.at, *found) for report, found in self._reports("skew", read, MAX_CHECKS)]
+
+    @cached_property
+    def retraining(self) -> list[RecordedDecision]:
+        """The newest decisions on its retraining, of the DAGs that compare or measure it."""
+        dags = {
+            dag_id
+            for kind in ("skew", "performance")
+            for dag_id, _ in listed_reports(self.store, self.name, self.version, kind)
+            if self.sees(dag_id)
+        }
+        found = [
+            each
+            for dag_id in sorted(dags)
+            for task in self.store.names(self.store.uri("_state", dag_id))
+            for each in self._decisions(DecisionLog(self.store, Producer(dag_id, "", task)))
+            if (each.decision.basis.get("model"), each.decision.basis.get("version")) == (self.name, str(self.version))
+        ]
+        return sorted(found, key=lambda each: each.decision.at, reverse=True)[:MAX_DECISIONS]
+
+    def _decisions(self, log: DecisionLog) -> list[RecordedDecision]:
+        return self._each("decisions on retraining", log.names()[: -_DECISIONS_READ - 1 : -1], log.read)
+
+    def _reports(
+        self, kind: str, read: Callable[[MonitoringReport], _T], wanted: int
+    ) -> list[tuple[MonitoringReport, _T]]:
+        """The comparisons or measurements of the newest data that can be read."""
+
+        def found(name: str) -> tuple[MonitoringReport, _T]:
+            report = read_report(self.store, self.name, self.version, kind, name)
+            return report, read(report)
+
+        listed = listed_reports(self.store, self.name, self.version, kind)
+        return self._each(f"{kind} reports", (name for dag_id, name in listed if self.sees(dag_id)), found, wanted)
+
+    def _given(self, role: str) -> Artifact | None:
+        given = self.deployment.inputs.get(role) if self.deployment else None
+        return given[0] if given else None
+
+    def _each(self, what: str, items: Iterable[str], read: Callable[[str], _T], wanted: int | None = None) -> list[_T]:
+        """What can be read, up to so many; one note says of how many that is not so."""
+        found: list[_T] = []
+        problems = []
+        for item in items:
+            if len(found) == wanted:
+                break
+            try:
+                found.append(read(item))
+            except _UNREADABLE as error:
+                problems.append(_told(error))
+        if problems:
+            self.notes.append(f"{len(problems)} {what} cannot be read; of the newest of them: {problems[0]}.")
+        return found
+
+    def _read(self, what: str, read: Callable[[], _T]) -> _T | None:
+        """What is read; None, and a note, where it cannot be."""
+        try:
+            return read()
+        except _UNREADABLE as error:
+            self.notes.append(f"{what} cannot be read: {_told(error)}.")
+            return None
+
+    def _open(self, artifact: Artifact, what: str, of: Callable[[Manifest], _T]) -> tuple[_T, Manifest] | None:
+        """Something of an artifact's manifest, and the manifest; None, and a note, if the reader may not see it."""
+        if not self.sees(self.store.dag_of(artifact.uri)):
+            self.notes.append(f"{what} is left out: it is of a DAG that the reader may not see, or not in the store.")
+            return None
+
+        def read() -> tuple[_T, Manifest]:
+            _, manifest = self._manifest(artifact)
+            return of(manifest), manifest
+
+        return self._read(what, read)
+
+    def _manifest(self, artifact: Artifact) -> tuple[Artifact, Manifest]:
+        """An artifact with its manifest; of one that was replaced and is kept, the version that is meant."""
+        kept = replace(artifact, uri=kept_version(artifact.uri, artifact.fingerprint))
+        there = kept if self.store.exists(kept.uri) else artifact
+        manifest = self.store.manifest(there.uri)
+        if artifact.fingerprint and manifest.fingerprint != artifact.fingerprint:
+            raise HopsError(f"{artifact.uri} was replaced by a later try or run of its task")
+        return there, manifest
+
+    def _json(self, artifact: Artifact, path: str, parse: Callable[[Any], _T]) -> _T:
+        there, _ = self._manifest(artifact)
+        return parse(self.store.read_json(self.store.file(there.uri, path)))
+
+
+def _told(error: Exception) -> str:
+    """What is wrong; of a file of another program or version, which says little itself, with the kind of error."""
+    return str(error) if isinstance(error, HopsError | OSError) else f"{type(error).__name__}: {error}"

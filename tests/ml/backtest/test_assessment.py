@@ -1,0 +1,263 @@
+"""What a candidate of a back-test was worth in each period, and what the monitors would have said of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+from captured_flights import CaptureFolder
+
+from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.backtest import Assessment, delay_key
+from airflow_hops.contract.performance import PerformanceProperties
+from airflow_hops.contract.skew import SkewProperties
+from airflow_hops.runtime import backtest, feature_statistics, schema, skew
+from airflow_hops.runtime.backtest.history import labels_of
+from airflow_hops.runtime.evaluate.class_names import ClassNames
+from airflow_hops.runtime.performance import stage as performance
+from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.store import ArtifactStore
+from tests import flights_examples
+from tests.ml.conftest import stage_runner
+
+DAY = 86_400
+WEEK = 7 * DAY
+START = 1_364_774_400  # 2013-04-01
+ROWS = (1500, 600, 900, 1200)
+TIME = "scheduled_at"
+SKEW = {"model_name": "flights", "time_feature": TIME}
+PERFORMANCE = {"model_name": "flights", "window_s": 2.0 * WEEK, "min_rows": 50}
+
+
+def iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+TICKS = [iso(START + number * WEEK) for number in range(len(ROWS) + 1)]
+
+
+def drawn(rows: int, seed: int, *, start: int = START - 8 * WEEK, shift: float = 0.0) -> pd.DataFrame:
+    """A week's rows in the order of time, whose label has the probability that the model says; some values missing."""
+    random = np.random.default_rng(seed)
+    x = random.normal(shift, size=rows)
+    late = (random.random(rows) < 1 / (1 + np.exp(-x))).astype(np.int64)
+    carrier = random.choice(["AA", "UA", "DL"], rows, p=[0.5, 0.3, 0.2]).astype(object)
+    carrier[random.random(rows) < 0.02] = None
+    x[random.random(rows) < 0.02] = np.nan
+    times = start + np.sort(random.integers(0, WEEK, rows))
+    return pd.DataFrame({"x": x, "carrier": carrier, TIME: times, "late": late})
+
+
+WEEKS = [drawn(n, 10 + k, start=START + k * WEEK, shift=4.0 * (k > 1)) for k, n in enumerate(ROWS)]
+
+
+def _write_model(context: StepContext, *, takes: Sequence[str] = ("x", TIME, "carrier"), **properties: Any) -> Artifact:
+    def serve(x: Any, scheduled_at: Any, carrier: Any = "AA") -> Any:
+        known = tf.where(tf.math.is_nan(x), 0.0, x)  # an infinite one makes NaN
+        return {"probability": tf.sigmoid(known - 0 * known + 0.1 * tf.cast(carrier == "AA", tf.float32))}
+
+    specs = {"x": tf.float32, TIME: tf.int64, "carrier": tf.string}
+    signature = [tf.TensorSpec([None], specs[name], name) for name in takes]
+    module = tf.Module()
+    module.serve = tf.function(serve, input_signature=signature)
+    statistics = context.input("statistics")
+    of = {
+        "label": "late", "problem": "binary", "signature": "serving_default", "features": ["x", "carrier"],
+        "inputs": ["x", "carrier", TIME], "statistics": statistics.uri, "schema": context.input("schema").uri,
+        "statistics_fingerprint": statistics.fingerprint,
+    }  # fmt: skip
+    with context.output() as writer:
+        tf.saved_model.save(module, str(writer.path / "saved_model"), signatures={"serving_default": module.serve})
+        return writer.commit(properties={**of, **properties})
+
+
+class Tried:
+    """A candidate that was trained until :data:`START`, and a way to assess it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = ArtifactStore(str(folder / "store"))
+        self.run = stage_runner(self.store, folder)
+        splits = {"train": drawn(4000, 1), "eval": drawn(3000, 2)}
+        properties = {"key": None, "problem": "binary", "window": None}
+        examples = flights_examples.write_examples(self.store, splits, **properties)
+        statistics = self.run(feature_statistics.run, kind="statistics", inputs={"examples": examples})
+        frozen = self.run(schema.run, kind="schema", inputs={"statistics": statistics})
+        self.inputs = {"statistics": statistics, "schema": frozen, "examples": examples}
+        self.inputs["model"] = self.model()
+
+    def model(self, **properties: Any) -> Artifact:
+        found: Artifact = self.run(_write_model, kind="model", inputs=self.inputs, **properties)
+        return found
+
+    def assess(self, splits: dict[str, Any], history: Any = None, **params: Any) -> tuple[Artifact, Assessment]:
+        given = {"ticks": TICKS, "trained_until": TICKS[0], "delays_s": [0.0], "skew": SKEW, "performance": PERFORMANCE}
+        of = {"key": None, "problem": "binary", **(history or {})}
+        examples = flights_examples.write_examples(self.store, splits, run_id="history", **of)
+        inputs = {**self.inputs, **params.pop("inputs", {}), "history": examples}
+        artifact = self.run(backtest.run, kind="assessment", inputs=inputs, **{**given, **params})
+        value = json.loads((self.store.local(artifact) / "assessment.json").read_text())
+        return artifact, Assessment.from_dict(value)
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory: pytest.TempPathFactory) -> Tried:
+    return Tried(tmp_path_factory.mktemp("tried"))
+
+
+def _deploy(tried: Tried) -> None:
+    """Has the candidate serve as version 1 of the model ``flights``."""
+    of = tried.inputs
+    champion = {
+        "version": 1, "model": of["model"].to_dict(), "statistics": of["statistics"].uri, "schema": of["schema"].uri,
+        "fingerprint": of["model"].fingerprint, "serving_path": "/models/flights/1", "since": TICKS[0],
+    }  # fmt: skip
+    record = {"champion": champion, "challenger": None, "history": []}
+    tried.store.write_text(tried.store.uri("_models", "flights.json"), json.dumps(record))
+
+
+def _ask(captured: CaptureFolder, tried: Tried, rows: pd.DataFrame) -> None:
+    """Captures a week's rows as a server does that is asked for all of them when the last is known."""
+    inputs = {
+        "x": rows["x"].to_numpy(np.float32),
+        "carrier": np.array([(value or "").encode() for value in rows["carrier"]], object),
+        TIME: rows[TIME].to_numpy(np.int64),
+    }
+    loaded = tf.saved_model.load(str(tried.store.local(tried.inputs["model"]) / "saved_model"))
+    outputs = loaded.signatures["serving_default"](**{name: tf.constant(v) for name, v in inputs.items()})
+    at_us = int(rows[TIME].iloc[-1]) * 1_000_000
+    captured.answer(inputs, {name: of.numpy() for name, of in outputs.items()}, version=1, at_us=at_us)
+
+
+def test_an_assessment_says_what_the_monitors_would_have_said_of_the_same_rows(tried: Tried, tmp_path: Path) -> None:
+    _deploy(tried)
+    delays = [0.0, 10.0 * DAY]
+    splits = {"eval": WEEKS[0], "newest": WEEKS[1], "train": pd.concat(WEEKS[2:])}
+    monitor = {**PERFORMANCE, "label_delay_s": 9.0 * WEEK}  # the delays that are tried stand in its place
+    artifact, found = tried.assess(splits, delays_s=delays, performance=monitor)
+    assert artifact.rows["history"].rows_in == artifact.rows["history"].rows_out == sum(ROWS)
+    assert [each.rows for each in found.periods] == list(ROWS)
+    captured = CaptureFolder(tmp_path / "captured")
+    services = {"serving_capture_path": str(captured.path)}
+    for period, week in zip(found.periods, WEEKS, strict=True):
+        _ask(captured, tried, week)
+        live = tried.run(skew.run, kind="skew", task_id="monitor", services=services, **SKEW)
+        # Rows are asked for a week at a time there, and each at its own time here.
+        requests = dict.fromkeys(("captured_from", "captured_until"))
+        assert {**period.skew, **requests} == {**live.properties, **requests}
+        assert period.compared == live.metrics["rows_current"]
+    verdicts = [SkewProperties.from_dict(each.skew) for each in found.periods]
+    # The second week has too few rows, which wait for the third.
+    assert [each.verdict for each in verdicts] == ["stable", "insufficient", "drift", "drift"]
+    assert [each.compared for each in found.periods] == [1500, 600, 1500, 1200]
+    assert verdicts[2].drifted == ("x",) and 0.1 < verdicts[2].effects["x"] < 0.6
+    assert (verdicts[2].window_start, verdicts[2].window_end) == (TICKS[1], TICKS[3])
+
+    rows = pd.concat(WEEKS).assign(row=np.concatenate([np.arange(n) for n in ROWS]))
+    rows["request_id"] = [f"request-{week}" for week, n in enumerate(ROWS) for _ in range(n)]
+    for number in (1, 3):
+        for delay in delays:
+            labels = rows.assign(known_at=rows[TIME] + int(delay))
+            pq.write_table(pa.Table.from_pandas(labels), tmp_path / "labels.parquet")
+            live = tried.run(
+                performance.run, kind="performance", services=services, **PERFORMANCE, as_of=TICKS[number + 1],
+                time_feature=TIME, source={"uri": str(tmp_path / "labels.parquet")}, label_time="known_at",
+            )  # fmt: skip
+            (expected,) = PerformanceProperties.of(live).versions
+            measured = found.periods[number].measured[delay_key(delay)]
+            assert measured == expected
+            assert measured.figures and measured.estimates and measured.baseline and measured.drop
+            assert measured.rows > measured.measured if delay else measured.rows == measured.measured
+    # All labels count here, whenever they come: the last week's are those of 1,200 rows.
+    value, low, high = found.periods[3].figures["accuracy"]
+    x = WEEKS[3]["x"].fillna(0) + 0.1 * (WEEKS[3]["carrier"] == "AA")
+    assert value == pytest.approx(((x >= 0) == (WEEKS[3]["late"] == 1)).mean()) and low < value < high
+
+
+def test_rows_are_conserved_in_any_order_and_those_that_say_nothing_are_told(tried: Tried) -> None:
+    before, after = drawn(30, 3), drawn(20, 4, start=START + 4 * WEEK)
+    weeks = [WEEKS[0], WEEKS[1].iloc[:0], WEEKS[2].assign(late=1), WEEKS[3]]
+    rows = pd.concat([before, *weeks, after]).astype({TIME: "Int64", "late": "Int64"})
+    mixed = rows.sample(frac=1, random_state=0).reset_index(drop=True)
+    mixed.loc[:4, TIME] = None
+    of_last = mixed.index[(mixed[TIME] >= START + 3 * WEEK) & (mixed[TIME] < START + 4 * WEEK)]
+    mixed.loc[of_last, "late"] = None
+    mixed.loc[of_last[:3], "x"] = np.inf
+    params: dict[str, Any] = {"skew": {**SKEW, "alpha": None, "attribute": False, "min_rows": 100}}
+    artifact, found = tried.assess({"train": mixed.iloc[::2], "eval": mixed.iloc[1::2]}, **params)
+    counts = artifact.rows["history"]
+    of_weeks = pd.cut(mixed[TIME].dropna().astype(float), [START + k * WEEK - 0.5 for k in range(5)], labels=False)
+    assert [each.rows for each in found.periods] == [int((of_weeks == k).sum()) for k in range(4)]
+    assert counts.rejected["no time"] == 5 and counts.rejected["before the periods"] >= 25
+    assert counts.rows_in == len(mixed) == counts.rows_out + counts.rows_rejected
+    first, empty, of_one_class, unlabelled = found.periods
+    assert empty.figures == unlabelled.figures == {} and empty.skew["verdict"] == "insufficient"
+    assert (empty.skew["window_end"], empty.compared) == (None, 0)
+    assert "auc" in first.figures and set(of_one_class.figures) == {"log_loss", "accuracy", "brier"}
+    assert unlabelled.measured["0"].rows == of_one_class.rows + unlabelled.rows - 3 > unlabelled.measured["0"].labelled
+    said = " ".join(found.notes)
+    assert "Rows of which probability is NaN or infinite: 3; they are compared, but not measured" in said
+    assert "whose 'scheduled_at' is no time in seconds since the epoch: 5; left out" in said
+    assert f"without a label: {unlabelled.rows}; they are compared, but not measured" in said
+    assert "In 2 of 4 periods auc is not defined" in said and "1 of 4 periods have no rows" in said
+
+
+def test_classes_are_matched_by_name_and_unknown_ones_are_told(tried: Tried) -> None:
+    params: dict[str, Any] = {"ticks": TICKS[:2], "skew": {**SKEW, "alpha": None, "attribute": False}}
+    params["inputs"] = {"model": tried.model(classes=["late", "on time"])}
+    with pytest.raises(BadInput, match="of the problem 'binary', and the label 'late' of the examples is 'multiclass'"):
+        tried.assess({"train": WEEKS[0]}, {"classes": ["a", "b", "c"], "problem": "multiclass"}, **params)
+    _, found = tried.assess({"train": WEEKS[0]}, {"classes": ["on time", "late"]}, **params)
+    assert found.periods[0].figures["auc"][0] < 0.4  # what the model calls 0 is 1 in the history
+    assert any("no baseline" in note and "which the model does not know" in note for note in found.notes)
+    names = ClassNames(("a", "b", "c"), {"candidate": ("c", "a")})
+    labels, unusable = labels_of(pa.array([0, 1, 2, None, 7]), names, regression=False)
+    assert labels.tolist() == pytest.approx([1, np.nan, 0, np.nan, np.nan], nan_ok=True)
+    assert unusable == {"no label": 1, "unknown class": 2}
+
+
+def test_periods_before_the_end_of_the_training_are_left_out(tried: Tried) -> None:
+    params: dict[str, Any] = {"skew": {**SKEW, "alpha": None, "attribute": False}, "performance": {}}
+    ticks = [iso(START - WEEK), *TICKS[:2]]
+    _, found = tried.assess({"train": WEEKS[0]}, ticks=ticks, **params)
+    assert [(each.start, each.end) for each in found.periods] == [(TICKS[0], TICKS[1])]
+    with pytest.raises(BadInput, match="no period begins after the candidate's training data, which ends 2013-04-01"):
+        tried.assess({"train": WEEKS[0]}, ticks=ticks[:2])
+
+
+@pytest.mark.parametrize(
+    ("change", "params", "words"),
+    [
+        (
+            lambda rows: rows.drop(columns="carrier"),
+            {},
+            "there is no column 'carrier', which the candidate's signature has as string",
+        ),
+        (lambda rows: rows.assign(x="1"), {}, "column 'x' is string, but float32 in the candidate's signature"),
+        (lambda rows: rows.assign(scheduled_at=0), {}, r"no row in the periods \(before the periods: 1500, after"),
+        (lambda rows: rows, {"ticks": TICKS[::-1]}, "expected at least two times of ISO 8601, ascending"),
+        (lambda rows: rows, {"delays_s": [-1.0]}, "delays_s has -1.0; expected seconds of at least 0"),
+        (lambda rows: rows, {"history": {"time": None}}, "the history has no column of the time"),
+        (lambda rows: rows, {"history": {"time": "at"}}, "there is no column 'at', which its properties has as int64"),
+    ],
+)
+def test_a_history_that_does_not_fit_is_refused(
+    tried: Tried, change: Callable[..., Any], params: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(BadInput, match=words):
+        tried.assess({"train": change(WEEKS[0])}, **params)
+
+
+def test_a_feature_of_the_training_that_the_model_does_not_take_is_named(tried: Tried) -> None:
+    with pytest.raises(
+        BadInput, match="the candidate takes no feature 'carrier', on which it was trained; it takes scheduled_at, x"
+    ):
+        tried.assess({"train": WEEKS[0]}, inputs={"model": tried.model(takes=["x", TIME])})

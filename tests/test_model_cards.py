@@ -1,0 +1,399 @@
+"""Cards of a model's versions: from the store alone, in Markdown and HTML, kept with the version."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, RowCounts
+from airflow_hops.contract.evaluation import EvaluationReport, Figures, ModelReference
+from airflow_hops.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.contract.performance import LabelAge, PerformanceReport, VersionPerformance
+from airflow_hops.contract.properties import DeploymentProperties, ModelProperties
+from airflow_hops.contract.retraining import Decision
+from airflow_hops.contract.rollout.counts import Counts
+from airflow_hops.contract.rollout.decision import Decision as RolloutDecision
+from airflow_hops.contract.rollout.decision import Finding as RolloutFinding
+from airflow_hops.contract.run_record import RunRecord, record_key
+from airflow_hops.contract.skew import SkewProperties, SkewReference
+from airflow_hops.reports.kept_cards import card_from_store, find_kept_card, keep_cards, read_kept_card
+from airflow_hops.reports.markdown import markdown
+from airflow_hops.reports.model_card import model_card
+from airflow_hops.reports.model_sources import Registration, VersionSources
+from airflow_hops.reports.page import Report, Section, Table
+from airflow_hops.store.model_records import read_record, write_record
+from airflow_hops.store.monitoring import KEPT, listed_reports, note_report
+from airflow_hops.store.retraining import DecisionLog
+from airflow_hops.store.run_records import write_record as write_run_record
+
+HOSTILE = "<img src=x onerror=alert(1)> | [click](http://evil.example) ![](x) www.evil.example a@b.example `x|http://y`"
+PARTS = {"code": "1"}
+
+
+class Life:
+    """A store in which version 1 of the model ``m`` served, and version 2 was rolled out, measured and compared."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        statistics = self.make("training", "statistics", {"train/statistics.json": json.dumps(_statistics())})
+        properties = ModelProperties(
+            features=(HOSTILE, "temp"),
+            label="late",
+            window=("2013-01-01T00:00:00Z", "2013-04-01T00:00:00Z"),
+            statistics=statistics.uri,
+            statistics_fingerprint=statistics.fingerprint,
+            problem="binary",
+        ).to_dict()
+        rows = {"train": RowCounts(100, 90, {"no label": 10})}
+        model = self.make("training", "model", {"training.json": "{}"}, properties=properties, rows=rows, parts=PARTS)
+        report = EvaluationReport(
+            blessed=True,
+            reasons=("auc 0.71 is at least 0.6",),
+            candidate=ModelReference(model.uri, model.fingerprint),
+            rule={"metric": "auc"},
+            splits={"eval": Figures(50, {"auc": 0.71, "auc_low": 0.7, "auc_high": 0.72})},
+        )
+        evaluation = self.make("training", "evaluation", {"evaluation.json": json.dumps(report.to_dict())})
+        deployed = DeploymentProperties("m", 2, "canary", 1, {"1": 80, "2": 20}).to_dict()
+        inputs = {"model": (model,), "evaluation": (evaluation,)}
+        self.make("training", "deployment", {"deployment.json": "{}"}, properties=deployed, inputs=inputs)
+        write_run_record(store, record_key(PARTS, {}), _run_record(), None)
+        by = {"dag_id": "training", "run_id": "run", "task_id": "deployment"}
+        served = ServedVersion.of(model, 2, "/models/m/2", 100)
+        judged = RolloutDecision("promoted", ("errors: no more",), percent=50, canary=Counts(147), stable=Counts(583))
+        record = ModelRecord(champion=replace(served, version=1))
+        record = record.after("deployed", 1, "the first model", traffic={1: 100}, by={**by, "task_id": "first"})
+        record = record.after("canary", 2, "20%", traffic={1: 80, 2: 20}, by=by)
+        record = replace(record, champion=served).after("promoted", 2, "good", traffic={2: 100}, by=by, decision=judged)
+        write_record(store, "m", record)
+        self.model, self.statistics = model, statistics
+
+    def make(self, dag_id: str, kind: str, files: dict[str, str], **told: Any) -> Artifact:
+        producer = Producer(dag_id, told.pop("run_id", "run"), kind)
+        uri, parts = self.store.address(producer, kind), told.pop("parts", {})
+        with self.store.create(uri, kind, producer, inputs=told.pop("inputs", {}), cache_key_parts=parts) as writer:
+            for name, text in files.items():
+                (writer.path / name).parent.mkdir(parents=True, exist_ok=True)
+                (writer.path / name).write_text(text)
+            artifact: Artifact = writer.commit(**told)
+        return artifact
+
+    def watch(self) -> None:
+        """A comparison, a measurement and a decision on retraining."""
+        reference = SkewReference(self.statistics.uri, model="m", version=2)
+        skew = SkewProperties(verdict="drift", drifted=("temp",), causes={"temp": "unit_change"}, reference=reference)
+        made = self.make("monitoring", "skew", {"report.json": "{}"}, properties=skew.to_dict())
+        note_report(self.store, "m", made, [2], "2013-05-01T00:00:00Z", Producer("monitoring", "run", "skew"))
+        self.measure("run", "2013-05-01T00:00:00Z", (0.66, 0.64, 0.68))
+        self.decide("m", "temp drifted")
+
+    def measure(self, run_id: str, as_of: str, auc: Any, label: str = "late") -> Artifact:
+        of = VersionPerformance(2, "2013-04-01T00:00:00Z", as_of, 200, 120, 100)
+        of = replace(of, figures={"auc": auc}, drop={"auc": (0.05, 0.03, 0.07)})
+        report = PerformanceReport(
+            model_name="m",
+            metric="auc",
+            label=label,
+            as_of=as_of,
+            versions=(of,),
+            ages=(LabelAge(0, 86_400, 80, 20), LabelAge(86_400, None, 120, 100)),
+            notes=("3 labels are of unknown requests.",),
+        )
+        files = {"performance.json": json.dumps(report.to_dict())}
+        made = self.make("monitoring", "performance", files, run_id=run_id)
+        note_report(self.store, "m", made, [2], as_of, Producer("monitoring", run_id, "performance"))
+        return made
+
+    def decide(self, model: str, reason: str) -> None:
+        log = DecisionLog(self.store, Producer("monitoring", "run", "ask"))
+        decision = Decision("2013-05-01T00:00:00Z", "data", "requested", "", reason, "c1")
+        basis = {"statistics": self.statistics.uri, "model": model, "version": "2"}
+        log.append(log.names(), replace(decision, basis=basis))
+
+    def serve(self, **changes: Any) -> Artifact:
+        """Another artifact serves as version 2, whose properties are changed."""
+        properties = ModelProperties(label="y", problem="binary", **changes).to_dict()
+        dag_id = "secret_train" if not changes else "training"
+        model = self.make(dag_id, "model", {"training.json": "{ }"}, properties=properties)
+        record = read_record(self.store, "m")
+        assert record.champion is not None
+        write_record(self.store, "m", replace(record, champion=replace(record.champion, model=model)))
+        return model
+
+    def card(self, readable: Any = ("training", "monitoring"), known: Registration | None = None) -> Report:
+        return model_card(VersionSources(self.store, "m", 2, readable, known), {"training": HOSTILE}.get)
+
+
+def _statistics() -> dict[str, Any]:
+    origin = {"type": "STRING", "count": 100, "missing": 0, "top_values": [["JFK", 60], [HOSTILE, 40]]}
+    temp = {"type": "FLOAT", "count": 75, "missing": 25, "mean": 12.5, "std": 2.0, "min": -1.0, "max": 30.0}
+    return {"split": "train", "rows": 100, "features": {"origin": origin, "temp": temp}}
+
+
+def _run_record() -> RunRecord:
+    return RunRecord(
+        "training", "train", "m:run", {}, {}, PARTS, "0.1.0", "3.11.9", {"tensorflow": "2.16"}, "2026", code="ab" * 32
+    )
+
+
+@pytest.fixture
+def life(store: Any) -> Life:
+    return Life(store)
+
+
+def test_a_card_tells_what_happened_and_what_is_not_known(life: Life) -> None:
+    before = markdown(life.card())
+    for unknown in (
+        "| CPU seconds | not known |",
+        "No measurement with labels of this version is known, or none that the reader may see",
+        "No comparison of its requests with its training data is known",
+        "No decision on its retraining is known",
+        "| On a model server | not checked, or not known |",
+    ):
+        assert unknown in before
+    life.watch()
+    text = markdown(life.card())
+    for told in (
+        "| Window | 2013-01-01T00:00:00Z to 2013-04-01T00:00:00Z |",
+        "| train | 100 | 90 |",
+        "| temp | FLOAT | 25.0% | 12.5 | 2 | -1 | 30 |",
+        "| origin | STRING | 0.0% | JFK 60%",
+        "| Python | 3.11.9 |",
+        f"| User code | SHA-256 {'ab' * 32} |",
+        "| Why | auc 0.71 is at least 0.6 |",
+        "| auc | 0.71 (0.7 to 0.72) | – |",
+        "| promoted | 50% | this version | 147 | 0 | 0 | – | – |",
+        "| Label | late |\n| From | 2013-04-01 00:00:00 |",
+        "| To | 2013-05-01 00:00:00 |",
+        "| With a label | 120 (60%) |",
+        "| auc | 0.66 (0.64 to 0.68) | – | 0.05 (0.03 to 0.07) | – |",
+        "| 1 days or more | 120 | 100 |",
+        "3 labels are of unknown requests.",
+        "| drift | – | temp | temp: unit change |",
+        "| requested | temp drifted |",
+        "| promoted v2 | DAG training | v2: 100% | good; errors: no more |",
+    ):
+        assert told in text, told
+    html = life.card().html()
+    for part in ("Live performance", "0.66 (0.64 to 0.68)", "unit change", "25.0%"):
+        assert part in html
+
+
+def test_nothing_in_a_card_becomes_markup_or_a_link(life: Life) -> None:
+    prose = f"{HOSTILE}\n# title\n- item\n1. one\n---\n    code\n```\n{HOSTILE}\nx\n:-:\n\n| a |\n| --- |\n> quote\n=="
+    table = Table(
+        [(HOSTILE, f"x\\|{HOSTILE}", "x\\|http://evil.example|`a", "*b*\\")], ["_c_", HOSTILE, "", ""], HOSTILE
+    )
+    report = replace(life.card(known=Registration(note=prose)), title=HOSTILE)
+    report = replace(
+        report, sections=[*report.sections, Section(f"# {HOSTILE}", [table, replace(table, caption="  "), prose])]
+    )
+    text = markdown(report)
+    tokens = MarkdownIt("gfm-like", {"html": True, "linkify": True}).parse(text)
+    found = {child.type for token in tokens for child in (token, *(token.children or ()))}
+    assert not found & {"html_inline", "html_block", "link_open", "image", "em_open", "fence", "code_block", "hr"}
+    assert not found & {"bullet_list_open", "ordered_list_open", "blockquote_open"}
+    heads = [token.tag for token in tokens if token.type == "heading_open"]
+    assert heads == ["h1", *["h2"] * sum(1 for section in report.sections if section.blocks)]
+    tables = [token for token in tokens if token.type == "table_open"]
+    assert len(tables) == sum(isinstance(block, Table) for section in report.sections for block in section.blocks)
+    shown = "".join(child.content for token in tokens for child in token.children or ())
+    for word in HOSTILE.split():
+        assert word.replace("|", "") in shown.replace("|", ""), "nothing is lost"
+    assert "<img" not in report.html()
+
+
+def test_a_card_leaves_out_what_its_reader_may_not_see(life: Life) -> None:
+    life.watch()
+    text = markdown(life.card(readable=("training",)))
+    assert "unit change" not in text and "temp drifted" not in text and "No measurement with labels" in text
+    nothing = markdown(life.card(readable=()))
+    assert "the reader has no permission to see it" in nothing
+    for hidden in ("2013-01-01", "JFK", "0.71", "3.11.9", "DAG training"):
+        assert hidden not in nothing, hidden
+
+
+def test_a_card_is_kept_with_a_decision_and_outlives_the_runs(life: Life, hops: Any, monkeypatch: Any) -> None:
+    life.watch()
+    connection = {"conn_type": "hops", "extra": {"store": life.store.root}}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+    assert "no card of version 2" in hops("card", "m", "2", "--kept")[2]
+    keep_cards(life.store, "m", {"training": "For travellers."}.get, {2: Registration(note="Not for tickets.")})
+    kept = find_kept_card(life.store, "m", 2)
+    assert kept is not None
+    assert (kept.after, kept.whole, kept.dags) == ("promoted v2", True, ["monitoring", "training"])
+    replaced = find_kept_card(life.store, "m", 1)
+    assert replaced is not None, "the version that was replaced has a card, too"
+    assert "Its deployment cannot be read" in read_kept_card(life.store, replaced, "md")
+    text = read_kept_card(life.store, kept, "md")
+    assert "For travellers." in text and "Not for tickets." in text and "0.66 (0.64 to 0.68)" in text
+
+    # The runs are pruned, and a later decision by somebody who knows less keeps a card of its own.
+    for dag_id in ("training", "monitoring"):
+        shutil.rmtree(Path(life.store.uri(dag_id).removeprefix("file://")))
+    record = replace(VersionSources(life.store, "m", 2, ()).record, challenger=None)
+    write_record(life.store, "m", record.after("undeployed", 2, "old", traffic={}))
+    keep_cards(life.store, "m", lambda dag_id: None)
+    assert find_kept_card(life.store, "m", 2) == kept
+    assert hops("card", "m", "2", "--kept")[1] == text
+    now = hops("card", "m", "2")[1]
+    assert "Not for tickets." in now and "0.66" not in now and "The model's artifact cannot be read" in now
+    output = Path(life.store.root.removeprefix("file://")) / "card.html"
+    assert hops("card", "m", "2", "--format", "html", "--output", str(output))[0] == 0
+    assert output.read_text().startswith("<!DOCTYPE html>")
+    assert "has no version 7 that was deployed; versions: 1, 2" in hops("card", "m", "7")[2]
+
+
+def test_a_damaged_card_stops_no_other(life: Life, caplog: pytest.LogCaptureFixture) -> None:
+    folder = life.store.uri("_cards", "m", "1")
+    life.store.write_text(f"{folder}/20130101T000000.000Z/card.json", "{")
+    life.store.write_text(f"{folder}/stray", "")
+    assert keep_cards(life.store, "m", {}.get) is None
+    assert "not what is known of a kept card" in caplog.text
+    problems: list[str] = []
+    kept = find_kept_card(life.store, "m", 1, problems)
+    assert (kept and kept.after, len(problems)) == ("promoted v2", 2)
+    life.store.remove_folder(life.store.uri("_cards", "m"))
+    life.store.write_text(life.store.uri("_cards", "m", "1"), "a file, where cards would be")
+    assert str(keep_cards(life.store, "m", {}.get)).startswith("The card of v1 could not be kept (")
+    assert find_kept_card(life.store, "m", 2) is not None
+    assert "the decision stands" in caplog.text
+
+
+def test_a_kept_card_stays_and_is_not_read_through_a_link(life: Life) -> None:
+    keep_cards(life.store, "m", {"training": "Wrong."}.get)
+    kept = find_kept_card(life.store, "m", 2)
+    assert kept is not None
+    text = read_kept_card(life.store, kept, "md")
+    life.watch()
+    keep_cards(life.store, "m", {}.get)  # a task that runs again, and decides nothing
+    assert find_kept_card(life.store, "m", 2) == kept and read_kept_card(life.store, kept, "md") == text
+    note = Registration(
+        note="Mind.", decision_notes={read_record(life.store, "m").history[-1].at[:-6] + "Z": "now me\nOops"}
+    )
+    keep_cards(life.store, "m", {"training": ""}.get, {2: note}, version=2)
+    noted = find_kept_card(life.store, "m", 2)
+    assert noted is not None and noted.folder != kept.folder and noted.after == "note"
+    told = read_kept_card(life.store, noted, "md")
+    assert "Mind." in told and "good; errors: no more; Oops (noted now me)" in told
+    assert "Wrong." in text and "Wrong." not in told, "a doc_md that was removed is told no more"
+    assert read_kept_card(life.store, kept, "md") == text
+    path = Path(str(kept.folder).removeprefix("file://")) / "card.md"
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+    with pytest.raises(BadInput, match="leads out"):
+        read_kept_card(life.store, kept, "md")
+
+
+def test_a_note_of_a_version_whose_runs_are_gone_is_told(life: Life) -> None:
+    keep_cards(life.store, "m", {}.get, {2: Registration(note="old note")})
+    shutil.rmtree(Path(life.store.uri("training").removeprefix("file://")))
+    keep_cards(life.store, "m", {}.get, {2: Registration(note="recalled")}, version=2)
+    for _ in range(2):
+        text = markdown(card_from_store(life.store, "m", 2))
+        assert "recalled" in text and "old note" not in text
+        write_record(life.store, "m", read_record(life.store, "m").after("traffic", 2, "", traffic={2: 100}))
+        keep_cards(life.store, "m", {}.get)
+
+
+def test_reports_are_listed_by_version_and_the_newest_data_come_first(life: Life) -> None:
+    for run_id, month, auc in (("jan", "01", 0.9), ("may", "05", 0.6), ("jan", "01", 0.9)):
+        life.measure(run_id, f"2013-{month}-31T00:00:00Z", (auc, auc, auc))
+    text = markdown(life.card())
+    assert "| auc | 0.6 (" in text and "| To | 2013-05-31 00:00:00 |" in text
+    assert len(listed_reports(life.store, "m", 2, "performance")) == 2, "January's was made again"
+    life.measure("minutes", "2013-05-31T12:00:00Z", (0.4, 0.4, 0.4), label="minutes")
+    assert "| auc | 0.6 (" in markdown(life.card()), "a further label's measurement does not stand for the first's"
+
+    def note(number: int) -> None:
+        run_id = f"r{number}"
+        uri = life.store.uri("other", run_id, "performance", "performance")
+        producer = Producer("other", run_id, "performance")
+        note_report(life.store, "m", Artifact(uri, "performance", str(number)), [2, 3], "2013-06-01", producer)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(note, range(16)))
+    assert len(listed_reports(life.store, "m", 3, "performance")) == 16, "none is lost among runs at the same time"
+    text = markdown(life.card(readable=("training", "monitoring", "other")))
+    assert "| auc | 0.6 (" in text and "16 performance reports cannot be read; of the newest of them: " in text
+    folder = life.store.uri("_state", "monitored", "m", "2", "performance")
+    for number in range(KEPT):
+        life.store.write_text(f"{folder}/20130602T000000.000000Z@x@other@{number:04}.json", "{")
+    note(0)
+    assert [dag_id for dag_id, _ in listed_reports(life.store, "m", 2, "performance")].count("other") == KEPT
+    assert "| auc | 0.6 (" in markdown(life.card()), "what others do takes nothing away"
+
+
+def test_a_card_names_no_dag_that_its_reader_may_not_see(life: Life) -> None:
+    def text() -> str:
+        return markdown(life.card(readable=("training",)))
+
+    life.store.write_text(life.store.uri("_state", "monitored", "m", "2", "skew", "1@2@secret_payroll@3.json"), "{")
+    evaluation = life.make("secret_evaluation", "evaluation", {"evaluation.json": "{}"})
+    deployed = DeploymentProperties("m", 2, "canary", 1, {}).to_dict()
+    inputs = {"model": (life.model,), "evaluation": (evaluation,)}
+    life.make("training", "deployment", {"deployment.json": "{}"}, properties=deployed, inputs=inputs)
+    shutil.rmtree(Path(life.store.uri("secret_evaluation").removeprefix("file://")))
+    by = {"dag_id": "secret_promotion", "run_id": "r", "task_id": "promote"}
+    found = RolloutDecision("step", ("secret_reason",), findings=(RolloutFinding("errors", "bad", "secret_found"),))
+    record = read_record(life.store, "m")
+    why = "asked for by secret_promotion.promote"
+    write_record(life.store, "m", record.after("step", 2, why, traffic={2: 100}, by=by, decision=found))
+    assert "secret_" not in text()
+    data = life.make("secret_data", "statistics", {"train/statistics.json": "{}"})
+    life.serve(statistics=data.uri, statistics_fingerprint=data.fingerprint, schema=f"{data.uri}/schema")
+    assert "secret_" not in text() and "| Statistics | not known |" in text()
+    life.serve()
+    life.make("secret_train", "model", {"training.json": "{}"})
+    assert "secret_" not in text() and "no permission to see the DAG that trained it" in text()
+    keep_cards(life.store, "m", {}.get)
+    kept = find_kept_card(life.store, "m", 2)
+    assert kept and {"secret_evaluation", "secret_promotion", "secret_train"} <= set(kept.dags)
+
+
+def test_an_odd_report_ends_no_card(life: Life) -> None:
+    life.watch()
+    life.measure("run", "2013-05-02T00:00:00Z", (0.7, None, None))
+    life.decide("other", "drift in requests of another model")
+    life.store.write_text(life.store.uri("_state", "monitoring", "ask", "decisions", "000009.json"), "{")
+    statistics = life.make("training", "statistics", {"train/statistics.json": '{"features": {}}'})
+    life.serve(statistics=statistics.uri, statistics_fingerprint=statistics.fingerprint)
+    text = markdown(life.card())
+    assert "Live performance cannot be shown (TypeError" in text and "Training data cannot be shown (KeyError" in text
+    assert "It cannot be shown; Caveats say why." in text and "unit change" in text
+    assert "temp drifted" in text and "another model" not in text
+    assert "1 decisions on retraining cannot be read" in text
+
+
+def test_a_version_that_was_only_promoted_has_the_facts_of_its_model(life: Life) -> None:
+    record = read_record(life.store, "m")
+    assert record.champion is not None
+    record = replace(record, champion=replace(record.champion, version=7))
+    by = {"dag_id": "training", "run_id": "r", "task_id": "promote"}
+    write_record(life.store, "m", record.after("promoted", 7, "asked", traffic={7: 100}, by=by))
+    keep_cards(life.store, "m", {}.get)
+    kept = find_kept_card(life.store, "m", 7)
+    assert kept is not None and kept.whole and "JFK" in read_kept_card(life.store, kept, "md")
+
+
+def test_a_report_that_another_program_wrote_is_named_and_ends_no_card(life: Life) -> None:
+    life.store.write_text(f"{life.store.uri('training', 'run', 'evaluation', 'evaluation')}/evaluation.json", "{}")
+    text = markdown(life.card())
+    assert "Its evaluation cannot be read: KeyError: 'splits'" in text and "| Evaluation | none that is known |" in text
+    assert "| train | 100 | 90 |" in text
+
+
+def test_the_lineage_leaves_out_what_others_made_and_says_so(life: Life) -> None:
+    sources = {dag_id: life.make(dag_id, "examples", {"a.txt": dag_id}) for dag_id in ("training", "others", "gone")}
+    model = life.make("training", "model", {"m": "1"}, inputs={"examples": tuple(sources.values())})
+    found = VersionSources(life.store, "m", 2, {"training"})
+    found.__dict__["model"] = (ModelProperties(), life.store.manifest(model.uri))
+    assert [uri for _, _, uri, _ in found.lineage] == [sources["training"].uri]
+    assert found.notes == ["The lineage leaves out 2 inputs of DAGs that the reader may not see."]
