@@ -85,7 +85,7 @@ def test_ratios_and_marks_are_of_the_medians_and_the_fastest_peer() -> None:
     assert figures["memory_mib"]["1000.parquet"]["ours"] == {"idle": 500, "peak": 1_000}
 
 
-@pytest.mark.parametrize("script", ["pipeline.py", "statistics.py"])
+@pytest.mark.parametrize("script", ["pipeline.py", "skew.py", "statistics.py"])
 def test_benchmarks_start_though_one_is_named_like_a_module_of_the_standard_library(script: str) -> None:
     path = Path(__file__).parent.parent / "benchmarks" / script
     done = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True, check=False)

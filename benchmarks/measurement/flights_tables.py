@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,31 +64,46 @@ def capture_window(folder: Path) -> None:
     import pandas as pd
 
     from airflow_hops.runtime.feature_statistics import generate_statistics
+
+    statistics = generate_statistics(folder / "reference.parquet")
+    (folder / "reference.pb").write_bytes(statistics.SerializeToString())
+    capture_rows(folder / "captured", [pd.read_parquet(folder / "current.parquet")])
+
+
+def capture_rows(folder: Path, frames: Iterable[Any]) -> None:
+    """Writes rows below a folder as the model server captures them, requests of a thousand rows.
+
+    Args:
+        folder: Capture base path.
+        frames: The rows in data frames, one after the other.
+
+    Raises:
+        RuntimeError: not all of them were captured.
+    """
     from airflow_hops.serving.capture.capture import Capture, CaptureOptions
     from airflow_hops.serving.capture.record import CapturedCall
     from airflow_hops.serving.monitoring.stats import RequestKind
     from airflow_hops.serving_api import tensors
     from airflow_hops.serving_api.protocol import PredictRequest
 
-    statistics = generate_statistics(folder / "reference.parquet")
-    (folder / "reference.pb").write_bytes(statistics.SerializeToString())
-    window = pd.read_parquet(folder / "current.parquet")
-    texts = window.select_dtypes(exclude="number").columns
-    # A server knows no null: a missing string is empty.
-    window[texts] = window[texts].fillna("").apply(lambda column: column.str.encode("utf-8"))
-    capture = Capture(CaptureOptions(base_path=str(folder / "captured"), mode="inputs"))
-    kind = RequestKind(MODEL, 1, "Predict", "REST")
-    for start in range(0, len(window), REQUEST_ROWS):
-        rows, request = window.iloc[start : start + REQUEST_ROWS], PredictRequest()
-        for name in window:
-            tensors.fill_proto(request.inputs[name], rows[name].to_numpy())
-        message, at_us = request.SerializeToString(), int(time.time() * 1e6)
-        capture.offer(CapturedCall(kind, str(start), at_us, 10.0, len(rows), message, b""))
-    capture.flush()
+    capture = Capture(CaptureOptions(base_path=str(folder), mode="inputs"))
+    kind, offered = RequestKind(MODEL, 1, "Predict", "REST"), 0
+    for frame in frames:
+        texts = frame.select_dtypes(exclude="number").columns
+        # A server knows no null: a missing string is empty.
+        frame[texts] = frame[texts].fillna("").apply(lambda column: column.str.encode("utf-8"))
+        for start in range(0, len(frame), REQUEST_ROWS):
+            rows, request = frame.iloc[start : start + REQUEST_ROWS], PredictRequest()
+            for name in frame:
+                tensors.fill_proto(request.inputs[name], rows[name].to_numpy())
+            message, at_us = request.SerializeToString(), int(time.time() * 1e6)
+            capture.offer(CapturedCall(kind, str(offered + start), at_us, 10.0, len(rows), message, b""))
+        offered += len(frame)
+        capture.flush()
     counts = capture.status()["models"][MODEL]
     capture.close()
-    if counts["written_rows"] != len(window):
-        raise RuntimeError(f"not all of {len(window)} rows were captured: {counts}")
+    if counts["written_rows"] != offered:
+        raise RuntimeError(f"not all of {offered} rows were captured: {counts}")
 
 
 def _flights_csv(raw: Path) -> bytes:

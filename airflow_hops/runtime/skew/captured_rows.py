@@ -15,9 +15,12 @@ from typing import Any
 from airflow_hops.contract.artifacts import BadInput, Producer
 from airflow_hops.data.vectors import finite_vectors, is_list
 from airflow_hops.runtime.captured.requests import RowsFile
+from airflow_hops.runtime.feature_statistics.formats.layout import batch_rows
 from airflow_hops.store import ArtifactStore
 
 INPUT = "input."
+_CELL_BYTES = 8
+"""About what a value of a feature takes, decoded."""
 _RUNS_KEPT = 100
 _DAY_S = 86_400
 _YEAR_1_S = -62_135_596_800
@@ -158,7 +161,8 @@ def read_span(files: Sequence[RowsFile], time_feature: str | None) -> CapturedSp
     """Counts the rows, by version, and finds the times that they span."""
     import pyarrow.compute as pc
 
-    rows, versions, wrong = 0, dict[str, int](), list[int]()
+    rows, versions = 0, dict[str, int]()
+    wrong_times, wrong_time = 0, None
     captured: list[datetime] = []
     times: list[int | None] = []
     time_column = f"{INPUT}{time_feature}"
@@ -173,7 +177,9 @@ def read_span(files: Sequence[RowsFile], time_feature: str | None) -> CapturedSp
             if time_feature:
                 seconds, refused = _plausible(batch.column(2), batch.column(1))
                 times += pc.min_max(seconds).as_py().values()
-                wrong += refused.to_pylist()
+                if wrong_time is None and len(refused):
+                    wrong_time = refused[0].as_py()
+                wrong_times += len(refused)
     if not rows:
         return CapturedSpan()
     moments = [moment for moment in captured if moment is not None]
@@ -182,8 +188,8 @@ def read_span(files: Sequence[RowsFile], time_feature: str | None) -> CapturedSp
         versions=versions,
         captured_from=min(moments).isoformat(),
         captured_until=max(moments).isoformat(),
-        wrong_times=len(wrong),
-        wrong_time=wrong[0] if wrong else None,
+        wrong_times=wrong_times,
+        wrong_time=wrong_time,
     )
     known = [seconds for seconds in times if seconds is not None]
     if not known:
@@ -213,12 +219,11 @@ def _batches(file: RowsFile, columns: Sequence[str]) -> Iterator[Any]:
     import pyarrow as pa
 
     parquet = _open(file)
-    lacking = [name for name in columns if name not in parquet.schema_arrow.names]
-    if lacking:
-        found = ", ".join(parquet.schema_arrow.names)
-        raise BadInput(f"{file}: there is no column {lacking[0]!r}; found {found}")
+    found = parquet.schema_arrow.names
+    if lacking := set(columns).difference(found):
+        raise BadInput(f"{file}: there is no column {min(lacking)!r}; found {', '.join(found)}")
     try:
-        for batch in parquet.iter_batches(65_536, columns=list(columns)):
+        for batch in parquet.iter_batches(batch_rows(_CELL_BYTES * len(columns)), columns=list(columns)):
             # The file's own order of columns is not the order that was asked for.
             yield batch.from_arrays([batch.column(batch.schema.get_field_index(c)) for c in columns], list(columns))
     except (pa.ArrowException, OSError) as error:
