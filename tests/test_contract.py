@@ -12,6 +12,7 @@ import pytest
 from airflow_hops.contract.artifacts import Artifact, BadInput
 from airflow_hops.contract.evaluation import EvaluationProperties, EvaluationReport
 from airflow_hops.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.contract.performance import LabelAge, LabelCounts, PerformanceReport, VersionPerformance
 from airflow_hops.contract.properties import (
     AnomaliesProperties,
     BlessingProperties,
@@ -103,6 +104,27 @@ def test_properties_that_are_none_of_their_kind_are_refused_with_their_address()
     for kind, value in (("evaluation", {"champion": "v1"}), ("skew", {"reference": "v1"})):
         with pytest.raises(BadInput, match=rf"^file:///a: properties are .*'v1'.*; expected those of {kind}"):
             KINDS[kind].of(Artifact("file:///a", kind, "f", properties=value))
+
+
+@pytest.mark.parametrize(
+    ("damaged", "message"),
+    [
+        ({"history": {}}, "history: expected a list, found {}"),
+        ({"history": [{"at": "2013-04-01", "event": "deployed"}]}, "history: version is missing"),
+        ({"champion": 3}, "champion: expected an object, found 3"),
+    ],
+)
+def test_what_is_wrong_with_a_json_object_is_named_by_its_field(damaged: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        ModelRecord.from_dict(damaged)
+
+
+def test_json_objects_are_read_by_the_types_of_their_fields() -> None:
+    assert ModelRecord.from_dict({"champion": {}, "history": None}) == ModelRecord()
+    measured = VersionPerformance(3, "2013-04-01", "2013-05-01", figures={"auc": (0.7, 0.6, 0.8)}, drop={})
+    report = PerformanceReport(versions=(measured,), ages=(LabelAge(0.0, None, 4, 2),), delay_s=(1.0, 2.0))
+    read = PerformanceReport.from_dict(json.loads(json.dumps(report.to_dict())))
+    assert read == report and hash(read.labels) == hash(LabelCounts())
 
 
 def test_only_a_drift_is_learnt_from() -> None:

@@ -386,7 +386,10 @@ def test_a_version_that_was_only_promoted_has_the_facts_of_its_model(life: Life)
 def test_a_report_that_another_program_wrote_is_named_and_ends_no_card(life: Life) -> None:
     life.store.write_text(f"{life.store.uri('training', 'run', 'evaluation', 'evaluation')}/evaluation.json", "{}")
     text = markdown(life.card())
-    assert "Its evaluation cannot be read: KeyError: 'splits'" in text and "| Evaluation | none that is known |" in text
+    assert (
+        "Its evaluation cannot be read: TypeError: splits is missing" in text
+        and "| Evaluation | none that is known |" in text
+    )
     assert "| train | 100 | 90 |" in text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
@@ -48,7 +48,15 @@ class Model(BaseModel):
     """Base of all response models: names as in Python, fields that have defaults are always sent."""
 
     # The schema says "required" of what is always there, so that clients need not ask.
-    model_config = ConfigDict(frozen=True, json_schema_serialization_defaults_required=True, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, from_attributes=True, json_schema_serialization_defaults_required=True, protected_namespaces=()
+    )
+
+    @classmethod
+    def of(cls, source: object, **given: Any) -> Self:
+        """Takes the fields that are not given from attributes of the same names, where there are such."""
+        names = [name for name in cls.model_fields if name not in given and hasattr(source, name)]
+        return cls(**{name: getattr(source, name) for name in names}, **given)
 
 
 class RunAddress(Model):

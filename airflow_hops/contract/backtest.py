@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from airflow_hops.contract.json_fields import JsonFields
 from airflow_hops.contract.performance import Interval, VersionPerformance
@@ -75,13 +75,6 @@ class PeriodAssessment(JsonFields):
     compared: int = 0
     measured: Mapping[str, VersionPerformance] = field(default_factory=dict)
 
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        figures = {name: tuple(of) for name, of in (value.get("figures") or {}).items()}
-        measured = {delay: VersionPerformance.from_dict(of) for delay, of in (value.get("measured") or {}).items()}
-        return super().from_dict({**value, "figures": figures, "measured": measured})
-
 
 @dataclass(frozen=True)
 class Assessment(JsonFields):
@@ -100,12 +93,6 @@ class Assessment(JsonFields):
     lower_is_better: bool
     periods: tuple[PeriodAssessment, ...] = ()
     notes: tuple[str, ...] = ()
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        periods = tuple(PeriodAssessment.from_dict(each) for each in value.get("periods") or ())
-        return super().from_dict({**value, "periods": periods, "notes": tuple(value.get("notes") or ())})
 
 
 @dataclass(frozen=True)
@@ -154,11 +141,6 @@ class Retraining(JsonFields):
     gate: Sequence[str] = ()
     gain: Interval | None = None
     false_alarm: bool = False
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        return super().from_dict({**value, "gain": tuple(value["gain"]) if value.get("gain") else None})
 
 
 @dataclass(frozen=True)
@@ -213,17 +195,6 @@ class PolicyOutcome(JsonFields):
     gpu_hours: float = 0.0
     false_alarms: int = 0
 
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        read = {
-            "decisions": tuple(map(DecisionAtTick.from_dict, value.get("decisions") or ())),
-            "retrainings": tuple(map(Retraining.from_dict, value.get("retrainings") or ())),
-            "average": tuple(value.get("average") or (0.0, 0.0, 0.0)),
-            "better": tuple(value.get("better") or (0.0, 0.0, 0.0)),
-        }
-        return super().from_dict({**value, **read})
-
 
 @dataclass(frozen=True)
 class BacktestReport(JsonFields):
@@ -271,13 +242,3 @@ class BacktestReport(JsonFields):
     trained: int = 0
     notes: Sequence[str] = ()
     by: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        read = {
-            "candidates": tuple(map(CandidateOutcome.from_dict, value.get("candidates") or ())),
-            "policies": tuple(map(PolicyOutcome.from_dict, value.get("policies") or ())),
-            "best": PolicyOutcome.from_dict(value["best"]) if value.get("best") else None,
-        }
-        return super().from_dict({**value, **read})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from airflow_hops.contract.json_fields import JsonFields, where_told
 from airflow_hops.contract.properties import BlessingProperties
@@ -26,11 +26,6 @@ class ModelReference(JsonFields):
     fingerprint: str = ""
     version: int | None = where_told()
 
-    @classmethod
-    def or_none(cls, value: Mapping[str, Any] | None) -> Self | None:
-        """The reference in a report, or None if there is no such model."""
-        return cls.from_dict(value) if value else None
-
 
 @dataclass(frozen=True)
 class EvaluationProperties(BlessingProperties):
@@ -43,12 +38,6 @@ class EvaluationProperties(BlessingProperties):
 
     candidate: ModelReference = field(default_factory=ModelReference)
     champion: ModelReference | None = None
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        candidate, champion = (ModelReference.or_none(value.get(name)) for name in ("candidate", "champion"))
-        return super().from_dict({**value, "candidate": candidate, "champion": champion})
 
 
 @dataclass(frozen=True)
@@ -88,15 +77,6 @@ class Figures(JsonFields):
     value: str | None = where_told()
     slices: Mapping[str, tuple[Figures, ...]] | None = where_told()
 
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        gain = Difference.from_dict(value["gain"]) if value.get("gain") else None
-        slices = value.get("slices")
-        if slices is not None:
-            slices = {name: tuple(Figures.from_dict(each) for each in found) for name, found in slices.items()}
-        return super().from_dict({**value, "gain": gain, "slices": slices})
-
 
 @dataclass(frozen=True)
 class LabelReport(JsonFields):
@@ -109,14 +89,8 @@ class LabelReport(JsonFields):
     """
 
     problem: str
-    rule: Mapping[str, Any] = field(default_factory=dict)
-    splits: Mapping[str, Figures] = field(default_factory=dict)
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        splits = {name: Figures.from_dict(found) for name, found in value["splits"].items()}
-        return super().from_dict({**value, "splits": splits})
+    rule: Mapping[str, Any]
+    splits: Mapping[str, Figures]
 
 
 @dataclass(frozen=True)
@@ -134,17 +108,10 @@ class EvaluationReport(EvaluationProperties):
 
     model_name: str = ""
     rule: Mapping[str, Any] = field(default_factory=dict)
-    splits: Mapping[str, Figures] = field(default_factory=dict)
+    splits: Mapping[str, Figures] = field(kw_only=True)
     problem: str | None = where_told()
     label: str | None = where_told()
     more_labels: Mapping[str, LabelReport] | None = where_told()
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        splits = {name: Figures.from_dict(found) for name, found in value["splits"].items()}
-        more = {name: LabelReport.from_dict(found) for name, found in (value.get("more_labels") or {}).items()}
-        return super().from_dict({**value, "splits": splits, "more_labels": more or None})
 
     @property
     def metric(self) -> str:

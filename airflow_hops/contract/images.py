@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput, check_max_rejected
-from airflow_hops.contract.json_fields import StepOptions
+from airflow_hops.contract.json_fields import JsonFields, StepOptions
 from airflow_hops.contract.sources import ImageSource
 from airflow_hops.contract.splits import EVAL, TRAIN
 
@@ -22,7 +21,7 @@ FITS = ("cover", "stretch", "crop")
 
 
 @dataclass(frozen=True)
-class ImageSpec:
+class ImageSpec(JsonFields):
     """The conversion of an encoded image to a float32 tensor of shape ``[height, width, channels]``.
 
     Attributes:
@@ -69,15 +68,6 @@ class ImageSpec:
     def shape(self) -> tuple[int, int, int]:
         """Height, width and channels."""
         return self.height, self.width, self.channels
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON value."""
-        return {**self.__dict__, "mean": list(self.mean), "scale": list(self.scale)}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> ImageSpec:
-        """The inverse of :meth:`to_dict`."""
-        return cls(**{**value, "mean": tuple(value.get("mean", ())), "scale": tuple(value.get("scale", ()))})
 
 
 @dataclass(frozen=True)

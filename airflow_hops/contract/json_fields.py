@@ -21,31 +21,38 @@ def where_told() -> Any:
 class JsonFields:
     """A JSON object with known fields; additional fields from a newer version are kept.
 
-    A subclass with fields that are not JSON values converts them in :meth:`from_dict`; values with a ``to_dict`` are
-    written with it.
+    Fields are read by their types: objects of classes with a ``from_dict``, tuples, mappings and sequences of them, and
+    mappings from integers. Null stands for the default where the type has no null.
 
     Attributes:
         more: Fields that this version does not know.
     """
 
-    more: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    more: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False)
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
         """Reads the JSON object.
 
         Raises:
-            TypeError: a field without a default is missing, or ``value`` is not an object.
+            TypeError: a field without a default is missing, is no list or object where one is expected, or ``value`` is
+                not an object.
         """
         if not isinstance(value, Mapping):
             raise TypeError(f"expected an object, found {value!r}")
-        known = _names(cls)  # type: ignore[arg-type]  # a class is hashable, whatever its instances are
-        if value.keys() <= known:
-            return cls(**value)
-        return cls(
-            **{name: item for name, item in value.items() if name in known},
-            more={name: item for name, item in value.items() if name not in known},
-        )
+        given = dict(value)
+        for name, (read, has_null) in _readers(cls).items():  # type: ignore[arg-type]  # classes are hashable
+            if given.get(name) is not None:
+                try:
+                    given[name] = read(given[name])
+                except TypeError as error:
+                    raise TypeError(f"{name}: {error}") from error
+            elif not has_null:
+                given.pop(name, None)
+        if missing := _required(cls) - given.keys():  # type: ignore[arg-type]
+            raise TypeError(f"{', '.join(sorted(missing))} is missing")
+        more = {name: given.pop(name) for name in given.keys() - _names(cls)}  # type: ignore[arg-type]
+        return cls(**given, more=more) if more else cls(**given)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object; lists for tuples, strings for the keys of mappings."""
@@ -68,19 +75,16 @@ class CheckedFields(JsonFields):
         Raises:
             TypeError: as :meth:`JsonFields.from_dict`; or a field is of another type.
         """
-        if isinstance(value, Mapping) and not _required(cls) <= value.keys():  # type: ignore[arg-type]
-            missing = _required(cls) - value.keys()  # type: ignore[arg-type]
-            raise TypeError(f"{', '.join(sorted(missing))} is missing")
         made = super().from_dict(value)
         fields_of = vars(made)
-        for name, accepts, words in _checks(cls):  # type: ignore[arg-type]  # as above
+        for name, accepts, words in _checks(cls):  # type: ignore[arg-type]
             if not accepts(item := fields_of[name]):
                 raise TypeError(f"{name} is {json.dumps(item)[:80]}, expected {words}")
         return made
 
 
 @cache
-def _required(cls: type[JsonFields]) -> frozenset[str]:
+def _required(cls: Any) -> frozenset[str]:
     return frozenset(each.name for each in fields(cls) if each.default is MISSING and each.default_factory is MISSING)
 
 
@@ -97,8 +101,7 @@ _PLAIN: Mapping[Any, tuple[_Accepts, str]] = {
 
 @cache
 def _checks(cls: Any) -> tuple[tuple[str, _Accepts, str], ...]:
-    hints = get_type_hints(cls)
-    return tuple((name, *_check(hints[name])) for name in sorted(_names(cls)))
+    return tuple((name, *_check(_hints(cls)[name])) for name in sorted(_names(cls)))
 
 
 def _check(hint: Any) -> tuple[_Accepts, str]:
@@ -124,7 +127,58 @@ def _check(hint: Any) -> tuple[_Accepts, str]:
 
 
 @cache
-def _names(cls: type[JsonFields]) -> frozenset[str]:
+def _hints(cls: Any) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+_Reader = Callable[[Any], Any]
+
+
+@cache
+def _readers(cls: Any) -> dict[str, tuple[_Reader, bool]]:
+    """By field whose values are more than JSON: what reads them, and whether they may be null."""
+    hints = {name: _hints(cls)[name] for name in _names(cls)}
+    return {name: (read, NoneType in get_args(of)) for name, of in hints.items() if (read := _reader(of)) is not None}
+
+
+def _reader(hint: Any) -> _Reader | None:
+    """What makes a value of a type from JSON; None where it is JSON already."""
+    origin, of = get_origin(hint), get_args(hint)
+    if origin in (UnionType, Union):
+        found = [read for each in of if (read := _reader(each)) is not None]
+        # Older versions wrote an empty object for none.
+        nothing: tuple[Any, ...] = (None, {}) if any(hasattr(each, "from_dict") for each in of) else (None,)
+        return (lambda value: None if value in nothing else found[0](value)) if found else None
+    if origin is tuple:
+        read = _reader(of[0])
+        return lambda value: tuple(map(read, _listed(value)) if read else _listed(value))
+    if origin is Sequence:
+        of_items = _reader(of[0])
+        return None if of_items is None else lambda value: list(map(of_items, _listed(value)))
+    if origin is Mapping:
+        of_values = _reader(of[1]) or (None if of[0] is str else lambda value: value)
+        if of_values is None:
+            return None
+        return lambda value: {of[0](name): of_values(item) for name, item in _object(value).items()}
+    if isinstance(hint, type) and hasattr(hint, "from_dict"):
+        return lambda value: value if isinstance(value, hint) else hint.from_dict(value)
+    return None
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"expected a list, found {value!r}")
+    return value
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"expected an object, found {value!r}")
+    return value
+
+
+@cache
+def _names(cls: Any) -> frozenset[str]:
     """Names of the fields that this version knows; asked once, as a study has a record for each of 10,000 trials."""
     return frozenset(each.name for each in fields(cls)) - {"more"}
 
@@ -143,6 +197,12 @@ def as_json(value: Any) -> Any:
 @dataclass(frozen=True)
 class StepOptions:
     """The options of a stage: the operator creates them, a step gets them as JSON, and its stage creates them again."""
+
+    @classmethod
+    def of(cls, operator: Any, **given: Any) -> Self:
+        """The options of an operator: those that are not given are its attributes of the same names."""
+        names = [each.name for each in fields(cls) if each.name not in given]
+        return cls(**{name: getattr(operator, name) for name in names}, **given)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object, keyword arguments of the step."""

@@ -66,13 +66,6 @@ class ServedVersion(JsonFields):
             traffic_percent=traffic_percent,
         )
 
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        rollout = value.get("rollout")
-        model, rollout = Artifact.from_dict(value["model"]), Progress.from_dict(rollout) if rollout else None
-        return super().from_dict({**value, "model": model, "rollout": rollout})
-
 
 @dataclass(frozen=True)
 class ModelEvent(JsonFields):
@@ -105,13 +98,11 @@ class ModelEvent(JsonFields):
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
         """The inverse of :meth:`to_dict`."""
-        traffic, decision = value.get("traffic"), None
         if "reasons" in value:
             decision = Decision.of_event(value["event"], value)
             value = {name: item for name, item in value.items() if name not in decision.numbers()}
-        if traffic is not None:
-            traffic = {int(version): percent for version, percent in traffic.items()}
-        return super().from_dict({**value, "traffic": traffic, "decision": decision})
+            value = {**value, "decision": decision}
+        return super().from_dict(value)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object, including the numbers of a rollout's decision."""
@@ -138,16 +129,6 @@ class ModelRecord(JsonFields):
     champion: ServedVersion | None = None
     challenger: ServedVersion | None = None
     history: tuple[ModelEvent, ...] = ()
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        served = {
-            role: ServedVersion.from_dict(value[role]) if value.get(role) else None
-            for role in ("champion", "challenger")
-        }
-        history = tuple(ModelEvent.from_dict(event) for event in value.get("history") or ())
-        return super().from_dict({**value, **served, "history": history})
 
     def after(self, event: str, version: int, why: str, **facts: Any) -> ModelRecord:
         """Returns the record with one more event.

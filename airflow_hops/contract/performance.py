@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.json_fields import JsonFields, StepOptions, where_told
@@ -148,13 +148,6 @@ class VersionPerformance(JsonFields):
     baseline: Mapping[str, Interval] | None = where_told()
     drop: Mapping[str, Interval] | None = where_told()
 
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        figures = {name: value.get(name) for name in ("figures", "estimates", "baseline", "drop")}
-        read = {name: {key: tuple(v) for key, v in of.items()} for name, of in figures.items() if of is not None}
-        return super().from_dict({**value, **read})
-
 
 @dataclass(frozen=True)
 class LabelAge(JsonFields):
@@ -228,13 +221,6 @@ class PerformanceProperties(Properties):
     notes: tuple[str, ...] = ()
     unwell: tuple[str, ...] = ()
 
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        versions = tuple(VersionPerformance.from_dict(each) for each in value.get("versions") or ())
-        labels = LabelCounts.from_dict(value.get("labels") or {})
-        return super().from_dict({**value, "versions": versions, "labels": labels})
-
     def of_version(self, version: int) -> VersionPerformance | None:
         """A version's performance; None if it answered nothing in the window."""
         return next((each for each in self.versions if each.version == version), None)
@@ -253,13 +239,6 @@ class PerformanceReport(PerformanceProperties):
     periods: tuple[VersionPerformance, ...] = ()
     ages: tuple[LabelAge, ...] = ()
     delay_s: tuple[float, float] | None = None
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        periods = tuple(VersionPerformance.from_dict(each) for each in value.get("periods") or ())
-        ages = tuple(LabelAge.from_dict(each) for each in value.get("ages") or ())
-        return super().from_dict({**value, "periods": periods, "ages": ages})
 
     @property
     def properties(self) -> PerformanceProperties:

@@ -48,9 +48,7 @@ class Properties(JsonFields):
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
         """The inverse of :meth:`to_dict`; null and missing fields have the field's default."""
-        return super().from_dict(
-            {name: tuple(v) if isinstance(v, list) else v for name, v in value.items() if v is not None}
-        )
+        return super().from_dict({name: item for name, item in value.items() if item is not None})
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.json_fields import JsonFields, StepOptions, where_told
@@ -164,11 +164,6 @@ class SkewProperties(Properties):
     current: str | None = where_told()
     split: str | None = where_told()
     windows: Mapping[str, Window | None] | None = where_told()
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        return super().from_dict({**value, "reference": SkewReference.from_dict(value.get("reference") or {})})
 
     @property
     def why_not_learnt(self) -> str | None:

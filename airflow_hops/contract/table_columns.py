@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from airflow_hops.contract.json_fields import JsonFields
 
@@ -62,11 +62,6 @@ class TableDescription(JsonFields):
     delimiter: str = ","
     null_values: Sequence[str] = ("", "NA")
     notes: Sequence[str] = field(default=())
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        return super().from_dict({**value, "columns": [ColumnDescription.from_dict(c) for c in value["columns"]]})
 
     def named(self, role: Role) -> list[str]:
         """The columns of a role, in the file's order."""

@@ -13,6 +13,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.images import ImageSpec
+from airflow_hops.contract.json_fields import JsonFields, where_told
 from airflow_hops.contract.target import Target
 from airflow_hops.data.vectors import split_dtype
 
@@ -21,7 +22,7 @@ _DTYPE_OF_TYPE = {1: "string", 2: "int64", 3: "float32"}
 
 
 @dataclass(frozen=True)
-class OutputSpec:
+class OutputSpec(JsonFields):
     """An output of the preprocessing function.
 
     Attributes:
@@ -35,9 +36,9 @@ class OutputSpec:
 
     dtype: str
     width: int | None = None
-    vocabulary_size: int | None = None
-    image: ImageSpec | None = None
-    inputs: tuple[str, ...] | None = None
+    vocabulary_size: int | None = where_told()
+    image: ImageSpec | None = where_told()  # noqa: RUF009  # makes a field
+    inputs: tuple[str, ...] | None = where_told()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -45,29 +46,6 @@ class OutputSpec:
         if self.image is not None:
             return self.image.shape
         return () if self.width is None else (self.width,)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON value; ``vocabulary_size``, ``image`` and ``inputs`` only if present."""
-        value: dict[str, Any] = {"dtype": self.dtype, "width": self.width}
-        if self.vocabulary_size is not None:
-            value["vocabulary_size"] = self.vocabulary_size
-        if self.image is not None:
-            value["image"] = self.image.to_dict()
-        if self.inputs is not None:
-            value["inputs"] = list(self.inputs)
-        return value
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> OutputSpec:
-        """The inverse of :meth:`to_dict`."""
-        image, inputs = value.get("image"), value.get("inputs")
-        return cls(
-            **{
-                **value,
-                "image": None if image is None else ImageSpec.from_dict(image),
-                "inputs": None if inputs is None else tuple(inputs),
-            }
-        )
 
 
 @dataclass(frozen=True)

@@ -71,13 +71,15 @@ class TrainingDecoratedOperator(HopsDecoratedOperator, TrainingOperator):
         return list(inspect.signature(self.python_callable).parameters)
 
 
+def _fields_with(operator: type[TrainingOperator]) -> Sequence[str]:
+    return tuple(dict.fromkeys([*HopsDecoratedOperator.template_fields, *operator.template_fields]))
+
+
 class TrainDecoratedOperator(TrainingDecoratedOperator, TrainOperator):
     """A :class:`~airflow_hops.operators.train.TrainOperator` of a function of the DAG file."""
 
     custom_operator_name = "@task.train"
-    template_fields: Sequence[str] = tuple(
-        dict.fromkeys([*HopsDecoratedOperator.template_fields, *TrainOperator.template_fields])
-    )
+    template_fields = _fields_with(TrainOperator)
 
 
 class TorchDecoratedOperator(TrainingDecoratedOperator, TorchTrainOperator):
@@ -87,9 +89,7 @@ class TorchDecoratedOperator(TrainingDecoratedOperator, TorchTrainOperator):
     """
 
     custom_operator_name = "@task.torch"
-    template_fields: Sequence[str] = tuple(
-        dict.fromkeys([*HopsDecoratedOperator.template_fields, *TorchTrainOperator.template_fields])
-    )
+    template_fields = _fields_with(TorchTrainOperator)
 
 
 class HorovodDecoratedOperator(TrainingDecoratedOperator, HorovodTrainOperator):
@@ -99,9 +99,7 @@ class HorovodDecoratedOperator(TrainingDecoratedOperator, HorovodTrainOperator):
     """
 
     custom_operator_name = "@task.horovod"
-    template_fields: Sequence[str] = tuple(
-        dict.fromkeys([*HopsDecoratedOperator.template_fields, *HorovodTrainOperator.template_fields])
-    )
+    template_fields = _fields_with(HorovodTrainOperator)
 
 
 class SearchDecoratedOperator(TrainingDecoratedOperator, SearchOperator):
@@ -112,9 +110,7 @@ class SearchDecoratedOperator(TrainingDecoratedOperator, SearchOperator):
 
     custom_operator_name = "@task.search"
     entry: ClassVar[str] = SearchOperator.entry
-    template_fields: Sequence[str] = tuple(
-        dict.fromkeys([*HopsDecoratedOperator.template_fields, *SearchOperator.template_fields])
-    )
+    template_fields = _fields_with(SearchOperator)
 
     def __init__(self, *, python_callable: Callable[..., Any], space: Space | str, **kwargs: Any) -> None:
         python_callable = _copy(python_callable)  # another task of the function may have another space
@@ -145,6 +141,17 @@ def _copy(function: Callable[..., Any]) -> Callable[..., Any]:
     return copied
 
 
+def _task(
+    operator: type[TrainingDecoratedOperator],
+    python_callable: Callable[..., Any] | None,
+    multiple_outputs: bool | None,
+    kwargs: Mapping[str, Any],
+) -> TaskDecorator:
+    return task_decorator_factory(
+        python_callable=python_callable, multiple_outputs=multiple_outputs, decorated_operator_class=operator, **kwargs
+    )
+
+
 def train_task(
     python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
 ) -> TaskDecorator:
@@ -164,12 +171,7 @@ def train_task(
         multiple_outputs: Whether a returned dict becomes one XCom value for each key.
         **kwargs: Arguments of :class:`~airflow_hops.operators.train.TrainOperator`.
     """
-    return task_decorator_factory(
-        python_callable=python_callable,
-        multiple_outputs=multiple_outputs,
-        decorated_operator_class=TrainDecoratedOperator,
-        **kwargs,
-    )
+    return _task(TrainDecoratedOperator, python_callable, multiple_outputs, kwargs)
 
 
 def torch_task(
@@ -189,12 +191,7 @@ def torch_task(
         multiple_outputs: Whether a returned dict becomes one XCom value for each key.
         **kwargs: Arguments of :class:`~airflow_hops.operators.train.TorchTrainOperator`.
     """
-    return task_decorator_factory(
-        python_callable=python_callable,
-        multiple_outputs=multiple_outputs,
-        decorated_operator_class=TorchDecoratedOperator,
-        **kwargs,
-    )
+    return _task(TorchDecoratedOperator, python_callable, multiple_outputs, kwargs)
 
 
 def horovod_task(
@@ -214,12 +211,7 @@ def horovod_task(
         multiple_outputs: Whether a returned dict becomes one XCom value for each key.
         **kwargs: Arguments of :class:`~airflow_hops.operators.train.HorovodTrainOperator`.
     """
-    return task_decorator_factory(
-        python_callable=python_callable,
-        multiple_outputs=multiple_outputs,
-        decorated_operator_class=HorovodDecoratedOperator,
-        **kwargs,
-    )
+    return _task(HorovodDecoratedOperator, python_callable, multiple_outputs, kwargs)
 
 
 def search_task(
@@ -240,9 +232,4 @@ def search_task(
         multiple_outputs: Whether a returned dict becomes one XCom value for each key.
         **kwargs: Arguments of :class:`~airflow_hops.operators.search.SearchOperator`.
     """
-    return task_decorator_factory(
-        python_callable=python_callable,
-        multiple_outputs=multiple_outputs,
-        decorated_operator_class=SearchDecoratedOperator,
-        **kwargs,
-    )
+    return _task(SearchDecoratedOperator, python_callable, multiple_outputs, kwargs)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.hooks.runtime import Launcher, RuntimeHook
-from airflow_hops.launchers.spark import SparkLauncher
-from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import DataLink, LineageLink
+from airflow_hops.operators.spark import SparkOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class BatchPredictOperator(HopsOperator):
+class BatchPredictOperator(SparkOperator):
     """Predicts for every row of ``examples`` with a model that takes raw features, in Spark's executors.
 
     The artifact ``predictions`` holds ``<split>/*.parquet``: the requested columns, and a column for each output.
@@ -34,24 +31,20 @@ class BatchPredictOperator(HopsOperator):
         splits: Splits to predict for; None for all. (templated)
         columns: Columns of the examples to write beside the predictions; None for the key, if any. (templated)
         batch_rows: Rows to predict at once; None for 8,192, or 256 if a column holds bytes.
-        spark_conn_id: The Spark connection. (templated)
-        conf: Spark properties. (templated)
-        **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+        **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
     """
 
     entry = "airflow_hops.runtime.batch_predict.stage:run"
     output_kind = "predictions"
     operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (
-        *HopsOperator.template_fields,
+        *SparkOperator.template_fields,
         "examples",
         "model",
         "model_name",
         "version",
         "splits",
         "columns",
-        "spark_conn_id",
-        "conf",
     )
 
     def __init__(
@@ -65,8 +58,6 @@ class BatchPredictOperator(HopsOperator):
         splits: Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
         batch_rows: int | None = None,
-        spark_conn_id: str = "spark_default",
-        conf: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -78,8 +69,6 @@ class BatchPredictOperator(HopsOperator):
         self.splits = splits
         self.columns = columns
         self.batch_rows = batch_rows
-        self.spark_conn_id = spark_conn_id
-        self.conf = conf
 
     def step_inputs(self) -> Mapping[str, Any]:
         """Examples, and the model if it is given as an artifact."""
@@ -106,14 +95,6 @@ class BatchPredictOperator(HopsOperator):
             "columns": None if self.columns is None else list(self.columns),
             "batch_rows": self.batch_rows,
         }
-
-    def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
-        """The Spark properties."""
-        return {"conf": json.dumps(dict(self.conf or {}), sort_keys=True)}
-
-    def launcher(self, hook: RuntimeHook) -> Launcher:
-        """Spark, as the connection says."""
-        return SparkLauncher(hook.settings.runtime, self.spark_conn_id, dict(self.conf or {}), hook.warm_start())
 
     def _cache_enabled(self) -> bool:
         # Which model serves is not known before the step reads it.

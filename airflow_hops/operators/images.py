@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.contract.images import ImageOptions
 from airflow_hops.contract.sources import ImageSource
-from airflow_hops.hooks.runtime import Launcher, RuntimeHook
-from airflow_hops.launchers.spark import SparkLauncher
-from airflow_hops.operators.base import HopsOperator
+from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.links import DataLink, LineageLink
+from airflow_hops.operators.spark import SparkOperator
 from airflow_hops.store.source_files import fingerprint_of_sources
 
 if TYPE_CHECKING:
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["ImageSource", "PrepareImagesOperator"]
 
 
-class PrepareImagesOperator(HopsOperator):
+class PrepareImagesOperator(SparkOperator):
     """Decodes, resizes and crops labelled images in Spark's executors, and sets aside files that are not images.
 
     The artifact ``transformed_examples`` holds ``<split>/*.tfrecord`` and ``<split>/*.parquet``, the graph from encoded
@@ -56,15 +54,16 @@ class PrepareImagesOperator(HopsOperator):
         encoding: ``png``, which is lossless, or ``jpeg``, which takes less space.
         jpeg_quality: 1 to 100.
         max_rejected: Share of a source's images, 0 to 1, that a single reason may reject; more fail the task.
-        spark_conn_id: The Spark connection (templated).
-        conf: Spark properties (templated).
-        **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+        **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
     """
 
     entry = "airflow_hops.runtime.images:run"
     output_kind = "transformed_examples"
     operator_extra_links = (DataLink(), LineageLink())
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "sources", "spark_conn_id", "conf")
+    template_fields: Sequence[str] = (
+        *SparkOperator.template_fields,
+        "sources",
+    )
 
     def __init__(
         self,
@@ -82,8 +81,6 @@ class PrepareImagesOperator(HopsOperator):
         encoding: str = "png",
         jpeg_quality: int = 95,
         max_rejected: float = 0.1,
-        spark_conn_id: str = "spark_default",
-        conf: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -103,8 +100,6 @@ class PrepareImagesOperator(HopsOperator):
         self.encoding = encoding
         self.jpeg_quality = jpeg_quality
         self.max_rejected = max_rejected
-        self.spark_conn_id = spark_conn_id
-        self.conf = conf
         self._options()
 
     def step_params(self, context: Context) -> dict[str, Any]:
@@ -114,28 +109,7 @@ class PrepareImagesOperator(HopsOperator):
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """The state of the files, so that changed ones are read anew, and the Spark properties."""
         sources = {split: ImageSource.from_value(split, value) for split, value in self.sources.items()}
-        return {
-            "sources": fingerprint_of_sources(sources),
-            "conf": json.dumps(dict(self.conf or {}), sort_keys=True),
-        }
-
-    def launcher(self, hook: RuntimeHook) -> Launcher:
-        """Spark, as the connection says."""
-        return SparkLauncher(hook.settings.runtime, self.spark_conn_id, dict(self.conf or {}), hook.warm_start())
+        return {**super().step_cache_key_parts(hook), "sources": fingerprint_of_sources(sources)}
 
     def _options(self) -> ImageOptions:
-        return ImageOptions(
-            sources=self.sources,
-            height=self.height,
-            width=self.width,
-            channels=self.channels,
-            fit=self.fit,
-            mean=self.mean,
-            scale=self.scale,
-            classes=self.classes,
-            label=self.label_column,
-            eval_percent=self.eval_percent,
-            encoding=self.encoding,
-            jpeg_quality=self.jpeg_quality,
-            max_rejected=self.max_rejected,
-        )
+        return ImageOptions.of(self, label=self.label_column)

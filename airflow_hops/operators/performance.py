@@ -115,22 +115,15 @@ class PerformanceOperator(HopsOperator):
         if self._labels_given and self.labels is None:
             raise BadInput("labels is the output of a task that left none (it was skipped or returned nothing)")
         is_source = self.labels is not None and not _is_artifact(self.labels)
-        return PerformanceOptions(
-            model_name=self.model_name,
+        return PerformanceOptions.of(
+            self,
             source=Source.from_value("labels", self.labels).to_dict() if is_source else None,
-            table=self.table,
             label=self.of_label,
-            label_column=self.label_column,
             keys=tuple(self.keys),
-            label_time=self.label_time,
-            time_feature=self.time_feature,
-            as_of=self.as_of,
             window_s=None if self.window is None else self.window.total_seconds(),
             period_s=self.period.total_seconds(),
             label_delay_s=self.label_delay.total_seconds(),
             ages_s=tuple(age.total_seconds() for age in self.ages),
-            min_rows=self.min_rows,
-            estimates=self.estimates,
         ).to_dict()
 
     def step_inputs(self) -> Mapping[str, Any]:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_hops.contract.prepare import PrepareOptions
 from airflow_hops.contract.target import Problem
-from airflow_hops.hooks.runtime import Launcher, RuntimeHook
-from airflow_hops.launchers.spark import SparkLauncher
-from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import DataLink, LineageLink
+from airflow_hops.operators.spark import SparkOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class PrepareOperator(HopsOperator):
+class PrepareOperator(SparkOperator):
     """Turns the raw tables of a ``snapshot`` into labelled ``examples``, on Spark.
 
     Your function ``prepare(spark, tables)`` gets DataFrames by table name. It returns one DataFrame with the label, the
@@ -62,15 +59,17 @@ class PrepareOperator(HopsOperator):
         more_labels: Columns of further labels that the same model predicts. Each has a problem, the label's values in
             the order of their numbers, or None to infer it:
             ``{"minutes": "regression", "cause": ["weather", "carrier"]}``. Only ``label`` decides about models.
-        spark_conn_id: The Spark connection. (templated)
-        conf: Spark properties. (templated)
-        **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+        **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
     """
 
     entry = "airflow_hops.runtime.prepare:run"
     output_kind: ClassVar[str | None] = "examples"
     operator_extra_links = (DataLink(), LineageLink())
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "prepare", "tables", "spark_conn_id", "conf")
+    template_fields: Sequence[str] = (
+        *SparkOperator.template_fields,
+        "prepare",
+        "tables",
+    )
 
     def __init__(
         self,
@@ -89,8 +88,6 @@ class PrepareOperator(HopsOperator):
         classes: Sequence[str | int] | None = None,
         weight: str | None = None,
         more_labels: Mapping[str, Problem | Sequence[str | int] | None] | None = None,
-        spark_conn_id: str = "spark_default",
-        conf: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -109,8 +106,6 @@ class PrepareOperator(HopsOperator):
         self.classes = classes
         self.weight = weight
         self.more_labels = more_labels
-        self.spark_conn_id = spark_conn_id
-        self.conf = conf
         self._options()
 
     def step_params(self, context: Context) -> dict[str, Any]:
@@ -121,28 +116,14 @@ class PrepareOperator(HopsOperator):
         """The snapshot."""
         return {"tables": self.tables}
 
-    def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
-        """The Spark properties: some change what an expression gives (``spark.sql.ansi.enabled``)."""
-        return {"conf": json.dumps(dict(self.conf or {}), sort_keys=True)}
-
-    def launcher(self, hook: RuntimeHook) -> Launcher:
-        """Spark, as the connection says."""
-        return SparkLauncher(hook.settings.runtime, self.spark_conn_id, dict(self.conf or {}), hook.warm_start())
-
     def _options(self) -> PrepareOptions:
         newest = self.newest if isinstance(self.newest, timedelta | None) else timedelta(days=self.newest)
-        return PrepareOptions(
-            prepare=self.prepare,
+        return PrepareOptions.of(
+            self,
             label=self.label_column,
             key=self.key_column,
             time=self.time_column,
-            eval_percent=self.eval_percent,
             newest_s=newest.total_seconds() if newest else None,
-            table=self.table,
             reject=dict(self.reject or {}),
-            max_rejected=self.max_rejected,
-            problem=self.problem,
-            classes=self.classes,
-            weight=self.weight,
             more_labels=self.more_labels or {},
         )

@@ -80,77 +80,65 @@ class SetTrafficOperator(ServingOperator):
         return {**super().step_params(context), "percents": {str(v): share for v, share in self.percents.items()}}
 
 
-class PromoteModelOperator(ServingOperator):
+class LoadingOperator(ServingOperator):
+    """The arguments of the operators that have the server load a version.
+
+    Args:
+        keep_versions: Versions that stay loaded, the champion included.
+        available_timeout_s: Seconds for the server to load the version.
+        **kwargs: As :class:`ServingOperator`.
+    """
+
+    def __init__(self, *, keep_versions: int = 2, available_timeout_s: float = 120.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.keep_versions = keep_versions
+        self.available_timeout_s = available_timeout_s
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """Keyword arguments of the entry function."""
+        given = {"keep_versions": self.keep_versions, "available_timeout_s": self.available_timeout_s}
+        return {**super().step_params(context), **given}
+
+
+class PromoteModelOperator(LoadingOperator):
     """Gives a version all the traffic, and makes it the champion.
 
     Args:
         version: The version's number; None for the challenger. If it is not loaded, it is loaded first. (templated)
-        keep_versions: Versions that stay loaded, the champion included.
-        available_timeout_s: Seconds for the server to load the version.
-        **kwargs: As :class:`ServingOperator`.
+        **kwargs: As :class:`LoadingOperator`.
     """
 
     entry: ClassVar[str] = "airflow_hops.runtime.deploy.traffic:promote"
     template_fields: Sequence[str] = (*ServingOperator.template_fields, "version")
 
-    def __init__(
-        self,
-        *,
-        version: int | str | None = None,
-        keep_versions: int = 2,
-        available_timeout_s: float = 120.0,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, version: int | str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.version = version
-        self.keep_versions = keep_versions
-        self.available_timeout_s = available_timeout_s
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Keyword arguments of the entry function."""
-        return {
-            **super().step_params(context),
-            "version": _version("version", self.version),
-            "keep_versions": self.keep_versions,
-            "available_timeout_s": self.available_timeout_s,
-        }
+        return {**super().step_params(context), "version": _version("version", self.version)}
 
 
-class RollbackModelOperator(ServingOperator):
+class RollbackModelOperator(LoadingOperator):
     """Undoes the last change: removes the canary, or without a canary restores the former champion.
 
     Args:
         to_version: Version to go back to, which is loaded again if necessary; the champion's number ends the canary.
             None undoes the last change. (templated)
-        keep_versions: Versions that stay loaded, the champion included.
-        available_timeout_s: Seconds for the server to load the version.
-        **kwargs: As :class:`ServingOperator`.
+        **kwargs: As :class:`LoadingOperator`.
     """
 
     entry: ClassVar[str] = "airflow_hops.runtime.deploy.traffic:roll_back"
     template_fields: Sequence[str] = (*ServingOperator.template_fields, "to_version")
 
-    def __init__(
-        self,
-        *,
-        to_version: int | str | None = None,
-        keep_versions: int = 2,
-        available_timeout_s: float = 120.0,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, to_version: int | str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.to_version = to_version
-        self.keep_versions = keep_versions
-        self.available_timeout_s = available_timeout_s
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Keyword arguments of the entry function."""
-        return {
-            **super().step_params(context),
-            "to_version": _version("to_version", self.to_version),
-            "keep_versions": self.keep_versions,
-            "available_timeout_s": self.available_timeout_s,
-        }
+        return {**super().step_params(context), "to_version": _version("to_version", self.to_version)}
 
 
 class UndeployModelOperator(ServingOperator):
@@ -172,11 +160,7 @@ class UndeployModelOperator(ServingOperator):
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Keyword arguments of the entry function."""
-        return {
-            **super().step_params(context),
-            "version": _version("version", self.version),
-            "force": self.force,
-        }
+        return {**super().step_params(context), "version": _version("version", self.version), "force": self.force}
 
 
 def _version(name: str, value: Any) -> int | None:

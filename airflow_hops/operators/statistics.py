@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow_hops.contract.sources import Source
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
-from airflow_hops.launchers.spark import SparkLauncher
-from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import DataLink, LineageLink
+from airflow_hops.operators.spark import SparkOperator
 from airflow_hops.store.source_files import fingerprint_of_sources
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ ON_CORRUPT = ("fail", "skip")
 SPARK_TABLE = "spark://"
 
 
-class StatisticsOperator(HopsOperator):
+class StatisticsOperator(SparkOperator):
     """Computes the TFDV statistics of every split of ``examples``, or of a source.
 
     The artifact ``statistics`` holds ``<split>/FeatureStats.pb`` and ``<split>/statistics.json``.
@@ -49,9 +48,7 @@ class StatisticsOperator(HopsOperator):
         workers: Processes on this machine; None for one below 8 MB and one per core above.
         on_corrupt: What to do about a file that cannot be read: ``fail`` the task, or ``skip`` the file and list it in
             the property ``skipped_files``.
-        spark_conn_id: The Spark connection. (templated)
-        conf: Spark properties. (templated)
-        **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+        **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
 
     Raises:
         ValueError: Not exactly one of ``examples`` and ``source`` is given, or an argument has an unknown value.
@@ -61,7 +58,7 @@ class StatisticsOperator(HopsOperator):
     output_kind: ClassVar[str | None] = "statistics"
     operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (
-        *HopsOperator.template_fields, "examples", "source", "splits", "schema", "options", "spark_conn_id", "conf",
+        *SparkOperator.template_fields, "examples", "source", "splits", "schema", "options",
     )  # fmt: skip
 
     def __init__(
@@ -79,8 +76,6 @@ class StatisticsOperator(HopsOperator):
         engine: Literal["local", "spark"] = "local",
         workers: int | None = None,
         on_corrupt: Literal["fail", "skip"] = "fail",
-        spark_conn_id: str = "spark_default",
-        conf: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -97,8 +92,6 @@ class StatisticsOperator(HopsOperator):
         self.engine = engine
         self.workers = workers
         self.on_corrupt = on_corrupt
-        self.spark_conn_id = spark_conn_id
-        self.conf = conf
         self._check_arguments()
 
     def step_inputs(self) -> Mapping[str, Any]:
@@ -127,7 +120,7 @@ class StatisticsOperator(HopsOperator):
         """Spark, as the connection says, or this machine."""
         if self.engine == "local":
             return None
-        return SparkLauncher(hook.settings.runtime, self.spark_conn_id, dict(self.conf or {}), hook.warm_start())
+        return super().launcher(hook)
 
     def _source_fields(self) -> dict[str, Any] | None:
         if self.source is None:

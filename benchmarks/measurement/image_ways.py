@@ -48,8 +48,8 @@ def spark(folder: str) -> Work:
     from airflow_hops.contract.images import ImageSpec
     from airflow_hops.contract.sources import ImageSource
     from airflow_hops.runtime.images.plan import name_classes, plan_images
-    from airflow_hops.runtime.images.stage import prepare_on_spark
-    from airflow_hops.runtime.images.task import ImagePreparation
+    from airflow_hops.runtime.images.task import ImagePreparation, ImageSummary, prepare_task
+    from airflow_hops.runtime.spark.tasks import run_tasks
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = SparkSession.builder.master(f"local[{len(os.sched_getaffinity(0))}]").config("spark.ui.enabled", "false")
@@ -59,7 +59,7 @@ def spark(folder: str) -> Work:
         with tempfile.TemporaryDirectory() as target:
             plan = plan_images({"train": ImageSource(folder)})
             preparation = ImagePreparation(target, ImageSpec(SIDE, SIDE, 3), name_classes(plan, None), "label")
-            summaries = prepare_on_spark(context, preparation, plan.tasks)
+            summaries = run_tasks(context, prepare_task, preparation, plan.tasks, ImageSummary)
             return {"images": sum(sum(summary.files.values()) for summary in summaries)}
 
     prepare()

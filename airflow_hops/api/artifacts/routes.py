@@ -204,10 +204,7 @@ def get_artifact(
 
 def address_of(manifest: Manifest) -> ArtifactAddress:
     """The address of an artifact in this API: that of the task instance that made it."""
-    maker = manifest.producer
-    return ArtifactAddress(
-        dag_id=maker.dag_id, run_id=maker.run_id, task_id=maker.task_id, map_index=maker.map_index, kind=manifest.kind
-    )
+    return ArtifactAddress.of(manifest.producer, kind=manifest.kind)
 
 
 def _producer(address: ArtifactAddress) -> Producer:
@@ -216,13 +213,7 @@ def _producer(address: ArtifactAddress) -> Producer:
 
 def returned_address(returned: ReturnedArtifact) -> ArtifactAddress:
     """The address of an artifact that a task returned: that of the task instance that holds it."""
-    return ArtifactAddress(
-        dag_id=returned.dag_id,
-        run_id=returned.run_id,
-        task_id=returned.task_id,
-        map_index=returned.map_index,
-        kind=returned.artifact.kind,
-    )
+    return ArtifactAddress.of(returned, kind=returned.artifact.kind)
 
 
 def _silent_tasks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.utils.session import create_session
@@ -21,7 +21,7 @@ from airflow_hops.api.models.lookup import Served, ServedModelOf
 from airflow_hops.api.models.records import is_evaluation_of, read_model_record
 from airflow_hops.api.models.routes import made_by, readable_makers
 from airflow_hops.api.types import Json, Model, Number, RunAddress
-from airflow_hops.contract.evaluation import REPORT_FILE, EvaluationReport, Figures
+from airflow_hops.contract.evaluation import REPORT_FILE, EvaluationReport, LabelReport
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}/versions/{version}", tags=["models"])
 
@@ -138,24 +138,17 @@ def _evaluation(session: Session, maker: RunAddress, fingerprint: str | None) ->
 
 def _answer(artifact: FoundArtifact, address: ArtifactAddress) -> Evaluation:
     report = EvaluationReport.from_dict(artifact.read_json(REPORT_FILE))
+    more = [_evaluation_of(of, label) for label, of in (report.more_labels or {}).items()]
     return Evaluation(
+        **_evaluation_of(report, report.label),
         artifact=address,
         blessed=report.blessed,
         reasons=list(report.reasons or ()),
-        metric=report.metric,
-        problem=report.problem,
-        label=report.label,
-        rule=dict(report.rule),
         champion_version=report.champion.version if report.champion else None,
-        splits=_splits(report.splits),
-        more_labels=[
-            LabelEvaluation(
-                metric=of.rule["metric"], problem=of.problem, label=label, rule=dict(of.rule), splits=_splits(of.splits)
-            )
-            for label, of in (report.more_labels or {}).items()
-        ],
+        more_labels=more,  # type: ignore[arg-type]  # checked by their fields' types
     )
 
 
-def _splits(splits: Mapping[str, Figures]) -> list[SplitEvaluation]:
-    return [SplitEvaluation(name=name, **figures.to_dict()) for name, figures in splits.items()]
+def _evaluation_of(of: EvaluationReport | LabelReport, label: str | None) -> dict[str, Any]:
+    splits = [SplitEvaluation(name=name, **figures.to_dict()) for name, figures in of.splits.items()]
+    return {"metric": of.rule["metric"], "problem": of.problem, "label": label, "rule": of.rule, "splits": splits}

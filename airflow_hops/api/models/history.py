@@ -6,8 +6,6 @@ from collections.abc import Collection, Mapping
 
 from airflow_hops.api.types import Json, Model, Number, Time
 from airflow_hops.contract.model_record import ModelEvent, ModelRecord
-from airflow_hops.contract.rollout.counts import Counts
-from airflow_hops.contract.rollout.decision import Finding as JudgedFinding
 
 
 class DecidedBy(Model):
@@ -52,17 +50,17 @@ class Decision(Model):
     version: int
     why: str
     by: DecidedBy | None
-    to: int | None
+    to: int | None = None
     """The version that a rollback went to."""
-    traffic: dict[str, int] | None
+    traffic: dict[str, int] | None = None
     """The shares that were decided, version to percent."""
-    reasons: list[str]
-    percent: int | None
+    reasons: list[str] = []
+    percent: int | None = None
     """The canary's share when it was judged."""
-    watched_s: Number
-    canary: AskedCounts | None
-    stable: AskedCounts | None
-    findings: list[Finding]
+    watched_s: Number = None
+    canary: AskedCounts | None = None
+    stable: AskedCounts | None = None
+    findings: list[Finding] = []
 
 
 class Rollout(Model):
@@ -100,41 +98,17 @@ def rollout_of(record: ModelRecord) -> Rollout | None:
     progress = challenger.rollout if challenger else None
     if challenger is None or champion is None or progress is None:
         return None
-    return Rollout(
+    return Rollout.of(
+        progress,
         version=challenger.version,
-        began=progress.began,  # type: ignore[arg-type]  # read from ISO 8601, as is since
-        steps=progress.steps,
-        number=progress.number,
-        percent=progress.percent,
-        since=progress.since,  # type: ignore[arg-type]
-        canary=_counts(progress.counts(challenger.version)),
-        stable=_counts(progress.counts(champion.version)),
-        doubts=list(progress.doubts),
+        canary=progress.counts(challenger.version).to_dict(),
+        stable=progress.counts(champion.version).to_dict(),
         waits_for_approval=progress.passed is not None and not progress.approval,
     )
 
 
 def _decision(event: ModelEvent, readable: Collection[str]) -> Decision:
-    decided = event.decision
-    return Decision(
-        at=event.at,  # type: ignore[arg-type]  # read from ISO 8601
-        event=event.event,
-        version=event.version,
-        why=event.why,
-        by=_by(event.by, readable),
-        to=event.to,
-        traffic=None if event.traffic is None else {str(v): percent for v, percent in event.traffic.items()},
-        reasons=list(decided.reasons) if decided else [],
-        percent=decided.percent if decided else None,
-        watched_s=decided.watched_s if decided else None,
-        canary=_counts(decided.canary) if decided else None,
-        stable=_counts(decided.stable) if decided else None,
-        findings=[_finding(finding) for finding in decided.findings] if decided else [],
-    )
-
-
-def _finding(found: JudgedFinding) -> Finding:
-    return Finding(what=found.what, verdict=found.verdict, text=found.text, numbers=dict(found.numbers))
+    return Decision(**{**event.to_dict(), "by": _by(event.by, readable)})
 
 
 def _by(by: Mapping[str, str] | str | None, readable: Collection[str]) -> DecidedBy | None:
@@ -146,13 +120,3 @@ def _by(by: Mapping[str, str] | str | None, readable: Collection[str]) -> Decide
     if named["dag_id"] not in readable:
         return DecidedBy(user=None, dag_id=None, run_id=None, task_id=None)
     return DecidedBy(**named)
-
-
-def _counts(counts: Counts) -> AskedCounts:
-    return AskedCounts(
-        requests=counts.requests,
-        errors=counts.errors,
-        client_errors=counts.client_errors,
-        latency_ms_p50=counts.latency.quantile_ms(0.5),
-        latency_ms_p99=counts.latency.quantile_ms(0.99),
-    )

@@ -24,18 +24,18 @@ class LiveVersion(Model):
     state: str
     """TensorFlow Serving's: ``START``, ``LOADING``, ``AVAILABLE``, ``UNLOADING``, ``END``."""
     error: str
-    traffic_percent: Number
+    traffic_percent: Number = None
     """Its share in effect, of requests that name no version; null where the server does not say."""
-    requests: int
-    errors: int
+    requests: int = 0
+    errors: int = 0
     """Requests that failed."""
-    client_errors: int
+    client_errors: int = 0
     """Requests that were refused as the client's mistake."""
-    rows: int
-    codes: dict[str, int]
+    rows: int = 0
+    codes: dict[str, int] = {}
     """Requests by gRPC status."""
-    latency_ms_p50: Number
-    latency_ms_p99: Number
+    latency_ms_p50: Number = None
+    latency_ms_p99: Number = None
 
 
 class VersionSeries(Model):
@@ -159,20 +159,11 @@ def tail_model_logs(
 
 
 def _version(version: int, state: Mapping[str, Any] | None, counted: Mapping[str, Any] | None) -> LiveVersion:
-    counted = counted or {}
-    return LiveVersion(
-        version=version,
-        state=state["state"] if state else "END",
-        error=(state or {}).get("status", {}).get("error_message", ""),
-        traffic_percent=counted.get("traffic_percent"),
-        requests=counted.get("requests", 0),
-        errors=counted.get("errors", 0),
-        client_errors=counted.get("client_errors", 0),
-        rows=counted.get("rows", 0),
-        codes=counted.get("codes", {}),
-        latency_ms_p50=counted.get("latency_ms_p50"),
-        latency_ms_p99=counted.get("latency_ms_p99"),
-    )
+    told = {
+        "state": state["state"] if state else "END",
+        "error": (state or {}).get("status", {}).get("error_message", ""),
+    }
+    return LiveVersion(**{**(counted or {}), **told, "version": version})
 
 
 def _series(server: AskedServer, model_name: str, minutes: float) -> Series | None:

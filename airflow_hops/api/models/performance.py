@@ -120,37 +120,21 @@ def get_model_performance(
     report = PerformanceReport.from_dict(artifact.read_json(REPORT_FILE))
     return PerformanceAnswer(
         labels=labels,
-        performance=LivePerformance(
+        performance=LivePerformance.of(
+            report,
             artifact=returned_address(newest),
-            as_of=report.as_of,  # type: ignore[arg-type]  # read from ISO 8601
-            problem=report.problem,
-            label=report.label,
-            metric=report.metric,
             versions=[_version(each) for each in report.versions],
             periods=[_version(each) for each in report.periods],
-            ages=[LabelCompleteness(**each.to_dict()) for each in report.ages],
             labels=report.labels.to_dict(),
             delay_s_p50=report.delay_s[0] if report.delay_s else None,
             delay_s_p95=report.delay_s[1] if report.delay_s else None,
-            notes=list(report.notes),
         ),
     )
 
 
 def _version(of: VersionPerformance) -> VersionFigures:
-    return VersionFigures(
-        version=of.version,
-        start=of.start,  # type: ignore[arg-type]  # read from ISO 8601
-        end=of.end,  # type: ignore[arg-type]  # read from ISO 8601
-        rows=of.rows,
-        labelled=of.labelled,
-        measured=of.measured,
-        figures=_figures(of.figures),
-        estimates=_figures(of.estimates),
-        baseline=_figures(of.baseline or {}),
-        drop=_figures(of.drop or {}),
-    )
+    def told(figures: Mapping[str, Interval] | None) -> dict[str, Figure]:
+        return {name: Figure(value=v, low=low, high=high) for name, (v, low, high) in (figures or {}).items()}
 
-
-def _figures(of: Mapping[str, Interval]) -> dict[str, Figure]:
-    return {name: Figure(value=value, low=low, high=high) for name, (value, low, high) in of.items()}
+    known = {"figures": of.figures, "estimates": of.estimates, "baseline": of.baseline, "drop": of.drop}
+    return VersionFigures.of(of, **{name: told(figures) for name, figures in known.items()})

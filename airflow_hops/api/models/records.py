@@ -183,9 +183,4 @@ def _read_metric(store: ArtifactStore, evaluation: Artifact) -> bytes:
 def _share(record: ModelRecord, served: ServedVersion | None) -> VersionShare | None:
     if served is None:
         return None
-    return VersionShare(
-        version=served.version,
-        since=served.since,  # type: ignore[arg-type]  # read from ISO 8601
-        traffic_percent=record.traffic.get(served.version, 0),
-        fingerprint=served.fingerprint,
-    )
+    return VersionShare.of(served, traffic_percent=record.traffic.get(served.version, 0))

@@ -33,9 +33,9 @@ class LiveShare(Model):
     """A version on the server."""
 
     version: int
-    traffic_percent: Number
-    requests: int
-    errors: int
+    traffic_percent: Number = None
+    requests: int = 0
+    errors: int = 0
     """Since the server's start."""
 
 
@@ -129,15 +129,7 @@ def _traffic(said: tuple[Mapping[str, Any], Mapping[str, Any] | None] | str, mod
         return Traffic(problem=said, versions=[], requests=None)
     stats, series = said
     counted = (stats.get("models") or {}).get(model_name, {}).get("versions", {})
-    versions = [
-        LiveShare(
-            version=int(version),
-            traffic_percent=found.get("traffic_percent"),
-            requests=found.get("requests", 0),
-            errors=found.get("errors", 0),
-        )
-        for version, found in counted.items()
-    ]
+    versions = [LiveShare(**{**found, "version": int(version)}) for version, found in counted.items()]
     requests = _requests(series, model_name) if series else None
     return Traffic(problem=None, versions=sorted(versions, key=lambda each: each.version), requests=requests)
 

@@ -161,12 +161,7 @@ def _questions(session: Session, user: GetUserDep, pipelines: Iterable[PipelineD
         task = by_dag[instance.dag_id].task(instance.task_id)
         found.append(
             AskedQuestion(
-                task=TaskAddress(
-                    dag_id=instance.dag_id,
-                    run_id=instance.run_id,
-                    task_id=instance.task_id,
-                    map_index=instance.map_index,
-                ),
+                task=TaskAddress.of(instance),
                 stage=task.stage if task else None,
                 question=make_question(user, instance, asked, schema_changed=False),
             )

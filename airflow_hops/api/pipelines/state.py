@@ -67,11 +67,9 @@ def skew_state(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> Sk
     """
     for report in _about(pipeline, reports):
         of = SkewProperties.of(report.artifact)
-        return SkewState(
-            verdict=of.verdict,
+        return SkewState.of(
+            of,
             version=of.reference.version,
-            drifted=list(of.drifted),
-            lost=list(of.lost),
             worst=_worst(report),
             at=report.at,
             report=returned_address(report),

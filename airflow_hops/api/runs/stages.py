@@ -83,16 +83,13 @@ def list_run_stages(dag_id: str, run_id: str) -> RunStages:
                 told = told_by(pipeline, producer, each.try_number)
             last = told.points[-1] if told and told.points and str(each.state) != "failed" else None
             stages.append(
-                StageRun(
-                    task_id=each.task_id,
-                    map_index=each.map_index,
+                StageRun.of(
+                    each,
                     map_label=each.rendered_map_index,
                     stage=task.stage,
                     operator=task.operator,
                     model_name=task.model_name,
                     state=None if each.state is None else str(each.state),
-                    try_number=each.try_number,
-                    max_tries=each.max_tries,
                     started_at=each.start_date,
                     ended_at=each.end_date,
                     duration_s=each.duration,

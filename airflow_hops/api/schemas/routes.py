@@ -228,26 +228,12 @@ def _summary(store: ArtifactStore, dag_id: str, name: str) -> SchemaSummary | No
     if not has_schema(store, uri):
         return None
     manifest = store.manifest(uri)
-    versions = [
-        SchemaVersionEntry(
-            version=version.version,
-            recorded_at=version.recorded_at,  # type: ignore[arg-type]  # read from ISO 8601
-            approved_by=version.approved_by,
-            note=version.note,
-            run_id=version.run_id,
-            in_force=version.in_force,
-            fingerprint=version.fingerprint,
-        )
-        for version in schema_history(store, uri)
-    ]
     of = SchemaProperties.of(manifest)
-    return SchemaSummary(
+    return SchemaSummary.of(
+        of,
         name=name,
         features=len(of.features or ()),
-        label=of.label,
-        key=of.key,
-        time=of.time,
-        versions=versions,
+        versions=schema_history(store, uri),
         is_edited=is_edited(store, uri),
     )
 

@@ -142,13 +142,7 @@ def _questions(session: Session, ids: Sequence[Any]) -> dict[Any, HITLDetail]:
 def _entry(
     user: GetUserDep, store: ArtifactStore, instance: Any, returned: Artifact | None, asked: HITLDetail | None
 ) -> ValidationEntry:
-    address = ArtifactAddress(
-        dag_id=instance.dag_id,
-        run_id=instance.run_id,
-        task_id=instance.task_id,
-        map_index=instance.map_index,
-        kind=KIND,
-    )
+    address = ArtifactAddress.of(instance, kind=KIND)
     state: Literal["present", "none", "deleted", "unreachable"] = "none"
     detail, features, changed = None, list[AnomalousFeature](), False
     artifact = returned

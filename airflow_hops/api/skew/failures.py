@@ -55,7 +55,7 @@ def monitor_failures(
         told = list(readers.map(lambda by, row: told_by(pipeline, by, row.try_number), makers, rows))
     found = [
         MonitorFailure(
-            task=TaskAddress(dag_id=by.dag_id, run_id=by.run_id, task_id=by.task_id, map_index=by.map_index),
+            task=TaskAddress.of(by),
             at=row.end_date,
             # What is left of an earlier try does not say why this one did not run.
             message=_BEFORE if row.state == "upstream_failed" else said.error if said else None,

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from airflow_hops.api.access import READS_ARTIFACTS, READS_RUNS, MayRead, ReadableDags, may_read, may_read_results
 from airflow_hops.api.artifacts.from_tasks import ReturnedArtifact, returned_by_task
 from airflow_hops.api.artifacts.lookup import hook_of, pipeline_of
-from airflow_hops.api.artifacts.routes import ArtifactAddress
+from airflow_hops.api.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.api.models.records import read_model_record
 from airflow_hops.api.pipelines.definitions import PipelineDag, StageTask, definitions, together
 from airflow_hops.api.skew.failures import MonitorFailure, monitor_failures
@@ -248,31 +248,18 @@ def _returned(session: Session, task: _Task, limit: int, offset: int) -> tuple[i
 def _check(returned: ReturnedArtifact, decision: RetrainingDecision | None) -> SkewCheck:
     artifact, of = returned.artifact, SkewProperties.of(returned.artifact)
     window = (of.windows or {}).get("current") or (of.window_start, of.window_end)
-    return SkewCheck(
-        dag_id=returned.dag_id,
-        run_id=returned.run_id,
-        task_id=returned.task_id,
-        map_index=returned.map_index,
-        kind=artifact.kind,
+    return SkewCheck.of(
+        of,
+        **returned_address(returned).model_dump(),
         fingerprint=artifact.fingerprint,
         at=returned.at,
-        verdict=of.verdict,
         rows_reference=whole(artifact.metrics.get("rows_reference")),
         rows_current=whole(artifact.metrics.get("rows_current")),
-        min_rows=of.min_rows,
         model=of.reference.model,
         version=of.reference.version,
-        versions=dict(of.versions or {}),
-        window_start=window[0],  # type: ignore[arg-type]  # read from ISO 8601
-        window_end=window[1],  # type: ignore[arg-type]  # read from ISO 8601
-        captured_from=of.captured_from,  # type: ignore[arg-type]  # read from ISO 8601
-        captured_until=of.captured_until,  # type: ignore[arg-type]  # read from ISO 8601
-        drifted=list(of.drifted),
-        lost=list(of.lost),
-        skewed=list(of.skewed),
-        causes=dict(of.causes),
-        effects=dict(of.effects),
-        problem=of.problem,
+        versions=of.versions or {},
+        window_start=window[0],
+        window_end=window[1],
         decision=decision,
     )
 

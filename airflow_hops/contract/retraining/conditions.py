@@ -36,12 +36,6 @@ class Memory(JsonFields):
     clock: str = ""
     counted: tuple[str, ...] = ()
 
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        drifting = {name: (count, since) for name, (count, since) in (value.get("drifting") or {}).items()}
-        return super().from_dict({**value, "drifting": drifting, "counted": tuple(value.get("counted") or ())})
-
 
 @dataclass(frozen=True)
 class Finding(JsonFields):
@@ -62,12 +56,6 @@ class Finding(JsonFields):
     numbers: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[Finding, ...] | None = where_told()
     blind: bool | None = where_told()
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        parts = value.get("parts")
-        return super().from_dict({**value, "parts": tuple(map(cls.from_dict, parts)) if parts is not None else None})
 
     def leaves(self) -> list[Finding]:
         """The findings of single conditions."""

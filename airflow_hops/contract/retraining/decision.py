@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from airflow_hops.contract.json_fields import JsonFields
 from airflow_hops.contract.properties import Window
@@ -96,18 +96,6 @@ class Decision(JsonFields):
     basis: Mapping[str, str] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
     requests: tuple[Request, ...] = ()
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        parts = {
-            "findings": tuple(map(Finding.from_dict, value.get("findings") or ())),
-            "limits": tuple(value.get("limits") or ()),
-            "window": tuple(value.get("window") or (None, None)),
-            "memory": Memory.from_dict(value.get("memory") or {}),
-            "requests": tuple(map(Request.from_dict, value.get("requests") or ())),
-        }
-        return super().from_dict({**value, **parts})
 
     @property
     def requested(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 from airflow_hops.contract.json_fields import JsonFields
 from airflow_hops.contract.rollout.counts import Counts, counted_since, snapshot_of
@@ -60,13 +60,6 @@ class Progress(JsonFields):
                 keeps it.
         """
         return cls(now(), plan.steps_from(percent), 1, percent, now(), last=baseline)
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        passed = value.get("passed")
-        doubts = tuple(value.get("doubts") or ())
-        return super().from_dict({**value, "passed": None if passed is None else tuple(passed), "doubts": doubts})
 
     def next_step(self, percent: int, stable: int) -> Progress:
         """The step after this one, which begins now."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
-import json
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from airflow_hops.data.raw_features import check_columns, dense_arrays
 from airflow_hops.data.vectors import is_list
 from airflow_hops.processes.tensorflow_graphs import use_one_thread
 from airflow_hops.runtime.loaded_models import load_model
+from airflow_hops.runtime.spark.tasks import SplitSummary, StagedFiles
 from airflow_hops.runtime.transform.batches import TransformTask
 
 Array = np.ndarray[Any, Any]
@@ -43,25 +42,6 @@ class PredictionPlan:
     target: str
     columns: tuple[str, ...]
     batch_rows: int
-
-
-@dataclass
-class PredictionSummary:
-    """The summary of a task: one line of JSON that it hands to the driver.
-
-    Attributes:
-        split: The split that the task worked on.
-        rows: Rows written.
-        not_finite: Outputs with NaN or infinity: in how many rows.
-        error: What is wrong with the input, or None.
-        no_space: Whether the disk is full.
-    """
-
-    split: str
-    rows: int = 0
-    not_finite: dict[str, int] = field(default_factory=dict)
-    error: str | None = None
-    no_space: bool = False
 
 
 class SignatureModel:
@@ -154,52 +134,32 @@ class SignatureModel:
 def predict_task(plan: PredictionPlan, task: TransformTask) -> str:
     """Does a task.
 
-    Bad input goes into the summary, so that the driver can say it in one sentence; everything else raises.
-
     Returns:
-        The :class:`PredictionSummary` as JSON.
+        The :class:`~airflow_hops.runtime.spark.tasks.SplitSummary` as JSON.
     """
-    summary = PredictionSummary(task.split)
-    try:
+    summary = SplitSummary(task.split)
+    with summary.telling(plan.target, task.path):
         _predict(plan, task, summary)
-    except BadInput as error:
-        summary.error = str(error)
-    except pa.ArrowInvalid as error:
-        summary.error = f"{task.path}: not a readable Parquet file ({error})"
-    except OSError as error:
-        if os.strerror(errno.ENOSPC) not in str(error):
-            raise
-        summary.error, summary.no_space = f"no space left on the device of {plan.target} ({error})", True
-    return json.dumps(summary.__dict__)
+    return summary.to_json()
 
 
-def _predict(plan: PredictionPlan, task: TransformTask, summary: PredictionSummary) -> None:
+def _predict(plan: PredictionPlan, task: TransformTask, summary: SplitSummary) -> None:
     model = _load(plan)
     target = Path(plan.target) / task.split / f"part-{task.part:05d}.parquet"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staging = target.with_name(f".{target.name}.{os.getpid()}")
     writer: Any = None
-    try:
-        with pq.ParquetFile(task.path) as file:
-            columns = list(dict.fromkeys([*model.inputs, *plan.columns]))
-            groups = list(task.row_groups)
-            for batch in file.iter_batches(batch_size=plan.batch_rows, row_groups=groups, columns=columns):
-                if not batch.num_rows:
-                    continue
-                outputs = model.predict(batch, f"split {task.split!r} ({task.path})")
-                _count_not_finite(outputs, summary)
-                written = _with_columns(batch, plan.columns, outputs)
-                if writer is None:
-                    writer = pq.ParquetWriter(staging, written.schema)
-                writer.write_table(pa.Table.from_batches([written]))
-                summary.rows += batch.num_rows
-        if writer is not None:
-            writer.close()
-            staging.replace(target)
-    finally:
-        if writer is not None and writer.is_open:
-            writer.close()
-        staging.unlink(missing_ok=True)
+    with StagedFiles() as files, pq.ParquetFile(task.path) as file:
+        columns = list(dict.fromkeys([*model.inputs, *plan.columns]))
+        groups = list(task.row_groups)
+        for batch in file.iter_batches(batch_size=plan.batch_rows, row_groups=groups, columns=columns):
+            if not batch.num_rows:
+                continue
+            outputs = model.predict(batch, f"split {task.split!r} ({task.path})")
+            summary.count_not_finite(outputs)
+            written = _with_columns(batch, plan.columns, outputs)
+            if writer is None:
+                writer = files.open(target, partial(pq.ParquetWriter, schema=written.schema))
+            writer.write_table(pa.Table.from_batches([written]))
+            summary.rows += batch.num_rows
 
 
 def empty_predictions(model: SignatureModel, plan: PredictionPlan, file: Path) -> Any:
@@ -228,14 +188,6 @@ def _as_column(values: Array) -> Any:
     items = np.ascontiguousarray(values).reshape(-1, *values.shape[2:])
     offsets: Any = np.arange(len(values) + 1, dtype=np.int32) * width
     return pa.ListArray.from_arrays(pa.array(offsets), _as_column(items))
-
-
-def _count_not_finite(outputs: Mapping[str, Array], summary: PredictionSummary) -> None:
-    for name, values in outputs.items():
-        if values.dtype.kind == "f":
-            bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
-            if bad.any():
-                summary.not_finite[name] = summary.not_finite.get(name, 0) + int(bad.sum())
 
 
 def _is_list(schema: Any, name: str) -> bool:

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
+from airflow_hops.contract.artifacts import Artifact, BadInput
 from airflow_hops.contract.properties import ExamplesProperties, ModelProperties, PredictionsProperties
 from airflow_hops.data.raw_features import example_files
 from airflow_hops.runtime.batch_predict.batches import (
     PredictionPlan,
-    PredictionSummary,
     SignatureModel,
     empty_predictions,
     predict_task,
 )
 from airflow_hops.runtime.evaluate.scoring import BATCH_BLOBS, BATCH_ROWS
 from airflow_hops.runtime.loaded_models import model_folder
-from airflow_hops.runtime.spark.context import as_spark_failure, start_spark_context_of
+from airflow_hops.runtime.spark.context import start_spark_context_of
+from airflow_hops.runtime.spark.tasks import SplitSummary, count_rows, remove_leftovers, run_tasks
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking.deployed import deployed_model
 from airflow_hops.runtime.transform.batches import plan_tasks
@@ -79,7 +77,7 @@ def run(
         summaries = _run_on_spark(context, spark, plan, files)
         for split, paths in files.items():
             _finish_split(writer.path / split, loaded, plan, paths[0])
-        counts = {split: _count(paths, split, summaries) for split, paths in files.items()}
+        counts = count_rows(files, summaries)
         not_finite = _warn_of_not_finite(summaries)
         return writer.commit(
             rows=counts,
@@ -145,18 +143,13 @@ def _batch_rows(files: Mapping[str, Sequence[Path]]) -> int:
 
 def _run_on_spark(
     context: StepContext, spark: Any, plan: PredictionPlan, files: Mapping[str, Sequence[Path]]
-) -> list[PredictionSummary]:
+) -> list[SplitSummary]:
     """One Spark job over all splits; a task is a part of a file."""
     tasks = plan_tasks([(split, path) for split, paths in files.items() for path in paths])
     if not tasks:
         return []
-    with as_spark_failure(), _tell_progress(context, spark, len(tasks)):
-        lines = spark.parallelize(tasks, len(tasks)).map(partial(predict_task, plan)).collect()
-    summaries = [PredictionSummary(**json.loads(line)) for line in lines]
-    for summary in summaries:
-        if summary.error is not None:
-            raise (HopsError if summary.no_space else BadInput)(summary.error)
-    return summaries
+    with _tell_progress(context, spark, len(tasks)):
+        return run_tasks(spark, predict_task, plan, tasks, SplitSummary)
 
 
 @contextlib.contextmanager
@@ -185,21 +178,12 @@ def _tell_progress(context: StepContext, spark: Any, tasks: int) -> Iterator[Non
 def _finish_split(folder: Path, model: SignatureModel, plan: PredictionPlan, example: Path) -> None:
     """Clears what killed Python workers left, and writes a file of no rows if there are none."""
     folder.mkdir(parents=True, exist_ok=True)
-    for rubbish in folder.glob(".part-*"):
-        rubbish.unlink()
+    remove_leftovers(folder)
     if not any(folder.glob("*.parquet")):
         pq.write_table(empty_predictions(model, plan, example), folder / "part-00000.parquet")
 
 
-def _count(paths: Sequence[Path], split: str, summaries: Sequence[PredictionSummary]) -> RowCounts:
-    """Rows in, by the files' footers, and out, by what the tasks wrote."""
-    return RowCounts(
-        sum(pq.read_metadata(path).num_rows for path in paths),
-        sum(summary.rows for summary in summaries if summary.split == split),
-    )
-
-
-def _warn_of_not_finite(summaries: Sequence[PredictionSummary]) -> dict[str, int]:
+def _warn_of_not_finite(summaries: Sequence[SplitSummary]) -> dict[str, int]:
     totals: dict[str, int] = {}
     for summary in summaries:
         for name, rows in summary.not_finite.items():

@@ -8,11 +8,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
+from airflow_hops.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.contract.images import IMAGE, KEY, ImageOptions, ImageSpec
 from airflow_hops.contract.properties import TransformedExamplesProperties
 from airflow_hops.contract.splits import EVAL, TRAIN
@@ -20,9 +19,10 @@ from airflow_hops.contract.target import BINARY, MULTICLASS, Target
 from airflow_hops.data.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.data.images import decode_images
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
-from airflow_hops.runtime.images.plan import ImageTask, name_classes, plan_images
+from airflow_hops.runtime.images.plan import name_classes, plan_images
 from airflow_hops.runtime.images.task import ImagePreparation, ImageSummary, prepare_task
-from airflow_hops.runtime.spark.context import as_spark_failure, start_spark_context_of
+from airflow_hops.runtime.spark.context import start_spark_context_of
+from airflow_hops.runtime.spark.tasks import run_tasks
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.transform.graph import TracedTransform
 
@@ -53,7 +53,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
         preparation = ImagePreparation(
             str(writer.path), spec, names, label, eval_percent, given.encoding, given.jpeg_quality
         )
-        summaries = prepare_on_spark(spark, preparation, plan.tasks)
+        summaries = run_tasks(spark, prepare_task, preparation, plan.tasks, ImageSummary)
         context.progress(0.9, "images are written")
         rows = count_rows(summaries)
         splits = [*([TRAIN, EVAL] if eval_percent else [TRAIN]), *(split for split in given.sources if split != TRAIN)]
@@ -134,27 +134,6 @@ def add_counts(parts: Iterable[RowCounts]) -> RowCounts:
         rows_in, rows_out = rows_in + counts.rows_in, rows_out + counts.rows_out
         rejected.update(counts.rejected)
     return RowCounts(rows_in, rows_out, dict(rejected))
-
-
-def prepare_on_spark(spark: Any, preparation: ImagePreparation, tasks: Sequence[ImageTask]) -> list[ImageSummary]:
-    """Does the tasks, in one Spark job over all sources.
-
-    Args:
-        spark: The Spark context.
-        preparation: What to make of the images, and where to write.
-        tasks: The tasks of :func:`~airflow_hops.runtime.images.plan.plan_images`.
-
-    Raises:
-        BadInput: a source is damaged.
-        HopsError: Spark failed, or the disk is full.
-    """
-    with as_spark_failure():
-        lines = spark.parallelize(tasks, len(tasks)).map(partial(prepare_task, preparation)).collect()
-    summaries = [ImageSummary(**json.loads(line)) for line in lines]
-    for summary in summaries:
-        if summary.error is not None:
-            raise (HopsError if summary.no_space else BadInput)(summary.error)
-    return summaries
 
 
 def _by_class(

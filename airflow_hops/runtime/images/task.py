@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.images import REJECTED, ImageSpec
 from airflow_hops.contract.splits import EVAL, TRAIN
 from airflow_hops.data.images import decode_pixel_batch
@@ -23,6 +19,7 @@ from airflow_hops.processes.tensorflow_graphs import import_tensorflow, use_one_
 from airflow_hops.runtime.images.plan import ImageTask
 from airflow_hops.runtime.images.read import ImageBatch, read_images
 from airflow_hops.runtime.images.write import ImageWriter, RejectedWriter
+from airflow_hops.runtime.spark.tasks import TaskSummary
 
 NOT_AN_IMAGE, TOO_SMALL, MISSING = "not an image", "smaller than the crop", "image is missing"
 NO_LABEL, UNKNOWN_CLASS = "label is missing", "unknown class"
@@ -60,8 +57,8 @@ class ImagePreparation:
 
 
 @dataclass
-class ImageSummary:
-    """The summary of a task: one line of JSON that it hands to the driver.
+class ImageSummary(TaskSummary):
+    """The summary of a task.
 
     Attributes:
         rows_in: Images read, by split.
@@ -71,8 +68,6 @@ class ImageSummary:
         pixels: Pixels written of the split ``train``.
         sums: By channel, the sum of their values, which lie in 0 to 255.
         squares: By channel, the sum of their squares.
-        error: What is wrong with the input, or None.
-        no_space: Whether the disk is full.
     """
 
     rows_in: dict[str, int] = field(default_factory=dict)
@@ -82,29 +77,18 @@ class ImageSummary:
     pixels: int = 0
     sums: list[int] = field(default_factory=list)
     squares: list[int] = field(default_factory=list)
-    error: str | None = None
-    no_space: bool = False
 
 
 def prepare_task(preparation: ImagePreparation, task: ImageTask) -> str:
     """Does a task.
 
-    Bad input goes into the summary, so that the driver can say it in one sentence; everything else raises.
-
     Returns:
         The :class:`ImageSummary` as JSON.
     """
     summary = ImageSummary()
-    try:
+    with summary.telling(preparation.target):
         _Task(preparation, task, summary).run()
-    except BadInput as error:
-        summary.error = str(error)
-    except Exception as error:
-        # Arrow says it with an error number, TensorFlow with words.
-        if os.strerror(errno.ENOSPC) not in str(error):
-            raise
-        summary.error, summary.no_space = f"no space left on the device of {preparation.target} ({error})", True
-    return json.dumps(asdict(summary))
+    return summary.to_json()
 
 
 class _Task:
@@ -128,9 +112,7 @@ class _Task:
                 self._prepare(batch, writers)
                 rejected.write(self._rejected)
                 self._rejected.clear()
-            rejected.commit()
             for split, writer in writers.items():
-                writer.commit()
                 if writer.rows:
                     self.summary.files[f"{split}/{writer.tfrecord.name}"] = writer.rows
 

@@ -5,12 +5,9 @@ Parquet for whoever trains on columns, TFRecord of tf.Example for whoever trains
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ from airflow_hops.contract.target import Target
 from airflow_hops.data.feature_specs import OutputSpec
 from airflow_hops.data.raw_features import dense_arrays
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow, use_one_thread
+from airflow_hops.runtime.spark.tasks import SplitSummary, StagedFiles
 from airflow_hops.runtime.transform.graph import load_transform
 
 BATCH_ROWS = 65_536
@@ -66,28 +64,14 @@ class TransformPlan:
 
 
 @dataclass
-class TaskSummary:
-    """The summary of a task: one line of JSON that it hands to the driver.
+class TransformSummary(SplitSummary):
+    """The summary of a task.
 
     Attributes:
-        split: The split that the task worked on.
-        rows: Rows written.
         widths: Widths of the outputs as found in the data; None for shape ``[batch]``.
-        not_finite: Outputs with NaN or infinity: how many rows.
-        error: What is wrong with the input, or None.
-        no_space: Whether the disk is full.
     """
 
-    split: str
-    rows: int = 0
     widths: dict[str, int | None] = field(default_factory=dict)
-    not_finite: dict[str, int] = field(default_factory=dict)
-    error: str | None = None
-    no_space: bool = False
-
-    def to_json(self) -> str:
-        """One line."""
-        return json.dumps(self.__dict__)
 
 
 def plan_tasks(files: Sequence[tuple[str, Path]]) -> list[TransformTask]:
@@ -115,30 +99,16 @@ def plan_tasks(files: Sequence[tuple[str, Path]]) -> list[TransformTask]:
 def transform_task(plan: TransformPlan, task: TransformTask) -> str:
     """Does a task.
 
-    Bad input goes into the summary, so that the driver can say it in one sentence; everything else raises.
-
     Returns:
-        The :class:`TaskSummary` as JSON.
+        The :class:`TransformSummary` as JSON.
     """
-    summary = TaskSummary(task.split)
-    try:
+    summary = TransformSummary(task.split)
+    with summary.telling(plan.folder, task.path):
         _transform(plan, task, summary)
-    except BadInput as error:
-        summary.error = str(error)
-    except pa.ArrowInvalid as error:
-        summary.error = f"{task.path}: not a readable Parquet file ({error})"
-    except Exception as error:
-        # Arrow says it with an error number, TensorFlow with words.
-        if os.strerror(errno.ENOSPC) in str(error):
-            summary.error, summary.no_space = f"no space left on the device of {plan.folder} ({error})", True
-        elif isinstance(error, OSError) and error.errno is None:
-            summary.error = f"{task.path}: not a readable Parquet file ({error})"
-        else:
-            raise
     return summary.to_json()
 
 
-def _transform(plan: TransformPlan, task: TransformTask, summary: TaskSummary) -> None:
+def _transform(plan: TransformPlan, task: TransformTask, summary: TransformSummary) -> None:
     transform = _load(plan.transform_graph)
     columns = {**plan.inputs, **plan.target.dtypes}
     with (
@@ -155,10 +125,9 @@ def _transform(plan: TransformPlan, task: TransformTask, summary: TaskSummary) -
             if not summary.rows:
                 check_rows_are_independent(transform, arrays, outputs, plan, task.split)
             _check_widths(outputs, summary, task.split)
-            _count_not_finite(outputs, summary)
+            summary.count_not_finite(outputs)
             writer.write({**outputs, **kept})
             summary.rows += batch.num_rows
-        writer.commit()
 
 
 def run_graph(
@@ -233,11 +202,8 @@ def check_rows_are_independent(
             )
 
 
-class ExampleWriter:
+class ExampleWriter(StagedFiles):
     """Writes a part of a split: ``part-<number>.parquet`` and ``part-<number>.tfrecord.gz``.
-
-    A task that Spark runs twice writes the same names; a part bears its name when it is whole. A context manager, which
-    removes what was not committed.
 
     Args:
         folder: The split's folder.
@@ -245,22 +211,10 @@ class ExampleWriter:
     """
 
     def __init__(self, folder: Path, part: int) -> None:
-        self._parquet = folder / f"part-{part:05d}.parquet"
-        self._tfrecord = folder / f"part-{part:05d}.tfrecord.gz"
-        self._parquet_writer: Any = None
-        self._tfrecord_writer: Any = None
-
-    def __enter__(self) -> ExampleWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._parquet_writer is None:
-            return
-        for writer in (self._parquet_writer, self._tfrecord_writer):
-            with contextlib.suppress(Exception):  # a full disk refuses the last bytes too
-                writer.close()
-        for path in (self._parquet, self._tfrecord):
-            _staging(path).unlink(missing_ok=True)
+        super().__init__()
+        self._path = folder / f"part-{part:05d}"
+        self._parquet: Any = None
+        self._tfrecord: Any = None
 
     def write(self, columns: Mapping[str, Any]) -> None:
         """Writes one batch.
@@ -270,36 +224,22 @@ class ExampleWriter:
                 ``[rows, width]``.
         """
         batch = pa.RecordBatch.from_arrays([_flat(v) for v in columns.values()], list(columns))
-        if self._parquet_writer is None:
-            self._open(batch.schema)
-        self._parquet_writer.write_table(pa.Table.from_batches([batch]))
+        if self._parquet is None:
+            strings = [column.name for column in batch.schema if pa.types.is_binary(column.type)]
+            of_table = partial(pq.ParquetWriter, schema=batch.schema, use_dictionary=strings)
+            self._parquet = self.open(self._path.with_suffix(".parquet"), of_table)
+            tf = import_tensorflow()
+            # Level 1: the examples are read once or twice, and level 6 takes four times as long for a tenth less.
+            options = tf.io.TFRecordOptions(compression_type="GZIP", compression_level=1)
+            of_records = partial(tf.io.TFRecordWriter, options=options)
+            self._tfrecord = self.open(self._path.with_suffix(".tfrecord.gz"), of_records)
+        self._parquet.write_table(pa.Table.from_batches([batch]))
         from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
 
         lists = pa.RecordBatch.from_arrays([_lists(v) for v in columns.values()], list(columns))
-        write = self._tfrecord_writer.write
+        write = self._tfrecord.write
         for example in RecordBatchToExamplesEncoder().encode(lists):
             write(example)
-
-    def commit(self) -> None:
-        """Finishes both files and gives them their names."""
-        self._parquet_writer.close()
-        self._tfrecord_writer.close()
-        self._parquet_writer = None
-        for path in (self._parquet, self._tfrecord):
-            _staging(path).replace(path)
-
-    def _open(self, schema: Any) -> None:
-        tf = import_tensorflow()
-        self._parquet.parent.mkdir(parents=True, exist_ok=True)
-        strings = [column.name for column in schema if pa.types.is_binary(column.type)]
-        self._parquet_writer = pq.ParquetWriter(_staging(self._parquet), schema, use_dictionary=strings)
-        # Level 1: the examples are read once or twice, and level 6 takes four times as long for a tenth less.
-        options = tf.io.TFRecordOptions(compression_type="GZIP", compression_level=1)
-        self._tfrecord_writer = tf.io.TFRecordWriter(str(_staging(self._tfrecord)), options)
-
-
-def _staging(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}")
 
 
 def _flat(values: Any) -> Any:
@@ -329,7 +269,7 @@ def _check_finite(kept: Mapping[str, Any], where: str) -> None:
             )
 
 
-def _check_widths(outputs: Mapping[str, Any], summary: TaskSummary, split: str) -> None:
+def _check_widths(outputs: Mapping[str, Any], summary: TransformSummary, split: str) -> None:
     for name, values in outputs.items():
         width = None if values.ndim == 1 else int(values.shape[1])
         expected = summary.widths.setdefault(name, width)
@@ -344,15 +284,6 @@ def shapes_differ(name: str, first: int | None, second: int | None, where: str) 
         f"{where}: preprocessing output {name!r} has shape {shapes[0]} in one batch and {shapes[1]} in another; its "
         "width must not depend on the data"
     )
-
-
-def _count_not_finite(outputs: Mapping[str, Any], summary: TaskSummary) -> None:
-    for name, values in outputs.items():
-        if values.dtype.kind == "f":
-            bad = ~np.isfinite(values)
-            count = int((bad if bad.ndim == 1 else bad.any(axis=1)).sum())
-            if count:
-                summary.not_finite[name] = summary.not_finite.get(name, 0) + count
 
 
 def _load(path: str) -> Callable[..., dict[str, Any]]:

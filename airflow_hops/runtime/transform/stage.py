@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
+from airflow_hops.contract.artifacts import Artifact, BadInput
 from airflow_hops.contract.properties import ExamplesProperties, TransformedExamplesProperties
 from airflow_hops.contract.splits import TRAIN
 from airflow_hops.data.constants import Constants
@@ -24,12 +23,12 @@ from airflow_hops.data.feature_specs import FeatureSpecs, OutputSpec, read_raw_f
 from airflow_hops.data.raw_features import check_columns, example_files
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
 from airflow_hops.runtime.spark.context import as_spark_failure, on_this_machine, spark_conf, start_spark_context
+from airflow_hops.runtime.spark.tasks import count_rows, remove_leftovers, run_tasks
 from airflow_hops.runtime.spark.workers import fork_workers_from_here
 from airflow_hops.runtime.step.context import StepContext, resolve
 from airflow_hops.runtime.transform.batches import (
-    TaskSummary,
     TransformPlan,
-    TransformTask,
+    TransformSummary,
     plan_tasks,
     shapes_differ,
     transform_task,
@@ -129,7 +128,7 @@ def transform_examples(
     name: str = "preprocess",
     progress: Callable[[float, str], None] = lambda fraction, text: None,
     starting: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> tuple[FeatureSpecs, list[TaskSummary]]:
+) -> tuple[FeatureSpecs, list[TransformSummary]]:
     """Writes ``transform_graph/``, ``constants.json``, ``features.json`` and the splits below ``target``.
 
     Args:
@@ -164,40 +163,18 @@ def transform_examples(
     plan = TransformPlan(str(graph), str(target), specs.inputs, traced.outputs, specs.target)
     with starting(), as_spark_failure():
         context = spark.result() if isinstance(spark, Future) else spark
-    summaries = _run_on_spark(context, plan, plan_tasks(files))
+    done = run_tasks(context, transform_task, plan, plan_tasks(files), TransformSummary)
+    summaries = [summary for summary in done if summary.rows]
     specs = replace(specs, outputs=_settle_widths(traced.outputs, summaries))
     (target / "features.json").write_text(specs.to_json())
     for split in splits:
-        for rubbish in (target / split).glob(".part-*"):  # of a Python worker that was killed, and done again by Spark
-            rubbish.unlink()
+        remove_leftovers(target / split)
         if not any(summary.split == split for summary in summaries):
             _write_empty_split(target / split, specs)
     return specs, summaries
 
 
-def count_rows(splits: Mapping[str, Sequence[Path]], summaries: Sequence[TaskSummary]) -> dict[str, RowCounts]:
-    """Rows in, by the files' footers, and out, by what the tasks wrote, for each split."""
-    return {
-        split: RowCounts(
-            sum(pq.read_metadata(path).num_rows for path in paths),
-            sum(summary.rows for summary in summaries if summary.split == split),
-        )
-        for split, paths in splits.items()
-    }
-
-
-def _run_on_spark(context: Any, plan: TransformPlan, tasks: Sequence[TransformTask]) -> list[TaskSummary]:
-    """One Spark job over all splits; a task is a part of a file."""
-    with as_spark_failure():
-        lines = context.parallelize(tasks, len(tasks)).map(partial(transform_task, plan)).collect()
-    summaries = [TaskSummary(**json.loads(line)) for line in lines]
-    for summary in summaries:
-        if summary.error is not None:
-            raise (HopsError if summary.no_space else BadInput)(summary.error)
-    return [summary for summary in summaries if summary.rows]
-
-
-def _settle_widths(outputs: Mapping[str, OutputSpec], summaries: Sequence[TaskSummary]) -> dict[str, OutputSpec]:
+def _settle_widths(outputs: Mapping[str, OutputSpec], summaries: Sequence[TransformSummary]) -> dict[str, OutputSpec]:
     """Fills in the widths that the graph left open, which must be the same in every task."""
     settled = dict(outputs)
     for name, output in outputs.items():
@@ -223,7 +200,7 @@ def _write_empty_split(folder: Path, specs: FeatureSpecs) -> None:
     pq.write_table(schema.empty_table(), folder / "part-00000.parquet")
 
 
-def _warn_of_not_finite(summaries: Iterable[TaskSummary]) -> dict[str, int]:
+def _warn_of_not_finite(summaries: Iterable[TransformSummary]) -> dict[str, int]:
     totals: dict[str, int] = {}
     for summary in summaries:
         for name, count in summary.not_finite.items():

@@ -226,7 +226,6 @@ def test_the_transforms_parquet_and_tfrecord_files_give_the_same_batches(tmp_pat
                     "text": np.array([b"a", b"bc"] * 25, object),
                 }
                 writer.write({**outputs, "late": np.arange(50, dtype="int64") % 2})
-            writer.commit()
     specs = {
         "numeric": OutputSpec("float32", 4),
         "one": OutputSpec("float32", 1),

@@ -20,7 +20,7 @@ from airflow_hops.data.constants import Constants
 from airflow_hops.data.feature_specs import FeatureSpecs
 from airflow_hops.data.raw_features import example_files, read_rows
 from airflow_hops.runtime.transform import batches, stage
-from airflow_hops.runtime.transform.batches import TaskSummary, TransformPlan, plan_tasks, transform_task
+from airflow_hops.runtime.transform.batches import TransformPlan, TransformSummary, plan_tasks, transform_task
 from airflow_hops.runtime.transform.graph import load_transform, trace_transform
 from airflow_hops.store import ArtifactStore
 from tests import flights_examples
@@ -137,10 +137,10 @@ def rows(shared_store: ArtifactStore, flights_prepared: Artifact) -> pa.Table:
 @pytest.fixture
 def run_task(
     specs: FeatureSpecs, constants: Constants, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., TaskSummary]:
+) -> Callable[..., TransformSummary]:
     """Does what a Spark task does, with a file of which each table is a batch."""
 
-    def run(function: str, *tables: pa.Table, damage: Callable[[Path], None] = lambda path: None) -> TaskSummary:
+    def run(function: str, *tables: pa.Table, damage: Callable[[Path], None] = lambda path: None) -> TransformSummary:
         path = tmp_path / "data" / "part-00000.parquet"
         path.parent.mkdir()
         with pq.ParquetWriter(path, tables[0].schema) as writer:
@@ -153,7 +153,9 @@ def run_task(
             str(tmp_path / "graph"), str(tmp_path / "out"), specs.inputs, traced.outputs, Target("late")
         )
         monkeypatch.setattr(batches, "BATCH_ROWS", tables[0].num_rows)
-        (summary,) = [TaskSummary(**json.loads(transform_task(plan, task))) for task in plan_tasks([("data", path)])]
+        (summary,) = [
+            TransformSummary(**json.loads(transform_task(plan, task))) for task in plan_tasks([("data", path)])
+        ]
         return summary
 
     return run
@@ -197,7 +199,7 @@ def without_a_weekday(rows: pa.Table) -> list[pa.Table]:
     ],
 )
 def test_a_function_or_a_row_at_fault_is_found_in_the_data(
-    run_task: Callable[..., TaskSummary],
+    run_task: Callable[..., TransformSummary],
     rows: pa.Table,
     tmp_path: Path,
     function: str,
@@ -211,7 +213,7 @@ def test_a_function_or_a_row_at_fault_is_found_in_the_data(
     assert written(tmp_path) == []
 
 
-def test_a_damaged_file_is_named(run_task: Callable[..., TaskSummary], rows: pa.Table, tmp_path: Path) -> None:
+def test_a_damaged_file_is_named(run_task: Callable[..., TransformSummary], rows: pa.Table, tmp_path: Path) -> None:
     def damage(path: Path) -> None:
         content = bytearray(path.read_bytes())
         half = len(content) // 2
@@ -222,7 +224,7 @@ def test_a_damaged_file_is_named(run_task: Callable[..., TaskSummary], rows: pa.
     assert written(tmp_path) == []
 
 
-def test_nan_in_an_output_is_counted(run_task: Callable[..., TaskSummary], rows: pa.Table) -> None:
+def test_nan_in_an_output_is_counted(run_task: Callable[..., TransformSummary], rows: pa.Table) -> None:
     found = run_task("keeps_nan", rows)
     missing = rows["temp"].null_count
     assert found.error is None and missing > 0
@@ -230,7 +232,7 @@ def test_nan_in_an_output_is_counted(run_task: Callable[..., TaskSummary], rows:
 
 
 def test_a_task_writes_both_formats_under_their_names(
-    run_task: Callable[..., TaskSummary], rows: pa.Table, tmp_path: Path
+    run_task: Callable[..., TransformSummary], rows: pa.Table, tmp_path: Path
 ) -> None:
     found = run_task("right", rows)
     assert found.error is None

@@ -1,0 +1,38 @@
+"""The base of the operators whose steps run on Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_hops.hooks.runtime import Launcher, RuntimeHook
+from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.operators.base import HopsOperator
+
+
+class SparkOperator(HopsOperator):
+    """The arguments of the operators whose steps run on Spark.
+
+    Args:
+        spark_conn_id: The Spark connection. (templated)
+        conf: Spark properties. (templated)
+        **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+    """
+
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "spark_conn_id", "conf")
+
+    def __init__(
+        self, *, spark_conn_id: str = "spark_default", conf: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.spark_conn_id = spark_conn_id
+        self.conf = conf
+
+    def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
+        """The Spark properties: some change what an expression gives (``spark.sql.ansi.enabled``)."""
+        return {"conf": json.dumps(dict(self.conf or {}), sort_keys=True)}
+
+    def launcher(self, hook: RuntimeHook) -> Launcher | None:
+        """Spark, as the connection says."""
+        return SparkLauncher(hook.settings.runtime, self.spark_conn_id, dict(self.conf or {}), hook.warm_start())
