@@ -2,6 +2,7 @@ import { Button, HStack, Text, VisuallyHidden } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { LuArrowUpToLine, LuSplit, LuUndo2 } from "react-icons/lu";
+import { LinesAlert } from "src/components/LinesAlert";
 import { Tooltip } from "src/components/Tooltip";
 import { impossible } from "src/pages/Models/impossible";
 import { PromoteDialog } from "src/pages/Models/PromoteDialog";
@@ -18,6 +19,7 @@ const ACTIONS = [
 /** What may be decided about a model, by those who may start the pipeline's runs. What cannot be done now says why. */
 export function Actions({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
   const [open, setOpen] = useState<string | null>(null);
+  const [cardsProblem, setCardsProblem] = useState<string | null>(null);
   const [minutes] = useMinutes();
   const live = useQuery(liveOptions(dagId, detail.name, minutes));
   if (!detail.may_change) {
@@ -37,9 +39,12 @@ export function Actions({ dagId, detail }: { dagId: string; detail: ModelDetail 
             impossible={impossible(name, detail, live.data?.problem != null)}
             onClick={() => setOpen(name)}
           />
-          {open === name && <Dialog dagId={dagId} detail={detail} onClose={() => setOpen(null)} />}
+          {open === name && (
+            <Dialog dagId={dagId} detail={detail} onClose={() => setOpen(null)} onDecided={setCardsProblem} />
+          )}
         </span>
       ))}
+      <LinesAlert status="warning" lines={cardsProblem ? [`${cardsProblem} The decision stands.`] : []} />
     </HStack>
   );
 }

@@ -1,16 +1,15 @@
 import { useState } from "react";
 import { ConfirmDialog } from "src/components/ConfirmDialog";
 import { Consequences, rolloutEnds } from "src/pages/Models/Consequences";
-import type { ModelDetail } from "src/pages/Models/queries";
-import { useDecision } from "src/pages/Models/useDecision";
+import { type DecisionProps, useDecision } from "src/pages/Models/useDecision";
 import { VersionChoice } from "src/pages/Models/VersionChoice";
 
 /** All traffic to a version. */
-export function PromoteDialog({ dagId, detail, onClose }: { dagId: string; detail: ModelDetail; onClose: () => void }) {
+export function PromoteDialog({ dagId, detail, onClose, onDecided }: DecisionProps) {
   const { champion, challenger, decisions, deployed } = detail;
   const choices = deployed.filter((version) => version !== champion?.version);
   const [version, setVersion] = useState(challenger?.version ?? choices[0] ?? 0);
-  const { promote } = useDecision(dagId, detail.name);
+  const { promote } = useDecision(dagId, detail.name, onDecided);
   const last = decisions.find((decision) => decision.version === version);
   const other = challenger && challenger.version !== version ? challenger.version : null;
   return (

@@ -2,26 +2,17 @@ import { useState } from "react";
 import { ConfirmDialog } from "src/components/ConfirmDialog";
 import { Consequences, rolloutEnds } from "src/pages/Models/Consequences";
 import { formerChampions } from "src/pages/Models/champions";
-import type { ModelDetail } from "src/pages/Models/queries";
-import { useDecision } from "src/pages/Models/useDecision";
+import { type DecisionProps, useDecision } from "src/pages/Models/useDecision";
 import { VersionChoice } from "src/pages/Models/VersionChoice";
 
 /** Takes the canary out, or puts a former champion back. */
-export function RollBackDialog({
-  dagId,
-  detail,
-  onClose,
-}: {
-  dagId: string;
-  detail: ModelDetail;
-  onClose: () => void;
-}) {
+export function RollBackDialog({ dagId, detail, onClose, onDecided }: DecisionProps) {
   const { champion, challenger } = detail;
   const current = champion?.version ?? 0;
   const former = formerChampions(detail.decisions, current);
   const choices = challenger ? [current, ...former.filter((version) => version !== challenger.version)] : former;
   const [version, setVersion] = useState(choices[0] ?? 0);
-  const { rollBack } = useDecision(dagId, detail.name);
+  const { rollBack } = useDecision(dagId, detail.name, onDecided);
   const stays = version === current;
   return (
     <ConfirmDialog

@@ -2,14 +2,13 @@ import { Field, HStack, NumberInput, Slider } from "@chakra-ui/react";
 import { useState } from "react";
 import { ConfirmDialog } from "src/components/ConfirmDialog";
 import { Consequences } from "src/pages/Models/Consequences";
-import type { ModelDetail } from "src/pages/Models/queries";
-import { useDecision } from "src/pages/Models/useDecision";
+import { type DecisionProps, useDecision } from "src/pages/Models/useDecision";
 
 /** Shares of champion and challenger. */
-export function TrafficDialog({ dagId, detail, onClose }: { dagId: string; detail: ModelDetail; onClose: () => void }) {
+export function TrafficDialog({ dagId, detail, onClose, onDecided }: DecisionProps) {
   const { champion, challenger, rollout } = detail;
   const [percent, setPercent] = useState(challenger?.traffic_percent ?? 0);
-  const { setTraffic } = useDecision(dagId, detail.name);
+  const { setTraffic } = useDecision(dagId, detail.name, onDecided);
   if (!champion || !challenger) {
     return null;
   }

@@ -1,5 +1,6 @@
 import { useRef } from "react";
 import { client, queryClient } from "src/api/client";
+import type { ModelDetail } from "src/pages/Models/queries";
 
 /** A name for one decision: sent twice, it is decided once. `randomUUID` is only there over HTTPS. */
 function newRequestId(): string {
@@ -7,33 +8,45 @@ function newRequestId(): string {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
+/** What the dialogs of decisions take. */
+export type DecisionProps = {
+  dagId: string;
+  detail: ModelDetail;
+  onClose: () => void;
+  /** Told of a decision: why a model card of it could not be kept, or null. */
+  onDecided: (cardsProblem: string | null) => void;
+};
+
 /** Sends decisions on a model: the same one, sent again after a failure, is decided once. */
-export function useDecision(dagId: string, model: string) {
+export function useDecision(dagId: string, model: string, onDecided: DecisionProps["onDecided"]) {
   const sent = useRef({ what: "", id: "" });
-  const idOf = (...what: unknown[]): string => {
+  const params = { path: { dag_id: dagId, model } };
+  type Sent = { reason: string; request_id: string };
+  type Answer = { data?: { cards_problem: string | null } };
+  const decide = async (what: unknown[], reason: string, post: (body: Sent) => Promise<Answer>) => {
     const text = JSON.stringify(what);
     if (sent.current.what !== text) {
       sent.current = { what: text, id: newRequestId() };
     }
-    return sent.current.id;
+    const { data } = await post({ reason, request_id: sent.current.id });
+    onDecided(data?.cards_problem ?? null);
+    await queryClient.invalidateQueries();
   };
-  const params = { path: { dag_id: dagId, model } };
-  const done = () => queryClient.invalidateQueries();
   return {
-    promote: async (version: number, reason: string) => {
-      const body = { version, reason, request_id: idOf("promote", version) };
-      await client.POST("/api/dags/{dag_id}/models/{model}/promote", { params, body });
-      await done();
-    },
-    setTraffic: async (percents: Record<string, number>, reason: string) => {
-      const body = { percents, reason, request_id: idOf("traffic", percents) };
-      await client.POST("/api/dags/{dag_id}/models/{model}/traffic", { params, body });
-      await done();
-    },
-    rollBack: async (toVersion: number, reason: string) => {
-      const body = { to_version: toVersion, reason, request_id: idOf("roll back", toVersion) };
-      await client.POST("/api/dags/{dag_id}/models/{model}/roll_back", { params, body });
-      await done();
-    },
+    promote: (version: number, reason: string) =>
+      decide(["promote", version], reason, (body) =>
+        client.POST("/api/dags/{dag_id}/models/{model}/promote", { params, body: { version, ...body } }),
+      ),
+    setTraffic: (percents: Record<string, number>, reason: string) =>
+      decide(["traffic", percents], reason, (body) =>
+        client.POST("/api/dags/{dag_id}/models/{model}/traffic", { params, body: { percents, ...body } }),
+      ),
+    rollBack: (toVersion: number, reason: string) =>
+      decide(["roll back", toVersion], reason, (body) =>
+        client.POST("/api/dags/{dag_id}/models/{model}/roll_back", {
+          params,
+          body: { to_version: toVersion, ...body },
+        }),
+      ),
   };
 }
