@@ -13,7 +13,6 @@ from airflow_hops.contract.retraining import as_utc
 from airflow_hops.contract.run_record import INGEST_ENTRY, RunRecord, record_key
 from airflow_hops.schema_history import IMPORTED
 from airflow_hops.store import ArtifactStore
-from airflow_hops.store.artifact_store import kept_version
 from airflow_hops.store.run_records import read_record
 
 _REMEDY = "run the training DAG once more, and deploy its model"
@@ -199,11 +198,8 @@ class _Walk:
     def _maker(self, artifact: Artifact) -> Manifest:
         """The manifest of the artifact that a step made."""
         store = self._store
-        kept = kept_version(artifact.uri, artifact.fingerprint)
         try:
-            manifest = store.manifest(kept if store.exists(kept) else artifact.uri)
-            if manifest.fingerprint != artifact.fingerprint:
-                raise BadInput(f"another {manifest.kind} is stored there now")
+            _, manifest = store.find(artifact)
             if artifact.kind == "examples" and not manifest.cache_key_parts:  # the good rows of a validation
                 return store.manifest(store.address(manifest.producer, "anomalies"))
         except BadInput as error:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +28,6 @@ from airflow_hops.contract.times import now
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import DEFAULT_CONN_ID, SparkLauncher
 from airflow_hops.store import ArtifactStore
-from airflow_hops.store.artifact_store import kept_version
 from airflow_hops.store.run_records import read_code, read_record
 from airflow_hops.store.studies import StudyFolder, study_folder
 
@@ -133,16 +133,12 @@ def data_problems(store: ArtifactStore, record: RunRecord) -> Iterator[str]:
     """What of a record's input artifacts is not what it was."""
     for role, artifacts in record.artifacts().items():
         for artifact in artifacts:
-            kept = kept_version(artifact.uri, artifact.fingerprint)
             try:
-                uri = artifact.uri if store.manifest(artifact.uri).fingerprint == artifact.fingerprint else kept
-                if not store.exists(uri):
-                    yield f"input {role!r}: another {artifact.kind} is stored at {artifact.uri} now"
-                elif (damage := store.damage(uri, store.manifest(uri))) is not None:
+                found, manifest = store.find(artifact)
+                if (damage := store.damage(found.uri, manifest)) is not None:
                     yield f"input {role!r}: {damage}"
             except BadInput as error:
-                if not store.exists(kept):
-                    yield f"input {role!r}: {error}"
+                yield f"input {role!r}: {error}"
 
 
 def unpack_code(store: ArtifactStore, record: RunRecord, folder: Path) -> tuple[str, ...]:
@@ -257,10 +253,9 @@ def _artifact_of(store: ArtifactStore, told: Mapping[str, Any]) -> Artifact | No
     uri = told.get("model")
     if uri is None or ("record" in told and not store.exists(uri)):
         return None
-    fingerprint = str(told.get("fingerprint"))
-    for place in (uri, kept_version(uri, fingerprint)):
-        if store.exists(place) and (artifact := store.manifest(place).reference(place)).fingerprint == fingerprint:
-            return artifact
+    with suppress(BadInput):
+        found, manifest = store.find(Artifact(uri, "model", str(told.get("fingerprint"))))
+        return manifest.reference(found.uri)
     if "record" not in told:
         raise BadInput(f"{uri}: another model is stored there now; name the run that trained this one, by MLflow's id")
     return None

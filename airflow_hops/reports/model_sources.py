@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from airflow_hops.contract.performance import PerformanceReport
 from airflow_hops.contract.properties import BlessingProperties, DeploymentProperties, ModelProperties
 from airflow_hops.contract.run_record import RunRecord, record_key
 from airflow_hops.contract.skew import SkewProperties
-from airflow_hops.store import ArtifactStore, kept_version
+from airflow_hops.store import ArtifactStore
 from airflow_hops.store.model_records import read_record
 from airflow_hops.store.monitoring import MonitoringReport, listed_reports, read_report
 from airflow_hops.store.retraining import DecisionLog, RecordedDecision
@@ -227,7 +227,7 @@ class VersionSources:
         """The comparisons of its newest requests with its training data: when, what was found, and metrics."""
 
         def read(report: MonitoringReport) -> tuple[SkewProperties, Mapping[str, float]]:
-            _, manifest = self._manifest(report.artifact)
+            _, manifest = self._find(report.artifact)
             return SkewProperties.of(manifest), manifest.metrics
 
         return [(report.at, *found) for report, found in self._reports("skew", read, MAX_CHECKS)]
@@ -299,22 +299,17 @@ class VersionSources:
             return None
 
         def read() -> tuple[_T, Manifest]:
-            _, manifest = self._manifest(artifact)
+            _, manifest = self._find(artifact)
             return of(manifest), manifest
 
         return self._read(what, read)
 
-    def _manifest(self, artifact: Artifact) -> tuple[Artifact, Manifest]:
-        """An artifact with its manifest; of one that was replaced and is kept, the version that is meant."""
-        kept = replace(artifact, uri=kept_version(artifact.uri, artifact.fingerprint))
-        there = kept if self.store.exists(kept.uri) else artifact
-        manifest = self.store.manifest(there.uri)
-        if artifact.fingerprint and manifest.fingerprint != artifact.fingerprint:
-            raise HopsError(f"{artifact.uri} was replaced by a later try or run of its task")
-        return there, manifest
+    def _find(self, artifact: Artifact) -> tuple[Artifact, Manifest]:
+        """An artifact with its manifest; any one at its address where the fingerprint is not known."""
+        return self.store.find(artifact) if artifact.fingerprint else (artifact, self.store.manifest(artifact.uri))
 
     def _json(self, artifact: Artifact, path: str, parse: Callable[[Any], _T]) -> _T:
-        there, _ = self._manifest(artifact)
+        there, _ = self._find(artifact)
         return parse(self.store.read_json(self.store.file(there.uri, path)))
 
 

@@ -149,11 +149,35 @@ class ArtifactStore:
         self._check_inside(uri)
         return self.files.exists(f"{uri}/{MANIFEST_NAME}")
 
+    def find(self, artifact: Artifact) -> tuple[Artifact, Manifest]:
+        """An artifact with its manifest; of one that was replaced and is kept (:func:`kept_version`), what is meant.
+
+        Raises:
+            BadInput: the artifact is missing, its manifest names files outside of it, or another one lies at its
+                address by now.
+        """
+        kept, found = replace(artifact, uri=kept_version(artifact.uri, artifact.fingerprint)), artifact
+        try:
+            manifest = self.manifest(artifact.uri)
+        except BadInput:
+            if not self.exists(kept.uri):
+                raise
+            found, manifest = kept, self.manifest(kept.uri)
+        check_paths(manifest, found.uri)
+        if manifest.fingerprint == artifact.fingerprint:
+            return found, manifest
+        if self.exists(kept.uri):
+            return self.find(kept)
+        raise BadInput(
+            f"{artifact.uri}: another {manifest.kind} is stored there now (fingerprint "
+            f"{manifest.fingerprint[:12]}…, "
+            f"expected {artifact.fingerprint[:12]}…): its task ran again; run the downstream tasks again"
+        )
+
     def local(self, artifact: Artifact, *, without: Collection[str] = (), checked: bool = True) -> Path:
         """A local directory with the artifact's files: itself on a local store, else a download.
 
-        Of an artifact that has been replaced, or is being replaced, and whose versions are kept (:func:`kept_version`),
-        it is the version that was asked for.
+        It is that which :meth:`find` finds.
 
         Args:
             artifact: The artifact.
@@ -164,31 +188,15 @@ class ArtifactStore:
             BadInput: the artifact is missing, or another one lies at its address by now.
             DamagedArtifact: a file is gone, or its checksum differs from its manifest's.
         """
-        self._check_inside(artifact.uri)
-        kept = kept_version(artifact.uri, artifact.fingerprint)
-        try:
-            manifest = self.manifest(artifact.uri)
-        except BadInput:
-            if self.exists(kept):
-                return self.local(replace(artifact, uri=kept), without=without, checked=checked)
-            raise
-        check_paths(manifest, artifact.uri)
-        if manifest.fingerprint != artifact.fingerprint:
-            if self.exists(kept):
-                return self.local(replace(artifact, uri=kept), without=without, checked=checked)
-            raise BadInput(
-                f"{artifact.uri}: another {manifest.kind} is stored there now (fingerprint "
-                f"{manifest.fingerprint[:12]}…, "
-                f"expected {artifact.fingerprint[:12]}…): its task ran again; run the downstream tasks again"
-            )
+        found, manifest = self.find(artifact)
         files = tuple(entry for entry in manifest.files if entry.path.partition("/")[0] not in without)
         wanted = replace(manifest, files=files)
         if isinstance(self.files, StoreFiles):
             name = "-without-".join([manifest.fingerprint, *sorted(without)])
-            return LocalCopies(self.files, self._local_cache).fetch(artifact.uri, wanted, name)
-        folder = self.files.path(artifact.uri)
-        if checked and (damage := next(damages_in(folder, wanted, artifact.uri), None)) is not None:
-            if self.exists(kept):
+            return LocalCopies(self.files, self._local_cache).fetch(found.uri, wanted, name)
+        folder = self.files.path(found.uri)
+        if checked and (damage := next(damages_in(folder, wanted, found.uri), None)) is not None:
+            if self.exists(kept := kept_version(found.uri, artifact.fingerprint)):
                 return self.local(replace(artifact, uri=kept), without=without)
             raise DamagedArtifact(damage, manifest.producer, retryable=False)
         return folder
