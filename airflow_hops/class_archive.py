@@ -26,11 +26,7 @@ _TIMEOUT_S = 300.0
 
 
 def jvm_options(runtime: Path) -> list[str]:
-    """Options for Spark's JVM on this machine, with the archive where there is one.
-
-    Args:
-        runtime: Folder of the runtime environment.
-    """
+    """Options for Spark's JVM on this machine, with the archive where there is one."""
     archive = runtime / ARCHIVE_NAME
     if not archive.exists() or not archive.stat().st_size:
         return list(JVM_OPTIONS)

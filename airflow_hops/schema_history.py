@@ -128,14 +128,7 @@ def changed_by_person(store: ArtifactStore, uri: str) -> bool:
 
 
 def request_reset(store: ArtifactStore, uri: str, *, by: str, note: str = "") -> None:
-    """Has the next run replace the frozen schema at ``uri`` by one that it infers; until then it stays in force.
-
-    Args:
-        store: The artifact store.
-        uri: The frozen schema's address.
-        by: Who wants it.
-        note: Why, for the history.
-    """
+    """Has the next run replace the frozen schema at ``uri`` by one that it infers; until then it stays in force."""
     store.write_text(_reset_uri(uri), json.dumps({"by": by, "note": note}))
 
 

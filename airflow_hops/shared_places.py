@@ -36,10 +36,6 @@ class SharedPlaces:
     def of(cls, services: Mapping[str, str], store: ArtifactStore) -> SharedPlaces:
         """Reads the fields of a connection.
 
-        Args:
-            services: A step's services.
-            store: The artifact store.
-
         Raises:
             BadInput: a field is missing, or is not what it should be.
         """

@@ -62,12 +62,7 @@ class Check:
 
 
 def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
-    """Runs every check, in the order in which one would repair things.
-
-    Args:
-        hops_conn_id: Connection of type ``hops``.
-        spark_conn_id: Spark connection.
-    """
+    """Runs every check, in the order in which one would repair things."""
     yield check_python()
     yield check_airflow()
     yield check_provider()

@@ -85,12 +85,7 @@ def server_flags(services: Mapping[str, str], given: Sequence[str] = ()) -> list
 
 
 def storage_variables(services: Mapping[str, str], store: ArtifactStore) -> dict[str, str]:
-    """Variables from which the server's fsspec takes the options of the stores that models and captured rows lie in.
-
-    Args:
-        services: The connection's ``serving_*`` entries.
-        store: The artifact store.
-    """
+    """Variables from which the server's fsspec takes the options of the stores that models and captured rows lie in."""
     found = {}
     for location in (services.get("serving_base_path") or "", services.get("serving_capture_path") or ""):
         protocol, separator, _ = location.partition("://")

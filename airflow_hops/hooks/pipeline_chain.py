@@ -49,10 +49,6 @@ class ChainStep:
 def chain_of(store: ArtifactStore, artifacts: Iterable[Artifact]) -> tuple[ChainStep, ...]:
     """The steps that artifacts were made by, as far as they depend on the window of an ingest.
 
-    Args:
-        store: The artifact store.
-        artifacts: What was made.
-
     Returns:
         The steps, each after those whose artifacts it takes.
 

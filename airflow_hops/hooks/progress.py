@@ -73,12 +73,7 @@ class TaskProgress:
 
 
 class ProgressWriter:
-    """Writes what a task says, at most every half second (five, in a store elsewhere).
-
-    Args:
-        store: The artifact store.
-        producer: The task instance.
-    """
+    """Writes what a task says, at most every half second (five, in a store elsewhere)."""
 
     def __init__(self, store: ArtifactStore, producer: Producer) -> None:
         self._store, self._producer = store, producer

@@ -195,10 +195,6 @@ def step_again(hook: RuntimeHook, run: RecordedRun, code: Path) -> StepSpec:
 def recorded_params(record: RunRecord, code: Path) -> dict[str, Any]:
     """The parameters of a step that is run again.
 
-    Args:
-        record: Its record.
-        code: Where its user code lies.
-
     Raises:
         BadInput: a secret is not known.
     """

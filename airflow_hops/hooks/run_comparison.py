@@ -47,12 +47,7 @@ class Compared:
 
 
 def compare_environments(record: RunRecord, runtime: Path) -> Iterator[Compared]:
-    """The libraries, Python and this package, as recorded and as in the environment that is used.
-
-    Args:
-        record: Of the run.
-        runtime: Folder of the environment.
-    """
+    """The libraries, Python and this package, as recorded and as in the environment that is used."""
     changed = changed_packages(record.packages, packages_of(runtime)) if record.packages else {}
     names = list(changed)[:_NAMED_PACKAGES]
     more = f" and {len(changed) - len(names)} more" if len(changed) > len(names) else ""

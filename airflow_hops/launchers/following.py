@@ -128,10 +128,6 @@ class JobProcess(StepProcess):
     """A job of this machine that this process follows, as if it had just started it.
 
     A context manager: within it no other process follows the job.
-
-    Args:
-        job: The job.
-        store: The artifact store.
     """
 
     def __init__(self, job: Job, store: ArtifactStore) -> None:

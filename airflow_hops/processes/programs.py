@@ -18,13 +18,7 @@ PATH_ENTRY = str(Path(airflow_hops.__file__).parent / "path_entry")
 
 
 def module_command(python: str | Path, module: str, *arguments: str | Path) -> list[str]:
-    """The command line that runs a module of this package; its environment is one :func:`with_package`.
-
-    Args:
-        python: The interpreter.
-        module: The module.
-        arguments: Of its command line.
-    """
+    """The command line that runs a module of this package; its environment is one :func:`with_package`."""
     # -P: nothing is imported from the working directory, in which anybody may have put a module.
     return [str(python), "-P", "-m", module, *map(str, arguments)]
 

@@ -52,13 +52,7 @@ class TensorSpec:
 
 
 class LoadedModel(ABC):
-    """A signature of a loaded model.
-
-    Args:
-        path: The model's folder.
-        inputs: By name.
-        outputs: By name.
-    """
+    """A signature of a loaded model."""
 
     def __init__(self, path: Path, inputs: Mapping[str, TensorSpec], outputs: Mapping[str, TensorSpec]) -> None:
         self.path, self.inputs, self.outputs = path, inputs, outputs

@@ -247,10 +247,6 @@ class ArtifactStore:
     def accept_edit(self, uri: str, path: str) -> Artifact:
         """The artifact after somebody may have edited one of its text files: its manifest then says what is in there.
 
-        Args:
-            uri: The artifact's address.
-            path: The file's path in it.
-
         Raises:
             BadInput: there is no artifact, or no such file in it.
         """

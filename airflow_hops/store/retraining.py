@@ -38,12 +38,7 @@ class RecordedDecision:
 
 
 class DecisionLog:
-    """The decisions of one task that asks for retrainings, oldest first.
-
-    Args:
-        store: The artifact store.
-        producer: The task instance.
-    """
+    """The decisions of one task that asks for retrainings, oldest first."""
 
     def __init__(self, store: ArtifactStore, producer: Producer) -> None:
         task = producer.task_id if producer.map_index < 0 else f"{producer.task_id}@{producer.map_index}"
@@ -123,11 +118,6 @@ def _requested(store: ArtifactStore, asset: str, model: str | None) -> str:
 
 def take_up(store: ArtifactStore, cause: str, producer: Producer) -> Mapping[str, Any]:
     """Takes up a request, unless another run of the DAG has.
-
-    Args:
-        store: The artifact store.
-        cause: What the retraining is for.
-        producer: Who trains.
 
     Returns:
         ``dag_id``, ``run_id`` and ``task_id`` of who has taken it up: this run, or the one that was first.

@@ -50,14 +50,7 @@ def read_record(store: ArtifactStore, dag_id: str, key: str) -> RunRecord | None
 
 
 def write_record(store: ArtifactStore, key: str, record: RunRecord, code: UserCode | None) -> None:
-    """Writes a record, after the user code that it names.
-
-    Args:
-        store: The artifact store.
-        key: Of the step's cache.
-        record: The record.
-        code: The user code; None for none.
-    """
+    """Writes a record, after the user code that it names."""
     if code is not None:
         record = replace(record, code=_digest(code.files))
         if not store.files.exists(uri := _code_uri(store, record)):

@@ -26,12 +26,7 @@ class StudyTaken(HopsError):
 
 
 class StudyOwner:
-    """Holds a study for one job of a run, which says every few seconds that it is alive.
-
-    Args:
-        folder: The study's.
-        run_id: The DAG run.
-    """
+    """Holds a study for one job of a run, which says every few seconds that it is alive."""
 
     def __init__(self, folder: StudyFolder, run_id: str) -> None:
         self._store, self._uri, self._run_id = folder.store, f"{folder.uri}/owner.json", run_id

@@ -77,14 +77,7 @@ def returned_by_task(
 
 
 def last_returned(session: Session, dag_ids: Collection[str], kind: str, last: int = 1) -> list[ReturnedArtifact]:
-    """The artifacts of a kind that each task of some DAGs returned last, the newest first.
-
-    Args:
-        session: Of Airflow's database.
-        dag_ids: The DAGs.
-        kind: What the tasks make.
-        last: How many of each task.
-    """
+    """The artifacts of a kind that each task of some DAGs returned last, the newest first."""
     pipelines = definitions.pipelines(session, list(dag_ids)).values()
     kinds = (kind, None)  # none: only the task knows
     tasks = {(pipeline.dag_id, task.task_id) for pipeline in pipelines for task in pipeline.tasks if task.kind in kinds}

@@ -94,13 +94,7 @@ def get_version_evaluation(
 
 
 def evaluation_answer(request: Request, artifact: FoundArtifact, address: ArtifactAddress) -> Response:
-    """An evaluation as an answer that the browser may keep.
-
-    Args:
-        request: What is answered.
-        artifact: The evaluation.
-        address: Of the task that returned it.
-    """
+    """An evaluation as an answer that the browser may keep."""
     return cached_answer(
         request, (artifact.fingerprint, *address.model_dump().values()), lambda: _answer(artifact, address)
     )

@@ -122,12 +122,6 @@ def headline_of(
 ) -> HeadlineMetric | None:
     """The champion's metric, from the evaluation that its own run made of it.
 
-    Args:
-        session: Of Airflow's database.
-        store: Where the evaluation lies.
-        record: The model's record.
-        readable: DAGs that the user may read.
-
     Returns:
         None where there is no champion, or no evaluation of it that the user may read.
     """

@@ -12,13 +12,7 @@ _TYPES = {"html": "text/html", "md": "text/markdown"}
 
 
 def send_report(title: str, text: str, format: Format = "html") -> Response:
-    """The answer with a report.
-
-    Args:
-        title: The name of the file.
-        text: Its text.
-        format: Of the text.
-    """
+    """The answer with a report."""
     headers = {
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(title.replace('/', '-'), safe='')}.{format}",
         "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:",

@@ -114,13 +114,7 @@ class LastRun(RunState):
 
 
 def last_runs(session: Session, pipelines: Collection[PipelineDag], last: int = 1) -> dict[str, list[LastRun]]:
-    """The newest runs of each pipeline that has any, by DAG; the newest first.
-
-    Args:
-        session: Of Airflow's database.
-        pipelines: The pipelines.
-        last: How many of each.
-    """
+    """The newest runs of each pipeline that has any, by DAG; the newest first."""
     by_dag = {pipeline.dag_id: pipeline for pipeline in pipelines}
     rank = func.row_number().over(partition_by=DagRun.dag_id, order_by=(DagRun.run_after.desc(), DagRun.id.desc()))
     ranked = select(DagRun.id, rank.label("rank")).where(DagRun.dag_id.in_(by_dag)).subquery()

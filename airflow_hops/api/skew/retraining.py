@@ -69,14 +69,7 @@ class _Asker:
 def decisions(
     session: Session, pipeline: PipelineDag, checks: Sequence[ReturnedArtifact], readable: Container[str]
 ) -> dict[tuple[str, int], RetrainingDecision]:
-    """The decision about each comparison that one was made of, by run and map index.
-
-    Args:
-        session: Of Airflow's database.
-        pipeline: The DAG of the comparisons.
-        checks: The comparisons.
-        readable: DAGs that the user may read.
-    """
+    """The decision about each comparison that one was made of, by run and map index."""
     task_ids = [task.task_id for task in pipeline.tasks if task.stage == "retraining"]
     run_ids = {check.run_id for check in checks}
     if not task_ids or not run_ids:

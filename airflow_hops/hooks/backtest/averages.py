@@ -35,13 +35,7 @@ class BlockBootstrap:
 
     @classmethod
     def of(cls, rows: Sequence[int], samples: int = 2000, seed: int = 0) -> BlockBootstrap:
-        """Draws the blocks.
-
-        Args:
-            rows: Rows of each period.
-            samples: Number of resampled histories.
-            seed: Of the draws.
-        """
+        """Draws the blocks."""
         count = len(rows)
         block = max(round(count ** (1 / 3)), 1)
         draw = Random(seed).randrange

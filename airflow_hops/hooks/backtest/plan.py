@@ -144,9 +144,6 @@ class BacktestPlan:
     def check_names(self, model: ModelProperties) -> None:
         """Finds features and metrics that this model does not have, before anything is trained.
 
-        Args:
-            model: The champion's properties.
-
         Raises:
             BadInput: a policy names one.
         """

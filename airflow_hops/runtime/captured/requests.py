@@ -74,11 +74,6 @@ class CapturedRequests:
     def of(cls, services: Mapping[str, str], store: ArtifactStore, model_name: str) -> CapturedRequests | None:
         """Those that the connection names; None if it names none.
 
-        Args:
-            services: A step's services.
-            store: The artifact store.
-            model_name: Model name.
-
         Raises:
             BadInput: a field of the connection is not what it should be.
         """

@@ -77,12 +77,7 @@ class BlessingRule:
         return cls(metric or known.metric, asked, max_regression, min_improvement, higher, relative)
 
     def margin(self, split: str, champion: Metrics | None = None) -> float:
-        """The regression that is allowed on a split; a split that the mapping leaves out has none allowed.
-
-        Args:
-            split: The split.
-            champion: The champion's figures on it.
-        """
+        """The regression that is allowed on a split; a split that the mapping leaves out has none allowed."""
         if isinstance(self.max_regression, Mapping):
             return float(self.max_regression.get(split, 0.0))
         if self.max_regression is not None:

@@ -77,10 +77,6 @@ class ExperimentRecord(JsonFields):
 class ExperimentFolder:
     """The folder of an experiment's run.
 
-    Args:
-        project: Where it lies.
-        number: Of the run within its app.
-
     Attributes:
         run: Its name.
         study: The folder of its trials' record.
@@ -162,12 +158,7 @@ class ExperimentFolder:
         self.write(record)
 
     def keep(self, name: str, output: Path) -> None:
-        """Keeps what a trial has written: what it put into its log folder lies in its own.
-
-        Args:
-            name: The trial's folder.
-            output: What its training has written.
-        """
+        """Keeps what a trial has written: what it put into its log folder lies in its own."""
         logdir = output / "tensorboard"
         for path in logdir.iterdir() if logdir.is_dir() else ():
             if not (output / path.name).exists():

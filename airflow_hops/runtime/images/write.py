@@ -31,11 +31,6 @@ class ImageWriter(StagedFiles):
     """Writes a part of a split: ``part-<number>.tfrecord`` and ``part-<number>.parquet``.
 
     Encoded images are compressed already, and so the files are not.
-
-    Args:
-        folder: The split's folder.
-        part: Its number within the split.
-        label: Name of the label column.
     """
 
     def __init__(self, folder: Path, part: int, label: str) -> None:
@@ -70,11 +65,7 @@ class ImageWriter(StagedFiles):
 
 
 class RejectedWriter(StagedFiles):
-    """Writes what a task sets aside, with its reasons, as one Parquet file.
-
-    Args:
-        path: The file.
-    """
+    """Writes what a task sets aside, with its reasons, as one Parquet file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

@@ -57,11 +57,7 @@ class Traffic(Protocol):
 
 
 class ConfigFile:
-    """The server's ``--model_config_file``, on a file system that worker and server share.
-
-    Args:
-        path: The file.
-    """
+    """The server's ``--model_config_file``, on a file system that worker and server share."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.source = path, str(path)
@@ -148,11 +144,7 @@ class ConfigByRpc:
 
 
 class TrafficFile:
-    """The bundled server's ``--traffic_config_file``, on a file system that worker and server share.
-
-    Args:
-        path: The file.
-    """
+    """The bundled server's ``--traffic_config_file``, on a file system that worker and server share."""
 
     splits = True
 

@@ -19,14 +19,7 @@ _MOST_UNKNOWN = 0.5
 def notes_of(
     report: PerformanceReport, joined: Joined, versions: Mapping[int, Version], options: PerformanceOptions
 ) -> list[str]:
-    """What people should know of a report before they trust it.
-
-    Args:
-        report: The report.
-        joined: What was captured.
-        versions: The versions in it.
-        options: What was asked for.
-    """
+    """What people should know of a report before they trust it."""
     return [
         *report.unwell,
         *_of_labels(report, options),

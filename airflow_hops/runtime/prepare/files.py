@@ -46,11 +46,6 @@ class ClassifiedRows:
 def write_classes(examples: DataFrame, given: PrepareOptions, folder: Path) -> ClassifiedRows:
     """Writes the rows by class, sorted, in one Spark job.
 
-    Args:
-        examples: What :func:`classify` returned.
-        given: Its columns.
-        folder: Where the splits are to go.
-
     Raises:
         BadInput: a Python function of the user's raised in an executor.
     """

@@ -39,12 +39,7 @@ def run(context: StepContext, *, weights_decide: bool) -> dict[str, Any]:
 
 
 def compare_weights(one: Path, other: Path) -> dict[str, Any]:
-    """Compares two models of one format by their weights.
-
-    Args:
-        one: A model's folder.
-        other: Another's.
-    """
+    """Compares two models of one format by their weights."""
     if one.name != other.name:
         return {"identical": False}
     if one.name != SAVED_MODEL:

@@ -37,10 +37,6 @@ def load_schema(path: str | Path) -> Any:
 def parse_schema(text: str, source: str) -> Any:
     """The ``Schema`` of a protobuf text.
 
-    Args:
-        text: The text.
-        source: Its origin, for the message.
-
     Raises:
         BadInput: it does not parse, a feature has no name, or two have the same; the message has line and column.
     """

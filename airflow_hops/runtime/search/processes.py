@@ -28,11 +28,7 @@ _EVENTS = 1000
 
 
 class TrialProcesses:
-    """Starts and ends the processes of trials; make it before this process starts a thread.
-
-    Args:
-        work: What they do.
-    """
+    """Starts and ends the processes of trials; make it before this process starts a thread."""
 
     def __init__(self, work: TrialWork) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -92,12 +88,7 @@ class TrialProcesses:
 
 
 class _TrialServer:
-    """Forks trials for the search, and says when they have ended, until the search is no more.
-
-    Args:
-        socket_: To the search.
-        work: What the forks do.
-    """
+    """Forks trials for the search, and says when they have ended, until the search is no more."""
 
     def __init__(self, socket_: socket.socket, work: TrialWork) -> None:
         self._socket, self._work = socket_, work

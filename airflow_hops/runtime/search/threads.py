@@ -15,11 +15,7 @@ _END_S = 10.0
 
 
 class TrialThreads:
-    """Starts and ends trials; the methods are those of :class:`~airflow_hops.runtime.search.processes.TrialProcesses`.
-
-    Args:
-        work: What they do.
-    """
+    """Starts and ends trials, with the methods of :class:`~airflow_hops.runtime.search.processes.TrialProcesses`."""
 
     def __init__(self, work: TrialWork) -> None:
         self._work = work

@@ -20,13 +20,7 @@ _MAX_METRICS = 1000
 
 
 class StudyRuns:
-    """The runs of a search. A thread speaks to MLflow, so that no trial waits for it.
-
-    Args:
-        run: Of the search itself.
-        study: Its record.
-        begin: Begins that run.
-    """
+    """The runs of a search. A thread speaks to MLflow, so that no trial waits for it."""
 
     def __init__(self, run: TrainingRun, study: StudyRecord, begin: Callable[[], None]) -> None:
         self._run, self._study = run, study

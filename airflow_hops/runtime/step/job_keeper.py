@@ -29,10 +29,6 @@ class JobKeeper:
 
     Two threads do it: one looks whether a worker is attached, the other, which may have to wait for the store, writes
     the record and looks whether the job is asked to end.
-
-    Args:
-        job: The job, which this process is.
-        store: The artifact store.
     """
 
     def __init__(self, job: Job, store: ArtifactStore) -> None:

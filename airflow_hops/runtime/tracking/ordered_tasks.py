@@ -8,11 +8,7 @@ from queue import SimpleQueue
 
 
 class OrderedTasks:
-    """A thread that does what it is given, in order; it begins with the first task: by then all ranks are forked.
-
-    Args:
-        name: The thread's.
-    """
+    """A thread that does what it is given, in order; it begins with the first task: by then all ranks are forked."""
 
     def __init__(self, name: str) -> None:
         self._name = name

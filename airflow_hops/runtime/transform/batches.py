@@ -203,12 +203,7 @@ def check_rows_are_independent(
 
 
 class ExampleWriter(StagedFiles):
-    """Writes a part of a split: ``part-<number>.parquet`` and ``part-<number>.tfrecord.gz``.
-
-    Args:
-        folder: The split's folder.
-        part: Its number within the split.
-    """
+    """Writes a part of a split: ``part-<number>.parquet`` and ``part-<number>.tfrecord.gz``."""
 
     def __init__(self, folder: Path, part: int) -> None:
         super().__init__()

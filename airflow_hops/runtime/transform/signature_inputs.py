@@ -20,9 +20,6 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 def argument_names(columns: Iterable[str]) -> dict[str, str]:
     """What TensorFlow is to call columns as arguments of a function: their own names, where it bears them.
 
-    Args:
-        columns: Their names.
-
     Returns:
         By column, names that differ in more than case.
     """
