@@ -12,6 +12,20 @@ from airflow.cli.cli_config import (
     lazy_load_command,
 )
 
+
+def _command(
+    function: str, help: str, args: tuple[Arg, ...], description: str | None = None, name: str | None = None
+) -> ActionCommand:
+    """The command of a function of ``airflow_hops.cli``, by default of the same name."""
+    return ActionCommand(
+        name=name or function.partition(".")[2],
+        help=help,
+        description=description,
+        func=lazy_load_command(f"airflow_hops.cli.{function}"),
+        args=args,
+    )
+
+
 _PATH = Arg(
     ("path",),
     nargs="?",
@@ -40,14 +54,10 @@ _RUNTIME_NAME = Arg(("--name",), help="Named environment, which adds packages to
 _REQUIREMENT = Arg(("requirement",), nargs="+", help="Requirement in pip's format, such as scikit-image or shap==0.46")
 
 _RUNTIME_COMMANDS = (
-    ActionCommand(
-        name="create",
-        help="Create the runtime environment with pinned packages, or a named environment on top of it",
-        description="Installs TensorFlow, TFDV, Horovod, Spark and MLflow into a separate environment. A valid "
-        "environment is kept; an interrupted installation is completed. With --name, creates an environment that "
-        "adds packages without changing those of the runtime environment; a task with runtime=NAME runs in it.",
-        func=lazy_load_command("airflow_hops.cli.runtime.create"),
-        args=(
+    _command(
+        "runtime.create",
+        "Create the runtime environment with pinned packages, or a named environment on top of it",
+        (
             _PATH,
             _RUNTIME_NAME,
             Arg(
@@ -65,49 +75,41 @@ _RUNTIME_COMMANDS = (
             ),
             _FORCE,
         ),
+        "Installs TensorFlow, TFDV, Horovod, Spark and MLflow into a separate environment. A valid "
+        "environment is kept; an interrupted installation is completed. With --name, creates an environment that "
+        "adds packages without changing those of the runtime environment; a task with runtime=NAME runs in it.",
     ),
-    ActionCommand(
+    _command(
+        "runtime.show",
+        "List the runtime environment and the named environments, with their CUDA versions",
+        (_RUNTIME_PATH, ARG_OUTPUT, ARG_VERBOSE),
         name="list",
-        help="List the runtime environment and the named environments, with their CUDA versions",
-        func=lazy_load_command("airflow_hops.cli.runtime.show"),
-        args=(_RUNTIME_PATH, ARG_OUTPUT, ARG_VERBOSE),
     ),
-    ActionCommand(
-        name="install",
-        help="Install additional packages, without changing the pinned ones",
-        description="Installs packages that your code imports in steps. Run it on every machine that runs steps. "
+    _command(
+        "runtime.install",
+        "Install additional packages, without changing the pinned ones",
+        (_REQUIREMENT, _RUNTIME_NAME, _RUNTIME_PATH),
+        "Installs packages that your code imports in steps. Run it on every machine that runs steps. "
         "'create' keeps the packages.",
-        func=lazy_load_command("airflow_hops.cli.runtime.install"),
-        args=(_REQUIREMENT, _RUNTIME_NAME, _RUNTIME_PATH),
     ),
-    ActionCommand(
-        name="remove",
-        help="Remove a named environment, or packages from it",
-        func=lazy_load_command("airflow_hops.cli.runtime.remove"),
-        args=(
+    _command(
+        "runtime.remove",
+        "Remove a named environment, or packages from it",
+        (
             Arg(("package",), nargs="*", help="Packages to remove (default: the whole environment)"),
             Arg(("--name",), required=True, help="Name of the environment"),
             _RUNTIME_PATH,
         ),
     ),
-    ActionCommand(
-        name="search",
-        help="Show the versions of packages that are compatible with the runtime environment, and their dependencies",
-        func=lazy_load_command("airflow_hops.cli.runtime.search"),
-        args=(_REQUIREMENT, _RUNTIME_PATH),
+    _command(
+        "runtime.search",
+        "Show the versions of packages that are compatible with the runtime environment, and their dependencies",
+        (_REQUIREMENT, _RUNTIME_PATH),
     ),
-    ActionCommand(
-        name="freeze",
-        help="Print the packages of an environment with their versions",
-        func=lazy_load_command("airflow_hops.cli.runtime.freeze"),
-        args=(_RUNTIME_NAME, _RUNTIME_PATH),
+    _command(
+        "runtime.freeze", "Print the packages of an environment with their versions", (_RUNTIME_NAME, _RUNTIME_PATH)
     ),
-    ActionCommand(
-        name="path",
-        help="Print the folder of the runtime environment",
-        func=lazy_load_command("airflow_hops.cli.runtime.path"),
-        args=(),
-    ),
+    _command("runtime.path", "Print the folder of the runtime environment", ()),
 )
 
 _BY = Arg(("--by",), help="Name of the person who approves it (default: the operating system's user)")
@@ -119,54 +121,41 @@ _AFTER = Arg(("after",), nargs="?", help="Another version, or a file (default: t
 _FILE = Arg(("file",), help="The new schema as protobuf text: a path, or the URI of a file in the store")
 
 _SCHEMA_COMMANDS = (
-    ActionCommand(
-        name="show",
-        help="Print a frozen schema as protobuf text",
-        func=lazy_load_command("airflow_hops.cli.schema.show"),
-        args=(_DAG, _NAME, _VERSION, _STORE_CONNECTION),
+    _command("schema.show", "Print a frozen schema as protobuf text", (_DAG, _NAME, _VERSION, _STORE_CONNECTION)),
+    _command(
+        "schema.history",
+        "List the versions of a frozen schema, with time, approver, reason and run",
+        (_DAG, _NAME, _STORE_CONNECTION, ARG_OUTPUT, ARG_VERBOSE),
     ),
-    ActionCommand(
-        name="history",
-        help="List the versions of a frozen schema, with time, approver, reason and run",
-        func=lazy_load_command("airflow_hops.cli.schema.history"),
-        args=(_DAG, _NAME, _STORE_CONNECTION, ARG_OUTPUT, ARG_VERBOSE),
+    _command(
+        "schema.diff",
+        "Show the differences between two versions of a frozen schema, or between it and a file",
+        (_DAG, _NAME, _BEFORE, _AFTER, _STORE_CONNECTION, ARG_VERBOSE),
     ),
-    ActionCommand(
-        name="diff",
-        help="Show the differences between two versions of a frozen schema, or between it and a file",
-        func=lazy_load_command("airflow_hops.cli.schema.diff"),
-        args=(_DAG, _NAME, _BEFORE, _AFTER, _STORE_CONNECTION, ARG_VERBOSE),
+    _command(
+        "schema.approve",
+        "Publish a schema.pbtxt as the new frozen schema",
+        (_DAG, _NAME, _FILE, _BY, _NOTE, _STORE_CONNECTION, ARG_VERBOSE),
+        "The previous schema stays in the history. The next run validates and transforms with the new one.",
     ),
-    ActionCommand(
-        name="approve",
-        help="Publish a schema.pbtxt as the new frozen schema",
-        description="The previous schema stays in the history. The next run validates and transforms with the new one.",
-        func=lazy_load_command("airflow_hops.cli.schema.approve"),
-        args=(_DAG, _NAME, _FILE, _BY, _NOTE, _STORE_CONNECTION, ARG_VERBOSE),
+    _command(
+        "schema.reset",
+        "Make the next run infer the schema again",
+        (_DAG, _NAME, _BY, _NOTE, _STORE_CONNECTION, ARG_VERBOSE),
+        "The previous schema stays in force until then, and remains in the history.",
     ),
-    ActionCommand(
-        name="reset",
-        help="Make the next run infer the schema again",
-        description="The previous schema stays in force until then, and remains in the history.",
-        func=lazy_load_command("airflow_hops.cli.schema.reset"),
-        args=(_DAG, _NAME, _BY, _NOTE, _STORE_CONNECTION, ARG_VERBOSE),
-    ),
-    ActionCommand(
-        name="revert",
-        help="Publish an earlier version again",
-        func=lazy_load_command("airflow_hops.cli.schema.revert"),
-        args=(_DAG, _NAME, Arg(("version",), type=int, help="Its number"), _BY, _NOTE, _STORE_CONNECTION, ARG_VERBOSE),
+    _command(
+        "schema.revert",
+        "Publish an earlier version again",
+        (_DAG, _NAME, Arg(("version",), type=int, help="Its number"), _BY, _NOTE, _STORE_CONNECTION, ARG_VERBOSE),
     ),
 )
 
 _STORE_COMMANDS = (
-    ActionCommand(
-        name="verify",
-        help="Read all artifacts, and list the files that do not match their manifests",
-        description="Compares the SHA-256 of every file with the artifact's manifest. Exits with 1 if a file is "
-        "missing or differs.",
-        func=lazy_load_command("airflow_hops.cli.store.verify"),
-        args=(
+    _command(
+        "store.verify",
+        "Read all artifacts, and list the files that do not match their manifests",
+        (
             Arg(
                 ("prefix",),
                 nargs="?",
@@ -177,6 +166,8 @@ _STORE_COMMANDS = (
             ARG_OUTPUT,
             ARG_VERBOSE,
         ),
+        "Compares the SHA-256 of every file with the artifact's manifest. Exits with 1 if a file is "
+        "missing or differs.",
     ),
 )
 
@@ -317,81 +308,73 @@ def get_hops_cli_commands() -> list[CLICommand]:
             name="hops",
             help="Machine-learning pipelines: new projects, runtime environment, checks, schemas, searches, store",
             subcommands=(
-                ActionCommand(
-                    name="init",
-                    help="Create a project that trains, serves and monitors a model of your data",
-                    description="Reads the file, guesses key, time, features and problem, prints them, and writes "
+                _command(
+                    "init.init",
+                    "Create a project that trains, serves and monitors a model of your data",
+                    _INIT_ARGUMENTS,
+                    "Reads the file, guesses key, time, features and problem, prints them, and writes "
                     "two DAGs, their functions and a test. Writes nothing if something cannot be used.",
-                    func=lazy_load_command("airflow_hops.cli.init.init"),
-                    args=_INIT_ARGUMENTS,
                 ),
                 GroupCommand(name="runtime", help="Manage the runtime environment", subcommands=_RUNTIME_COMMANDS),
                 GroupCommand(name="schema", help="Frozen schemas and their versions", subcommands=_SCHEMA_COMMANDS),
-                ActionCommand(
-                    name="search",
-                    help="Show the hyperparameter searches of a DAG, follow one, or stop it",
-                    description="Lists the studies of a DAG; with a study's name, shows its progress, the best trial "
+                _command(
+                    "search.search",
+                    "Show the hyperparameter searches of a DAG, follow one, or stop it",
+                    _SEARCH_ARGUMENTS,
+                    "Lists the studies of a DAG; with a study's name, shows its progress, the best trial "
                     "so far, running trials and failures. With --output json, all of its trials.",
-                    func=lazy_load_command("airflow_hops.cli.search.search"),
-                    args=_SEARCH_ARGUMENTS,
                 ),
-                ActionCommand(
-                    name="reproduce",
-                    help="Run an experiment again with its code, data and libraries, and compare the results",
-                    description="Checks that the inputs have their fingerprints, finds or makes an environment with "
+                _command(
+                    "reproduce.reproduce",
+                    "Run an experiment again with its code, data and libraries, and compare the results",
+                    _REPRODUCE_ARGUMENTS,
+                    "Checks that the inputs have their fingerprints, finds or makes an environment with "
                     "the recorded versions, unpacks the recorded code, and runs the step again, in a place of its own "
                     "in the store and unknown to MLflow. Then compares metrics, curves, weights and predictions. Exits "
                     "with 0 if the result is the same, with 1 if it differs, with 2 if it cannot be run.",
-                    func=lazy_load_command("airflow_hops.cli.reproduce.reproduce"),
-                    args=_REPRODUCE_ARGUMENTS,
                 ),
-                ActionCommand(
-                    name="card",
-                    help="Export the card of a model's version: data, training, evaluation, rollout, labels, drift",
-                    description="Writes it from the store as it is now, for who may see all of it. What people have "
+                _command(
+                    "card.card",
+                    "Export the card of a model's version: data, training, evaluation, rollout, labels, drift",
+                    _CARD_ARGUMENTS,
+                    "Writes it from the store as it is now, for who may see all of it. What people have "
                     "written, and MLflow's part, are as they were when a card of the version was kept last.",
-                    func=lazy_load_command("airflow_hops.cli.card.card"),
-                    args=_CARD_ARGUMENTS,
                 ),
-                ActionCommand(
-                    name="backtest",
-                    help="Say what retraining policies would have made of the past",
-                    description="Runs the champion's own pipeline again, with its code, for each training that a "
+                _command(
+                    "backtest.backtest",
+                    "Say what retraining policies would have made of the past",
+                    _BACKTEST_ARGUMENTS,
+                    "Runs the champion's own pipeline again, with its code, for each training that a "
                     "policy would have asked for, and scores each model on the rows that came after it. Prints for "
                     "each policy the metric on average, trainings, false alarms, cost, and regret against the best "
                     "schedule in hindsight, and writes a report to the store, with policy.json of the policy that "
                     "earned most. What is trained is kept: an interrupted back-test, or one of other policies, goes "
                     "on from there.",
-                    func=lazy_load_command("airflow_hops.cli.backtest.backtest"),
-                    args=_BACKTEST_ARGUMENTS,
                 ),
                 GroupCommand(name="store", help="The artifact store", subcommands=_STORE_COMMANDS),
-                ActionCommand(
-                    name="notebook",
-                    help="Open JupyterLab with kernels of the runtime environment, and the store at hand",
-                    description="Listens on 127.0.0.1 alone, with a token, in the foreground. JupyterLab lies in an "
+                _command(
+                    "notebook.notebook",
+                    "Open JupyterLab with kernels of the runtime environment, and the store at hand",
+                    _NOTEBOOK_ARGUMENTS,
+                    "Listens on 127.0.0.1 alone, with a token, in the foreground. JupyterLab lies in an "
                     "environment of its own beside the runtime environment, named jupyterlab, which the first call "
                     "makes. Nothing is installed into your home. What comes from the connection is in the kernels' "
                     "environment, in no file, and on no command line.",
-                    func=lazy_load_command("airflow_hops.cli.notebook.notebook"),
-                    args=_NOTEBOOK_ARGUMENTS,
                 ),
-                ActionCommand(
-                    name="serve",
-                    help="Run the model server of a connection",
-                    description="Runs it in the runtime environment, in the foreground, with the connection's "
+                _command(
+                    "serve.serve",
+                    "Run the model server of a connection",
+                    (_SERVER_CONNECTION, _FLAGS),
+                    "Runs it in the runtime environment, in the foreground, with the connection's "
                     "ports, model config file (created if missing), traffic file, capture path, tokens and storage "
                     "options. Flags after -- are passed to the server and take precedence: airflow hops serve -- "
                     "--host=0.0.0.0. airflow hops serve -- --help lists its flags.",
-                    func=lazy_load_command("airflow_hops.cli.serve.serve"),
-                    args=(_SERVER_CONNECTION, _FLAGS),
                 ),
-                ActionCommand(
-                    name="doctor",
-                    help="Check Java, both environments, connections, ports, disk, memory and GPU",
-                    description="Exits with 1 if a check fails.",
-                    func=lazy_load_command("airflow_hops.cli.doctor.doctor"),
-                    args=(_HOPS_CONNECTION, _SPARK_CONNECTION, ARG_OUTPUT, ARG_VERBOSE),
+                _command(
+                    "doctor.doctor",
+                    "Check Java, both environments, connections, ports, disk, memory and GPU",
+                    (_HOPS_CONNECTION, _SPARK_CONNECTION, ARG_OUTPUT, ARG_VERBOSE),
+                    "Exits with 1 if a check fails.",
                 ),
             ),
         )
