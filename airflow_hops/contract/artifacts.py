@@ -64,6 +64,11 @@ class Producer:
     map_index: int = -1
     try_number: int = 1
 
+    @property
+    def task(self) -> str:
+        """The task in paths: ``<task>``, of a mapped one ``<task>@<index>``."""
+        return self.task_id if self.map_index < 0 else f"{self.task_id}@{self.map_index}"
+
 
 @dataclass(frozen=True)
 class FileEntry:

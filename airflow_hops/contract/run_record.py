@@ -140,5 +140,4 @@ def is_recorded(spec: StepSpec) -> bool:
 
 def app_id(producer: Producer) -> str:
     """What Hopsworks calls the application of an experiment: here the task of a DAG's run."""
-    task = producer.task_id if producer.map_index < 0 else f"{producer.task_id}@{producer.map_index}"
-    return f"{producer.dag_id}.{producer.run_id}.{task}"
+    return f"{producer.dag_id}.{producer.run_id}.{producer.task}"

@@ -129,5 +129,4 @@ class ProgressWriter:
 
 
 def _address(store: ArtifactStore, producer: Producer) -> str:
-    task = producer.task_id if producer.map_index < 0 else f"{producer.task_id}@{producer.map_index}"
-    return f"{store.uri('_state', 'progress', producer.dag_id, producer.run_id, task)}.json"
+    return f"{store.uri('_state', 'progress', producer.dag_id, producer.run_id, producer.task)}.json"

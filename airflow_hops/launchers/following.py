@@ -48,7 +48,6 @@ def prepare_job(spec: StepSpec, store: ArtifactStore, fingerprint: str, *, orpha
     """
     _sweep()
     producer = spec.producer
-    task = producer.task_id if producer.map_index < 0 else f"{producer.task_id}@{producer.map_index}"
     job_id = new_step_id()
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     job = Job(
@@ -58,7 +57,7 @@ def prepare_job(spec: StepSpec, store: ArtifactStore, fingerprint: str, *, orpha
         host=this_host(),
         folder=str(folder),
         fingerprint=fingerprint,
-        record=store.uri("_state", "jobs", producer.dag_id, producer.run_id, task, f"{job_id}.json"),
+        record=store.uri("_state", "jobs", producer.dag_id, producer.run_id, producer.task, f"{job_id}.json"),
         orphan_timeout_s=orphan_timeout_s,
     )
     (folder / "spec.json").write_text(spec.to_json())

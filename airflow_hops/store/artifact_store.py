@@ -71,8 +71,7 @@ class ArtifactStore:
         Raises:
             BadInput: an identifier would lead out of the store.
         """
-        task = producer.task_id if producer.map_index < 0 else f"{producer.task_id}@{producer.map_index}"
-        return self.uri(producer.dag_id, producer.run_id, task, kind)
+        return self.uri(producer.dag_id, producer.run_id, producer.task, kind)
 
     def dag_of(self, uri: str) -> str:
         """The DAG whose artifacts lie at an address, by the address alone; empty if it is not in this store."""

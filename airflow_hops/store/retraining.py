@@ -41,9 +41,8 @@ class DecisionLog:
     """The decisions of one task that asks for retrainings, oldest first."""
 
     def __init__(self, store: ArtifactStore, producer: Producer) -> None:
-        task = producer.task_id if producer.map_index < 0 else f"{producer.task_id}@{producer.map_index}"
         self._store, self._by = store, by_whom(producer)
-        self.folder = store.uri("_state", producer.dag_id, task, "decisions")
+        self.folder = store.uri("_state", producer.dag_id, producer.task, "decisions")
 
     def names(self) -> list[str]:
         """Names of the files, oldest first."""

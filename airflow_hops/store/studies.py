@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
-from airflow_hops.contract.artifacts import BadInput, Producer
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.search import StudyRecord, TrialRecord
 from airflow_hops.contract.times import now
 from airflow_hops.store.artifact_store import ArtifactStore
@@ -232,8 +232,3 @@ def _trials_in(text: str) -> tuple[TrialRecord, ...]:
 def _file_of(number: int) -> str:
     """The file of a trial."""
     return f"trials-{number // TRIALS_A_FILE:03}.jsonl"
-
-
-def task_name(producer: Producer) -> str:
-    """The name of a task in the folders of studies."""
-    return producer.task_id if producer.map_index < 0 else f"{producer.task_id}@{producer.map_index}"

@@ -18,7 +18,7 @@ from airflow_hops.api.types import Json, Limit, Model, Number, Offset, Page
 from airflow_hops.contract.artifacts import BadInput, Producer
 from airflow_hops.contract.search import StudyRecord, TrialRecord
 from airflow_hops.hooks.studies import check_runs, ended_without_record, task_of, task_states
-from airflow_hops.store.studies import StudyFolder, recorded_studies, study_folder, task_name
+from airflow_hops.store.studies import StudyFolder, recorded_studies, study_folder
 
 router = APIRouter(prefix="/api/dags/{dag_id}/studies", tags=["studies"], dependencies=[READS_RUNS, READS_ARTIFACTS])
 log = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ def find_study(
     """
     with create_session() as session:
         hook = hook_of(pipeline_of(session, dag_id).conn_id(task_id))
-    task = task_name(Producer(dag_id, "", task_id, map_index))
+    task = Producer(dag_id, "", task_id, map_index).task
     try:
         folder = study_folder(hook.store, dag_id, task, study)
     except BadInput as error:

@@ -18,7 +18,7 @@ from airflow_hops.contract.json_fields import JsonFields
 from airflow_hops.contract.times import now
 from airflow_hops.runtime.experiments.project import Project
 from airflow_hops.runtime.tracking.training_run import environment_lock
-from airflow_hops.store.studies import study_folder, task_name
+from airflow_hops.store.studies import study_folder
 
 RECORD_NAME = "experiment.json"
 LOCK_NAME = "requirements.txt"
@@ -89,9 +89,9 @@ class ExperimentFolder:
         self.run = f"run.{number}"
         self.uri = project.store.uri("Experiments", self.app_id, self.run)
         self.path = project.path(self.uri)
-        self.task_instance = [producer.dag_id, producer.run_id, task_name(producer)]
+        self.task_instance = [producer.dag_id, producer.run_id, producer.task]
         study = f"{producer.run_id}.{self.run}"
-        self.study = study_folder(project.store, producer.dag_id, task_name(producer), study)
+        self.study = study_folder(project.store, producer.dag_id, producer.task, study)
         self.study_name, self.is_new = study, True
 
     @classmethod

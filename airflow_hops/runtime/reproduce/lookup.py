@@ -12,7 +12,6 @@ from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking.client import mlflow_errors, open_tracking
 from airflow_hops.runtime.tracking.registry import ModelRegistry
 from airflow_hops.runtime.tracking.training_run import RECORD_TAG
-from airflow_hops.store.studies import task_name
 
 
 def run(context: StepContext, *, run_id: str | None = None, model: str = "", version: int = 0) -> dict[str, Any]:
@@ -45,7 +44,7 @@ def run(context: StepContext, *, run_id: str | None = None, model: str = "", ver
     if "hops.dag_id" not in tags:
         raise BadInput(f"MLflow's run {run_id} was not logged by a task of this package: it has no tag hops.dag_id")
     producer = _producer(tags)
-    told: dict[str, Any] = {"dag_id": producer.dag_id, "dag_run_id": producer.run_id, "task": task_name(producer)}
+    told: dict[str, Any] = {"dag_id": producer.dag_id, "dag_run_id": producer.run_id, "task": producer.task}
     told |= {"metrics": dict(found.data.metrics), "record": tags.get(RECORD_TAG)}
     told |= {"model": tags.get("hops.model"), "fingerprint": tags.get("hops.fingerprint")}
     if TRIAL_TAG in tags:

@@ -14,7 +14,7 @@ from typing import Any
 from airflow_hops.contract.artifacts import BadInput, HopsError, Producer
 from airflow_hops.contract.search import MAX_INTERMEDIATE, SearchOptions, StudyRecord, TrialRecord
 from airflow_hops.contract.times import now
-from airflow_hops.store.studies import StudyFolder, task_name
+from airflow_hops.store.studies import StudyFolder
 from airflow_hops.store.study_owner import StudyOwner, StudyTaken
 
 _FIXED = ("space", "metrics", "directions")
@@ -220,7 +220,7 @@ def new_study(options: SearchOptions, program: str, base: str, producer: Produce
     return StudyRecord(
         name=options.study or producer.run_id,
         dag_id=producer.dag_id,
-        task_id=task_name(producer),
+        task_id=producer.task,
         run_id=producer.run_id,
         state="running",
         program=program,
