@@ -117,7 +117,6 @@ class StepResult:
     Attributes:
         value: JSON value; for a step with an output, the artifact's dict.
         is_artifact: Whether ``value`` is an artifact.
-        error_type: Class name of the exception that ended the step, or None.
         error: Its message.
         retryable: Whether a retry of the same input may succeed.
         seconds: Wall-clock seconds by phase: ``start_up`` (interpreter, imports, the JVM) and ``work``.
@@ -125,7 +124,6 @@ class StepResult:
 
     value: Any = None
     is_artifact: bool = False
-    error_type: str | None = None
     error: str | None = None
     retryable: bool = True
     seconds: Mapping[str, float] = field(default_factory=dict)

@@ -83,7 +83,6 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
     except BaseException as error:
         log.error("%s", traceback.format_exc().rstrip())
         return StepResult(
-            error_type=type(error).__name__,
             error=redacted(_explain(error)),
             retryable=getattr(error, "retryable", True),
             seconds={"start_up": begun - started, "work": time.time() - begun},

@@ -34,7 +34,6 @@ class StageTask:
         operator: Name of the operator's class.
         hops_conn_id: Its connection.
         model_name: The served model that it works on, where the DAG file names it.
-        is_mapped: Whether it has an instance for each element of something.
         model_server_conn_id: The connection of its model server, where it has one of its own.
     """
 
@@ -44,7 +43,6 @@ class StageTask:
     operator: str
     hops_conn_id: str
     model_name: str | None
-    is_mapped: bool
     model_server_conn_id: str | None = None
 
 
@@ -180,7 +178,6 @@ def _stage_task(task: Mapping[str, Any]) -> StageTask | None:
         operator=str(task.get("task_type")),
         hops_conn_id=_plain(fields.get(_CONN_FIELD)) or RuntimeHook.default_conn_name,
         model_name=_plain(fields.get("model_name")),
-        is_mapped=bool(task.get("_is_mapped")),
         model_server_conn_id=_plain(fields.get("model_server_conn_id")),
     )
 
