@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from conftest import StepRunner
 from served_models import Pipeline
 from waiting import wait_for
@@ -262,6 +262,9 @@ def test_model_that_was_not_blessed_is_skipped_with_the_reason(role: str, tmp_pa
         )
     with pytest.raises(AirflowSkipException, match=rf"{role}: not blessed: auc 0.5 is below 0.6"):
         operator.execute({"ti": SimpleNamespace(xcom_push=lambda key, value: None)})
+    setattr(operator, role, {**verdict, "properties": {"blessed": False, "reasons": "bad"}})
+    with pytest.raises(AirflowFailException, match=rf"{role}: properties: reasons: expected a list, found 'bad'"):
+        operator.execute({})
 
 
 def test_operators_deploy_what_is_blessed_and_skip_what_is_not(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Asset
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_hops.contract.properties import BlessingProperties
 from airflow_hops.hooks.model_server import model_server_services
@@ -107,11 +108,15 @@ class DeployModelOperator(HopsOperator):
 
         Raises:
             AirflowSkipException: the evaluation or the infra-validation did not bless the model.
+            AirflowFailException: their properties are not those of such artifacts.
         """
         for role in ("evaluation", "infra_blessing"):
             verdict = getattr(self, role)
             if isinstance(verdict, Mapping):
-                found = BlessingProperties.from_dict(verdict.get("properties") or {})
+                try:
+                    found = BlessingProperties.from_dict(verdict.get("properties") or {})
+                except TypeError as error:
+                    raise AirflowFailException(f"{role}: properties: {error}") from error
                 if not found.blessed:
                     reasons = "; ".join(found.reasons or [str(found.more.get("error", "no reason given"))])
                     raise skipped(context["ti"], f"{role}: not blessed: {reasons}")
