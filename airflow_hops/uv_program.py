@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import configparser
 import contextlib
+import hashlib
 import json
 import os
+import platform
 import re
+import shlex
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +22,15 @@ from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.processes.temporary_folders import temporary_folder
 
 Say = Callable[[str], None]
+
+_COMPILER_VARIABLES = (
+    *("AR", "CC", "CFLAGS", "CPPFLAGS", "CXX", "CXXFLAGS", "LDFLAGS"),
+    *("CMAKE_TOOLCHAIN_FILE", "HOROVOD_BUILD_ARCH_FLAGS"),
+)
+_CPU_FLAGS = {"avx", "f16c", "fma"}
+"""The instructions that Horovod's build uses where the machine has them."""
+_TOOLCHAIN = "horovod.cmake"
+"""How its build is shortened; beside the pins: in the wheel inside the package, in a checkout beside it."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,30 @@ def _pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def _toolchain() -> Path:
+    inside = Path(__file__).parent / "requirements" / _TOOLCHAIN
+    return inside if inside.exists() else inside.parent.parent.parent / "requirements" / _TOOLCHAIN
+
+
+def _build_fingerprint(environment: Mapping[str, str]) -> str:
+    """A hash (hex) of what Horovod's build depends on besides its settings: C library, compiler, processor.
+
+    uv keeps what it has built by version, Python, build dependencies (TensorFlow's version is one) and build variables.
+    This is one more of those, so that a home that several machines share, or that outlives an upgrade, holds a build
+    for each.
+    """
+    compiler = shlex.split(environment.get("CXX") or "g++")
+    said = b""
+    with contextlib.suppress(OSError):
+        said = subprocess.run([*compiler, "--version"], capture_output=True, stdin=subprocess.DEVNULL).stdout
+    toolchain = _toolchain().read_text()
+    flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    has = sorted(_CPU_FLAGS.intersection(flags[1].split() if flags else ()))
+    given = [f"{name}={environment[name]}" for name in _COMPILER_VARIABLES if environment.get(name)]
+    facts = [*platform.libc_ver(), said.decode(errors="replace"), *has, *given, toolchain]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
 def run_uv(command: list[str], settings: Path, say: Say, build: HorovodBuild | None = None) -> None:
     """Runs uv to its end.
 
@@ -85,10 +121,10 @@ def run_uv(command: list[str], settings: Path, say: Say, build: HorovodBuild | N
     # package is often inside of one); --config-file would hide the user's own settings, such as the package index.
     with temporary_folder("uv") as folder:
         if settings.exists():
-            variables = build.variables.items() if build else ()
-            added = "".join(f"{name} = {json.dumps(value)}, " for name, value in variables)
-            text = settings.read_text().replace("horovod = { ", "horovod = { " + added)
-            (folder / settings.name).write_text(text)
+            variables = {"HOPS_BUILD": _build_fingerprint(environment), **(build.variables if build else {})}
+            environment.setdefault("CMAKE_TOOLCHAIN_FILE", str(_toolchain()))
+            added = "".join(f"{name} = {json.dumps(value)}, " for name, value in variables.items())
+            (folder / settings.name).write_text(settings.read_text().replace("horovod = { ", "horovod = { " + added))
         process = subprocess.Popen(
             command,
             env=environment,

@@ -418,11 +418,11 @@ def test_a_spark_step_without_java_says_what_to_install(
 
 
 HOROVOD_BACKEND = """
-import json, os, pathlib, zipfile
+import json, os, pathlib, time, zipfile
 
 def build_wheel(folder, config_settings=None, metadata_directory=None):
     names = ("HOROVOD_GPU_OPERATIONS", "HOROVOD_CUDA_HOME", "CPATH", "LDFLAGS")
-    found = {name: os.environ.get(name) for name in names}
+    found = {"at": time.time_ns(), **{name: os.environ.get(name) for name in names}}
     if found["HOROVOD_GPU_OPERATIONS"]:
         found["cudart"] = pathlib.Path(found["HOROVOD_CUDA_HOME"], "lib64", "libcudart.so").exists()
         found["nccl"] = pathlib.Path(os.environ["HOROVOD_NCCL_HOME"], "lib", "libnccl.so").exists()
@@ -461,6 +461,28 @@ def cuda_pins(pins: Path) -> Path:
     (folder / "cuda-build.txt").write_text("nvidia-cuda-nvcc==13.0\n")
     (folder / "runtime-cuda.txt").write_text("-r runtime.txt\nnvidia-nccl-cu12==2.19\n")
     return folder / "runtime-cuda.txt"
+
+
+def test_horovod_is_built_once_for_a_machine_and_anew_where_compiler_or_its_flags_are_others(
+    tmp_path: Path, pins: Path, cuda_pins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def built(name: str) -> Any:
+        make(tmp_path / name, pins)
+        return json.loads(installed(tmp_path / name, "horovod"))["at"]
+
+    first = built("first checkout")
+    assert built("second checkout") == first
+    monkeypatch.setenv("CXXFLAGS", "-O1")
+    optimized = built("other flags")
+    monkeypatch.delenv("CXXFLAGS")
+    compiler = tmp_path / "g++"
+    compiler.write_text("#!/bin/sh\necho 'g++ 99.1'\n")
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
+    upgraded = built("other compiler")
+    assert len({first, optimized, upgraded}) == 3
+    monkeypatch.delenv("CXX")
+    assert built("third checkout") == first
 
 
 def test_with_cuda_horovod_is_built_anew_with_nccl_and_the_compiler_of_the_wheels(

@@ -76,7 +76,7 @@ def wheel(wheel_file: Path) -> zipfile.ZipFile:
 
 
 def test_the_wheel_carries_the_pins_and_the_build_settings_of_the_runtime_environment(wheel: zipfile.ZipFile) -> None:
-    for name in ("runtime.txt", "uv.toml", "java.txt"):
+    for name in ("runtime.txt", "uv.toml", "java.txt", "horovod.cmake"):
         assert wheel.read(f"airflow_hops/requirements/{name}") == (REPOSITORY / "requirements" / name).read_bytes()
 
 
