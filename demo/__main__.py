@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
@@ -20,7 +21,6 @@ from typing import Any
 from rich.console import Console
 
 from airflow_hops.launchers.local import step_environment
-from airflow_hops.operators.validation import APPROVE, CONTINUE
 from airflow_hops.schema_history import has_schema, request_reset
 from airflow_hops.store import ArtifactStore
 from demo.airflow_api import AirflowApi
@@ -63,21 +63,18 @@ class Demo:
             self.api.wait_for_dag(dag_id)
             self.api.end_unfinished_runs(dag_id)
         known = {run["dag_run_id"] for run in self.api.runs(TRAINING)}
-        self.heading(f"Training on {FIRST_WINDOW[0]} to {FIRST_WINDOW[1]}, and serving")
-        self.facts.first = self.train(known)
-        self.heading("A cheaper candidate: a single epoch, on the same flights")
-        self.facts.cheaper = self.train(known, epochs=1)
-        with Replay(self.stack, self.data, FIRST_WINDOW[1], self.rate) as replay:
+        with Replay(self.stack, self.data, FIRST_WINDOW[1], self.rate) as replay:  # reads its tables meanwhile
+            self.heading(f"Training on {FIRST_WINDOW[0]} to {FIRST_WINDOW[1]}, and serving")
+            self.facts.first = self.train(known)
+            self.heading("A cheaper candidate: a single epoch, on the same flights")
+            self.facts.cheaper = self.train(known, epochs=1)
             until = self.monitor(replay)
             retraining = self.retraining_run(known)
             if retraining is None:
                 self.console.print("No retraining was asked for.")
             else:
                 self.heading("Retraining on the wider window, as the monitor asked; the next requests meet the canary")
-                self.facts.retraining = self.follow_retraining(retraining, replay, until)
-        if self.facts.canary:
-            self.heading("Both versions on the flights that the canary was asked about")
-            self.compare()
+                self.follow_retraining(retraining, replay, until)
         self.facts.read_serving(self.stack)
 
     def forget_schema(self) -> None:
@@ -107,6 +104,7 @@ class Demo:
 
     def follow_training(self, run_id: str, on_task: Any = lambda task_id, state: None) -> dict[str, Any]:
         """Follows a training, and answers what it asks."""
+        from airflow_hops.operators.validation import APPROVE, CONTINUE  # which Airflow's start does not wait for
 
         def on_question(task_id: str) -> None:
             choice = APPROVE if APPROVE in self.api.question(TRAINING, run_id, task_id)["options"] else CONTINUE
@@ -160,8 +158,8 @@ class Demo:
                 return None
             time.sleep(0.3)
 
-    def follow_retraining(self, run_id: str, replay: Replay, since: str) -> dict[str, Any]:
-        """Follows the retraining, and replays the next months once the canary takes traffic."""
+    def follow_retraining(self, run_id: str, replay: Replay, since: str) -> None:
+        """Follows the retraining, replays the next months once the canary takes traffic, and compares the versions."""
         until = str(date.fromisoformat(since) + CANARY_PERIOD)
 
         def on_task(task_id: str, state: str) -> None:
@@ -169,10 +167,12 @@ class Demo:
                 replay.go_on(until, self.canary_table)
                 self.facts.canary = f"{since} to {until}"
 
-        tasks = self.follow_training(run_id, on_task)
+        self.facts.retraining = self.follow_training(run_id, on_task)
         if self.facts.canary:
-            self.facts.replays[self.facts.canary] = replay.finish(self.console)
-        return tasks
+            with ThreadPoolExecutor(1) as beside:
+                compared = beside.submit(self.compare)
+                self.facts.replays[self.facts.canary] = replay.finish(self.console)
+            compared.result()
 
     @property
     def canary_table(self) -> Path:
@@ -211,7 +211,8 @@ def main() -> int:
     def perform(stack: Stack, api: AirflowApi, console: Console) -> Ending:
         demo = Demo(stack, api, Path(raw_table("flights.csv.zip")).parent, console, given.rate)
         demo.run()
-        return Ending(TRAINING, story(demo.facts), lambda tables: print_tables(demo.facts, tables))
+        asked_s = sum(totals["seconds"] for totals in demo.facts.replays.values())
+        return Ending(TRAINING, story(demo.facts), lambda tables: print_tables(demo.facts, tables), asked_s)
 
     return show(given, perform)
 

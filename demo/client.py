@@ -13,13 +13,18 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pandas as pd
-import requests
+import urllib3
+
+from airflow_hops.serving_api.answers import ModelServerError
+from airflow_hops.serving_api.client import ModelServerClient
+
+Columns = Mapping[str, np.ndarray]
 
 INPUTS: dict[str, str] = {
     "carrier": "string",
@@ -103,7 +108,7 @@ def scheduled_flights(data: Path, start: str, end: str) -> pd.DataFrame:
 
 
 class Predictor:
-    """Sends prediction requests in turns over gRPC and REST.
+    """Sends prediction requests over gRPC and REST.
 
     Args:
         grpc_address: ``host:port``.
@@ -112,41 +117,32 @@ class Predictor:
     """
 
     def __init__(self, grpc_address: str, rest_url: str, model: str) -> None:
-        # TensorFlow is imported here, since TensorFlow Serving's stubs import it, and reading tables needs neither.
-        import tensorflow as tf
-        from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
-
-        self._tf, self._predict_pb2 = tf, predict_pb2
-        self._stub = prediction_service_pb2_grpc.PredictionServiceStub(grpc.insecure_channel(grpc_address))
-        self._session = requests.Session()
-        self._session.trust_env = False
-        self._url, self._model = f"{rest_url}/v1/models/{model}:predict", model
-        self._feedback_url = f"{rest_url}/v1/feedback"
+        self._client = ModelServerClient(grpc_address, timeout_s=30)
+        self._rest = urllib3.connection_from_url(rest_url, timeout=30, retries=False)
+        self._model = model
         self._flying: list[dict[str, Any]] = []
 
-    def over_grpc(self, rows: pd.DataFrame, request_id: str) -> np.ndarray:
+    def over_grpc(self, rows: Columns, request_id: str) -> np.ndarray:
         """Probabilities of shape [rows], asked over gRPC."""
-        request = self._predict_pb2.PredictRequest()
-        request.model_spec.name = self._model
-        for name, dtype in INPUTS.items():
-            values = rows[name].to_numpy()
-            values = values.astype(object if dtype == "string" else dtype)
-            request.inputs[name].CopyFrom(self._tf.make_tensor_proto(values, dtype=dtype))
-        answer = self._stub.Predict(request, timeout=30, metadata=[("x-request-id", request_id)])
-        return np.asarray(self._tf.make_ndarray(answer.outputs["probability"]))
+        inputs = {name: rows[name] for name in INPUTS}
+        return self._client.predict(self._model, inputs, request_id=request_id).outputs["probability"]
 
-    def over_rest(self, rows: pd.DataFrame, request_id: str) -> np.ndarray:
+    def over_rest(self, rows: Columns, request_id: str) -> np.ndarray:
         """Probabilities of shape [rows], asked over REST."""
-        columns: dict[str, list[Any]] = {name: rows[name].tolist() for name in INPUTS}
         # Python's json writes NaN as TensorFlow Serving's parser reads it.
-        body = json.dumps({"inputs": columns})
-        answer = self._session.post(self._url, data=body, headers={"X-Request-Id": request_id}, timeout=30)
-        answer.raise_for_status()
-        return np.asarray(answer.json()["outputs"], dtype=np.float32)
+        body = {"inputs": {name: rows[name].tolist() for name in INPUTS}}
+        answer = self._post(f"/v1/models/{self._model}:predict", body, {"X-Request-Id": request_id})
+        return np.asarray(answer["outputs"], dtype=np.float32)
 
-    def depart(self, rows: pd.DataFrame, request_id: str) -> None:
+    def _post(self, path: str, body: Any, headers: Mapping[str, str]) -> Any:
+        answer = self._rest.urlopen("POST", path, body=json.dumps(body), headers=headers)
+        if answer.status != 200:
+            raise ValueError(f"status {answer.status}: {answer.data[:1000].decode(errors='replace')}")
+        return json.loads(answer.data)
+
+    def depart(self, rows: Columns, request_id: str) -> None:
         """Remembers flights of a request; those that never arrive have no outcome."""
-        outcomes = enumerate(zip(rows["late"], rows["landed_at"], strict=True))
+        outcomes = enumerate(zip(rows["late"].tolist(), rows["landed_at"].tolist(), strict=True))
         self._flying += [
             {"model": self._model, "request_id": request_id, "row": row, "label": {"late": int(late)}, "at": landed_at}
             for row, (late, landed_at) in outcomes
@@ -158,14 +154,24 @@ class Predictor:
         landed = [each for each in self._flying if each["at"] <= now]
         self._flying = [each for each in self._flying if each["at"] > now]
         if landed:
-            self._session.post(self._feedback_url, json=landed, timeout=30).raise_for_status()
+            self._post("/v1/feedback", landed, {})
+
+
+def departures(flights: pd.DataFrame) -> Iterator[tuple[str, str, Columns]]:
+    """The flights of each hour and airport, in time order: hour, airport, columns of shape [rows]."""
+    flights = flights.sort_values(["time_hour", "origin"], kind="stable")
+    columns = {name: flights[name].to_numpy() for name in flights}
+    hours, origins = columns["time_hour"], columns["origin"]
+    starts = [0, *np.flatnonzero((hours[1:] != hours[:-1]) | (origins[1:] != origins[:-1])) + 1]
+    for start, end in zip(starts, [*starts[1:], len(flights)], strict=True):
+        yield hours[start], origins[start], {name: column[start:end] for name, column in columns.items()}
 
 
 def replay(flights: pd.DataFrame, predictor: Predictor, rate: float, *, reports: bool) -> int:
     """Asks about a period's flights, and prints how it goes.
 
     Args:
-        flights: In time order.
+        flights: At least one.
         predictor: Who asks.
         rate: Most requests a second; 0 for as many as are answered.
         reports: Whether to tell the server each day how flights turned out.
@@ -175,31 +181,35 @@ def replay(flights: pd.DataFrame, predictor: Predictor, rate: float, *, reports:
     """
     requests_made = rows = errors = 0
     began = reported = time.monotonic()
-    groups = flights.groupby(["time_hour", "origin"], sort=True)
-    day = ""
-    for (hour, origin), departures in groups:
+    day = hour = ""
+
+    def report(done: bool) -> None:
+        told = {"requests": requests_made, "rows": rows, "errors": errors, "seconds": time.monotonic() - began}
+        print(json.dumps({**told, "until": hour, "done": done}), flush=True)
+
+    for hour, origin, columns in departures(flights):
         if reports and day != hour[:10]:
             predictor.report_landed(pd.Timestamp(hour).timestamp())
             day = hour[:10]
         ask = predictor.over_grpc if requests_made % 2 == 0 else predictor.over_rest
+        count = len(columns["origin"])
         try:
-            probability = ask(departures, f"{hour}/{origin}")
-            if probability.shape != (len(departures),) or not np.isfinite(probability).all():
-                raise ValueError(f"{len(departures)} rows asked, answered {probability.shape}: {probability[:5]}")
-        except (grpc.RpcError, requests.RequestException, ValueError) as error:
+            probability = ask(columns, f"{hour}/{origin}")
+            if probability.shape != (count,) or not np.isfinite(probability).all():
+                raise ValueError(f"{count} rows asked, answered {probability.shape}: {probability[:5]}")
+        except (ModelServerError, urllib3.exceptions.HTTPError, ValueError) as error:
             errors += 1
             if errors <= 3:
                 print(f"request {hour}/{origin}: {error}", file=sys.stderr, flush=True)
-        predictor.depart(departures, f"{hour}/{origin}")
-        requests_made += 1  # noqa: SIM113 (also the choice of the protocol, before the request is made)
-        rows += len(departures)
+        predictor.depart(columns, f"{hour}/{origin}")
+        requests_made += 1
+        rows += count
         if rate:
             time.sleep(max(0.0, began + requests_made / rate - time.monotonic()))
-        done = requests_made == groups.ngroups
-        if done or time.monotonic() - reported > 2:
+        if time.monotonic() - reported > 2:
             reported = time.monotonic()
-            told = {"requests": requests_made, "rows": rows, "errors": errors, "seconds": reported - began}
-            print(json.dumps({**told, "until": hour, "done": done}), flush=True)
+            report(done=False)
+    report(done=True)
     return errors
 
 

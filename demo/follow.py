@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,9 +12,9 @@ from rich.console import Console
 
 from demo.airflow_api import FINISHED, AirflowApi, seconds_of
 
-POLL_S = 1.0
-ASKED_POLLS = 4
-"""How often a task is seen to wait before it is answered: Airflow kills a process that has asked, and is still at it"""
+POLL_S = 0.3
+ASKED_S = 3.0
+"""How long a task is seen to wait before it is answered: Airflow kills a process that has asked, and is still at it"""
 _MARKS = {"success": "[green]✓[/green]", "skipped": "[yellow]–[/yellow]", "failed": "[red]✗[/red]"}
 _PROGRESS = re.compile(r"^\s*\d+% ")
 
@@ -48,7 +48,7 @@ def follow(
         RunFailed: the run failed.
     """
     tasks: dict[str, Any] = {}
-    seen_waiting: Counter[tuple[str, int]] = Counter()
+    waiting_since: dict[tuple[str, int], float] = {}
     with console.status(f"{dag_id} starts") as status:
         while True:
             finished = api.run(dag_id, run_id)["state"] in FINISHED
@@ -56,8 +56,9 @@ def follow(
             for instance in sorted(instances, key=lambda i: i["end_date"] or "~"):
                 task_id, state = instance["task_id"], instance["state"]
                 if state == "awaiting_input":
-                    seen_waiting[question := (task_id, instance["try_number"])] += 1
-                    if seen_waiting[question] == ASKED_POLLS:
+                    question = (task_id, instance["try_number"])
+                    if time.monotonic() - waiting_since.setdefault(question, time.monotonic()) > ASKED_S:
+                        waiting_since[question] = math.inf
                         on_question(task_id)
                 if task_id in tasks or state not in ("success", "failed", "skipped", "upstream_failed"):
                     continue

@@ -39,7 +39,7 @@ class Replay:
         command += ["--grpc", f"127.0.0.1:{stack.grpc_port}", "--rest", f"http://127.0.0.1:{stack.rest_port}"]
         self._process = subprocess.Popen(
             command,
-            env={**step_environment(stack.runtime), "PYTHONPATH": ""},
+            env=step_environment(stack.runtime),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -15,7 +15,6 @@ from types import TracebackType
 
 import httpx
 
-from airflow_hops.hooks.runtime import warm_socket
 from airflow_hops.launchers.local import step_environment
 from airflow_hops.launchers.warm import warm_command, warm_environment
 from airflow_hops.processes.programs import module_command
@@ -121,32 +120,36 @@ class Stack:
         """
         for folder in (self.home / "logs", self.store, self.serving / "models", self.capture):
             folder.mkdir(parents=True, exist_ok=True)
+        self.grpc_port, self.rest_port = free_port(), free_port()
+        # Airflow takes longest; the others start beside it.
+        airflow, api = self.launch_airflow()
         warm = self._start_warm_process()
-        self.start_model_server()
-        api = self._start_airflow()
+        model_server = self._launch_model_server()
+        self._wait(model_server, (self.serving / "ready.json").exists)
+        self.say(f"model server: gRPC 127.0.0.1:{self.grpc_port}, REST http://127.0.0.1:{self.rest_port}")
+        self.wait_for_airflow(airflow, api)
         if warm is not None:
             # A step that came before it would have another one started, which nobody here would stop.
-            self._wait(warm, warm_socket(self.runtime).exists)
+            self._wait(warm, self._warm_socket().exists)
         return api
 
     def stop(self) -> None:
-        """Stops what was started, in reverse order."""
+        """Stops what was started: Airflow first, which uses the others."""
         while self.services:
-            service = self.services.pop()
+            service = self.services.pop(0)
             self.say(f"stopping {service.name}")
             service.stop()
 
-    def start_model_server(self) -> None:
+    def _launch_model_server(self) -> Service:
         """Starts the bundled model server with an empty configuration, unless an earlier run left one."""
         config, ready = self.serving / "models.config", self.serving / "ready.json"
         if not config.exists():
             config.write_text("model_config_list {}\n")
         ready.unlink(missing_ok=True)
-        self.rest_port = free_port()
         command = module_command(
             self.runtime / "bin" / "python",
             "airflow_hops.serving",
-            "--port=0",
+            f"--port={self.grpc_port}",
             f"--rest_api_port={self.rest_port}",
             f"--model_config_file={config}",
             "--model_config_file_poll_wait_seconds=0.2",
@@ -158,10 +161,7 @@ class Stack:
             "--capture_mode=all",
             f"--ready_file={ready}",
         )
-        service = self._launch("model server", command, step_environment(self.runtime))
-        self._wait(service, ready.exists)
-        self.grpc_port = json.loads(ready.read_text())["grpc_port"]
-        self.say(f"model server: gRPC 127.0.0.1:{self.grpc_port}, REST http://127.0.0.1:{self.rest_port}")
+        return self._launch("model server", command, step_environment(self.runtime))
 
     def airflow_environment(self, port: int) -> dict[str, str]:
         """Airflow's settings, as environment variables."""
@@ -213,12 +213,19 @@ class Stack:
             "NO_PROXY": "127.0.0.1,localhost",
         }
 
-    def _start_airflow(self) -> AirflowApi:
+    def launch_airflow(self) -> tuple[Service, AirflowApi]:
+        """Starts Airflow, and does not wait for it."""
         port = free_port()
-        environment = self.airflow_environment(port)
         command = [sys.executable, "-m", "airflow", "standalone"]
-        service = self._launch("Airflow", command, environment)
-        api = AirflowApi(f"http://127.0.0.1:{port}")
+        service = self._launch("Airflow", command, self.airflow_environment(port))
+        return service, AirflowApi(f"http://127.0.0.1:{port}")
+
+    def wait_for_airflow(self, service: Service, api: AirflowApi) -> None:
+        """Returns when Airflow's parts are up.
+
+        Raises:
+            ServiceFailed: it did not start.
+        """
 
         def healthy() -> bool:
             try:
@@ -230,14 +237,19 @@ class Stack:
 
         self._wait(service, healthy)
         self.say(f"Airflow: {api.url}")
-        return api
 
     def _start_warm_process(self) -> Service | None:
-        path = warm_socket(self.runtime)
+        path = self._warm_socket()
         path.unlink(missing_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         command = [*warm_command(self.runtime / "bin" / "python", path), "--idle-timeout-s", "86400"]
         return self._launch("warm process", command, {**warm_environment(), "HOPS_DEMO_HOME": str(self.home)})
+
+    def _warm_socket(self) -> Path:
+        # Importing Airflow takes a second, in which it starts already.
+        from airflow_hops.hooks.runtime import warm_socket
+
+        return warm_socket(self.runtime)
 
     def _launch(self, name: str, command: list[str], environment: Mapping[str, str]) -> Service:
         log = self.home / "logs" / f"{name.replace(' ', '-').lower()}.log"

@@ -30,11 +30,13 @@ class Ending:
         dag_id: The pipeline, to whose page the last line leads.
         story: What happened, a line each.
         print_tables: Prints all the figures.
+        asked_s: Seconds for which live requests were made.
     """
 
     dag_id: str
     story: Sequence[str]
     print_tables: Callable[[Console], None]
+    asked_s: float = 0
 
 
 def arguments(prog: str, description: str | None) -> argparse.ArgumentParser:
@@ -109,7 +111,8 @@ def tell(ending: Ending, console: Console, home: Path, verbose: bool, seconds: f
     if verbose:
         ending.print_tables(console)
     console.print()
-    for line in (*ending.story, f"All figures of these {seconds:.0f} s: {path}"):
+    asked = f" ({ending.asked_s:.0f} s of them live requests)" if ending.asked_s else ""
+    for line in (*ending.story, f"All figures of these {seconds:.0f} s{asked}: {path}"):
         console.print(line, soft_wrap=True)
 
 

@@ -115,5 +115,6 @@ def start_airflow(
     assert processes.launcher.warm is not None
     airflow.use_warm_process(processes.launcher.warm.path)
     with airflow:
-        airflow.api = airflow._start_airflow()
+        service, airflow.api = airflow.launch_airflow()
+        airflow.wait_for_airflow(service, airflow.api)
         yield airflow

@@ -68,8 +68,16 @@ def stages_of(found: Measurements) -> dict[str, dict[str, float]]:
     return stages
 
 
-def figures_of(found: Measurements, stages: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """What the ratios are made of, and all that lies behind it."""
+def figures_of(
+    found: Measurements, stages: Mapping[str, Mapping[str, float]], *, known_marks: bool = True
+) -> dict[str, Any]:
+    """What the ratios are made of, and all that lies behind it.
+
+    Args:
+        found: The runs.
+        stages: What :func:`stages_of` made of them.
+        known_marks: Whether :data:`KNOWN_MARKS`, which are of 160,678 rows, stand in for a peer that was left out.
+    """
     figures: dict[str, Any] = {
         "rounds": len(found.cold),
         "peer_measured": bool(found.peer_cold),
@@ -100,7 +108,7 @@ def figures_of(found: Measurements, stages: Mapping[str, Mapping[str, float]]) -
             "peer_table_s": round(found.peer_table_s, 2),
             "peer_components_s": _peer_components(found.peer_cold),
         }
-    else:
+    elif known_marks:
         figures |= {f"peer_{name}": mark for name, mark in KNOWN_MARKS.items()}
     figures["every_run_s"] = {
         "first": [round(r.run.total, 2) for r in found.first],
@@ -124,7 +132,9 @@ def ratios_of(figures: Mapping[str, Any]) -> dict[str, float]:
         "times_less_memory": ("peer_peak_rss_mib", "peak_pss_mib"),
         "auc_ratio": ("auc", "peer_auc"),
     }
-    return {name: round(figures[a] / figures[b], 3) for name, (a, b) in pairs.items() if figures.get(a)}
+    return {
+        name: round(figures[a] / figures[b], 3) for name, (a, b) in pairs.items() if figures.get(a) and figures.get(b)
+    }
 
 
 def print_stages(stages: Mapping[str, Mapping[str, float]], console: Console) -> None:
