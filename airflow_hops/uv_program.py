@@ -97,7 +97,8 @@ def _build_fingerprint(environment: Mapping[str, str]) -> str:
     with contextlib.suppress(OSError):
         said = subprocess.run([*compiler, "--version"], capture_output=True, stdin=subprocess.DEVNULL).stdout
     toolchain = _toolchain().read_text()
-    flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    cpu = Path("/proc/cpuinfo")
+    flags = re.search(r"^flags\s*:(.*)$", cpu.read_text() if cpu.exists() else "", re.MULTILINE)
     has = sorted(_CPU_FLAGS.intersection(flags[1].split() if flags else ()))
     given = [f"{name}={environment[name]}" for name in _COMPILER_VARIABLES if environment.get(name)]
     facts = [*platform.libc_ver(), said.decode(errors="replace"), *has, *given, toolchain]
