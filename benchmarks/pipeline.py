@@ -95,7 +95,8 @@ def measure(found: Measurements, rounds: int, work: Path, peer: Tfx | None, say:
 
 
 def _measure_own(found: Measurements, home: Path, *, seed: int, with_memory: bool, say: Callable[[str], None]) -> None:
-    with ColdStack(home, REPOSITORY / ".venv-runtime", REPOSITORY / "benchmarks" / "dags", say=lambda _: None) as stack:
+    runtime = (REPOSITORY / ".venv-runtime").resolve()  # beside which the overlays are
+    with ColdStack(home, runtime, REPOSITORY / "benchmarks" / "dags", say=lambda _: None) as stack:
         api = stack.start()
         for dag_id in (DAG_ID, TREES_DAG_ID):
             api.wait_for_dag(dag_id)
