@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array
+import contextlib
+import gc
 import json
 import os
 import signal
@@ -20,6 +22,7 @@ from airflow_hops.contract.protocol import StepSpec
 from airflow_hops.hooks.runtime import warm_socket
 from airflow_hops.launchers.local import step_environment
 from airflow_hops.launchers.warm import WarmStart, warm_environment
+from airflow_hops.processes.forks import imports_for_forks
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -143,3 +146,13 @@ def test_steps_go_on_when_there_is_no_process_for_another(tmp_path):
     command = [sys.executable, "-c", program, str(tmp_path / "socket")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=REPOSITORY)
     assert done.stdout == "b'' b''\n", done.stderr
+
+
+def test_what_is_imported_for_forks_is_left_out_of_garbage_collection_which_goes_on_even_after_an_error():
+    frozen = gc.get_freeze_count()
+    with contextlib.suppress(ImportError), imports_for_forks():
+        assert not gc.isenabled()
+        imported = [[] for _ in range(1000)]
+        raise ImportError
+    assert gc.isenabled()
+    assert gc.get_freeze_count() >= frozen + len(imported)

@@ -5,17 +5,16 @@ For ``spark.python.daemon.module``, where driver and executors are on one machin
 
 from __future__ import annotations
 
-import gc
-
+from airflow_hops.processes.forks import imports_for_forks
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
 from airflow_hops.runtime.spark.workers import leave_out_archives
 
 if __name__ == "__main__":
     leave_out_archives()
-    import pyarrow.parquet  # noqa: F401
-    import tfx_bsl.coders.example_coder  # noqa: F401
-    from pyspark.daemon import manager
+    with imports_for_forks():  # a worker collects garbage after every task
+        import pyarrow.parquet  # noqa: F401
+        import tfx_bsl.coders.example_coder  # noqa: F401
+        from pyspark.daemon import manager
 
-    import_tensorflow()
-    gc.freeze()  # a worker collects garbage after every task, and there is none in what was imported
+        import_tensorflow()
     manager()

@@ -26,7 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.processes.ending import children, send_signal
-from airflow_hops.processes.forks import GO, Children, receive_request, take_environment, take_streams
+from airflow_hops.processes.forks import (
+    GO,
+    Children,
+    imports_for_forks,
+    receive_request,
+    take_environment,
+    take_streams,
+)
 from airflow_hops.processes.lifetime import adopt_orphans
 
 WARM_MODULES = (
@@ -169,12 +176,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--socket", type=Path, required=True, help="path of the Unix socket")
     parser.add_argument("--idle-timeout-s", type=float, default=300.0, help="end after so many seconds without a step")
     given = parser.parse_args(arguments)
-    for module in WARM_MODULES:
-        # A module that fails here fails again, and speaks for itself, in the step that needs it.
-        with contextlib.suppress(Exception):
-            importlib.import_module(module)
-    gc.collect()
-    gc.freeze()  # what is shared with the children stays shared
+    with imports_for_forks():
+        for module in WARM_MODULES:
+            # A module that fails here fails again, and speaks for itself, in the step that needs it.
+            with contextlib.suppress(Exception):
+                importlib.import_module(module)
+        gc.collect()
     WarmProcess(given.socket, given.idle_timeout_s).serve()
 
 
