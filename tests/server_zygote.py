@@ -8,6 +8,7 @@ with its standard input, or when who started it is gone.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import runpy
@@ -25,17 +26,18 @@ STATUS_FILES: dict[int, str] = {}
 
 def reap(*_: object) -> None:
     """Writes the statuses of servers that have ended."""
-    with contextlib.suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            path = Path(STATUS_FILES.pop(ended[0]))
-            path.with_suffix(".new").write_text(str(os.waitstatus_to_exitcode(ended[1])))
-            path.with_suffix(".new").rename(path)
+    for pid in list(STATUS_FILES):
+        with contextlib.suppress(ChildProcessError):  # this function was called meanwhile, by a signal
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                path = Path(STATUS_FILES.pop(pid))
+                path.with_suffix(".new").write_text(str(os.waitstatus_to_exitcode(status)))
+                path.with_suffix(".new").rename(path)
 
 
 def become_server(asked: dict[str, Any]) -> None:
     """Runs the program as ``python -m airflow_hops.serving`` does; never returns."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     os.setsid()
     nothing, log = os.open(os.devnull, os.O_RDONLY), os.open(asked["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for target, source in enumerate((nothing, log, log)):
@@ -57,21 +59,23 @@ def become_server(asked: dict[str, Any]) -> None:
 
 def main() -> None:
     end_with(f"{os.getppid()}:{started_at(os.getppid())}")
+    gc.disable()
     import_tensorflow()
     import airflow_hops.serving.models.saved_model
     import airflow_hops.serving.server  # noqa: F401
+    from airflow_hops.serving.models.memory import set_imports_apart
 
+    set_imports_apart()  # once, in place of in each server
+    gc.enable()
     signal.signal(signal.SIGCHLD, reap)
     for line in sys.stdin:
-        # A server that ends at once is known before it is reaped.
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         asked = json.loads(line)
         pid = os.fork()
         if pid == 0:
             become_server(asked)
         STATUS_FILES[pid] = asked["status"]
         print(pid, flush=True)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+        reap()  # it may have ended before it was known
     for pid in list(STATUS_FILES):
         os.kill(pid, signal.SIGKILL)
 

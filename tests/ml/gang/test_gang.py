@@ -92,7 +92,7 @@ def _watched(
             on_message=lambda *message: messages.append(message),
         )
     finally:
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 45
         assert psutil.Process().children(recursive=True) == []
         assert len(list(Path("/proc/self/fd").iterdir())) == opened
     return result, messages

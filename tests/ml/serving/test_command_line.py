@@ -8,13 +8,14 @@ import signal
 import socket
 import sys
 import threading
-import time
 import urllib.error
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from server_process import ServerProcess
+from waiting import wait_for
 
 from airflow_hops.serving.__main__ import main
 from airflow_hops.serving.flags import parse_flags
@@ -208,6 +209,12 @@ def test_ready_file_tells_pid_and_ports_and_goes_with_the_server(
     assert not server.ready_file.exists()
 
 
+def worked_s(server: ServerProcess) -> float:
+    """Seconds of a core that the server has taken."""
+    taken = psutil.Process(server.process.pid).cpu_times()
+    return taken.user + taken.system
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_answers_what_is_in_flight_and_exits_with_zero(
     start_server: Callable[..., ServerProcess], saved_models: Path, number: signal.Signals
@@ -217,8 +224,9 @@ def test_signal_answers_what_is_in_flight_and_exits_with_zero(
     server.predict("vectors", {**slow, "inputs": 1})
     answers: list[object] = []
     client = threading.Thread(target=lambda: answers.append(server.predict("vectors", slow)))
+    began_s = worked_s(server)
     client.start()
-    time.sleep(0.2)
+    wait_for(lambda: worked_s(server) > began_s + 0.1, "the request is answered")
     server.process.send_signal(number)
     assert server.process.wait(60) == 0
     client.join()

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from server_process import ServerProcess
+from waiting import wait_for
 
 from airflow_hops.serving.gateway.comparison import compare
 from airflow_hops.serving.gateway.traffic import TrafficTable, deal_slots
@@ -86,9 +87,9 @@ def test_changed_split_is_applied_and_a_wrong_one_is_not(server: ServerProcess, 
     wait_for_shares(server, {"1": 0.0, "2": 100.0})
     assert {answering_version(server) for _ in range(20)} == {2}
     traffic_file.write_text(json.dumps({"models": {"flights": {"1": 50, "2": 49}}}))
-    time.sleep(0.5)
+    said = f"{traffic_file}: models.flights has percents {{1: 50, 2: 49}} that sum to 99; expected 100"
+    wait_for(lambda: said in server.log(), server.log)
     assert shares(server) == {"1": 0.0, "2": 100.0}
-    assert f"{traffic_file}: models.flights has percents {{1: 50, 2: 49}} that sum to 99; expected 100" in server.log()
     traffic_file.unlink()
     wait_for_shares(server, {"1": 0.0, "2": 100.0})
 
