@@ -31,6 +31,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["AIRFLOW__CORE__DAGS_FOLDER"] = str(REPOSITORY / "tests" / "dags")
     os.environ["AIRFLOW__HOPS__RUNTIME"] = str(RUNTIME)
     os.environ["AIRFLOW__HOPS__WARM_START"] = "False"
+    # The matrices of these tests are multiplied sooner than a thread of OpenBLAS has stopped to wait for another.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ["AIRFLOW_CONN_SPARK_LOCAL"] = '{"conn_type": "spark", "host": "local[2]"}'
     os.environ["AIRFLOW_CONN_HOPS_DEFAULT"] = '{"conn_type": "hops"}'
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -118,6 +120,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Fails where pytest-xdist has not taken up the groups: each worker would show a demo of its own."""
     gc.freeze()  # what is imported stays: no collection need look at it again
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
     alone = [item.nodeid for item in session.items if "@" not in item.nodeid]
     if getattr(session.config.option, "loadgroup", False) and alone:

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,7 +133,23 @@ def programs(tmp_path: Path, wheel_file: Path) -> Path:
     command = [uv, "pip", "install", "--quiet", "--python", str(environment / "bin" / "python"), *packages]
     command += ["--constraints", str(REPOSITORY / "requirements" / "airflow.txt")]
     subprocess.run(command, env=kept, cwd=tmp_path, check=True)
+    link_bytecode(environment)
     return environment / "bin"
+
+
+def link_bytecode(environment: Path) -> None:
+    """Gives an environment what Python has compiled for this one: uv links both to the same files of its cache.
+
+    Else each of Airflow's processes, which start together, would compile it for itself.
+    """
+    ours = Path(sysconfig.get_path("purelib"))
+    (theirs,) = environment.glob("lib/python3*/site-packages")
+    for compiled in ours.rglob("__pycache__/*.pyc"):
+        linked = theirs / compiled.relative_to(ours)
+        if linked.parent.parent.is_dir():
+            linked.parent.mkdir(exist_ok=True)
+            with contextlib.suppress(OSError):  # on another file system: it is compiled
+                linked.hardlink_to(compiled)
 
 
 @pytest.fixture

@@ -31,6 +31,8 @@ from tests.small_places import small_folder, small_memory  # noqa: F401
 
 pytest_plugins = ["fault_counts", "small_places", "ssh_servers", "tests.ml.kept_answers"]
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# The matrices of these tests are multiplied sooner than a thread of OpenBLAS has stopped to wait for another.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -99,6 +101,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Forks the fork server, when all test modules are imported and nothing has run."""
     gc.freeze()  # what is imported stays: no collection, in a fork either, need look at it again
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
     if any(FORKING & {*getattr(item, "fixturenames", ())} for item in session.items):
         fork_forkserver()

@@ -13,25 +13,29 @@ SCRIPT = MODULES / "axe-core" / "axe.min.js"
 GRAVE = ("serious", "critical")
 COLOURS = ("color-contrast", "link-in-text-block")
 """The rules that depend on the theme."""
+OPENED = "body > [data-part=positioner]"
+"""Menus and dialogs."""
 # Ours alone: the host has violations of its own. Menus and dialogs are beside the page, in portals.
-FIND = """async ([theme, grave, rules]) => {
+FIND = """async ([theme, grave, rules, within]) => {
     const ends = document.getAnimations().filter(({ effect }) => effect.getComputedTiming().endTime < Infinity);
     await Promise.all(ends.map(({ finished }) => finished.catch(() => null)));
-    const include = [...document.querySelectorAll("main, body > [data-part=positioner]")];
-    const asked = { resultTypes: ["violations"], ...(rules && { runOnly: rules }) };
+    const include = [...document.querySelectorAll(within)];
+    const asked = { selectors: false, resultTypes: ["violations"], ...(rules && { runOnly: rules }) };
     const { violations } = await axe.run({ include }, asked);
     return violations.filter(({ impact }) => grave.includes(impact)).flatMap(({ id, help, nodes }) =>
         nodes.map(({ html, failureSummary }) => `${theme} ${location}: ${help} (${id}): ${html}: ${failureSummary}`));
 }"""
 
 
-def grave_violations(page: Page, theme: str = "light", rules: Sequence[str] | None = None) -> list[str]:
-    """What is serious or critical on a page as it is now, by all rules or some.
+def grave_violations(
+    page: Page, theme: str = "light", rules: Sequence[str] | None = None, within: str = f"main, {OPENED}"
+) -> list[str]:
+    """What is serious or critical on a page as it is now, by all rules or some, in all of it or the elements within.
 
     Also its landmark and heading where there is not one each.
     """
     if not page.evaluate("'axe' in window"):
         page.evaluate(SCRIPT.read_text())
-    found: list[Any] = page.evaluate(FIND, [theme, GRAVE, rules])
+    found: list[Any] = page.evaluate(FIND, [theme, GRAVE, rules, within])
     counts = {tag: page.locator(tag).count() for tag in ("main", "main h1")}
     return [str(each) for each in found] + [f"{page.url}: {n} {tag}" for tag, n in counts.items() if n != 1]

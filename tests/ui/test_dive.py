@@ -244,12 +244,13 @@ def test_vectors_of_a_transform_are_features_and_what_is_not_there_is_said(
     plot_of(page)
     expect(page.get_by_label("X axis", exact=True)).to_have_value("numeric[0]")
     expect(page.get_by_label("Colour", exact=True)).to_have_value("late")
+    lost = open_page("plugin/hops", problems_expected=True)
     for artifact, says in {
         f"examples/{DAG}/transform/-1/{run}": "Not found",
         f"statistics/{DAG}/statistics/-1/{run}": "No rows in this artifact",
         "nonsense": "expected kind/dag/task/index/run",
     }.items():
-        lost = open_page(address(artifact=artifact), problems_expected=True)
+        follow(lost, f"/{address(artifact=artifact)}")
         expect(lost.get_by_text(says)).to_be_visible()
 
 

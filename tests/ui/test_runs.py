@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Page, expect
 
-from ui.conftest import OpenPage, Site
+from ui.conftest import OpenPage, Site, follow
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -124,18 +124,24 @@ def test_a_run_shows_its_figures_and_files_and_leads_on(
 
 
 @pytest.fixture
-def open_tab(site: Site, open_page: OpenPage) -> Callable[..., Page]:
-    """Opens the tab of a task of the newest training that has been rolled out."""
+def open_tab(site: Site, open_page: OpenPage) -> Callable[[str], Page]:
+    """Opens the tab of a task of the newest training that has been rolled out, in one window."""
     runs = site.get(f"/api/v2/dags/{DAG}/dagRuns?order_by=-run_after&state=success&limit=1")["dag_runs"]
     run = quote(runs[0]["dag_run_id"], safe="")
-    return lambda task, **options: open_page(f"dags/{DAG}/runs/{run}/tasks/{task}/plugin/hops-task", **options)
+    page = open_page("plugin/hops", theme="dark")
+
+    def open_tab(task: str) -> Page:
+        follow(page, f"/dags/{DAG}/runs/{run}/tasks/{task}/plugin/hops-task")
+        return page
+
+    return open_tab
 
 
-def test_the_tab_of_a_task_shows_what_it_made(open_tab: Callable[..., Page]) -> None:
+def test_the_tab_of_a_task_shows_what_it_made(open_tab: Callable[[str], Page]) -> None:
     page = open_tab("train")
     expect(page.get_by_role("img", name="loss of 1 run by step")).to_be_visible()
     expect(page.get_by_role("link", name="TensorBoard")).to_be_visible()
-    page = open_tab("evaluate", theme="dark")
+    page = open_tab("evaluate")
     expect(page.get_by_text("blessed", exact=True)).to_be_visible()
     slices = page.get_by_role("table", name="Figures by slice")
     expect(slices.locator("tbody tr[data-index]").first).to_contain_text("all")
