@@ -155,7 +155,7 @@ def print_stages(stages: Mapping[str, Mapping[str, float]], console: Console) ->
 
 def print_comparison(figures: Mapping[str, Any], ratios: Mapping[str, float], console: Console) -> None:
     """The comparison's table."""
-    peer = "TFX" if figures["peer_measured"] else "TFX (known marks)"
+    peer = "TFX" if figures["peer_measured"] or "peer_cold_s" not in figures else "TFX (known marks)"
     table = Table(title="The same work", title_justify="left")
     for name in ("", "airflow-hops", peer, "times better"):
         table.add_column(name, justify="left" if not name else "right")
