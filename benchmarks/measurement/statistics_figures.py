@@ -18,6 +18,7 @@ WAYS = {
     "beam": "TFDV on Beam",
     "dataframe": "TFDV from a pandas frame in memory",
     "dataframe_all_cores": "the same, a process for each core",
+    "batch": "TFDV from Arrow in memory",
     "decode": "pyarrow decodes, and no more",
     "evidently": "Evidently, DataDriftPreset",
 }
@@ -33,12 +34,14 @@ class Measurements:
         rows: Rows of the table that is flights itself, and of the large one.
         runs: By table ("336776.csv") and way.
         memory: The run in which memory was sampled, by table and way; no time is taken from it.
+        shapes: The tables by the shape of their columns ("int_10.parquet").
     """
 
     rows: int
     large_rows: int
     runs: dict[str, dict[str, list[Timed]]] = field(default_factory=dict)
     memory: dict[str, dict[str, Timed]] = field(default_factory=dict)
+    shapes: Sequence[str] = ()
 
     def add(self, table: str, way: str, timed: Timed) -> None:
         """Adds a run."""
@@ -89,6 +92,11 @@ def marks_of(found: Measurements) -> list[Mark]:
         floor = found.seconds(table, "decode")
         own = found.seconds(table, "ours")
         marks.append(Mark(f"times what decoding takes, {table}", _ratio(own, floor), 10, False))
+    for table in found.shapes:
+        best = _times(found, table, *frame, "batch", "beam")
+        marks.append(Mark(f"times faster than TFDV's best, {table}", best, 1.6, True))
+        floor = _ratio(found.seconds(table, "ours"), found.seconds(table, "decode"))
+        marks.append(Mark(f"times what decoding takes, {table}", floor, 12, False))
     for table in (large_csv, large_parquet):
         sampled = found.memory.get(table, {}).get("ours")
         peak = round(sampled.peak_mib / _MIB_IN_GB, 3) if sampled else None
@@ -174,10 +182,10 @@ def print_marks(marks: Sequence[Mark], console: Console) -> None:
     console.print(table)
 
 
-def print_profile(profiled: Timed, console: Console) -> None:
+def print_profile(profiled: Timed, name: str, console: Console) -> None:
     """Where the CPU seconds of one process go; those of the decoder's threads count where they fall."""
     facts, total = profiled.facts, profiled.cpu_s
-    title = f"One process, {facts['rows']:,} rows: {total:.2f} CPU seconds under the profiler"
+    title = f"{name}, one process, {facts['rows']:,} rows: {total:.2f} CPU seconds under the profiler"
     table = Table(title=title, title_justify="left")
     for name in ("with callees s", "share", "own s", "calls", "function"):
         table.add_column(name, justify="left" if name == "function" else "right", overflow="fold")

@@ -81,13 +81,21 @@ class Combiners:
     Args:
         options: ``tensorflow_data_validation.StatsOptions``.
         generators: Generators to run in place of those of the options.
+        looks_twice: Whether the top values of features of very many values are counted later, in a second look.
 
     Raises:
         BadInput: the options name a generator that needs Beam.
     """
 
-    def __init__(self, options: tfdv.StatsOptions, generators: Sequence[CombinerStatsGenerator] | None = None) -> None:
+    def __init__(
+        self,
+        options: tfdv.StatsOptions,
+        generators: Sequence[CombinerStatsGenerator] | None = None,
+        *,
+        looks_twice: bool = False,
+    ) -> None:
         self.options = options
+        self.looks_twice = looks_twice
         self._given = generators
         # Not functools.cached_property: its lock, one for all instances, would stay held in a process that is forked
         # while another thread makes its own.
@@ -95,13 +103,13 @@ class Combiners:
         self._slicers: tuple[list[Any], Any] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.options, self._given)
+        return partial(type(self), looks_twice=self.looks_twice), (self.options, self._given)
 
     @property
     def generators(self) -> list[CombinerStatsGenerator]:
         """The generators, in the order of an accumulator's parts."""
         if self._generators is None:
-            made = list(self._given) if self._given is not None else _generators(self.options)
+            made = list(self._given) if self._given is not None else _generators(self.options, self.looks_twice)
             for generator in made:
                 generator.setup()
             self._generators = made
@@ -112,6 +120,16 @@ class Combiners:
         """Whether there are slices besides the whole."""
         options = self.options
         return bool(options.experimental_slice_functions or options.experimental_slice_sqls or options.slicing_config)
+
+    @property
+    def is_by_column(self) -> bool:
+        """Whether a column's statistics depend on that column alone, so that columns can be taken in apart."""
+        options = self.options
+        across = self.is_sliced or options.sample_rate is not None or options.example_weight_map.all_weight_features()
+        # What these generators accumulate is a mapping by feature.
+        return not across and all(
+            type(one) is BasicStatsGenerator or getattr(one, "is_by_column", False) for one in self.generators
+        )
 
     def create(self, seed: int = 0) -> Accumulator:
         """An accumulator of no rows; accumulators of different shares of the rows want different seeds."""
@@ -169,6 +187,15 @@ class Combiners:
                         generator.merge_accumulators(pair)
                         for generator, *pair in zip(self.generators, mine.parts, part.parts, strict=True)
                     ]
+        return merged
+
+    def merge_columns(self, accumulators: Iterable[Accumulator]) -> Accumulator:
+        """One accumulator of several, which are used up, that have seen the same rows, each other columns of them."""
+        merged, *others = accumulators
+        for other in others:
+            merged.columns |= other.columns
+            for mine, theirs in zip(self._slice(merged, None).parts, self._slice(other, None).parts, strict=True):
+                mine.update(theirs)
         return merged
 
     def settle(self, accumulator: Accumulator) -> Accumulator:
@@ -269,7 +296,7 @@ def _take(batch: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
     return pa.Table.from_batches([batch]).take(pa.array(rows)).combine_chunks().to_batches()[0]
 
 
-def _generators(options: tfdv.StatsOptions) -> list[CombinerStatsGenerator]:
+def _generators(options: tfdv.StatsOptions, looks_twice: bool) -> list[CombinerStatsGenerator]:
     try:
         found = stats_impl.get_generators(copy.copy(options), in_memory=True)
     except TypeError as error:
@@ -277,7 +304,7 @@ def _generators(options: tfdv.StatsOptions) -> list[CombinerStatsGenerator]:
     generators = []
     for generator in found:
         if type(generator) is TopKUniquesSketchStatsGenerator:
-            generator = CountedTopValues(options)
+            generator = CountedTopValues(options, looks_twice=looks_twice)
         elif type(generator) is BasicStatsGenerator:
             generator._make_quantiles_sketch_fn = partial(CountedQuantiles, options.epsilon)
         generators.append(generator)

@@ -125,7 +125,7 @@ def collect_statistics(
     from airflow_hops.runtime.feature_statistics import local
     from airflow_hops.runtime.feature_statistics.combiners import Combiners
     from airflow_hops.runtime.feature_statistics.formats.feature_types import empty_batch
-    from airflow_hops.runtime.feature_statistics.sources import CorruptFile, TypesDoNotFit, plan_source
+    from airflow_hops.runtime.feature_statistics.sources import BatchPlan, CorruptFile, TypesDoNotFit, plan_source
 
     options = options if options is not None else tfdv.StatsOptions()
     if not isinstance(options, tfdv.StatsOptions):
@@ -136,7 +136,6 @@ def collect_statistics(
     columns = options.feature_allowlist or None
     if not all(isinstance(name, str) for name in columns or ()):
         raise BadInput(f"options: feature_allowlist is {columns!r}, expected names; TFDV takes no paths there")
-    combiners = Combiners(options)
     accumulate: Accumulate = partial(local.accumulate, workers=workers)
     plan: Any = None
     if engine == "spark":
@@ -146,6 +145,7 @@ def collect_statistics(
         plan = spark.plan_table(source, exclude=exclude, columns=columns) if spark.is_table(source) else None
     if plan is None:
         plan = plan_source(source, exclude=exclude, columns=columns, on_corrupt=on_corrupt)
+    combiners = Combiners(options, looks_twice=not isinstance(plan, BatchPlan))
     while True:
         try:
             accumulator = accumulate(plan, combiners, progress=progress)
@@ -167,7 +167,8 @@ def collect_statistics(
         # Columns of files without rows, or of rows that are not in the sample, are missing everywhere.
         combiners.add(accumulator, empty_batch(plan.types))
     statistics = combiners.extract(accumulator)
-    _count_top_values(plan, combiners, accumulator, statistics, accumulate)
+    if combiners.looks_twice:
+        _count_top_values(plan, combiners, accumulator, statistics, accumulate)
     return Collected(statistics, accumulator.rows, accumulator.sampled, plan.skipped)
 
 
@@ -175,10 +176,9 @@ def _count_top_values(plan: Any, combiners: Any, accumulator: Any, statistics: A
     """Counts the top values of features whose sketch was too small to have counted them, by reading them again."""
     from airflow_hops.runtime.feature_statistics import recount
     from airflow_hops.runtime.feature_statistics.combiners import Combiners
-    from airflow_hops.runtime.feature_statistics.sources import BatchPlan
 
     found = recount.candidates(combiners, accumulator)
-    if not found or isinstance(plan, BatchPlan):
+    if not found:
         return
     log.info("Counting the top values of %s", ", ".join(map(str, found)))
     counting = Combiners(combiners.options, [recount.CandidateCounts(found, combiners.options)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -31,6 +32,8 @@ PARALLEL_SIZE = 8 << 20
 """Bytes below which more processes cost more than they save."""
 
 Progress = Callable[[float], None]
+Share = tuple[Any, Sequence[Any]]
+"""A plan of some of the columns, and the parts of it that one process reads."""
 
 
 def accumulate(
@@ -53,39 +56,38 @@ def accumulate(
     """
     # What multiprocessing calls a daemon may have no children.
     count = 1 if multiprocessing.current_process().daemon else workers or _worker_count(plan)
-    shares = share_out(plan.parts, count)
-    total = sum(part.size for part in plan.parts) or 1
-    if len(shares) <= 1:
-        accumulator, done = combiners.create(), 0
-        for part in plan.parts:
-            for batch in plan.read(part):
-                combiners.add(accumulator, batch)
-            done += part.size
-            if progress is not None:
-                progress(done / total)
-        return accumulator
-    return combiners.merge(_in_processes(plan, combiners, shares, total, progress))
+    plans = plan.by_columns(count) if count > 1 and combiners.is_by_column else [plan]
+    shares = [(one, share_out(one.dealt(count // len(plans)), count // len(plans))) for one in plans]
+    total = sum(part.size for _, all_ in shares for share in all_ for part in share) or 1
+    done = 0
+
+    def report(size: int) -> None:
+        nonlocal done
+        done += size
+        if progress is not None:
+            progress(done / total)
+
+    flat = [(one, share) for one, all_ in shares for share in all_]
+    if len(flat) == 1:
+        return _taken_in(combiners, 0, flat[0], report)
+    found = iter(_in_processes(combiners, flat, report))
+    return combiners.merge_columns([combiners.merge(itertools.islice(found, len(all_))) for _, all_ in shares])
 
 
-def _in_processes(
-    plan: Any, combiners: Combiners, shares: Sequence[Sequence[Any]], total: int, progress: Progress | None
-) -> list[Accumulator]:
+def _in_processes(combiners: Combiners, shares: Sequence[Share], report: Callable[[int], None]) -> list[Accumulator]:
     workers: dict[Any, BaseProcess] = {}
     found: dict[Any, Accumulator] = {}
-    done = 0
     try:
         with _uninterrupted():
             for number, share in enumerate(shares):
-                _start(workers, plan, combiners, number, share)
+                _start(workers, combiners, number, share)
         while len(found) < len(workers):
             for ready in wait(workers.keys() - found.keys()):
-                message = _received(ready, plan)
+                message = _received(ready, shares[0][0])
                 if isinstance(message, Accumulator):
                     found[ready] = message
                 else:
-                    done += message
-            if progress is not None:
-                progress(done / total)
+                    report(message)
         return [found[receiving] for receiving in workers]
     finally:
         with _uninterrupted():
@@ -95,12 +97,22 @@ def _in_processes(
                 receiving.close()
 
 
-def _start(workers: dict[Any, BaseProcess], plan: Any, combiners: Combiners, number: int, share: Sequence[Any]) -> None:
+def _taken_in(combiners: Combiners, number: int, share: Share, done: Callable[[int], None]) -> Accumulator:
+    plan, parts = share
+    accumulator = combiners.create(number)
+    for part in parts:
+        for batch in plan.read(part):
+            combiners.add(accumulator, batch)
+        done(part.size)
+    return accumulator
+
+
+def _start(workers: dict[Any, BaseProcess], combiners: Combiners, number: int, share: Share) -> None:
     """Forks a process, and adds it by the end of its pipe."""
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
     # What a process needs it inherits: slicing functions and generators need not pickle.
-    given = (os.getpid(), sending, plan, combiners, number, share)
+    given = (os.getpid(), sending, combiners, number, share)
     worker = context.Process(target=_accumulate_share, args=given)
     with sending:
         worker.start()
@@ -142,9 +154,7 @@ def _received(receiving: Any, plan: Any) -> Accumulator | int:
     return message
 
 
-def _accumulate_share(
-    parent: int, sending: Any, plan: Any, combiners: Combiners, number: int, parts: Sequence[Any]
-) -> None:
+def _accumulate_share(parent: int, sending: Any, combiners: Combiners, number: int, share: Share) -> None:
     """A process: sends the size of each part that is done, and at last its accumulator, or what was raised."""
     end_with_parent(parent)
     # An interrupt is for the parent, which ends its children.
@@ -152,12 +162,7 @@ def _accumulate_share(
     # There is a process for each core already.
     pa.set_cpu_count(1)
     try:
-        accumulator = combiners.create(number)
-        for part in parts:
-            for batch in plan.read(part):
-                combiners.add(accumulator, batch)
-            sending.send(part.size)
-        sending.send(combiners.settle(accumulator))
+        sending.send(combiners.settle(_taken_in(combiners, number, share, sending.send)))
     except Exception as error:
         sending.send(_portable(error))
 

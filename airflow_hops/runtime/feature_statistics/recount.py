@@ -6,7 +6,8 @@ A Misra-Gries sketch of k buckets keeps every value that more than one row in k 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,23 +22,30 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 from tfx_bsl.arrow import array_util
 
 from airflow_hops.runtime.feature_statistics.combiners import Accumulator, Combiners
-from airflow_hops.runtime.feature_statistics.sketches import LARGE_BYTES, TOP_VALUES_BUCKETS, CountedTopValues
+from airflow_hops.runtime.feature_statistics.frequent_hashes import hashes_of
+from airflow_hops.runtime.feature_statistics.sketches import (
+    LARGE_BYTES,
+    TOP_VALUES_BUCKETS,
+    CountedTopValues,
+    most_frequent,
+    without_large,
+)
 
-Candidates = Mapping[types.FeaturePath, pa.Array]
-_LARGE, _NOT_TEXT = constants.LARGE_BYTES_PLACEHOLDER.encode(), constants.NON_UTF8_PLACEHOLDER.encode()
+_NOT_TEXT = constants.NON_UTF8_PLACEHOLDER.encode()
+_FILTER = 1 << 20
+_MOST_PARTS = 32
 
 
-def candidates(combiners: Combiners, accumulator: Accumulator) -> dict[types.FeaturePath, pa.Array]:
-    """The values to be counted, of the features whose sketch was too small to have counted them itself."""
-    found: dict[types.FeaturePath, set[Any]] = {}
+def candidates(combiners: Combiners, accumulator: Accumulator) -> dict[types.FeaturePath, np.ndarray]:
+    """Hashes of the values to be counted, uint64, of features whose sketch was too small to have counted them."""
+    found: dict[types.FeaturePath, list[np.ndarray]] = {}
     for part in accumulator.slices.values():
         for generator, sketches in zip(combiners.generators, part.parts, strict=True):
             if isinstance(generator, CountedTopValues):
                 for path, sketch in sketches.items():
-                    kept = sketch._topk_unweighted.Estimate().field(0)
-                    if len(kept) >= TOP_VALUES_BUCKETS:
-                        found.setdefault(path, set()).update(kept.to_pylist())
-    return {path: pa.array(sorted(values - {_LARGE, _NOT_TEXT})) for path, values in found.items()}
+                    if not sketch.is_exact and not pa.types.is_floating(sketch.kind):
+                        found.setdefault(path, []).append(sketch.candidates())
+    return {path: np.unique(np.concatenate(hashes)) for path, hashes in found.items()}
 
 
 def columns(found: Collection[types.FeaturePath], options: tfdv.StatsOptions) -> set[str] | None:
@@ -47,20 +55,49 @@ def columns(found: Collection[types.FeaturePath], options: tfdv.StatsOptions) ->
     return {path.steps()[0] for path in found} | set(options.example_weight_map.all_weight_features())
 
 
+@dataclass(frozen=True)
+class ValueCounts:
+    """Values, and how often they occur.
+
+    Attributes:
+        values: Each once, as bytes, whatever the feature's type.
+        counts: ``[views, values]``; view 0 counts values, view 1, if there is one, sums up their weights.
+    """
+
+    values: pa.Array
+    counts: np.ndarray
+
+    @staticmethod
+    def of(values: pa.Array, counts: np.ndarray) -> ValueCounts:
+        """Adds up the counts of values that are there several times."""
+        encoded = values.dictionary_encode()
+        index, size = np.asarray(encoded.indices), len(encoded.dictionary)
+        return ValueCounts(encoded.dictionary, np.stack([np.bincount(index, view, size) for view in counts]))
+
+    @staticmethod
+    def sum(parts: Sequence[ValueCounts]) -> ValueCounts:
+        """Adds several up."""
+        values = pa.concat_arrays([part.values for part in parts])
+        return ValueCounts.of(values, np.concatenate([part.counts for part in parts], axis=1))
+
+
 class CandidateCounts(CombinerStatsGenerator):
-    """Counts given values; what it extracts has top values and rank histograms alone.
+    """Counts the values of given hashes; what it extracts has top values and rank histograms alone.
 
     Args:
-        found: Values to count, by feature.
+        found: Hashes of the values to count, uint64 and ascending, by feature.
         options: ``StatsOptions``.
     """
 
-    def __init__(self, found: Candidates, options: tfdv.StatsOptions) -> None:
-        super().__init__("CandidateCounts")
-        self._values = dict(found)
-        self._options = options
+    is_by_column = True
 
-    def create_accumulator(self) -> dict[types.FeaturePath, list[np.ndarray]]:
+    def __init__(self, found: Mapping[types.FeaturePath, np.ndarray], options: tfdv.StatsOptions) -> None:
+        super().__init__("CandidateCounts")
+        self._hashes = dict(found)
+        self._options = options
+        self._filters: dict[types.FeaturePath, np.ndarray] = {}
+
+    def create_accumulator(self) -> dict[types.FeaturePath, list[ValueCounts]]:
         """No counts."""
         return {}
 
@@ -68,31 +105,36 @@ class CandidateCounts(CombinerStatsGenerator):
         """Counts the values of a batch."""
         weights_of = self._options.example_weight_map
         for path, array, weights in arrow_util.enumerate_arrays(batch, weights_of, enumerate_leaves_only=True):
-            if path not in self._values:
-                continue
-            flat, rows = array_util.flatten_nested(array, weights is not None)
-            found = [_count(flat, self._values[path], None)]
-            if weights is not None:
-                found.append(_count(flat, self._values[path], weights[rows].astype(np.float64)))
-            before = accumulator.get(path)
-            accumulator[path] = found if before is None else [a + b for a, b in zip(before, found, strict=True)]
+            if path in self._hashes:
+                flat, rows = array_util.flatten_nested(array, weights is not None)
+                there = np.flatnonzero(np.asarray(flat.is_valid()))
+                known = pc.drop_null(flat)
+                chosen = self._chosen(path, known)
+                counts = [np.ones(len(chosen))]
+                if weights is not None:
+                    counts.append(weights[rows[there[chosen]]].astype(np.float64))
+                parts = accumulator.setdefault(path, [])
+                parts.append(ValueCounts.of(_named(known.take(pa.array(chosen))), np.stack(counts)))
+                if len(parts) == _MOST_PARTS:
+                    accumulator[path] = [ValueCounts.sum(parts)]
         return accumulator
 
     def merge_accumulators(self, accumulators: Iterable[Any]) -> Any:
         """Adds the counts up."""
-        merged: dict[types.FeaturePath, list[np.ndarray]] = {}
+        merged: dict[types.FeaturePath, list[ValueCounts]] = {}
         for accumulator in accumulators:
-            for path, found in accumulator.items():
-                before = merged.get(path)
-                merged[path] = found if before is None else [a + b for a, b in zip(before, found, strict=True)]
+            for path, parts in accumulator.items():
+                merged[path] = [ValueCounts.sum([*merged.get(path, ()), *parts])]
         return merged
 
     def extract_output(self, accumulator: Any) -> statistics_pb2.DatasetFeatureStatistics:
         """Top values and rank histograms, as TFDV makes them of counted values."""
         result = statistics_pb2.DatasetFeatureStatistics()
         options = self._options
-        for path, counts in accumulator.items():
-            listed = [_most_frequent(self._values[path], found, options) for found in counts]
+        wanted = max(options.num_top_values, options.num_rank_histogram_buckets)
+        for path, parts in accumulator.items():
+            found = ValueCounts.sum(parts)
+            listed = [most_frequent(found.values, counts, wanted) for counts in found.counts]
             feature = top_k_uniques_stats_util.make_feature_stats_proto_topk_uniques(
                 feature_path=path,
                 num_top_values=options.num_top_values,
@@ -105,6 +147,21 @@ class CandidateCounts(CombinerStatsGenerator):
             )
             result.features.add().CopyFrom(feature)
         return result
+
+    def _chosen(self, path: types.FeaturePath, values: pa.Array) -> np.ndarray:
+        """Which of the values are candidates, large or not UTF-8; those are counted together."""
+        wanted, mask = self._hashes[path], np.uint64(_FILTER - 1)
+        if path not in self._filters:
+            self._filters[path] = np.zeros(_FILTER, bool)
+            self._filters[path][wanted & mask] = True
+        hashes = hashes_of(values, LARGE_BYTES)
+        chosen = np.flatnonzero(self._filters[path][hashes & mask])
+        position = np.searchsorted(wanted, hashes[chosen])
+        chosen = chosen[wanted[np.minimum(position, len(wanted) - 1)] == hashes[chosen]]
+        if arrow_util.is_binary_like(values.type):
+            large = np.flatnonzero(pc.greater(pc.binary_length(values), LARGE_BYTES))
+            chosen = np.unique(np.concatenate([chosen, large, _not_text(values)]))
+        return chosen
 
 
 def replace_top_values(
@@ -124,39 +181,24 @@ def replace_top_values(
                 _replace(ours.weighted_string_stats, theirs.weighted_string_stats)
 
 
-def _count(flat: pa.Array, values: pa.Array, weights: np.ndarray | None) -> np.ndarray:
-    """How often each of the values occurs, then the large ones, then those that are not UTF-8, or their weights."""
-    index = pc.index_in(flat, values.cast(flat.type))
-    kind = np.array(pc.fill_null(index, -1))
-    if arrow_util.is_binary_like(flat.type):
-        unknown = np.flatnonzero(kind < 0)
-        others = flat.take(pa.array(unknown))
-        large = np.asarray(pc.greater(pc.binary_length(others), LARGE_BYTES))
-        kind[unknown[large]] = len(values)
-        if weights is None and array_util.CountInvalidUTF8(others):
-            text = [array_util.CountInvalidUTF8(others.slice(i, 1)) == 0 for i in range(len(others))]
-            kind[unknown[~large & ~np.array(text)]] = len(values) + 1
-    listed = kind >= 0
-    counted: np.ndarray = np.bincount(
-        kind[listed], None if weights is None else weights[listed], minlength=len(values) + 2
-    )
-    return counted
+def _named(values: pa.Array) -> pa.Array:
+    """The values as they are listed, as bytes."""
+    if not arrow_util.is_binary_like(values.type):
+        return values.cast(pa.large_string()).cast(pa.large_binary())
+    values = without_large(values.cast(pa.large_binary()))
+    not_text = np.zeros(len(values), bool)
+    not_text[_not_text(values)] = True
+    return pc.if_else(pa.array(not_text), pa.scalar(_NOT_TEXT, values.type), values) if not_text.any() else values
+
+
+def _not_text(values: pa.Array) -> np.ndarray:
+    """Which of the values are not UTF-8."""
+    if not array_util.CountInvalidUTF8(values):
+        return np.zeros(0, np.int64)
+    return np.flatnonzero([array_util.CountInvalidUTF8(values.slice(row, 1)) for row in range(len(values))])
 
 
 def _replace(ours: Any, theirs: Any) -> None:
     ours.ClearField("top_values")
     ours.top_values.extend(theirs.top_values)
     ours.rank_histogram.CopyFrom(theirs.rank_histogram)
-
-
-def _most_frequent(values: pa.Array, counts: np.ndarray, options: tfdv.StatsOptions) -> list[Any]:
-    wanted = max(options.num_top_values, options.num_rank_histogram_buckets)
-    # Of equally frequent values TFDV lists the greater first.
-    order = np.lexsort((-np.arange(len(counts)), -counts))[:wanted]
-    order = order[counts[order] > 0]
-    named = [*values.to_pylist(), _LARGE, _NOT_TEXT]
-    names = [named[index] for index in order]
-    return [
-        top_k_uniques_stats_util.FeatureValueCount(name, count)
-        for name, count in zip(names, counts[order].tolist(), strict=True)
-    ]

@@ -1,12 +1,14 @@
-"""TFDV's sketches, fed with values that are counted first.
+"""TFDV's sketches, fed with batches that are made small first.
 
-Columns repeat their values. Arrow counts the values of a batch several times faster than a sketch takes them one by
-one, and a sketch takes a value with its count in one go. What comes out is the same for counts of values and numbers of
-distinct values, and within the sketch's stated error for quantiles.
+A sketch takes values one by one. Where a column repeats its values, they are counted, and each goes to the sketch with
+its count. Where it does not, numbers are sorted, and those in the middle of small groups go there in the place of all;
+strings are hashed, and what may be frequent is told by the hashes. What comes out is the same for counts of values and
+numbers of distinct values, and within the sketch's stated error for quantiles.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,46 +18,49 @@ from tensorflow_data_validation import constants
 from tensorflow_data_validation.arrow import arrow_util
 from tensorflow_data_validation.statistics.generators.top_k_uniques_sketch_stats_generator import (
     TopKUniquesSketchStatsGenerator,
+    _CombinedSketch,
 )
 from tensorflow_data_validation.utils import top_k_uniques_stats_util
 from tensorflow_metadata.proto.v0 import statistics_pb2
 from tfx_bsl import sketches
 from tfx_bsl.arrow import array_util
 
+from airflow_hops.runtime.feature_statistics.frequent_hashes import FrequentHashes, hashes_of
+
 TOP_VALUES_BUCKETS = 16_384
 """Distinct values of a string feature up to which the Misra-Gries sketch of its top values is exact."""
 LARGE_BYTES = 1024
 """Bytes above which values are no longer told apart in top values; as TFDV's own sketches have it."""
 _DISTINCT_BUCKETS = 16_384
-_UNREPEATED_BATCHES = 8
+_SPLIT = 32
+_SAMPLE_ROWS = 1_024
 
 
 class CountedQuantiles:
-    """A ``QuantilesSketch`` that counts repeated values before it takes them.
+    """A ``QuantilesSketch`` that sorts a batch, and takes it as few values with their counts.
 
     Args:
-        epsilon: The sketch's error, as a share of the rows (Zhang and Wang, 2007, as implemented in tfx_bsl).
+        epsilon: The error, as a share of the rows (Zhang and Wang, 2007, as implemented in tfx_bsl).
     """
 
     def __init__(self, epsilon: float) -> None:
+        # A value stands for at most one in so many: it is off by half of them, which is left to it of the error.
+        self._most = math.ceil(_SPLIT / 2 / epsilon)
+        epsilon -= epsilon / _SPLIT
         self._sketch = sketches.QuantilesSketch(eps=epsilon, max_num_elements=1 << 32, num_streams=1)
-        self._skip = 0
 
     def AddValues(self, values: pa.Array, weights: pa.Array | None = None) -> None:
         """Takes values, each with the weight 1 or its own."""
-        if weights is not None:
-            self._sketch.AddValues(values, weights)
-        elif self._skip:
-            self._skip -= 1
-            self._sketch.AddValues(values)
-        else:
-            counts = values.value_counts()
-            if 2 * len(counts) <= len(values):
-                self._sketch.AddValues(counts.field(0), counts.field(1))
-            else:
-                self._sketch.AddValues(values)
-                # Counting again what does not repeat would be lost work; a later batch may repeat.
-                self._skip = _UNREPEATED_BATCHES
+        if weights is None and len(values):
+            numbers = np.sort(values.to_numpy(zero_copy_only=False))
+            first = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
+            if len(first) > self._most:
+                # The least and the greatest stay what they are.
+                first = np.append(np.arange(self._most + 1) * (len(numbers) - 2) // self._most + 1, len(numbers) - 1)
+                first = np.unique(np.append(0, first))
+            ends = np.append(first[1:], len(numbers))
+            values, weights = pa.array(numbers[(first + ends - 1) // 2]), pa.array(ends - first)
+        self._sketch.AddValues(values, weights)
 
     def Merge(self, other: CountedQuantiles) -> None:
         """Takes all that another sketch holds."""
@@ -74,14 +79,54 @@ class CountedQuantiles:
         self._sketch.Compact()
 
 
+class CountedSketch(_CombinedSketch):  # type: ignore[misc]
+    """What is known of a feature's values.
+
+    Attributes:
+        kind: Arrow's type of the values; null where there are none yet.
+        frequent: What may be frequent in batches that hardly repeat their values, where values are looked at twice.
+        weighted: The same by the examples' weights.
+    """
+
+    __slots__ = ("frequent", "kind", "weighted")
+
+    def __init__(self, sketch: _CombinedSketch) -> None:
+        super().__init__(sketch._distinct, sketch._topk_unweighted, sketch._topk_weighted)
+        self.kind = pa.null()
+        self.frequent, self.weighted = FrequentHashes(TOP_VALUES_BUCKETS), FrequentHashes(TOP_VALUES_BUCKETS)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the values are few enough that the sketch of top values has counted them."""
+        return bool(self._distinct.Estimate() < TOP_VALUES_BUCKETS)
+
+    def candidates(self) -> Any:
+        """Hashes of the values that may be frequent, uint64."""
+        kept = self._topk_unweighted.Estimate().field(0)
+        if pa.types.is_integer(self.kind):
+            kept = kept.cast(pa.large_string()).cast(self.kind)
+        return np.concatenate([hashes_of(kept, LARGE_BYTES), self.frequent.hashes, self.weighted.hashes])
+
+    def merge(self, other: CountedSketch) -> None:
+        """Takes all that another sketch holds."""
+        super().merge(other)
+        self.kind = other.kind if pa.types.is_null(self.kind) else self.kind
+        self.frequent.add(other.frequent.hashes, other.frequent.counts)
+        self.weighted.add(other.weighted.hashes, other.weighted.counts)
+
+
 class CountedTopValues(TopKUniquesSketchStatsGenerator):
     """TFDV's generator of top values and numbers of distinct values, which counts before it sketches.
 
     Args:
         options: ``tensorflow_data_validation.StatsOptions``.
+        looks_twice: Whether top values are counted in a second look at a feature of many values, to which the hashes of
+            those that may be frequent are enough. Where there is one look, the sketch estimates.
     """
 
-    def __init__(self, options: Any) -> None:
+    is_by_column = True
+
+    def __init__(self, options: Any, *, looks_twice: bool) -> None:
         super().__init__(
             schema=options.schema,
             example_weight_map=options.example_weight_map,
@@ -94,33 +139,49 @@ class CountedTopValues(TopKUniquesSketchStatsGenerator):
             # How often TFDV tells Beam's metrics of the values' lengths: never, as there is no Beam.
             length_counter_sampling_rate=-1.0,
         )
+        self._looks_twice = looks_twice
 
     def _update_combined_sketch_for_feature(
         self, feature_name: Any, values: pa.Array, weights: Any, accumulator: dict[Any, Any]
     ) -> None:
         if feature_name not in accumulator:
             super()._update_combined_sketch_for_feature(feature_name, values[:0], weights, accumulator)
+            accumulator[feature_name] = CountedSketch(accumulator[feature_name])
         sketch = accumulator[feature_name]
         flat, rows = array_util.flatten_nested(values, weights is not None)
+        sketch.kind = flat.type
+        differs = _differs(flat)
+        if differs and not self._looks_twice:
+            super()._update_combined_sketch_for_feature(feature_name, values, weights, accumulator)
+            return
+        if self._looks_twice and (differs or not (sketch.is_exact or pa.types.is_floating(flat.type))):
+            known = pc.drop_null(flat)
+            hashes = hashes_of(known, LARGE_BYTES)
+            if not sketch.is_exact or len(np.unique(hashes)) > TOP_VALUES_BUCKETS:
+                sketch._distinct.AddValues(known)
+                sketch.frequent.add(hashes, np.ones(len(hashes)))
+                if weights is not None:
+                    sketch.weighted.add(hashes, weights[rows[np.asarray(flat.is_valid())]])
+                return
         counts = flat.value_counts()
         distinct = counts.field(0)
         sketch._distinct.AddValues(distinct)
-        sketch._topk_unweighted.AddValues(_without_large(distinct), counts.field(1).cast(pa.float32()))
+        sketch._topk_unweighted.AddValues(without_large(distinct), counts.field(1).cast(pa.float32()))
         if weights is not None:
-            sketch._topk_weighted.AddValues(_without_large(flat), pa.array(weights[rows], pa.float32()))
+            sketch._topk_weighted.AddValues(without_large(flat), pa.array(weights[rows], pa.float32()))
 
     def extract_output(self, accumulator: dict[Any, Any]) -> statistics_pb2.DatasetFeatureStatistics:
         """Top values, rank histograms and numbers of distinct values."""
         result = statistics_pb2.DatasetFeatureStatistics()
         for path, sketch in accumulator.items():
-            if not (listed := self._most_frequent(sketch._topk_unweighted)):
+            if not sketch._distinct.Estimate():
                 continue
             feature = top_k_uniques_stats_util.make_feature_stats_proto_topk_uniques(
                 feature_path=path,
                 num_top_values=self._num_top_values,
                 num_rank_histogram_buckets=self._num_rank_histogram_buckets,
                 num_unique=sketch._distinct.Estimate(),
-                value_count_list=listed,
+                value_count_list=self._most_frequent(sketch._topk_unweighted),
                 weighted_value_count_list=self._most_frequent(sketch._topk_weighted),
                 frequency_threshold=self._frequency_threshold,
                 weighted_frequency_threshold=self._weighted_frequency_threshold,
@@ -129,19 +190,32 @@ class CountedTopValues(TopKUniquesSketchStatsGenerator):
         return result
 
     def _most_frequent(self, sketch: sketches.MisraGriesSketch) -> list[Any]:
-        """The values that may be listed; a sketch keeps many more, which need not become objects of Python."""
         values, counts = sketch.Estimate().flatten()
-        wanted = max(self._num_top_values, self._num_rank_histogram_buckets)
-        if wanted < len(counts):
-            least = np.partition(counts.to_numpy(), len(counts) - wanted)[len(counts) - wanted]
-            listed = pc.greater_equal(counts, least)  # all that are tied with the last
-            values, counts = values.filter(listed), counts.filter(listed)
-        pairs = zip(values.to_pylist(), counts.to_pylist(), strict=True)
-        return [top_k_uniques_stats_util.FeatureValueCount(value, count) for value, count in pairs]
+        return most_frequent(values, counts.to_numpy(), max(self._num_top_values, self._num_rank_histogram_buckets))
 
 
-def _without_large(values: pa.Array) -> pa.Array:
-    """The values, with one in the place of all that are large: a sketch keeps thousands of values."""
+def most_frequent(values: pa.Array, counts: Any, wanted: int) -> list[Any]:
+    """The values that are listed, with their counts; there may be many more, which need not become objects."""
+    if wanted < len(counts):
+        table = pa.table({"value": values, "count": counts})
+        # Of equally frequent values TFDV lists the greater first.
+        order = [("count", "descending"), ("value", "descending")]
+        listed = pc.select_k_unstable(table, wanted, order)
+        values, counts = values.take(listed), counts[np.asarray(listed)]
+    pairs = zip(values.to_pylist(), counts.tolist(), strict=True)
+    return [top_k_uniques_stats_util.FeatureValueCount(value, count) for value, count in pairs]
+
+
+def _differs(values: pa.Array) -> bool:
+    """Whether nearly all of a batch's values are different, as far as some of its rows tell."""
+    if len(values) <= TOP_VALUES_BUCKETS or pa.types.is_floating(values.type):
+        return False
+    sample = values.take(pa.array(np.arange(_SAMPLE_ROWS) * (len(values) // _SAMPLE_ROWS)))
+    return bool(len(np.unique(hashes_of(pc.drop_null(sample), LARGE_BYTES))) > _SAMPLE_ROWS * 15 // 16)
+
+
+def without_large(values: pa.Array) -> pa.Array:
+    """The values, with one in the place of all that are large, since thousands of values are kept."""
     if not arrow_util.is_binary_like(values.type):
         return values
     large = pc.greater(pc.binary_length(values), LARGE_BYTES)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,9 +21,18 @@ from airflow_hops.contract.sources import Source
 from airflow_hops.data.readers.raw_file import EmptyFile, RawFile, identify
 from airflow_hops.data.readers.types import type_named
 from airflow_hops.runtime.feature_statistics.formats import format_of
-from airflow_hops.runtime.feature_statistics.formats.feature_types import Types, TypesDoNotFit, check_type, types_of
+from airflow_hops.runtime.feature_statistics.formats.feature_types import (
+    Types,
+    TypesDoNotFit,
+    check_type,
+    kind_of,
+    row_bytes,
+    types_of,
+)
 from airflow_hops.runtime.feature_statistics.formats.layout import Layout, Span, Wanted, batch_rows, bounded
 from airflow_hops.store.source_files import list_files
+
+_BYTES_COST = 4
 
 __all__ = ["CorruptFile", "Part", "Plan", "TypesDoNotFit", "plan_source"]
 
@@ -92,6 +100,16 @@ class Plan(ABC):
     def select(self, columns: Collection[str]) -> Plan:
         """The same plan for these of its columns alone."""
         return replace(self, types={name: kind for name, kind in self.types.items() if name in columns})
+
+    def by_columns(self, processes: int) -> Sequence[Plan]:
+        """Plans of some of the columns each, where that occupies processes for which there are too few parts."""
+        return [self]
+
+    def dealt(self, processes: int) -> Sequence[Part]:
+        """The parts; where they are too few to occupy the processes, their batches are dealt out."""
+        if len(self.parts) >= processes:
+            return self.parts
+        return [Part(span.size, part.file, span) for part in self.parts for span in part.span.dealt(processes)]
 
     def widen(self, misfit: TypesDoNotFit) -> Plan:
         """The same plan with types that hold what did not fit."""
@@ -163,7 +181,27 @@ class FilePlan(Plan):
 
     def select(self, columns: Collection[str]) -> FilePlan:
         types = {name: kind for name, kind in self.types.items() if name in columns}
-        return replace(self, types=types, wanted=self.wanted.among(columns))
+        parts = self.parts
+        if self._is_read_by_column:
+            share = row_bytes(types.values()) / max(row_bytes(self.types.values()), 1)
+            parts = tuple(replace(part, size=int(part.size * share)) for part in parts)
+        return replace(self, types=types, parts=parts, wanted=self.wanted.among(columns))
+
+    def by_columns(self, processes: int) -> Sequence[FilePlan]:
+        """See :class:`Plan`; a format that is read by row would be parsed by each process."""
+        groups = min(-(-processes // max(len(self.parts), 1)), len(self.types))
+        if groups < 2 or not self._is_read_by_column:
+            return [self]
+        # What bytes cost, compared with numbers, hardly depends on what they are.
+        costs = [_BYTES_COST if "BYTES" in (kind_of(kind) or "") else 1 for kind in self.types.values()]
+        runs: list[list[str]] = [[] for _ in range(groups)]
+        for name, cost, until in zip(self.types, costs, itertools.accumulate(costs), strict=True):
+            runs[int((until - cost / 2) * groups / sum(costs))].append(name)
+        return [self.select(run) for run in runs if run]
+
+    @property
+    def _is_read_by_column(self) -> bool:
+        return all(file.format == "parquet" for file in self.files.values())
 
     def widen(self, misfit: TypesDoNotFit) -> FilePlan:
         """See :class:`Plan`; the second time all rows are looked at, so that there is no third."""
@@ -217,7 +255,7 @@ def _plan_files(source: Source, wanted: Wanted, on_corrupt: str) -> FilePlan:
     return _checked(
         FilePlan(
             name=source.uri,
-            parts=_parts(layouts),
+            parts=tuple(Part(span.size, name, span) for name, layout in layouts.items() for span in layout.spans),
             types=types,
             rows=None if None in rows else sum(count or 0 for count in rows),
             skipped=skipped,
@@ -225,15 +263,6 @@ def _plan_files(source: Source, wanted: Wanted, on_corrupt: str) -> FilePlan:
             wanted=wanted,
         )
     )
-
-
-def _parts(layouts: Mapping[str, Layout]) -> tuple[Part, ...]:
-    """The spans of all files; where they are too few to occupy the cores, their batches are dealt out."""
-    spans = [(name, span) for name, layout in layouts.items() for span in layout.spans]
-    cores = len(os.sched_getaffinity(0))
-    if len(spans) < cores:
-        spans = [(name, dealt) for name, span in spans for dealt in span.dealt(cores)]
-    return tuple(Part(span.size, name, span) for name, span in spans)
 
 
 def _checked(plan: FilePlan) -> FilePlan:

@@ -24,7 +24,7 @@ from airflow_hops.runtime.feature_statistics.combiners import Accumulator, Combi
 from airflow_hops.runtime.feature_statistics.formats.feature_types import check_type
 from airflow_hops.runtime.feature_statistics.formats.layout import bounded
 from airflow_hops.runtime.feature_statistics.local import share_out
-from airflow_hops.runtime.feature_statistics.sources import BatchPlan, Plan, TypesDoNotFit
+from airflow_hops.runtime.feature_statistics.sources import BatchPlan, Part, Plan, TypesDoNotFit
 from airflow_hops.runtime.spark.context import as_spark_failure, let_workers_import
 
 TABLE = "spark://"
@@ -174,7 +174,8 @@ def _run(plan: Plan | FramePlan, combiners: Combiners, progress: Progress) -> _O
         else:
             context = _session().sparkContext
             job = _Job(context, plan, combiners)
-            shares = share_out(plan.parts, _task_count(plan, context.defaultParallelism))
+            parts = plan.dealt(context.defaultParallelism)
+            shares = share_out(parts, _task_count(parts, context.defaultParallelism))
             numbered = context.parallelize(list(enumerate(shares)), len(shares))
             outcomes = numbered.map(partial(_accumulate_share, job))
         tasks = outcomes.getNumPartitions()
@@ -288,10 +289,10 @@ def _table(name: str) -> Any:
         raise BadInput(f"{TABLE}{name}: {str(error).splitlines()[0]}") from error
 
 
-def _task_count(plan: Plan, cores: int) -> int:
+def _task_count(parts: Sequence[Part], cores: int) -> int:
     """Tasks that are worth their start, enough for all cores, and for those that Spark may yet add."""
-    size = sum(part.size for part in plan.parts)
-    return max(1, min(len(plan.parts), _TASKS_PER_CORE * cores, size // _SMALL_TASK_BYTES), size // _LARGE_TASK_BYTES)
+    size = sum(part.size for part in parts)
+    return max(1, min(len(parts), _TASKS_PER_CORE * cores, size // _SMALL_TASK_BYTES), size // _LARGE_TASK_BYTES)
 
 
 @contextmanager

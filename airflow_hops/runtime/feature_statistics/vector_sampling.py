@@ -62,6 +62,8 @@ class VectorSamples(CombinerStatsGenerator):  # type: ignore[misc]
     give the same sample.
     """
 
+    is_by_column = True
+
     def __init__(self) -> None:
         super().__init__("VectorSamples")
 

@@ -11,7 +11,6 @@ import pickle
 import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from airflow_hops.runtime.feature_statistics.arrow_lists import as_lists
 from airflow_hops.runtime.feature_statistics.formats import arrow, layout, parquet, row_spans, tfrecord
 from airflow_hops.runtime.feature_statistics.formats import csv as csv_format
 from airflow_hops.runtime.feature_statistics.formats import jsonl as jsonl_format
-from airflow_hops.runtime.feature_statistics.sources import CorruptFile, Part, Plan, TypesDoNotFit, plan_source
+from airflow_hops.runtime.feature_statistics.sources import CorruptFile, Plan, TypesDoNotFit, plan_source
 
 pytestmark = pytest.mark.runtime
 FORMATS = ("csv", "csv.gz", "jsonl", "jsonl.gz", "parquet", "feather", "arrows", "tfrecord", "tfrecord.gz")
@@ -172,10 +171,7 @@ def test_batches_of_one_span_are_dealt_out_each_row_once(
     if format_ == "parquet":
         pq.write_table(table_of(500), path)  # in one row group
     plan, _ = read_all(path)
-    whole = replace(plan.parts[0].span, share=0, shares=1)
-    shares = [
-        [row["id"] for row in rows_of(list(plan.read(Part(span.size, str(path), span))))] for span in whole.dealt(3)
-    ]
+    shares = [[row["id"] for row in rows_of(list(plan.read(part)))] for part in plan.dealt(3)]
     assert sorted(itertools.chain(*shares)) == list(range(500))
     assert len(shares) == 3 and all(shares)
 

@@ -1,0 +1,92 @@
+"""Which values of a column may be frequent, told by their hashes, where nearly all of its values differ.
+
+A sketch of strings handles each of them by itself; hashes are numbers, which NumPy sorts and counts all at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+Array = np.ndarray[Any, Any]
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT, _LAST_SHIFT = np.uint64(32), np.uint64(29)
+_FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
+
+
+@dataclass
+class FrequentHashes:
+    """A Misra-Gries summary: of every hash that has more than one in ``most`` of the weight, it keeps the hash.
+
+    Batches are taken in, and summaries merged, as by Agarwal et al. (Mergeable Summaries, 2012). It pickles.
+
+    Attributes:
+        most: How many hashes are kept.
+        hashes: uint64.
+        counts: How often each occurs at least, or its weight.
+    """
+
+    most: int
+    hashes: Array = field(default_factory=lambda: np.zeros(0, np.uint64))
+    counts: Array = field(default_factory=lambda: np.zeros(0))
+
+    def add(self, hashes: Array, counts: Array) -> None:
+        """Takes in hashes with their counts or weights; a hash may be there several times."""
+        if not len(hashes):
+            return
+        hashes, counts = np.append(self.hashes, hashes), np.append(self.counts, counts)
+        order = np.argsort(hashes)
+        hashes = hashes[order]
+        first = np.flatnonzero(np.append(True, hashes[1:] != hashes[:-1]))
+        hashes, counts = hashes[first], np.add.reduceat(counts[order], first)
+        left_out = len(counts) - self.most
+        if left_out > 0:
+            # The hashes of the greatest counts, less the greatest count that is left out.
+            order = np.argpartition(counts, (left_out - 1, left_out))
+            kept, least = order[left_out:], counts[order[left_out - 1]]
+            hashes, counts = hashes[kept], counts[kept] - least
+        self.hashes, self.counts = hashes, counts
+
+
+def hashes_of(values: pa.Array, bytes_hashed: int) -> Array:
+    """Hashes of integers, strings or bytes without nulls, uint64; equal on all machines.
+
+    Args:
+        values: The values.
+        bytes_hashed: Of longer values, only so many bytes and the length count.
+    """
+    if pa.types.is_integer(values.type):
+        return _mixed(values.to_numpy().astype(np.uint64))
+    wide = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
+    _, ends, data = values.buffers()
+    ends = np.frombuffer(ends, np.int64 if wide else np.int32)[values.offset : values.offset + len(values) + 1]
+    starts, lengths = ends[:-1].astype(np.int64) - ends[0], np.diff(ends).astype(np.int64)
+    size = int(ends[-1] - ends[0])
+    text = np.zeros(size + 8, np.uint8)
+    if size:
+        text[:size] = np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]
+    # The eight bytes from any position on, as a number.
+    words: Array = np.ndarray((size + 1,), "<u8", text, strides=(1,))
+    hashes = _mixed(lengths.astype(np.uint64))
+    last = np.maximum(starts + lengths - 8, starts)
+    rows: Any = slice(None)
+    for at in range(0, min(int(lengths.max(initial=0)), bytes_hashed), 8):
+        if lengths[rows].min() <= at:
+            rows = np.flatnonzero(lengths > at)
+        word = words[np.minimum(starts[rows] + at, last[rows])]
+        if at == 0:
+            word &= _FIRST_BYTES[np.minimum(lengths[rows], 8)]
+        hashes[rows] = _mixed(hashes[rows] ^ word)
+    return hashes
+
+
+def _mixed(numbers: Array) -> Array:
+    """Spreads numbers over all 64 bits; different numbers stay different."""
+    for shift in (_SHIFT, _LAST_SHIFT):
+        numbers = numbers * _ODD
+        numbers ^= numbers >> shift
+    return numbers

@@ -1,0 +1,170 @@
+"""Columns that hardly repeat their values: sketches fed with less than all of them, and columns shared out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow_data_validation as tfdv
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from airflow_hops.runtime.feature_statistics import generate_statistics
+from airflow_hops.runtime.feature_statistics.frequent_hashes import FrequentHashes, hashes_of
+from airflow_hops.runtime.feature_statistics.sketches import CountedQuantiles
+from airflow_hops.runtime.feature_statistics.sources import plan_source
+
+pytestmark = pytest.mark.runtime
+ROWS = 150_000
+
+
+def test_equal_values_have_equal_hashes_and_others_do_not() -> None:
+    texts = [text * repeats for text in ("", "a", "a\0", "ab", "é") for repeats in range(40)]
+    texts = list(dict.fromkeys(texts)) + [f"{i:b}" for i in range(50_000)]
+    hashes = hashes_of(pa.array(texts), 1024)
+    assert len(np.unique(hashes)) == len(texts)
+    assert len(np.unique(hashes & np.uint64(0xFFFF))) > 0.5 * (1 << 16)
+    for kind in (pa.binary(), pa.large_string(), pa.large_binary()):
+        np.testing.assert_array_equal(hashes_of(pa.array(texts, kind).slice(7), 1024), hashes[7:])
+    np.testing.assert_array_equal(
+        hashes_of(pa.array([-1, 5], pa.int32()), 8), hashes_of(pa.array([-1, 5], pa.int64()), 8)
+    )
+    assert hashes_of(pa.array([], pa.string()), 8).tolist() == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_summary_keeps_every_hash_that_is_frequent_enough(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    summaries, seen = [FrequentHashes(50), FrequentHashes(50)], Counter[int]()
+    for _ in range(40):
+        hashes = (random.zipf(1.2, 1000) % 3_000).astype(np.uint64)
+        weights = np.ones(1000) if seed % 2 else random.integers(1, 9, 1000)
+        summaries[random.integers(2)].add(hashes, weights)
+        for value, weight in zip(hashes.tolist(), weights.tolist(), strict=True):
+            seen[value] += weight
+    kept, other = summaries
+    kept.add(other.hashes, other.counts)
+    bound = sum(seen.values()) / 51
+    counts = dict(zip(kept.hashes.tolist(), kept.counts.tolist(), strict=True))
+    assert len(counts) == 50
+    assert any(times > bound for times in seen.values())
+    assert all(value in counts for value, times in seen.items() if times > bound)
+    assert all(seen[value] - bound <= count <= seen[value] for value, count in counts.items())
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.01, 0.001])
+@pytest.mark.parametrize("kind", ["normal", "integers", "few", "ascending"])
+def test_quantiles_are_within_the_stated_error(kind: str, epsilon: float) -> None:
+    random = np.random.default_rng(1)
+    values = {
+        "normal": random.normal(size=300_000),
+        "integers": random.integers(0, 10**6, 300_000),
+        "few": random.integers(0, 20, 300_000),
+        "ascending": np.arange(300_000.0),
+    }[kind]
+    sketches = [CountedQuantiles(epsilon), CountedQuantiles(epsilon)]
+    for number, batch in enumerate(np.array_split(values, [1, 900, 40_000, 105_000, 170_000, 235_000])):
+        sketches[number % 2].AddValues(pa.array(batch))
+    sketches[0].Merge(sketches[1])
+    found = sketches[0].GetQuantiles(100).flatten().to_numpy()
+    ordered = np.sort(values)
+    assert (found[0], found[-1]) == (ordered[0], ordered[-1])
+    wanted = np.arange(101) / 100 * len(values)
+    low, high = np.searchsorted(ordered, found, "left"), np.searchsorted(ordered, found, "right")
+    assert np.maximum(low - wanted, wanted - high).max() <= epsilon * len(values)
+
+
+def _with_frequent_values(random: np.random.Generator) -> tuple[list[str], np.ndarray]:
+    """Nearly all values differ, but a few; and the rows' weights."""
+    texts = [f"id-{i}" for i in random.permutation(ROWS)]
+    for number in range(30):
+        for row in random.choice(ROWS, 40 + 10 * number, replace=False):
+            texts[row] = f"often-{number}"
+    weights = random.random(ROWS)
+    texts[5] = "heavy"
+    weights[5] = 1e5
+    return texts, weights
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_top_values_and_their_weights_are_exact_where_nearly_all_differ(tmp_path: Path, workers: int) -> None:
+    texts, weights = _with_frequent_values(np.random.default_rng(3))
+    pq.write_table(pa.table({"x": texts, "w": weights}), tmp_path / "x.parquet")
+    options = tfdv.StatsOptions(weight_feature="w", num_top_values=20)
+    found = generate_statistics(tmp_path, options=options, workers=workers).datasets[0].features[0].string_stats
+    expected = Counter(texts).most_common(20)
+    assert sorted((v.frequency, v.value) for v in found.top_values) == sorted((n, text) for text, n in expected)
+    heaviest: Counter[str] = Counter()
+    for text, weight in zip(texts, weights, strict=True):
+        heaviest[text] += weight
+    for value, (text, weight) in zip(found.weighted_string_stats.top_values, heaviest.most_common(20), strict=True):
+        assert (value.value, value.frequency) == (text, pytest.approx(weight))
+    assert found.unique == pytest.approx(len(set(texts)), rel=0.03)
+    assert len(found.rank_histogram.buckets) == 1000
+
+
+def test_large_values_and_those_that_are_not_text_count_together_where_nearly_all_differ(tmp_path: Path) -> None:
+    values = [b"%d" % i for i in range(ROWS)]
+    values[::1000] = [b"\xff%d" % i for i in range(len(values[::1000]))]
+    values[1::1500] = [b"%d" % i + b"x" * 2000 for i in range(len(values[1::1500]))]
+    pq.write_table(pa.table({"x": pa.array(values)}), tmp_path / "x.parquet")
+    top = generate_statistics(tmp_path).datasets[0].features[0].string_stats.top_values
+    assert [(v.value, v.frequency) for v in top[:3]] == [
+        ("__BYTES_VALUE__", 150), ("__LARGE_BYTES__", 100), (top[2].value, 1),
+    ]  # fmt: skip
+
+
+def test_categorical_integers_that_nearly_all_differ_have_exact_top_values(tmp_path: Path) -> None:
+    values = np.arange(ROWS) - ROWS // 2
+    values[::500] = -7
+    pq.write_table(pa.table({"x": values}), tmp_path / "x.parquet")
+    text = "feature { name: 'x' type: INT int_domain { is_categorical: true } }"
+    options = tfdv.StatsOptions(schema=text_format.Parse(text, schema_pb2.Schema()))
+    found = generate_statistics(tmp_path, options=options).datasets[0].features[0].string_stats
+    assert (found.top_values[0].value, found.top_values[0].frequency) == ("-7", 301)
+    assert found.top_values[1].frequency == 1
+
+
+def test_a_stream_that_is_read_once_has_estimates_of_top_values() -> None:
+    texts, _ = _with_frequent_values(np.random.default_rng(3))
+    batches = pa.table({"x": texts}).to_batches(max_chunksize=50_000)
+    found = generate_statistics(iter(batches)).datasets[0].features[0].string_stats
+    assert found.unique == pytest.approx(len(set(texts)), rel=0.03)
+    times = Counter(texts)
+    assert all(0 <= v.frequency - times[v.value] <= ROWS / 16_384 + 1 for v in found.top_values)
+
+
+def test_columns_of_one_row_group_are_shared_out_and_each_is_decoded_once(
+    tmp_path: Path, own_process: Callable[..., Any]
+) -> None:
+    random = np.random.default_rng(2)
+    columns: dict[str, Any] = {f"n{i}": random.normal(size=ROWS) for i in range(6)}
+    columns["text"] = [f"v{i % 70}" for i in range(ROWS)]
+    columns["struct"] = [{"a": i % 5, "b": None} for i in range(ROWS)]
+    columns["ids"] = [f"id-{i}" for i in range(ROWS)]
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    plan = plan_source(tmp_path)
+    plans = plan.by_columns(2)
+    assert [name for one in plans for name in one.types] == list(columns)
+    assert len(plans) == 2
+    assert all(part.span.shares == 1 for one in plans for part in one.parts)
+    one, two = own_process(_by_workers, tmp_path)
+    assert [f.path.step[:] for f in two.features] == [f.path.step[:] for f in one.features]
+    assert one == two
+
+
+def _by_workers(path: Path) -> list[Any]:
+    return [generate_statistics(path, workers=workers).datasets[0] for workers in (1, 2)]
+
+
+def test_row_groups_that_occupy_the_processes_are_not_shared_out_by_column(tmp_path: Path) -> None:
+    table = pa.table({"a": np.arange(ROWS), "b": np.arange(ROWS)})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=ROWS // 3)
+    plan = plan_source(tmp_path)
+    assert plan.by_columns(2) == [plan]
