@@ -7,6 +7,7 @@ import contextlib
 import gc
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,11 +19,15 @@ import psutil
 import pytest
 from waiting import wait_for
 
-from airflow_hops.contract.protocol import StepSpec
+import airflow_hops
+import airflow_hops.operators
+from airflow_hops.contract.protocol import StepResult, StepSpec
 from airflow_hops.hooks.runtime import warm_socket
 from airflow_hops.launchers.local import step_environment
 from airflow_hops.launchers.warm import WarmStart, warm_environment
+from airflow_hops.operators.base import HopsOperator
 from airflow_hops.processes.forks import imports_for_forks
+from airflow_hops.runtime.step.warm import STAGES
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -113,6 +118,64 @@ def test_forked_steps_draw_different_numbers_and_keep_their_own_time(run_step, w
     for number, (first, second) in enumerate(zip(runs[0][0], runs[1][0], strict=True)):
         assert first != second, number
     assert [zone for _, zone in runs] == ["+0900"] * 2
+
+
+def test_step_finds_the_modules_of_its_stage_imported(run_step, warm_launcher, tmp_path):
+    (tmp_path / "looking.py").write_text(
+        "import sys\n\nimported = list(sys.modules)\n\ndef run(context):\n    return imported\n"
+    )
+    imported = run_step("looking:run", code_paths=(str(tmp_path),), launcher=warm_launcher)
+    assert {f"airflow_hops.runtime.{stage}" for stage in STAGES} <= set(imported)
+
+
+def test_every_operator_finds_its_stage_imported():
+    def entries(kind):
+        yield getattr(kind, "entry", None)
+        for below in kind.__subclasses__():
+            yield from entries(below)
+
+    # What other tests declare is no stage.
+    named = {entry for entry in entries(HopsOperator) if entry and entry.startswith("airflow_hops.runtime.")}
+    assert len(named) > 15
+    assert {entry.partition(":")[0].removeprefix("airflow_hops.runtime.") for entry in named} <= set(STAGES)
+
+
+def test_step_runs_the_package_as_it_is_when_that_has_changed_since_the_warm_process_began(tmp_path, runtime):
+    package, path = tmp_path / "airflow_hops", tmp_path / "warm" / "socket"
+    shutil.copytree(Path(airflow_hops.__file__).parent, package, ignore=shutil.ignore_patterns("static", "__pycache__"))
+    path.parent.mkdir(mode=0o700)
+    environment = {**step_environment(runtime), "PYTHONPATH": str(package / "path_entry")}
+    program = (
+        "import sys\n"
+        "from airflow_hops.runtime.step import warm\n"
+        "warm.WARM_MODULES, warm.STAGES = (), ('step.function',)\n"
+        "warm.main(['--socket', sys.argv[1]])\n"
+    )
+    spec_path = spec_in(tmp_path, tmp_path / "ran")
+    (tmp_path / "touching.py").write_text(
+        "import sys\n\nknown = 'airflow_hops.runtime.step.function' in sys.modules\n\n"
+        "def run(context):\n"
+        "    from airflow_hops.runtime.step import function\n"
+        "    return [known, function.__doc__]\n"
+    )
+
+    def ask():
+        process = WarmStart(path).start(spec_path, environment)
+        list(process.lines())
+        assert process.wait(20) == 0
+        return StepResult.read(tmp_path / "result.json").value
+
+    process = subprocess.Popen([str(runtime / "bin" / "python"), "-c", program, str(path)], env=environment, cwd="/")
+    try:
+        wait_for(lambda: path.exists() or process.poll() is not None, "the warm process is ready", 60)
+        module = package / "runtime" / "step" / "function.py"
+        known, before = ask()
+        assert known and before != "Changed."
+        module.write_text(f'"""Changed."""\n{module.read_text().partition(before)[2][3:]}')
+        assert ask() == [False, "Changed."]
+    finally:
+        process.terminate()
+        process.wait(10)
 
 
 def test_settings_that_libraries_read_while_they_are_imported_have_a_warm_process_of_their_own(runtime, monkeypatch):

@@ -35,6 +35,7 @@ from airflow_hops.processes.forks import (
     take_streams,
 )
 from airflow_hops.processes.lifetime import adopt_orphans
+from airflow_hops.processes.programs import PATH_ENTRY
 
 WARM_MODULES = (
     "numpy",
@@ -53,6 +54,31 @@ WARM_MODULES = (
     "tensorflow_serving.apis.prediction_service_pb2_grpc",
     "tensorflow_serving.apis.model_service_pb2_grpc",
 )
+STAGES = (
+    "batch_predict.stage",
+    "deploy.stage",
+    "deploy.traffic",
+    "evaluate.stage",
+    "feature_statistics",
+    "images",
+    "import_model",
+    "infra_validate",
+    "ingest",
+    "notebook.stage",
+    "performance.stage",
+    "prepare",
+    "rollout",
+    "schema",
+    "schema.stage",
+    "search",
+    "skew",
+    "step.function",
+    "train",
+    "transform.stage",
+    "validation",
+)
+"""The modules of ``airflow_hops.runtime`` that operators name as their steps' entries."""
+_PACKAGE = Path(PATH_ENTRY).parent
 _PATIENCE_S = 10.0
 
 
@@ -62,10 +88,12 @@ class WarmProcess:
     Args:
         path: The socket's path; its folder is made readable by its owner alone.
         idle_timeout_s: Seconds without a step after which the process ends.
+        sources: The package's modules before any was imported, as :func:`package_sources` found them. A step that is
+            to run another package, or one that has changed since, imports it anew.
     """
 
-    def __init__(self, path: Path, idle_timeout_s: float) -> None:
-        self.path, self.idle_timeout_s = path, idle_timeout_s
+    def __init__(self, path: Path, idle_timeout_s: float, sources: Mapping[Path, tuple[int, int]] = {}) -> None:
+        self.path, self.idle_timeout_s, self._sources = path, idle_timeout_s, sources
         self._children = Children()
         self._clients: dict[int, socket.socket] = {}
         self._left_behind: dict[int, float] = {}  # when each is killed
@@ -117,7 +145,7 @@ class WarmProcess:
 
         def step() -> int:
             self._listener.close()
-            return _run_step(request, output, connection)
+            return _run_step(request, output, connection, self._sources)
 
         try:
             pid = self._children.fork(step)
@@ -146,7 +174,28 @@ class WarmProcess:
                     del self._left_behind[pid]
 
 
-def _run_step(request: Mapping[str, Any], output: int, connection: socket.socket) -> int:
+def package_sources() -> dict[Path, tuple[int, int]]:
+    """Inode and time of the last change (ns) of each of this package's modules."""
+    files = (Path(folder, name) for folder, _, names in os.walk(_PACKAGE) for name in names if name.endswith(".py"))
+    return {file: _state(file) for file in files}
+
+
+def _state(file: Path) -> tuple[int, int]:
+    status = file.stat()
+    return status.st_ino, status.st_ctime_ns
+
+
+def _is_current(entry: str, sources: Mapping[Path, tuple[int, int]]) -> bool:
+    """Whether a step whose import path begins so would import what this process has imported."""
+    try:
+        return entry == PATH_ENTRY and bool(sources) and all(_state(file) == was for file, was in sources.items())
+    except OSError:
+        return False
+
+
+def _run_step(
+    request: Mapping[str, Any], output: int, connection: socket.socket, sources: Mapping[Path, tuple[int, int]]
+) -> int:
     """What a fork does: turns into a step, and runs it."""
     os.setsid()
     # A client that has given up waiting starts the step by itself: without its word, nothing is run twice.
@@ -163,8 +212,9 @@ def _run_step(request: Mapping[str, Any], output: int, connection: socket.socket
     # The step runs the package that its operator was imported from, not the one that this process was started with.
     paths = [path for path in request["env"].get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = paths + [path for path in sys.path if not (Path(path) / "airflow_hops").exists()]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "airflow_hops"]:
-        del sys.modules[name]
+    if not _is_current(paths[0] if paths else "", sources):
+        for name in [name for name in sys.modules if name.partition(".")[0] == "airflow_hops"]:
+            del sys.modules[name]
     importlib.invalidate_caches()
     code: int = importlib.import_module("airflow_hops.runtime.__main__").main([request["spec"]], started=time.time())
     return code
@@ -176,13 +226,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--socket", type=Path, required=True, help="path of the Unix socket")
     parser.add_argument("--idle-timeout-s", type=float, default=300.0, help="end after so many seconds without a step")
     given = parser.parse_args(arguments)
+    sources = package_sources()
     with imports_for_forks():
-        for module in WARM_MODULES:
+        for module in (*WARM_MODULES, *(f"airflow_hops.runtime.{stage}" for stage in ("__main__", *STAGES))):
             # A module that fails here fails again, and speaks for itself, in the step that needs it.
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
         gc.collect()
-    WarmProcess(given.socket, given.idle_timeout_s).serve()
+    WarmProcess(given.socket, given.idle_timeout_s, sources).serve()
 
 
 if __name__ == "__main__":
