@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,8 @@ from rich.table import Table
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[0] = str(REPOSITORY)  # not this folder, whose statistics.py is not the standard library's
+
+import statistics  # noqa: E402
 
 from benchmarks.measurement.statistics_figures import Mark, print_marks  # noqa: E402
 from benchmarks.measurement.timing import Timed, time_work  # noqa: E402

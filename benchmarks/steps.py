@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import resource
-import statistics
 import sys
 import tempfile
 import time
@@ -20,6 +19,8 @@ from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[0] = str(REPOSITORY)  # not this folder, whose statistics.py is not the standard library's
+
+import statistics  # noqa: E402
 
 STAGES = ("ingest", "prepare", "feature_statistics", "schema", "validation", "transform.stage", "train")
 STAGES += ("evaluate.stage", "deploy.stage", "skew")

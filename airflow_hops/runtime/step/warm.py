@@ -61,23 +61,21 @@ STAGES = (
     "evaluate.stage",
     "feature_statistics",
     "images",
-    "import_model",
     "infra_validate",
     "ingest",
-    "notebook.stage",
     "performance.stage",
     "prepare",
     "rollout",
     "schema",
     "schema.stage",
-    "search",
     "skew",
     "step.function",
     "train",
     "transform.stage",
     "validation",
 )
-"""The modules of ``airflow_hops.runtime`` that operators name as their steps' entries."""
+"""The modules of ``airflow_hops.runtime`` that are entries of operators' steps, but for those which few pipelines have,
+and which import large libraries, or such that start threads."""
 _PACKAGE = Path(PATH_ENTRY).parent
 _PATIENCE_S = 10.0
 
