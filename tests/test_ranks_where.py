@@ -12,6 +12,9 @@ from ssh_servers import SshServer
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.hooks.ranks import RanksHook, where_ranks_run
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.operators.search import SearchOperator
+from airflow_hops.operators.train import HorovodTrainOperator, TorchTrainOperator
 
 
 @pytest.fixture
@@ -95,6 +98,27 @@ def test_what_cannot_be_used_is_named(connection: Any, value: Any, message: str)
 def test_hosts_besides_spark_are_refused() -> None:
     with pytest.raises(BadInput, match=r"hosts is 'gpu-1:2', but connection 'spark_local' is of type 'spark'"):
         where_ranks_run("spark_local", "gpu-1:2")
+
+
+@pytest.mark.parametrize(
+    ("operator", "given", "message"),
+    [
+        (HorovodTrainOperator, {"deterministic": True}, "np is 'auto', but deterministic=True"),
+        (HorovodTrainOperator, {"strategy": "parameter_server"}, "np is 'auto', but strategy='parameter_server'"),
+        (TorchTrainOperator, {}, "np is 'auto', which TorchTrainOperator does not know"),
+        (SearchOperator, {"space": {}, "metric": "auc", "direction": "maximize"}, "which SearchOperator does not know"),
+    ],
+)
+def test_auto_ranks_are_those_of_a_horovod_training(operator: Any, given: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        operator(task_id="train", train="flights:train", np="auto", **given)
+
+
+@pytest.mark.parametrize("place", [{"hosts": "gpu-1:2"}, {"ranks_conn_id": "spark_local"}])
+def test_auto_ranks_are_on_the_workers_machine(place: Any) -> None:
+    operator = HorovodTrainOperator(task_id="train", train="flights:train", np="auto", **place)
+    with pytest.raises(BadInput, match=r"np is 'auto', which measures ranks of the worker's machine.*give np a number"):
+        operator.launcher(RuntimeHook())
 
 
 @pytest.mark.runtime

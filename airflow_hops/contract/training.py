@@ -8,6 +8,9 @@ from typing import Any
 
 from airflow_hops.contract.json_fields import StepOptions
 
+AUTO = "auto"
+"""Of ``np``: as many ranks of this machine as a measurement finds to be fastest."""
+
 HOROVOD = "horovod"
 MULTI_WORKER_MIRRORED = "multi_worker_mirrored"
 PARAMETER_SERVER = "parameter_server"

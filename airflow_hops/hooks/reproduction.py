@@ -25,6 +25,7 @@ from airflow_hops.contract.run_record import (
 )
 from airflow_hops.contract.search import TrialRecord
 from airflow_hops.contract.times import now
+from airflow_hops.contract.training import AUTO
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import DEFAULT_CONN_ID, SparkLauncher
 from airflow_hops.store import ArtifactStore
@@ -177,6 +178,8 @@ def step_again(hook: RuntimeHook, run: RecordedRun, code: Path) -> StepSpec:
     record, store = run.record, hook.store
     code_paths = (str(code),) if run.lacking else unpack_code(store, record, code)
     params = recorded_params(record, code)
+    if params.get("np") == AUTO and run.artifact is not None:  # a measurement may choose another number now
+        params["np"] = store.manifest(run.artifact.uri).properties["ranks"]
     producer = Producer(REPRODUCED, f"{record.dag_id}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}", record.step)
     output = Output(store.address(producer, record.output_kind), record.output_kind) if record.output_kind else None
     repeated = {} if run.experiment is None else {REPRODUCED_APP: run.experiment.split("/")[-2]}

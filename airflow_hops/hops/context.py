@@ -51,6 +51,7 @@ class TrainContext:
         keep_checkpoints: Number of checkpoints to keep.
         guards: The guards of this try's trainings.
         strategy: The ``tf.distribute.Strategy`` of a training without Horovod.
+        is_measured: Whether :meth:`fit` only measures its first steps: see :mod:`airflow_hops.hops.pace`.
         state: Position and state of the training, for checkpoints.
         events: Rank 0's TensorBoard event files.
     """
@@ -73,6 +74,7 @@ class TrainContext:
     keep_checkpoints: int = 3
     guards: list[Guard] = field(default_factory=list)
     strategy: tf.distribute.Strategy | None = None
+    is_measured: bool = False
     on_message: Callable[..., None] = lambda kind, **fields: None
     on_alive: Callable[[str], None] = lambda _: None
     bring_back: Callable[[str], None] = lambda _: None

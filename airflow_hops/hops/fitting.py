@@ -11,6 +11,7 @@ from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.hops.callbacks import FitCallbacks, RecordCallback, guarding_callbacks
 from airflow_hops.hops.checkpoints import Position
 from airflow_hops.hops.keras import exchange_seconds
+from airflow_hops.hops.pace import Pace
 
 if TYPE_CHECKING:
     from airflow_hops.data.feature_specs import OutputSpec
@@ -58,6 +59,8 @@ def fit_model(
         guard_every_steps: Steps between comparisons of the weights.
         checkpoint_every_steps: Steps between checkpoints.
     """
+    if context.is_measured:  # of which neither the user's callbacks nor an evaluation should know
+        validation_split, callbacks = None, ()
     columns = input_names(model, context.feature_outputs)
     reader, steps = context.reader(split, columns), context.steps(split, batch_size)
     whole = context.examples(split, batch_size, shuffle=True, columns=columns)
@@ -72,8 +75,9 @@ def fit_model(
     every_steps = context.checkpoint_every_steps if checkpoint_every_steps is None else checkpoint_every_steps
     guard = context.make_guard(guard_every_steps, reader)
     record = RecordCallback(context, epochs, rows=reader.total_rows, users=callbacks, every_steps=every_steps)
+    last = Pace(context.any_rank, batch_size, reader.total_rows) if context.is_measured else record
     together = FitCallbacks(
-        [*guarding_callbacks(context, guard), *callbacks, record],
+        [*guarding_callbacks(context, guard), *callbacks, last],
         add_history=True,
         model=model,
         epochs=epochs,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_hops.contract.training import HOROVOD, SINGLE, TORCH, TrainingOptions
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.training import AUTO, HOROVOD, SINGLE, TORCH, TrainingOptions
 from airflow_hops.hooks.ranks import where_ranks_run
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
@@ -169,7 +170,7 @@ class RanksTrainOperator(TrainingOperator):
     def __init__(
         self,
         *,
-        np: int = 2,
+        np: int | Literal["auto"] = 2,
         hosts: str | None = None,
         ranks_conn_id: str | None = None,
         conf: Mapping[str, str] | None = None,
@@ -180,6 +181,8 @@ class RanksTrainOperator(TrainingOperator):
                 "min_np, max_np: leave them out; give the task retries, which resume from the last checkpoint"
             )
         super().__init__(**kwargs)
+        if np == AUTO and not isinstance(self, HorovodTrainOperator):
+            raise BadInput(f"np is {AUTO!r}, which {type(self).__name__} does not know; give it a number of ranks")
         self.np = np
         self.hosts = hosts
         self.ranks_conn_id = ranks_conn_id
@@ -204,7 +207,13 @@ class RanksTrainOperator(TrainingOperator):
         return replace(super().build_spec(hook, context), services={"ranks": json.dumps(where)} if where else {})
 
     def _where(self) -> dict[str, Any] | None:
-        return where_ranks_run(self.ranks_conn_id, self.hosts)
+        where = where_ranks_run(self.ranks_conn_id, self.hosts)
+        if self.np == AUTO and where is not None and where["kind"] != "local":
+            raise BadInput(
+                f"np is {AUTO!r}, which measures ranks of the worker's machine, but ranks_conn_id is "
+                f"{self.ranks_conn_id!r} and hosts is {self.hosts!r}; give np a number"
+            )
+        return where
 
 
 class TorchTrainOperator(RanksTrainOperator, TrainOperator):
@@ -260,7 +269,8 @@ class HorovodTrainOperator(RanksTrainOperator):
             ``__main__``, as under ``horovodrun``. It leaves the model in its global variable ``model``, or rank 0
             writes a SavedModel to ``$HOPS_OUTPUT/saved_model``. (templated)
         script_args: The script's ``sys.argv``. (templated)
-        np: Number of ranks; a host's cores are divided among its ranks.
+        np: Number of ranks; a host's cores are divided among its ranks. ``auto`` measures how fast the first steps of
+            ``context.fit`` are on 1, 2, 4 … ranks of the worker's machine, and takes the fastest.
         hosts: Hosts for the ranks, reached over SSH, with their slots: ``gpu-1:4,gpu-2:4``. It overrides the
             connection's. (templated)
         ranks_conn_id: Connection for the ranks: of type ``horovod`` (hosts) or ``spark`` (executors). Without this and
@@ -287,7 +297,7 @@ class HorovodTrainOperator(RanksTrainOperator):
         *,
         script: str | None = None,
         script_args: Sequence[str] = (),
-        np: int = 2,
+        np: int | Literal["auto"] = 2,
         hosts: str | None = None,
         ranks_conn_id: str | None = None,
         conf: Mapping[str, str] | None = None,
@@ -300,6 +310,11 @@ class HorovodTrainOperator(RanksTrainOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(np=np, hosts=hosts, ranks_conn_id=ranks_conn_id, conf=conf, **kwargs)
+        if np == AUTO and (strategy != HOROVOD or deterministic):
+            found = "deterministic=True" if deterministic else f"strategy={strategy!r}"
+            raise BadInput(
+                f"np is {AUTO!r}, but {found}: its number of ranks cannot be left to a measurement; give one"
+            )
         self.script = script
         self.script_args = list(script_args)
         self.deterministic = deterministic

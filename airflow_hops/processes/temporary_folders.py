@@ -26,6 +26,7 @@ _KINDS = (
     "code",
     "export",
     "kernel",
+    "measured",
     "mlflow",
     "models",
     "notebook",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
+import horovod.tensorflow as hvd
 import keras
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -66,11 +67,28 @@ def train(context: TrainContext) -> keras.Model:
     for _ in range(2):
         hidden = keras.layers.Dense(64, activation="relu")(hidden)
     model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(hidden))
-    model.compile(DistributedOptimizer(keras.optimizers.Adam(1e-3)), "binary_crossentropy", steps_per_execution=16)
-    context.fit(model, epochs=context.params["epochs"], batch_size=512, validation_split=None)
+    passes = context.params.get("backward_passes_per_step", 1)
+    optimizer = DistributedOptimizer(keras.optimizers.Adam(1e-3), backward_passes_per_step=passes)
+    model.compile(optimizer, "binary_crossentropy", steps_per_execution=16)
+    batch_size = context.params.get("batch_size", 512)
+    context.fit(model, epochs=context.params["epochs"], batch_size=batch_size, validation_split=None)
     return model
 
 
-def warm_up(context: StepContext) -> int:
-    """Nothing: a warm process that has done it is there for the steps that follow."""
-    return int(np.sum([1]))
+def exchange(context: TrainContext) -> float:
+    """Milliseconds of a bare exchange of the model's gradients, one after the other as in a training."""
+    sizes = [(size, 8) for size in IDS.values()] + [(29, 64), (64,), (64, 64), (64,), (64, 1), (1,)]
+    gradients = [tf.random.normal(size) for size in sizes]
+
+    @tf.function(autograph=False)
+    def sixteen() -> Any:
+        def once(step: Any, *tensors: Any) -> Any:
+            return step + 1, *hvd.grouped_allreduce(list(tensors), op=hvd.Average, name="exchange")
+
+        return tf.while_loop(lambda step, *_: step < 16, once, [0, *gradients], parallel_iterations=1)
+
+    sixteen()
+    began = time.perf_counter()
+    for _ in range(50):
+        sixteen()
+    return (time.perf_counter() - began) / 800 * 1e3

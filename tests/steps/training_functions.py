@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from airflow_hops.contract.artifacts import Artifact
 from airflow_hops.hops.context import TrainContext
@@ -77,6 +78,47 @@ def train(context: TrainContext) -> keras.Model:
         callbacks.append(Poison(context.params["poison_after"]))
     context.fit(model, epochs=context.params.get("epochs", 3), batch_size=100, callbacks=callbacks, guard_every_steps=2)
     context.report(7, gradient_norm=0.25)
+    return model
+
+
+class _StopAfterTwoEpochs(keras.callbacks.Callback):
+    def __init__(self, context: TrainContext) -> None:
+        super().__init__()
+        self._context = context
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 1:
+            self._context.request_stop()
+
+
+def train_until_stopped(context: TrainContext) -> keras.Model:
+    """Has epochs enough to be measured, and ends after two of them."""
+    model = compiled(context)
+    context.fit(model, epochs=1000, batch_size=100, callbacks=[_StopAfterTwoEpochs(context)])
+    return model
+
+
+class _WaitForRows(keras.layers.Layer):
+    """Takes its time for each row, as a GPU would; waiting ranks do not share a core."""
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        if not training:
+            return inputs
+
+        def wait(rows: Any) -> Any:
+            time.sleep(0.001 * len(rows))
+            return rows
+
+        waited = tf.numpy_function(wait, [inputs], tf.float32)
+        return inputs + 0 * tf.stop_gradient(tf.ensure_shape(waited, inputs.shape))
+
+
+def train_twice_as_fast_on_two_ranks(context: TrainContext) -> keras.Model:
+    """As above, but each row takes a millisecond."""
+    numeric = keras.Input((2,), name="numeric")
+    model = keras.Model({"numeric": numeric}, keras.layers.Dense(1, activation="sigmoid")(_WaitForRows()(numeric)))
+    model.compile(DistributedOptimizer(keras.optimizers.SGD(0.1)), "binary_crossentropy")
+    context.fit(model, epochs=1000, batch_size=100, callbacks=[_StopAfterTwoEpochs(context)])
     return model
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,7 @@ class Guard(keras.callbacks.Callback):
         checks: Number of comparisons made.
         checksums: Checksums of the weights at the end of each epoch, 16 hex digits.
         rows: Number of rows that all ranks together were given in each epoch; None for an epoch that was stopped early.
+        seconds: Seconds that the comparisons took, including the wait for other ranks.
 
     Raises:
         BadInput: ``every_steps`` is not a number of steps. During training: weights differ, ranks are at different
@@ -55,6 +57,7 @@ class Guard(keras.callbacks.Callback):
         self.checks = 0
         self.checksums: list[str] = []
         self.rows: list[int | None] = []
+        self.seconds = 0.0
         self._rows_seen, self._rows_expected = rows_seen, rows_expected
         self._epoch = self._step = self._unchecked = 0
         self._gather: Callable[[tf.Tensor], tf.Tensor] | None = None
@@ -92,7 +95,9 @@ class Guard(keras.callbacks.Callback):
         known = end and self._rows_seen is not None and not self.model.stop_training
         rows = self._rows_seen() if known and self._rows_seen is not None else -1
         figures = [self._epoch, self._step, _END_OF_EPOCH if end else 0, rows]
+        began = time.monotonic()
         found: np.ndarray[Any, Any] = gather(tf.constant(figures, tf.int64)).numpy()
+        self.seconds += time.monotonic() - began
         ended = np.flatnonzero(found[:, 0] == 0).tolist()
         if ended:
             raise BadInput(

@@ -32,6 +32,7 @@ from airflow_hops.hops.context import TrainContext, made_current
 from airflow_hops.hops.devices import get_num_gpus
 from airflow_hops.hops.keras import check_weights, weights_checksum
 from airflow_hops.hops.keras.legacy import leave_unconverted, use_tf_keras
+from airflow_hops.hops.pace import Measured
 from airflow_hops.hops.rank_state import seed_rank
 from airflow_hops.hops.tables import raw_specs
 from airflow_hops.processes.temporary_folders import temporary_folder
@@ -140,6 +141,44 @@ def train_rank(
     }
 
 
+def measure_rank(
+    placement: Placement,
+    channel: Channel,
+    *,
+    folders: Mapping[str, Path],
+    options: Mapping[str, Any],
+    examples: Mapping[str, Any],
+    splits_uri: str,
+    storage_options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The work of a rank that only measures the first steps of its first ``context.fit``; arguments as above.
+
+    Returns:
+        ``rows_per_second`` and ``most_ranks`` of :class:`airflow_hops.hops.pace.Measured`.
+
+    Raises:
+        BadInput: the user's code does not call ``context.fit``.
+    """
+    given = TrainingOptions(**options)
+    code = Program.of_training(given)
+    channel.alive("the start of its collectives")
+    _prepare_process(given, placement, folders["output"])
+    seed_rank(given.seed, placement.rank)
+    data = ExamplesProperties.from_dict(examples)
+    context = _make_context(given, placement, channel, folders, data, splits_uri, storage_options, None)
+    context.is_measured = True
+    try:
+        _call(code, context)
+    except Measured as measured:
+        context.close()
+        hvd.shutdown()
+        return {"rows_per_second": measured.rows_per_second, "most_ranks": measured.most_ranks}
+    raise BadInput(
+        f"np is 'auto', which measures the first steps of context.fit, but {code.name} has not called it; give np a "
+        "number"
+    )
+
+
 def _prepare_process(options: TrainingOptions, placement: Placement, output: Path) -> int:
     """Sets what TensorFlow and Horovod read once, and joins the other ranks; the number of threads."""
     os.environ[OUTPUT_VARIABLE] = str(output)
@@ -219,6 +258,7 @@ def _describe(context: TrainContext) -> dict[str, Any]:
         "resumed_at_step": context.resumed_from.position.step if context.resumed_from else 0,
         "guard": {
             "checks": sum(guard.checks for guard in context.guards),
+            "seconds": round(sum(guard.seconds for guard in context.guards), 4),
             "checksums": [checksum for guard in context.guards for checksum in guard.checksums],
             "rows": [rows for guard in context.guards for rows in guard.rows],
         },

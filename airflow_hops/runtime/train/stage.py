@@ -13,7 +13,7 @@ from typing import Any
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Manifest, RowCounts
 from airflow_hops.contract.properties import SAVED_MODEL, ExamplesProperties, ModelProperties
 from airflow_hops.contract.splits import TRAIN
-from airflow_hops.contract.training import TrainingOptions
+from airflow_hops.contract.training import AUTO, TrainingOptions
 from airflow_hops.data.feature_specs import FeatureSpecs
 from airflow_hops.hops.reader import row_count, split_names
 from airflow_hops.runtime.gang import RankLauncher
@@ -24,20 +24,22 @@ from airflow_hops.runtime.tracking.tensorboard import serving
 from airflow_hops.runtime.train.checkpoint_state import CheckpointState
 from airflow_hops.runtime.train.messages import Listener
 from airflow_hops.runtime.train.program import Program
+from airflow_hops.runtime.train.rank_count import with_chosen_ranks
 from airflow_hops.runtime.train.strategies import Roles
 from airflow_hops.runtime.train.training import Training, train_model
 from airflow_hops.runtime.transform.graph import SIGNATURE
 from airflow_hops.store import ArtifactWriter
 
 
-def run(context: StepContext, *, where: Where | None = None, **options: Any) -> Any:
+def run(context: StepContext, *, where: Where | None = None, np: int | str = 2, **options: Any) -> Any:
     """The step: trains on the artifact in the role ``examples``, from the last checkpoint of an earlier try.
 
     Args:
         context: The step's.
         where: Where the ranks run: see :func:`airflow_hops.runtime.gang.where.rank_launcher`; by default what the spec
             says under the service ``ranks``.
-        options: Those of :class:`airflow_hops.contract.training.TrainingOptions`.
+        np: Number of ranks that train; or ``auto``: :func:`airflow_hops.runtime.train.rank_count.with_chosen_ranks`.
+        options: The others of :class:`airflow_hops.contract.training.TrainingOptions`.
 
     Returns:
         The model artifact; or what a shipped function returned that is no model.
@@ -46,7 +48,7 @@ def run(context: StepContext, *, where: Where | None = None, **options: Any) -> 
         BadInput: the function, the examples or the hyperparameters cannot be used; a retry would fail again.
         HopsError: a rank died or stalled.
     """
-    given = TrainingOptions(**options)
+    given = TrainingOptions(np=1 if np == AUTO else np, **options)  # type: ignore[arg-type]  # checked where placed
     roles, program = Roles.of_training(given), Program.of_training(given)
     launcher = launcher_of(context, given, where)
     launcher.place(roles.ranks)  # too few slots are found before anything is read
@@ -58,6 +60,8 @@ def run(context: StepContext, *, where: Where | None = None, **options: Any) -> 
             context.progress(0.0, f"resuming {resume_from.position}, from the checkpoint of an earlier try")
         resumed = resume_from.path if resume_from else None
         training = data.training(context, given, writer.path, launcher, resume_from=resumed)
+        if np == AUTO:
+            training = with_chosen_ranks(training, resume_from, lambda text: context.progress(0.0, text))
         tracking = TrainingRun(context.spec, state.uri)
         summary = _train(context, training, state, tracking, data)
         context.gpu_s.append(summary["gpus"] * summary["seconds"]["total"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from airflow_hops.contract.properties import ExamplesProperties
 from airflow_hops.contract.training import OF_ANY_FRAMEWORK, TrainingOptions
 from airflow_hops.data.feature_specs import FeatureSpecs
 from airflow_hops.runtime.gang import LocalRanks, RankJob, RankLauncher, run_gang
+from airflow_hops.runtime.gang.supervisor import OnMessage
 from airflow_hops.runtime.train.program import Program
 from airflow_hops.runtime.train.strategies import Roles
 
@@ -42,6 +43,7 @@ class Training:
         resume_from: Folder of the checkpoint to begin from, or None.
         launcher: Where the ranks run.
         code_paths: Folders of user code, for ranks on other hosts.
+        rates: Rows a second by number of ranks, where these were measured to choose one of them.
     """
 
     options: TrainingOptions
@@ -53,6 +55,7 @@ class Training:
     resume_from: Path | None = None
     launcher: RankLauncher = field(default_factory=LocalRanks)
     code_paths: tuple[str, ...] = ()
+    rates: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def program(self) -> Program:
@@ -65,9 +68,7 @@ class Training:
         return Roles.of_training(self.options)
 
 
-def train_model(
-    training: Training, *, on_message: Callable[[int, Mapping[str, Any]], None] | None = None
-) -> dict[str, Any]:
+def train_model(training: Training, *, on_message: OnMessage | None = None) -> dict[str, Any]:
     """Trains on a gang of ranks and exports the model.
 
     Args:
@@ -84,33 +85,8 @@ def train_model(
     began = time.monotonic()
     if training.examples is not None and training.options.strategy not in OF_ANY_FRAMEWORK:
         FeatureSpecs.read(training.examples / "features.json")
-    for name in ("checkpoints", "tensorboard"):
-        (training.output / name).mkdir(parents=True, exist_ok=True)
     options = training.options
-    ranks = run_gang(
-        RankJob(
-            "airflow_hops.runtime.train.rank_program:train_rank",
-            {
-                "options": options.to_dict(),
-                "examples": training.data.to_dict(),
-                "splits_uri": training.splits_uri,
-                "storage_options": dict(training.storage_options),
-            },
-            code_paths=training.code_paths,
-            inputs={
-                **({} if training.examples is None else {"examples": training.examples}),
-                **({} if training.resume_from is None else {"resumed": training.resume_from}),
-            },
-            output=training.output,
-            cpu_ranks=training.roles.cpu_ranks,
-        ),
-        training.roles.ranks,
-        logs=training.output / "logs",
-        launcher=training.launcher,
-        environment=options.env,
-        stall_timeout_s=options.stall_timeout_s,
-        on_message=on_message,
-    )
+    ranks = run_ranks(training, "airflow_hops.runtime.train.rank_program:train_rank", on_message)
     first, ranks = ranks[0], [rank for rank in ranks if rank is not None]
     summary = {
         "train": training.program.name,
@@ -119,6 +95,7 @@ def train_model(
         "deterministic": options.deterministic,
         "strategy": options.strategy,
         "ranks": training.roles.ranks,
+        **({"rows_per_second_by_ranks": dict(training.rates)} if training.rates else {}),
         "threads_per_rank": first["threads"],
         "gpus": sum(rank["gpus"] for rank in ranks),
         "hosts": sorted({rank["host"] for rank in ranks}),
@@ -145,6 +122,49 @@ def train_model(
     }
     (training.output / "training.json").write_text(json.dumps(summary, indent=1) + "\n")
     return summary
+
+
+def run_ranks(training: Training, entry: str, on_message: OnMessage | None = None) -> list[Any]:
+    """Runs a training's ranks.
+
+    Args:
+        training: What is to be trained.
+        entry: ``module:function``, the work of a rank.
+        on_message: Called with each report of a rank.
+
+    Returns:
+        What each of them returned.
+
+    Raises:
+        BadInput: see :func:`airflow_hops.runtime.train.run`.
+        HopsError: a rank died or stalled.
+    """
+    for name in ("checkpoints", "tensorboard"):
+        (training.output / name).mkdir(parents=True, exist_ok=True)
+    return run_gang(
+        RankJob(
+            entry,
+            {
+                "options": training.options.to_dict(),
+                "examples": training.data.to_dict(),
+                "splits_uri": training.splits_uri,
+                "storage_options": dict(training.storage_options),
+            },
+            code_paths=training.code_paths,
+            inputs={
+                **({} if training.examples is None else {"examples": training.examples}),
+                **({} if training.resume_from is None else {"resumed": training.resume_from}),
+            },
+            output=training.output,
+            cpu_ranks=training.roles.cpu_ranks,
+        ),
+        training.roles.ranks,
+        logs=training.output / "logs",
+        launcher=training.launcher,
+        environment=training.options.env,
+        stall_timeout_s=training.options.stall_timeout_s,
+        on_message=on_message,
+    )
 
 
 def _versions() -> dict[str, str]:

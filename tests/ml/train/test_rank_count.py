@@ -1,0 +1,72 @@
+"""``np="auto"``: the number of ranks is measured, chosen and said."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trainings import Trainings
+
+from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.training import TrainingOptions
+from airflow_hops.hops.checkpoints import Checkpoint, Position
+from airflow_hops.runtime.gang import LocalRanks
+from airflow_hops.runtime.train.rank_count import with_chosen_ranks
+from airflow_hops.runtime.train.training import Training
+
+TWO_SLOTS = {"kind": "local", "slots": 2}
+
+
+def _train(trainings: Trainings, examples: Artifact, function: str) -> tuple[dict[str, Any], list[str]]:
+    artifact = trainings(f"training_functions:{function}", examples, np="auto", where=TWO_SLOTS, epochs=1000)
+    summary = json.loads((trainings.store.local(artifact) / "training.json").read_text())
+    assert summary["ranks"] == artifact.properties["ranks"]
+    return summary, [line for line in trainings.lines if line.startswith("np='auto'")]
+
+
+def test_one_rank_and_two_are_measured_and_the_faster_trains(trainings: Trainings, examples: Artifact) -> None:
+    summary, said = _train(trainings, examples, "train_until_stopped")
+    rates = summary["rows_per_second_by_ranks"]
+    assert list(rates) == ["1", "2"]
+    assert min(rates.values()) > 0
+    expected = 2 if rates["2"] >= 1.1 * rates["1"] else 1
+    assert summary["ranks"] == expected
+    pattern = rf"np='auto': 1 rank: [\d,]+ rows a second, 2 ranks: [\d,]+ rows a second; trains on {expected} rank"
+    assert len(said) == 1
+    assert re.match(pattern, said[0])
+    assert len(summary["epochs"]) == 2, "no epoch of the measurement counts, and no callback of the user's sees it"
+
+
+def test_ranks_that_halve_the_time_are_taken(trainings: Trainings, examples: Artifact) -> None:
+    summary, _ = _train(trainings, examples, "train_twice_as_fast_on_two_ranks")
+    assert summary["ranks"] == 2
+    assert summary["rows_per_second_by_ranks"]["2"] > 1.1 * summary["rows_per_second_by_ranks"]["1"]
+
+
+def test_a_training_too_short_to_measure_takes_one_rank(trainings: Trainings, examples: Artifact) -> None:
+    artifact = trainings("training_functions:train", examples, np="auto", where=TWO_SLOTS, epochs=1)
+    assert artifact.properties["ranks"] == 1
+    assert "np='auto': the training is too short to measure; trains on 1 rank" in trainings.lines
+
+
+def test_code_without_fit_cannot_be_measured(trainings: Trainings, examples: Artifact) -> None:
+    with pytest.raises(BadInput, match=r"np is 'auto'.*training_functions:return_nothing has not called it; give np a"):
+        trainings("training_functions:return_nothing", examples, np="auto", where=TWO_SLOTS)
+
+
+def test_a_resumed_training_keeps_its_ranks(tmp_path: Path) -> None:
+    training = Training(TrainingOptions(train="a:b", np=1), None, tmp_path, launcher=LocalRanks(4))
+    checkpoint = Checkpoint(tmp_path, Position(step=3), 3, ())
+    said: list[str] = []
+    assert with_chosen_ranks(training, checkpoint, said.append).options.np == 3
+    assert said == ["np='auto': resumes on 3 ranks, as the checkpoint"]
+
+
+@pytest.mark.parametrize("options", [{"deterministic": True}, {"strategy": "torch"}])
+def test_what_a_measurement_may_not_decide_is_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    training = Training(TrainingOptions(train="a:b", np=1, **options), None, tmp_path, launcher=LocalRanks(4))
+    with pytest.raises(BadInput, match=r"np is 'auto'.*give np a number"):
+        with_chosen_ranks(training, None, print)
