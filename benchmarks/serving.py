@@ -12,6 +12,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[0] = str(REPOSITORY)  # not this folder, whose statistics.py is not the standard library's
 
 import argparse  # noqa: E402
+import contextlib  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
 import shutil  # noqa: E402
@@ -167,6 +168,38 @@ def measure_switch(clients: Clients, given: argparse.Namespace, console: Console
         return measure_in_turns(clients, turns, seconds, console, {"off": off, "on": on}, "flights", 1)["on"]
 
 
+def measure_fronts(clients: Clients, given: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """A front for each of so many cores, the clients on the others where there are any, against one on one core."""
+    cores = sorted(os.sched_getaffinity(0))
+    counts = [count for count in (1, 2, 4, 8, 16) if count <= len(cores)]
+    measured: dict[str, dict[int, list[Measured]]] = {}
+    with contextlib.ExitStack() as stack:
+        servers = {
+            count: stack.enter_context(server(f"fronts{count}", fronts=count, tensorflow_intra_op_parallelism=1))
+            for count in counts
+        }
+        for turn in range(given.turns):
+            for count in counts if turn % 2 == 0 else reversed(counts):
+                servers[count].pin(cores[:count])
+                clients.pin(cores[count:] or cores)
+                for way, target in (("grpc", servers[count]), ("rest", servers[count].over_rest())):
+                    found = clients.measure(target, WORK, "flights", 1, 16 * count, given.seconds)
+                    measured.setdefault(way, {}).setdefault(count, []).append(found)
+        clients.pin(cores)
+    figures: dict[str, Any] = {}
+    for way, by_count in measured.items():
+        for count, turns in by_count.items():
+            of_one = [turn.per_core / one.per_core for turn, one in zip(turns, by_count[1], strict=True)]
+            figures[f"{way}_{count}"] = {
+                "requests_a_second": round(statistics.median(turn.rate for turn in turns)),
+                "cores_used": round(statistics.median(turn.rate / turn.per_core for turn in turns), 2),
+                "cpu_us": round(statistics.median(1e6 / turn.per_core for turn in turns)),
+                "of_linear_per_core": round(statistics.median(of_one), 3),
+            }
+            console.print(f"{way}, fronts on {count} cores: {figures[f'{way}_{count}']}")
+    return figures
+
+
 def measure_capture(clients: Clients, given: argparse.Namespace, console: Console) -> dict[str, float]:
     """Capture in the server, off and on in turns, and what the process that writes takes on the same cores."""
     shutil.rmtree(WORK / "captured", ignore_errors=True)
@@ -303,16 +336,19 @@ def main() -> None:
             "capture": measure_capture(clients, given, console),
             "split": measure_switch(clients, given, console, traffic_config_file=WORK / "split.json"),
         }
+        fronts = measure_fronts(clients, given, console)
         found = measure_all(clients, given, console)
     memory = measure_reloads(console) if given.reloads else {}
     print_table(found, console)
     ratios = ratios_of(found, in_process, limits, switches)
+    ratios |= {f"fronts_{way}_of_linear_per_core": front["of_linear_per_core"] for way, front in fronts.items()}
     for name, ratio in ratios.items():
         console.print(f"{name}: {ratio}")
     figures = {
         "in_process": in_process,
         "limits": limits,
         "switches": switches,
+        "fronts": fronts,
         "memory": memory,
         "served": {"-".join(map(str, key)): {k: round(v, 3) for k, v in asdict(m).items()} for key, m in found.items()},
     }

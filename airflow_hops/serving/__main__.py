@@ -28,7 +28,7 @@ def main() -> int:
         return 1
     warnings.filterwarnings("ignore", category=FutureWarning, module="google")
 
-    if not (flags.upstream or flags.workers):
+    if not (flags.upstream or flags.workers or flags.fronts > 1):
         from airflow_hops.processes.tensorflow_graphs import import_tensorflow
 
         import_tensorflow()  # without Keras, which a server has no use for: it is up in half the time

@@ -233,14 +233,15 @@ def shadow(flags: Flags, catalog: Catalog, capture: Capture) -> Shadow:
     return Shadow(catalog, options, keep)
 
 
-def grpc_options(flags: Flags) -> GrpcOptions:
-    """Returns the limits of the gRPC server."""
+def grpc_options(flags: Flags, shared_port: bool = False) -> GrpcOptions:
+    """Returns the limits of the gRPC server, whose port other processes may listen at."""
+    shared = {"grpc.so_reuseport": 1} if shared_port else {}
     return GrpcOptions(
         max_threads=flags.request_threads,
         max_request_bytes=flags.request_bytes,
         max_in_flight=flags.max_in_flight,
         receive_s=flags.max_receive_seconds,
-        channel_arguments=flags.channel_arguments,
+        channel_arguments={**shared, **flags.channel_arguments},
     )
 
 

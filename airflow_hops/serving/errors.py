@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import grpc
 
@@ -52,6 +53,10 @@ class ServingError(Exception):
         super().__init__(message)
         self.code = code
         self.message = message[:MAX_MESSAGE_CHARS]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As another process gets it: code and message, whichever class it is here."""
+        return ServingError, (self.code, self.message)
 
     @classmethod
     def of_number(cls, number: int, message: str) -> ServingError:

@@ -244,6 +244,11 @@ def _add_capture(group: argparse._ArgumentGroup) -> None:
 
 def _add_workers(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
+        "--fronts",
+        type=flag_values.positive,
+        help="number of processes that share the ports, each with all models (default 1)",
+    )
+    group.add_argument(
         "--workers",
         type=flag_values.workers,
         help="number of worker processes per version: N, or MIN:MAX to scale with the requests in flight; 0 runs "

@@ -95,6 +95,7 @@ class Flags:
     upstream_key_file: str = ""
     upstream_token_file: str = ""
     sticky_header: str = "x-sticky-key"
+    fronts: int = 1
     workers: WorkerBounds = NO_WORKERS
     worker_target_in_flight: float = 2
     worker_scale_in_seconds: float = 30
@@ -193,6 +194,7 @@ def _check(parser: argparse.ArgumentParser, flags: Flags) -> None:
         parser.error("--model_base_path and --upstream are both given; a gateway loads no model itself")
     if flags.workers and flags.upstream:
         parser.error("--workers and --upstream are both given; a gateway runs no model itself")
+    _check_fronts(parser, flags)
     if flags.model_base_path and "://" not in flags.model_base_path and not Path(flags.model_base_path).is_absolute():
         parser.error(
             f"--model_base_path={flags.model_base_path}: Expected model {flags.model_name} to have an absolute path "
@@ -219,3 +221,16 @@ def _check(parser: argparse.ArgumentParser, flags: Flags) -> None:
         parser.error("--upstream_cert_file and --upstream_key_file go together; expected both or neither")
     if flags.write_back_model_config and not flags.model_config_file:
         parser.error("--write_back_model_config is set without --model_config_file; expected the file to write")
+
+
+def _check_fronts(parser: argparse.ArgumentParser, flags: Flags) -> None:
+    if flags.fronts == 1:
+        return
+    for name, why in {
+        "workers": "each front runs the models itself",
+        "upstream": "start several gateways instead",
+        "grpc_socket_path": "only ports can be shared",
+        "enable_profiler": "a profile is of one process",
+    }.items():
+        if getattr(flags, name):
+            parser.error(f"--fronts={flags.fronts} and --{name} are both given; {why}")

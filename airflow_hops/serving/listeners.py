@@ -22,16 +22,40 @@ class PortError(Exception):
     """A port or socket that cannot be listened at."""
 
 
-def bind_rest(host: str, port: int) -> socket.socket:
+def bind_rest(host: str, port: int, shared: bool = False) -> socket.socket:
     """Returns a socket bound to the REST port; port 0 takes a free one.
+
+    Args:
+        host: Address to listen at.
+        port: Port.
+        shared: Whether other processes listen there, too.
 
     Raises:
         PortError: The port is taken or not allowed.
     """
     try:
-        return socket.create_server((host, port), family=_family(host), backlog=1024)
+        return socket.create_server((host, port), family=_family(host), backlog=1024, reuse_port=shared)
     except OSError as error:
         raise _port_error("rest_api_port", host, port, error) from error
+
+
+def hold_port(flag: str, host: str, port: int) -> socket.socket:
+    """Returns a socket that keeps others from a port at which processes of this server are to listen.
+
+    Args:
+        flag: The flag that asks for it.
+        host: Address.
+        port: Port; 0 takes a free one.
+
+    Raises:
+        PortError: The port is taken or not allowed.
+    """
+    try:
+        # Sharing a port works with whoever shares it: only a socket that does not finds out whether it is free.
+        socket.create_server((host, port), family=_family(host)).close()
+        return socket.create_server((host, port), family=_family(host), reuse_port=True)
+    except OSError as error:
+        raise _port_error(flag, host, port, error) from error
 
 
 def bind_grpc(server: grpc.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:

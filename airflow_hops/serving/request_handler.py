@@ -18,7 +18,7 @@ from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call, Servable, VersionGone
 from airflow_hops.serving.monitoring.logs import RequestLog
 from airflow_hops.serving.monitoring.run_times import RunTimes
-from airflow_hops.serving.monitoring.stats import EMPTY, RequestKind, RequestStats
+from airflow_hops.serving.monitoring.stats import RequestKind, RequestStats
 from airflow_hops.serving_api.protocol import Method, MultiInferenceHead, RequestHead
 
 # Handing a request to another thread costs 0.1 to 0.2 ms; what runs longer in one keeps the other cores waiting.
@@ -187,27 +187,6 @@ class RequestHandler:
             method=call.method.label if call is not None else "",
             api=_ENTRYPOINTS[api],
         )
-
-    def stats_report(self, histograms: bool = False) -> dict[str, object]:
-        """Returns what ``GET /v1/stats`` answers: counts, latencies and the traffic in effect, by model and version.
-
-        Args:
-            histograms: Whether each version's ``latency_ms_histogram`` is among it.
-        """
-        counted = self.stats.snapshot(histograms)
-        models: dict[str, object] = {}
-        for model in sorted(counted.keys() | self.catalog.views.keys()):
-            shares = self.catalog.traffic_percent(model)
-            versions = counted.get(model, {})
-            shadow = self.shadow.report(model)
-            models[model] = {
-                **({"shadow": shadow} if shadow else {}),
-                "versions": {
-                    str(version): {**versions.get(version, EMPTY), "traffic_percent": shares.get(version, 0.0)}
-                    for version in sorted(versions.keys() | shares.keys())
-                },
-            }
-        return {"since": self.stats.started_at, "models": models}
 
 
 def target_of(method: Method, message: bytes) -> Target:

@@ -14,34 +14,23 @@ from typing import Any
 
 from airflow_hops.processes.files import write_atomically
 from airflow_hops.serving import assembly
-from airflow_hops.serving.api import control, rest
+from airflow_hops.serving.api import control
 from airflow_hops.serving.api.access import warnings_of
-from airflow_hops.serving.api.grpc_service import GrpcServer
-from airflow_hops.serving.api.http_server import HttpServer
 from airflow_hops.serving.api.routes import Routes
 from airflow_hops.serving.assembly import StartError
 from airflow_hops.serving.capture import routes as capture_routes
 from airflow_hops.serving.capture.metrics import CaptureCollector
+from airflow_hops.serving.endpoint import Endpoint
 from airflow_hops.serving.flags import Flags
+from airflow_hops.serving.fronts.supervisor import Fronts
 from airflow_hops.serving.gateway import report as gateway_report
+from airflow_hops.serving.gateway import stats_report
 from airflow_hops.serving.gateway.traffic import TrafficTable
 from airflow_hops.serving.lifecycle import Lifecycle
-from airflow_hops.serving.listeners import (
-    GrpcSocket,
-    PortError,
-    bind_grpc,
-    bind_rest,
-    grpc_credentials,
-    read_ssl_config,
-    rest_context,
-)
+from airflow_hops.serving.listeners import PortError
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.workers import report
 from airflow_hops.serving.monitoring import logs, metrics, series
-from airflow_hops.serving.monitoring.batch_counts import BATCHES
-from airflow_hops.serving.monitoring.stats import RequestStats
-from airflow_hops.serving.request_handler import RequestHandler
-from airflow_hops.serving.request_memory import RequestMemory
 from airflow_hops.serving_api.config import ConfigError
 
 log = logging.getLogger(__name__)
@@ -71,69 +60,67 @@ class ModelServer:
         """Makes every part: files first, ports next, and nothing is loaded until all of them are there."""
         flags = self._flags
         config = assembly.model_server_config(flags)
-        catalog = Catalog(TrafficTable(flags.traffic_config_file or None))
+        catalog = self._catalog = Catalog(TrafficTable(flags.traffic_config_file or None))
         access = assembly.access(flags)
         metrics_path = metrics.prometheus_path(flags.monitoring_config_file)
-        ssl_config = read_ssl_config(flags.ssl_config_file)
-        tls = rest_context(ssl_config) if flags.rest_api_enable_ssl else None
         batching = assembly.batching_options(flags)
 
-        memory = RequestMemory(flags.request_memory_bytes)
-        self._grpc = GrpcServer(assembly.grpc_options(flags), memory, access)
-        listener = None if flags.rest_api_port is None else bind_rest(flags.host, flags.rest_api_port)
-        self.rest_api_port: int | None = listener.getsockname()[1] if listener else None
-        credentials = grpc_credentials(ssl_config) if ssl_config else None
-        self.grpc_port = bind_grpc(self._grpc.server, flags.host, flags.port, credentials)
-        self._socket = GrpcSocket(self._grpc.server, flags.grpc_socket_path) if flags.grpc_socket_path else None
-
+        fronts = Fronts(flags, catalog, self._lifecycle) if flags.fronts > 1 else None
+        endpoint = self._endpoint = fronts or Endpoint(flags, catalog, self._lifecycle)
         self._workers = assembly.workers(flags, batching)
-        open_version = self._workers.open if self._workers else assembly.version_opener(flags, batching)
-        self._catalog = catalog
-        self._capture = assembly.capture(flags)
+        opener = fronts or self._workers
+        open_version = opener.open if opener else assembly.version_opener(flags, batching)
         self._loader = assembly.model_source(flags, catalog, config, open_version)
-        stats = RequestStats()
-        self._series = series.RequestSeries(stats, BATCHES.totals)
-        self._shadow = assembly.shadow(flags, catalog, self._capture)
-        handler = RequestHandler(catalog, stats, self._capture, self._shadow, flags.sticky_header)
-        handler.request_log = self._request_log = assembly.request_log(flags)
-        controls = control.Control(catalog, self._loader)
-        self._grpc.add_services(handler, controls, self._lifecycle, assembly.profiler(flags))
-        routes = Routes()
-        rest.add_routes(routes, handler)
+        self._series = series.RequestSeries(endpoint.stats, endpoint.batches)
+        self._controls = control.Control(catalog, self._loader)
+        routes = self._routes = Routes()
+        stats_report.add_route(routes, endpoint.stats, catalog, endpoint.shadow)
         series.add_routes(routes, self._series)
-        control.add_routes(routes, controls)
+        control.add_routes(routes, self._controls)
         logs.add_routes(routes)
-        capture_routes.add_routes(
-            routes, self._capture, lambda model: model in catalog.views or catalog.discover(model)
-        )
-        metrics.REGISTRY.register(CaptureCollector(self._capture))
-        gateway_report.add_routes(routes, catalog, self._shadow)
-        metrics.REGISTRY.register(gateway_report.ShadowCollector(self._shadow))
+        capture_routes.add_routes(routes, endpoint.capture)
+        gateway_report.add_routes(routes, catalog, endpoint.shadow)
+        if metrics_path:
+            metrics.add_route(routes, metrics_path)
         if self._workers is not None:
             report.add_route(routes, self._workers)
             metrics.REGISTRY.register(report.WorkerCollector(self._workers))
-        metrics.REGISTRY.register(
-            metrics.RequestCollector(stats, lambda: {model: catalog.traffic_percent(model) for model in catalog.views})
-        )
-        if metrics_path:
-            metrics.add_route(routes, metrics_path)
-        http = assembly.http_options(flags)
-        self._rest = HttpServer(listener, routes, self._lifecycle, access, http, memory, tls) if listener else None
+        if fronts is not None:
+            fronts.add_reports(routes, metrics.REGISTRY)
+        for collector in (
+            CaptureCollector(endpoint.capture),
+            gateway_report.ShadowCollector(endpoint.shadow),
+            metrics.RequestCollector(
+                endpoint.stats, lambda: {model: catalog.traffic_percent(model) for model in catalog.views}
+            ),
+        ):
+            metrics.REGISTRY.register(collector)
         self._warnings = list(warnings_of(flags.host, access, assembly.plain_ports(flags)))
 
+    @property
+    def grpc_port(self) -> int:
+        """Port of gRPC."""
+        return self._endpoint.grpc_port
+
+    @property
+    def rest_api_port(self) -> int | None:
+        """Port of REST; None if that is off."""
+        return self._endpoint.rest_api_port
+
     def run(self) -> None:
-        """Serves until SIGTERM or SIGINT, then answers what is in flight and writes what was captured."""
+        """Serves until SIGTERM or SIGINT, then answers what is in flight and writes what was captured.
+
+        Raises:
+            StartError: The processes that are to answer requests cannot start.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        if self._rest is not None:
-            self._rest.start()
+        self._endpoint.start(self._controls, self._routes)
         self._series.start()
         self._loader.start()
-        self._grpc.start()
         self._loader.wait_for_first_round(self._stop.is_set)
         if not self._stop.is_set():
-            if self._socket is not None:
-                self._socket.appear()
+            self._endpoint.appear()
             self._lifecycle.set_ready(True)
             self._write_ready_file()
             for warning in self._warnings:
@@ -158,25 +145,13 @@ class ModelServer:
             log.info("not ready any more; new requests are answered for another %g s", self._flags.drain_delay_seconds)
             time.sleep(self._flags.drain_delay_seconds)
         log.info("draining: requests in flight are answered, new ones refused")
-        until_s = time.monotonic() + self._flags.drain_seconds
         self._lifecycle.drain()
-        grpc_drained = self._grpc.server.stop(self._flags.drain_seconds)
-        if self._rest is not None and not self._rest.drain(self._flags.drain_seconds):
-            log.error("requests were not answered within --drain_seconds=%g", self._flags.drain_seconds)
-        grpc_drained.wait(max(0.0, until_s - time.monotonic()) + 1.0)
-        if self._rest is not None:
-            self._rest.stop()
+        self._endpoint.drain()
         self._series.close()
-        self._shadow.close()
         self._loader.stop()
         if self._workers is not None:
             self._workers.close()
-        if not self._capture.close():
-            log.error("capture: not everything could be written in time")
-        if self._request_log is not None:
-            self._request_log.close()
-        if self._socket is not None:
-            self._socket.remove()
+        self._endpoint.close()
         log.info("stopped")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

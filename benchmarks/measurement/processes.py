@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -32,6 +33,15 @@ def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
     return total
+
+
+def pin(processes: Iterable[psutil.Process], cores: Iterable[int]) -> None:
+    """Has all threads of processes run on these cores alone; those that they start later do, too."""
+    cores = list(cores)
+    for process in processes:
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            for thread in process.threads():
+                os.sched_setaffinity(thread.id, cores)
 
 
 class MemorySampler:

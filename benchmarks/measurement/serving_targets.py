@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import psutil
 
-from benchmarks.measurement.processes import cpu_seconds, trees
+from benchmarks.measurement.processes import cpu_seconds, pin, trees
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 RUNTIME = REPOSITORY / ".venv-runtime" / "bin" / "python"
@@ -93,6 +93,10 @@ class Target:
     def cpu_s(self) -> float:
         """CPU seconds so far, of it and its descendants."""
         return cpu_seconds(trees([psutil.Process(self._process.pid)]))
+
+    def pin(self, cores: Iterable[int]) -> None:
+        """Has it and its descendants run on these cores alone."""
+        pin(trees([psutil.Process(self._process.pid)]), cores)
 
     def rss_mib(self) -> float:
         """Resident memory of it and its descendants."""
@@ -288,6 +292,10 @@ class Clients:
         )
         self._line()
         return self
+
+    def pin(self, cores: Iterable[int]) -> None:
+        """Has the clients run on these cores alone."""
+        pin([psutil.Process(self._process.pid)], cores)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

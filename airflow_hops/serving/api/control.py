@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 from google.protobuf import json_format, text_format
@@ -18,6 +18,19 @@ from airflow_hops.serving_api import protocol
 from airflow_hops.serving_api.config import ConfigError
 
 Percents = Mapping[int, int]
+
+
+class Controls(Protocol):
+    """Config and traffic at run time, here or in another process; see :class:`Control`."""
+
+    def reload(self, config: Any) -> None:
+        """Takes a new config."""
+
+    def traffic(self, model: str) -> dict[str, Any]:
+        """Returns the split of a model."""
+
+    def set_traffic(self, model: str, percents: Percents | None) -> dict[str, Any]:
+        """Sets the split of a model."""
 
 
 class Control:
@@ -125,7 +138,7 @@ def _percents(document: Any) -> Percents | None:
     return {int(version): percent for version, percent in percents.items()}
 
 
-def traffic_service(control: Control) -> Any:
+def traffic_service(control: Controls) -> Any:
     """Returns ``hops.serving.TrafficService`` as a gRPC server takes it: ``SetTraffic`` and ``GetTraffic``."""
 
     def set_traffic(request: Any, context: grpc.ServicerContext) -> Any:

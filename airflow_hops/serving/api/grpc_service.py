@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from airflow_hops.serving.api.access import Access, authorization_of, right_of
-from airflow_hops.serving.api.control import Control, traffic_service
+from airflow_hops.serving.api.control import Controls, traffic_service
 from airflow_hops.serving.api.grpc_calls import Metadata, UnaryCalls, UnaryMethod
 from airflow_hops.serving.api.grpc_methods import Guard, service, unary
 from airflow_hops.serving.api.health import health_service
@@ -77,7 +77,7 @@ class GrpcServer:
         self._calls.start()
 
     def add_services(
-        self, handler: RequestHandler, control: Control, lifecycle: Lifecycle, others: Sequence[Any] = ()
+        self, handler: RequestHandler, control: Controls, lifecycle: Lifecycle, others: Sequence[Any] = ()
     ) -> None:
         """Adds all services.
 
@@ -160,7 +160,7 @@ def metadata_of(answered: Answer) -> tuple[tuple[str, str], ...]:
 class _ModelService:
     """GetModelStatus and HandleReloadConfigRequest."""
 
-    def __init__(self, catalog: Catalog, control: Control) -> None:
+    def __init__(self, catalog: Catalog, control: Controls) -> None:
         self._catalog = catalog
         self._control = control
 

@@ -16,7 +16,7 @@ from google.protobuf import json_format
 from airflow_hops.serving.api import rest_examples, rest_tensors
 from airflow_hops.serving.api.grpc_service import REQUEST_ID, metadata_of, model_metadata, model_status
 from airflow_hops.serving.api.rest_outputs import write_outputs
-from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
+from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes
 from airflow_hops.serving.errors import ServingError, check_deadline, invalid_argument
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Servable
 from airflow_hops.serving.request_handler import RequestHandler, Target
@@ -29,7 +29,7 @@ _IN_TURNS_BYTES = range(64 * 2**10, 4 * 2**20)
 
 
 def add_routes(routes: Routes, handler: RequestHandler) -> None:
-    """Adds TensorFlow Serving's paths, and those that report on requests.
+    """Adds TensorFlow Serving's paths.
 
     Args:
         routes: Where they are added.
@@ -47,7 +47,6 @@ def add_routes(routes: Routes, handler: RequestHandler) -> None:
     routes.add("GET /v1/models/MODEL[/versions/N|/labels/L]", api.status)
     routes.add("GET /v1/models[/versions/N|/labels/L]/metadata", api.nameless)
     routes.add("GET /v1/models[/versions/N|/labels/L]", api.nameless)
-    routes.add("GET /v1/stats", api.stats)
 
 
 class _RestApi:
@@ -115,9 +114,6 @@ class _RestApi:
 
     def nameless(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         raise invalid_argument("Missing model name in request.")
-
-    def stats(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        return json_response(self._handler.stats_report(histograms=request.query.get("histograms") == "1"))
 
 
 def _input_types(servable: Servable, signature: str) -> Mapping[str, tensors.TensorType | None]:

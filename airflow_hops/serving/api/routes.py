@@ -102,10 +102,15 @@ class Route:
 
 
 class Routes:
-    """Paths and what answers them; functions run in the threads of the REST API, and may wait, but for quick ones."""
+    """Paths and what answers them; functions run in the threads of the REST API, and may wait, but for quick ones.
+
+    Attributes:
+        added: Route and path as :meth:`add` was given them.
+    """
 
     def __init__(self) -> None:
         self._routes: list[tuple[str, re.Pattern[str], Right, Answer, IsQuick]] = []
+        self.added: list[tuple[str, str | None]] = []
 
     def add(self, route: str, answer: Answer, path: str | None = None, is_quick: IsQuick = lambda *_: False) -> None:
         """Adds a route.
@@ -121,6 +126,7 @@ class Routes:
         Raises:
             LookupError: The table of rights has no such route.
         """
+        self.added.append((route, path))
         method, _, pattern = route.partition(" ")
         for placeholder, expression in _PLACEHOLDERS.items():
             pattern = pattern.replace(placeholder, expression)

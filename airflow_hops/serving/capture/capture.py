@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from airflow_hops.processes.programs import module_command, with_package
 from airflow_hops.serving.capture.backlog import Backlog
@@ -54,6 +54,16 @@ class _Lane:
 
     packer: CallPacker
     counts: TakenCounts
+
+
+class CaptureSource(Protocol):
+    """What knows how capturing goes, and can have all of it written."""
+
+    def status(self) -> dict[str, Any]:
+        """Returns the options in effect, the counts by model, and how far files are behind."""
+
+    def flush(self, timeout_s: float = 60.0) -> bool:
+        """Has everything that was captured so far written to files, and says whether it was within the time."""
 
 
 class Capture:

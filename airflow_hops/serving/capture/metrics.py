@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from airflow_hops.serving.capture.capture import Capture
+from airflow_hops.serving.capture.capture import CaptureSource
 
 _ROWS = ("captured", "dropped", "written", "failed")
 _LABELS = ("captured", "dropped", "written")
@@ -20,7 +20,7 @@ class CaptureCollector(Collector):
         capture: What is asked.
     """
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: CaptureSource) -> None:
         self._capture = capture
 
     def collect(self) -> Iterable[Metric]:

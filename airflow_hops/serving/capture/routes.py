@@ -9,7 +9,7 @@ from collections.abc import Callable
 import grpc
 
 from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
-from airflow_hops.serving.capture.capture import Capture
+from airflow_hops.serving.capture.capture import Capture, CaptureSource
 from airflow_hops.serving.capture.feedback import read_feedback
 from airflow_hops.serving.errors import ServingError, not_found
 
@@ -17,14 +17,8 @@ _FLUSH_S = 60.0
 _ANSWER_S = 1.0
 
 
-def add_routes(routes: Routes, capture: Capture, is_model: Callable[[str], bool]) -> None:
-    """Adds ``/v1/capture``, ``/v1/capture:flush`` and ``/v1/feedback``.
-
-    Args:
-        routes: Where they are added.
-        capture: What answers.
-        is_model: Whether there is a model of a name: names that clients make up must not become folders.
-    """
+def add_routes(routes: Routes, capture: CaptureSource) -> None:
+    """Adds ``/v1/capture`` and ``/v1/capture:flush``."""
 
     def status(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         return json_response(capture.status())
@@ -33,6 +27,19 @@ def add_routes(routes: Routes, capture: Capture, is_model: Callable[[str], bool]
         left_s = request.deadline_s - time.monotonic() - _ANSWER_S
         done = capture.flush(min(_FLUSH_S, max(0.0, left_s)))
         return json_response({"flushed": done, **capture.status()}, 200 if done else 503)
+
+    routes.add("GET /v1/capture", status)
+    routes.add("POST /v1/capture:flush", flush)
+
+
+def add_feedback_route(routes: Routes, capture: Capture, is_model: Callable[[str], bool]) -> None:
+    """Adds ``/v1/feedback``.
+
+    Args:
+        routes: Where it is added.
+        capture: What keeps the labels.
+        is_model: Whether there is a model of a name: names that clients make up must not become folders.
+    """
 
     def feedback(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         if not capture.options.base_path:
@@ -47,6 +54,4 @@ def add_routes(routes: Routes, capture: Capture, is_model: Callable[[str], bool]
         counts = {"accepted": taken, "dropped": len(labels) - taken}
         return json_response(counts, 200 if taken == len(labels) else 503)
 
-    routes.add("GET /v1/capture", status)
-    routes.add("POST /v1/capture:flush", flush)
     routes.add("POST /v1/feedback", feedback)

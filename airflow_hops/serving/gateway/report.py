@@ -12,14 +12,14 @@ from prometheus_client.registry import Collector
 
 from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
 from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving.gateway.shadow import Shadow
+from airflow_hops.serving.gateway.shadow import ShadowSource, shadow_report
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving_api.config import ConfigError
 
 _EXPECTED = 'expected {"percents": {"3": 50, "canary": 10}} or {"percents": null}'
 
 
-def add_routes(routes: Routes, catalog: Catalog, shadow: Shadow) -> None:
+def add_routes(routes: Routes, catalog: Catalog, shadow: ShadowSource) -> None:
     """Adds ``GET`` and ``POST /v1/models/M:shadow``.
 
     Args:
@@ -34,7 +34,7 @@ def add_routes(routes: Routes, catalog: Catalog, shadow: Shadow) -> None:
             "model": model,
             "percents": None if percents is None else {str(target): percent for target, percent in percents.items()},
             "persisted": catalog.traffic.file is not None,
-            "versions": shadow.report(model),
+            "versions": shadow_report(shadow.counts().get(model)),
         }
         return json_response(document)
 
@@ -45,7 +45,7 @@ def add_routes(routes: Routes, catalog: Catalog, shadow: Shadow) -> None:
     def change(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         catalog.statuses(match["model"])
         try:
-            catalog.traffic.set_shadow(match["model"], _percents(request.json()))
+            catalog.set_shadow(match["model"], _percents(request.json()))
         except ConfigError as error:
             raise invalid_argument(str(error)) from error
         except OSError as error:
@@ -79,7 +79,7 @@ class ShadowCollector(Collector):
         shadow: What counts it.
     """
 
-    def __init__(self, shadow: Shadow) -> None:
+    def __init__(self, shadow: ShadowSource) -> None:
         self._shadow = shadow
 
     def collect(self) -> Iterable[Metric]:
@@ -98,8 +98,8 @@ class ShadowCollector(Collector):
             "hops_serving_shadow_rows_differing", "Rows that differ by more than the tolerance.", labels=labels
         )
         largest = GaugeMetricFamily("hops_serving_shadow_max_difference", "Largest absolute difference.", labels=labels)
-        for model in self._shadow.models():
-            for version, counts in self._shadow.report(model).items():
+        for model, versions in sorted(self._shadow.counts().items()):
+            for version, counts in shadow_report(versions).items():
                 for code, count in counts["codes"].items():
                     requests.add_metric([model, version, code], count)
                 dropped.add_metric([model, version], counts["dropped"])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy as copying
 import itertools
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
@@ -17,7 +18,7 @@ from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.gateway.comparison import OutputDifference, compare
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call, Reply
-from airflow_hops.serving.monitoring.stats import LatencyHistogram
+from airflow_hops.serving.monitoring.stats import LatencyHistogram, add_counts
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +84,8 @@ class OutputCounts:
     sum_difference: float = 0.0
     rows_measured: int = 0
 
-    def add(self, difference: OutputDifference) -> None:
-        """Adds those of one copy."""
+    def add(self, difference: OutputDifference | OutputCounts) -> None:
+        """Adds those of one copy, or of many."""
         self.rows += difference.rows
         self.rows_differing += difference.rows_differing
         self.sum_difference += difference.sum_difference
@@ -123,6 +124,16 @@ class ShadowCounts:
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     outputs: dict[str, OutputCounts] = field(default_factory=dict)
 
+    def merge(self, other: ShadowCounts) -> None:
+        """Adds the counts of another."""
+        add_counts(self.by_code, other.by_code)
+        add_counts(self.compared_with, other.compared_with)
+        self.dropped += other.dropped
+        self.rows += other.rows
+        self.latency.merge(other.latency)
+        for name, counts in other.outputs.items():
+            self.outputs.setdefault(name, OutputCounts()).add(counts)
+
     def report(self) -> dict[str, Any]:
         """As ``GET /v1/stats`` shows it."""
         requests = sum(self.by_code.values())
@@ -137,6 +148,18 @@ class ShadowCounts:
             "latency_ms_p99": self.latency.percentile_ms(99),
             "outputs": {name: counts.report() for name, counts in sorted(self.outputs.items())},
         }
+
+
+class ShadowSource(Protocol):
+    """What counts copies of requests."""
+
+    def counts(self) -> dict[str, dict[str, ShadowCounts]]:
+        """Returns model to version to counts, since the start."""
+
+
+def shadow_report(versions: Mapping[str, ShadowCounts] | None) -> dict[str, Any]:
+    """Returns what is shown of a model's shadow traffic, by version."""
+    return {name: counts.report() for name, counts in sorted((versions or {}).items())}
 
 
 class Shadow:
@@ -179,15 +202,10 @@ class Shadow:
             if self._number(model, target) != version and self._is_drawn(model, target, percent):
                 self._put(ShadowCopy(request_id, api, model, version, call, reply, target))
 
-    def report(self, model: str) -> dict[str, Any]:
-        """Returns the counts of a model by version, since the start; a label that is not known is its own."""
+    def counts(self) -> dict[str, dict[str, ShadowCounts]]:
+        """Returns model to version to counts, since the start, a copy; a label that is not known is its own."""
         with self._changed:
-            return {name: counts.report() for name, counts in sorted(self._counts.get(model, {}).items())}
-
-    def models(self) -> list[str]:
-        """Returns the models that have counts."""
-        with self._changed:
-            return sorted(self._counts)
+            return copying.deepcopy(self._counts)
 
     def close(self) -> None:
         """Lets what waits go."""

@@ -157,6 +157,10 @@ class TrafficTable:
             traffic_config.check_shadow(percents, f"shadow.{model}")
         self._set(traffic_config.set_shadow, "shadow", model, percents)
 
+    def copy_shadow(self, shadow: Mapping[str, Mapping[int | str, int]]) -> None:
+        """Takes the shadow traffic of another process's table, which has told the log of it."""
+        self._traffic = TrafficConfig(shadow={model: dict(percents) for model, percents in shadow.items()})
+
     def reload(self) -> bool:
         """Reads the file again if it changed; one that is not valid leaves everything as it is.
 

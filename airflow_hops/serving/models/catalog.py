@@ -118,6 +118,7 @@ class Catalog:
     Attributes:
         discover: Looks for a model or version that is not known here, and says whether to look it up again; for models
             that are served elsewhere.
+        on_change: Called after every change of what requests see, before who made it goes on.
         is_coming: Says whether a model, and the version or label of it that is asked for, is configured and not loaded
             yet.
     """
@@ -126,6 +127,7 @@ class Catalog:
         self.traffic = traffic
         self.discover: Callable[[str], bool] = lambda model: False
         self.is_coming: Callable[[str, int | None, str | None], bool] = lambda model, version, label: False
+        self.on_change: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._views: Mapping[str, ModelView] = MappingProxyType({})
         self._statuses: dict[str, dict[int, VersionStatus]] = {}
@@ -151,6 +153,12 @@ class Catalog:
             else:
                 views.pop(model, None)
             self._views = MappingProxyType(views)
+        self.on_change()
+
+    def replace(self, views: Mapping[str, ModelView], shadow: Mapping[str, Mapping[int | str, int]]) -> None:
+        """Takes all models and the shadow traffic as another process has them, at once."""
+        self.traffic.copy_shadow(shadow)
+        self._views = MappingProxyType(dict(views))
 
     def reload_traffic(self) -> None:
         """Applies the traffic file if it changed."""
@@ -171,6 +179,11 @@ class Catalog:
         self.traffic.set_split(model, percents)
         self._apply_traffic()
 
+    def set_shadow(self, model: str, percents: Mapping[int | str, int] | None) -> None:
+        """Sets the shadow traffic of a model, as ``set_split`` sets its split."""
+        self.traffic.set_shadow(model, percents)
+        self._apply_traffic()
+
     def _apply_traffic(self) -> None:
         with self._lock:
             self._views = MappingProxyType(
@@ -179,6 +192,7 @@ class Catalog:
                     for name, view in self._views.items()
                 }
             )
+        self.on_change()
 
     def set_status(self, model: str, status: VersionStatus) -> None:
         """Records the state of a version."""

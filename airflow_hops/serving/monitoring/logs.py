@@ -69,11 +69,18 @@ class LogBuffer(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keeps a record."""
         try:
-            model, version = _about(record)
-            line = LogLine(record.created, record.levelname, record.name, model, version, self._text.format(record))
-            self._lines.append(line)
+            self.add(self.line_of(record))
         except Exception:
             self.handleError(record)
+
+    def line_of(self, record: logging.LogRecord) -> LogLine:
+        """Returns a record as it is kept."""
+        model, version = _about(record)
+        return LogLine(record.created, record.levelname, record.name, model, version, self._text.format(record))
+
+    def add(self, line: LogLine) -> None:
+        """Keeps a record, which another process may have written."""
+        self._lines.append(line)
 
     def tail(
         self, count: int, model: str = "", version: int = 0, since_s: float = 0.0, level: int = 0

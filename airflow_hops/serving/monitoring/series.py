@@ -11,12 +11,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
 from airflow_hops.serving.errors import invalid_argument
-from airflow_hops.serving.monitoring.stats import LatencyHistogram, RequestStats
+from airflow_hops.serving.monitoring.stats import LatencyHistogram, RequestCounts, RequestStats
 
 STEP_S = 10.0
 STEPS = 360
@@ -71,15 +71,6 @@ class Step:
     seconds: float
     asked: Mapping[_Key, Asked]
     batches: Mapping[str, float] | None
-
-
-@dataclass
-class _Counted:
-    requests: int = 0
-    errors: int = 0
-    client_errors: int = 0
-    rows: int = 0
-    latency: LatencyHistogram = field(default_factory=LatencyHistogram)
 
 
 class RequestSeries:
@@ -172,21 +163,16 @@ _NOTHING = Asked(0, 0, 0, 0, None, None)
 _BATCH_COLUMNS = ("batches", "rows", "requests", "wait_s")
 
 
-def _counted(stats: RequestStats) -> dict[_Key, _Counted]:
-    found: dict[_Key, _Counted] = {}
+def _counted(stats: RequestStats) -> dict[_Key, RequestCounts]:
+    found: dict[_Key, RequestCounts] = {}
     for kind, counts in stats.counts().items():
         if kind.version:
-            total = found.setdefault((kind.model, kind.version), _Counted())
-            total.requests += counts.requests
-            total.errors += counts.errors
-            total.client_errors += counts.client_errors
-            total.rows += counts.rows
-            total.latency.merge(counts.latency)
+            found.setdefault((kind.model, kind.version), RequestCounts()).merge(counts)
     return found
 
 
-def _asked(now: _Counted, before: _Counted | None) -> Asked:
-    before = before or _Counted()
+def _asked(now: RequestCounts, before: RequestCounts | None) -> Asked:
+    before = before or RequestCounts()
     if now.requests == before.requests:
         return _NOTHING
     between = zip(now.latency.buckets, before.latency.buckets, strict=True)

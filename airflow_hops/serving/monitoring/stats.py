@@ -69,6 +69,12 @@ class LatencyHistogram:
         raise AssertionError("the rank is at most the total")
 
 
+def add_counts(total: dict[Any, int], more: Mapping[Any, int]) -> None:
+    """Adds counts to those of the same keys."""
+    for key, count in more.items():
+        total[key] = total.get(key, 0) + count
+
+
 @dataclass
 class RequestCounts:
     """Counts of one kind of request.
@@ -84,6 +90,13 @@ class RequestCounts:
     rows: int = 0
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     run: LatencyHistogram = field(default_factory=LatencyHistogram)
+
+    def merge(self, other: RequestCounts) -> None:
+        """Adds the counts of another."""
+        add_counts(self.by_code, other.by_code)
+        self.rows += other.rows
+        self.latency.merge(other.latency)
+        self.run.merge(other.run)
 
     @property
     def requests(self) -> int:
@@ -155,11 +168,7 @@ class RequestStats:
         for kind, counts in self.counts().items():
             if not kind.version:
                 continue
-            total = merged.setdefault((kind.model, kind.version), RequestCounts())
-            for code, count in counts.by_code.items():
-                total.by_code[code] = total.by_code.get(code, 0) + count
-            total.rows += counts.rows
-            total.latency.merge(counts.latency)
+            merged.setdefault((kind.model, kind.version), RequestCounts()).merge(counts)
         models: dict[str, dict[int, dict[str, Any]]] = {}
         for (model, version), total in merged.items():
             models.setdefault(model, {})[version] = _summary(total) | (

@@ -38,7 +38,7 @@ MAY = {
     "control-2": set(Right),
 }
 # A server without workers has no such route; how it is guarded does not depend on the route.
-ELSEWHERE = {"GET /v1/workers"}
+ELSEWHERE = {"GET /v1/workers", "GET /v1/fronts"}
 
 
 @pytest.fixture(scope="module")

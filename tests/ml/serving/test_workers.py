@@ -31,6 +31,7 @@ from airflow_hops.serving.models.servable import Call, Reply
 from airflow_hops.serving.models.workers.autoscaling import Autoscaler, ScalingOptions, WorkerBounds
 from airflow_hops.serving.models.workers.frames import PeerDied
 from airflow_hops.serving.models.workers.launcher import Process
+from airflow_hops.serving.models.workers.process import run_worker
 from airflow_hops.serving.models.workers.servable import WorkerServable
 from airflow_hops.serving.models.workers.zygote import Zygote
 from airflow_hops.serving_api import protocol
@@ -355,7 +356,7 @@ def test_a_fork_that_the_system_refuses_ends_no_other_worker(monkeypatch: pytest
     control[1].close()
     ours.shutdown(socket.SHUT_WR)
     try:
-        Zygote(theirs).serve()
+        Zygote(theirs, run_worker).serve()
     finally:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, before)

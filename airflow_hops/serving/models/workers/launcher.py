@@ -17,11 +17,12 @@ import grpc
 
 from airflow_hops.processes.programs import module_command, with_package
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.models.workers.process import Assignment
+from airflow_hops.serving.models.workers.process import run_worker
 
 log = logging.getLogger(__name__)
 
 _RECORD_BYTES = 1 << 16
+RUN_WORKER = f"{run_worker.__module__}:{run_worker.__qualname__}"
 
 
 class Process:
@@ -53,13 +54,15 @@ class Process:
 class _Zygote:
     """One zygote process and its workers."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], program: str) -> None:
         self.commands, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.program = subprocess.Popen(
-                module_command(sys.executable, "airflow_hops.serving.models.workers.zygote", str(theirs.fileno())),
+                module_command(
+                    sys.executable, "airflow_hops.serving.models.workers.zygote", str(theirs.fileno()), program
+                ),
                 stdin=subprocess.DEVNULL,
-                env={**with_package(os.environ), **environment},
+                env=with_package(environment),
                 pass_fds=[theirs.fileno()],
             )
         self.asked: dict[int, Process] = {}
@@ -70,11 +73,14 @@ class Launcher:
     """Forks workers from a zygote, which is replaced should it die.
 
     Args:
-        environment: Variables of the workers beside the server's own.
+        threads: Of each worker for one operation of OpenMP, unless the environment says.
+        program: ``module:function``, what a worker does with its assignment and the control connection.
     """
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = environment
+    def __init__(self, threads: int, program: str = RUN_WORKER) -> None:
+        # OpenBLAS starts its threads when it is imported, and workers are forked from a process that has only one.
+        self._environment = {"OMP_NUM_THREADS": str(threads), **os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        self._program = program
         self._lock = threading.Lock()
         self._count = 0
         self._closed = False
@@ -88,7 +94,7 @@ class Launcher:
         zygote = self._zygote
         return zygote.program.pid if zygote else None
 
-    def fork(self, assignment: Assignment, control: socket.socket, on_end: Callable[[], None]) -> Process:
+    def fork(self, assignment: object, control: socket.socket, on_end: Callable[[], None]) -> Process:
         """Starts a worker.
 
         Args:
@@ -136,7 +142,7 @@ class Launcher:
             zygote.program.wait()
 
     def _start(self) -> _Zygote:
-        zygote = self._zygote = _Zygote(self._environment)
+        zygote = self._zygote = _Zygote(self._environment, self._program)
         threading.Thread(target=self._read, args=(zygote,), name="zygote", daemon=True).start()
         return zygote
 
@@ -169,6 +175,11 @@ class Launcher:
         for process in orphans:
             process.with_zygote = True
             _end(process, end)
+
+
+def threads_each(processes: int) -> int:
+    """Returns how many threads each of so many processes has to itself."""
+    return max(1, len(os.sched_getaffinity(0)) // processes)
 
 
 def _end(process: Process, end: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -47,12 +47,14 @@ class WorkerCollector(Collector):
                 in_flight.add_metric([model, version], pool["in_flight"])
                 restarts.add_metric([model, version], pool["restarts"])
         yield from (workers, in_flight, restarts)
-        yield from self._counted_by_workers()
+        yield from by_process(self._supervisor.metrics())
 
-    def _counted_by_workers(self) -> Iterable[Metric]:
-        families: dict[str, Metric] = {}
-        for labels, metric in self._supervisor.metrics():
-            family = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
-            for sample in metric.samples:
-                family.add_sample(sample.name, {**sample.labels, **labels}, sample.value)
-        return families.values()
+
+def by_process(counted: Iterable[tuple[Mapping[str, str], Metric]]) -> Iterable[Metric]:
+    """Returns the metrics of several processes, with each one's labels on its samples."""
+    families: dict[str, Metric] = {}
+    for labels, metric in counted:
+        family = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+        for sample in metric.samples:
+            family.add_sample(sample.name, {**sample.labels, **labels}, sample.value)
+    return families.values()

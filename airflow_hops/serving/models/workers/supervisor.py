@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.workers.autoscaling import ScalingOptions
 from airflow_hops.serving.models.workers.frames import PeerGone
-from airflow_hops.serving.models.workers.launcher import Launcher
+from airflow_hops.serving.models.workers.launcher import Launcher, threads_each
 from airflow_hops.serving.models.workers.pool import WorkerPool
 from airflow_hops.serving.models.workers.process import Assignment
 from airflow_hops.serving.models.workers.servable import WorkerServable
@@ -36,12 +35,10 @@ class WorkerSupervisor:
     """
 
     def __init__(self, options: ModelOptions, scaling: ScalingOptions) -> None:
-        threads = max(1, len(os.sched_getaffinity(0)) // scaling.bounds.maximum)
+        threads = threads_each(scaling.bounds.maximum)
         self._options = replace(options, intra_op_threads=options.intra_op_threads or threads)
         self._scaling = scaling
-        openmp = os.environ.get("OMP_NUM_THREADS", str(threads))
-        # OpenBLAS starts its threads when it is imported, and workers are forked from a process that has only one.
-        self._launcher = Launcher({"OMP_NUM_THREADS": openmp, "OPENBLAS_NUM_THREADS": "1"})
+        self._launcher = Launcher(threads)
         self._lock = threading.Lock()
         self._servables: list[WorkerServable] = []
         self._stopped = threading.Event()

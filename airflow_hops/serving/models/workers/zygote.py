@@ -1,8 +1,8 @@
 """The process that workers are forked from: it imports TensorFlow once, runs nothing of it, and has one thread.
 
 Importing TensorFlow costs seconds, a fork milliseconds; and what the import leaves in memory is shared by all workers.
-The server starts it as a program (``python -m airflow_hops.serving.models.workers.zygote DESCRIPTOR``), so that it
-holds none of the server's threads, locks or ports.
+The server starts it as a program (``python -m airflow_hops.serving.models.workers.zygote DESCRIPTOR MODULE:FUNCTION``),
+so that it holds none of the server's threads, locks or ports.
 
 Both sides speak over one socket of records, each a pickled tuple. The server sends ``("fork", number, assignment)``
 with the worker's end of its control connection, and ``("kill", pid)``; it is told ``("forked", number, pid)`` and
@@ -15,9 +15,12 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import pkgutil
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from airflow_hops.processes.forks import Children
 
@@ -29,10 +32,12 @@ class Zygote:
 
     Args:
         commands: The socket to the server.
+        run: What a worker does, with its assignment and its end of the control connection.
     """
 
-    def __init__(self, commands: socket.socket) -> None:
+    def __init__(self, commands: socket.socket, run: Callable[[Any, socket.socket], None]) -> None:
         self._commands = commands
+        self._run = run
         self._workers = Children()
 
     def serve(self) -> None:
@@ -58,10 +63,8 @@ class Zygote:
 
     def _fork(self, number: int, assignment: bytes, control: int) -> None:
         def worker() -> None:
-            from airflow_hops.serving.models.workers.process import run_worker  # main() has imported it
-
             self._commands.close()
-            run_worker(pickle.loads(assignment), socket.socket(fileno=control))
+            self._run(pickle.loads(assignment), socket.socket(fileno=control))
 
         try:
             pid = self._workers.fork(worker)
@@ -77,8 +80,13 @@ class Zygote:
             self._commands.sendall(pickle.dumps(report))
 
 
-def main(descriptor: int) -> None:
-    """Imports what workers need, and forks them."""
+def main(descriptor: int, program: str) -> None:
+    """Imports what workers need, and forks them.
+
+    Args:
+        descriptor: Of the socket to the server.
+        program: ``module:function``, what they do.
+    """
     # Who stops a service, or presses Ctrl-C, signals all of its processes: workers end when the server has drained.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
@@ -86,12 +94,12 @@ def main(descriptor: int) -> None:
     from airflow_hops.serving.models.memory import set_imports_apart
 
     import_tensorflow()
-    import airflow_hops.serving.models.saved_model
-    import airflow_hops.serving.models.workers.process  # noqa: F401
+    import airflow_hops.serving.models.saved_model  # noqa: F401
 
+    run = pkgutil.resolve_name(program)
     set_imports_apart()  # what is shared with the workers stays shared
-    Zygote(socket.socket(fileno=descriptor)).serve()
+    Zygote(socket.socket(fileno=descriptor), run).serve()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2])

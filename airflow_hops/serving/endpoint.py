@@ -1,0 +1,123 @@
+"""What answers requests in one process: ports, limits, counts, capture."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from airflow_hops.serving import assembly
+from airflow_hops.serving.api import rest
+from airflow_hops.serving.api.control import Controls
+from airflow_hops.serving.api.grpc_service import GrpcServer
+from airflow_hops.serving.api.http_server import HttpServer
+from airflow_hops.serving.api.routes import Routes
+from airflow_hops.serving.capture.routes import add_feedback_route
+from airflow_hops.serving.flags import Flags
+from airflow_hops.serving.lifecycle import Lifecycle
+from airflow_hops.serving.listeners import (
+    GrpcSocket,
+    bind_grpc,
+    bind_rest,
+    grpc_credentials,
+    read_ssl_config,
+    rest_context,
+)
+from airflow_hops.serving.models.catalog import Catalog
+from airflow_hops.serving.monitoring.batch_counts import BATCHES
+from airflow_hops.serving.monitoring.stats import RequestStats
+from airflow_hops.serving.request_handler import RequestHandler
+from airflow_hops.serving.request_memory import RequestMemory
+
+log = logging.getLogger(__name__)
+
+
+class Endpoint:
+    """Answers requests in this process.
+
+    Args:
+        flags: How.
+        catalog: Where versions are found.
+        lifecycle: Whether requests are welcome.
+        shared: Whether other processes listen at the same ports.
+
+    Attributes:
+        grpc_port: Port of gRPC.
+        rest_api_port: Port of REST; None if that is off.
+        capture: What keeps answered requests.
+        stats: What counts requests.
+        shadow: What sends copies of requests to other versions.
+        batches: Gives what was batched.
+
+    Raises:
+        PortError: A port is taken.
+        ConfigError: A file of certificates or tokens cannot be taken.
+        StartError: The folder of captured requests or a log's file cannot be written.
+    """
+
+    def __init__(self, flags: Flags, catalog: Catalog, lifecycle: Lifecycle, shared: bool = False) -> None:
+        self._flags = flags
+        self._lifecycle = lifecycle
+        self._access = assembly.access(flags)
+        ssl_config = read_ssl_config(flags.ssl_config_file)
+        self._tls = rest_context(ssl_config) if flags.rest_api_enable_ssl else None
+        self._memory = RequestMemory(flags.request_memory_bytes)
+        self._grpc = GrpcServer(assembly.grpc_options(flags, shared), self._memory, self._access)
+        self._listener = None
+        if flags.rest_api_port is not None:
+            self._listener = bind_rest(flags.host, flags.rest_api_port, shared)
+        self.rest_api_port: int | None = self._listener.getsockname()[1] if self._listener else None
+        credentials = grpc_credentials(ssl_config) if ssl_config else None
+        self.grpc_port = bind_grpc(self._grpc.server, flags.host, flags.port, credentials)
+        self._socket = GrpcSocket(self._grpc.server, flags.grpc_socket_path) if flags.grpc_socket_path else None
+        self._rest: HttpServer | None = None
+        self.capture = assembly.capture(flags)
+        self.stats = RequestStats()
+        self.shadow = assembly.shadow(flags, catalog, self.capture)
+        self.batches = BATCHES.totals
+        self._handler = RequestHandler(catalog, self.stats, self.capture, self.shadow, flags.sticky_header)
+        self._handler.request_log = assembly.request_log(flags)
+
+    def start(self, controls: Controls, routes: Routes) -> None:
+        """Takes requests.
+
+        Args:
+            controls: What answers questions about config and traffic.
+            routes: What REST answers beside requests for inference.
+        """
+        catalog = self._handler.catalog
+        self._grpc.add_services(self._handler, controls, self._lifecycle, assembly.profiler(self._flags))
+        rest.add_routes(routes, self._handler)
+        add_feedback_route(routes, self.capture, lambda model: model in catalog.views or catalog.discover(model))
+        if self._listener is not None:
+            http = assembly.http_options(self._flags)
+            self._rest = HttpServer(
+                self._listener, routes, self._lifecycle, self._access, http, self._memory, self._tls
+            )
+            self._rest.start()
+        self._grpc.start()
+
+    def appear(self) -> None:
+        """Puts the UNIX socket at its path, once requests are welcome."""
+        if self._socket is not None:
+            self._socket.appear()
+
+    def drain(self) -> None:
+        """Answers what is in flight, and takes nothing more; the lifecycle refuses it already."""
+        timeout_s = self._flags.drain_seconds
+        until_s = time.monotonic() + timeout_s
+        grpc_drained = self._grpc.server.stop(timeout_s)
+        if self._rest is not None and not self._rest.drain(timeout_s):
+            log.error("requests were not answered within --drain_seconds=%g", timeout_s)
+        grpc_drained.wait(max(0.0, until_s - time.monotonic()) + 1.0)
+        if self._rest is not None:
+            self._rest.stop()
+        self.shadow.close()
+
+    def close(self) -> None:
+        """Writes what was captured and logged."""
+        if not self.capture.close():
+            log.error("capture: not everything could be written in time")
+        if self._handler.request_log is not None:
+            self._handler.request_log.close()
+        if self._socket is not None:
+            self._socket.remove()

@@ -1,0 +1,97 @@
+"""What the fronts count, as one server's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client.core import Metric
+
+from airflow_hops.serving.gateway.shadow import ShadowCounts
+from airflow_hops.serving.monitoring.series import BatchTotals
+from airflow_hops.serving.monitoring.stats import RequestCounts, RequestKind, RequestStats, add_counts
+
+_SUMMED = ("spool_bytes", "spool_bytes_limit", "writer_restarts")
+
+
+@dataclass
+class FrontCounts:
+    """Counts of one front since it started, or of several.
+
+    Attributes:
+        requests: By kind.
+        shadow: Copies of requests, by model and version.
+        batches: Batches; None if nothing was batched.
+        capture: As ``GET /v1/capture`` shows it.
+        metrics: Other metrics, of one front.
+    """
+
+    requests: dict[RequestKind, RequestCounts] = field(default_factory=dict)
+    shadow: dict[str, dict[str, ShadowCounts]] = field(default_factory=dict)
+    batches: BatchTotals | None = None
+    capture: dict[str, Any] = field(default_factory=dict)
+    metrics: list[Metric] = field(default_factory=list)
+
+    @classmethod
+    def total(cls, parts: Iterable[FrontCounts]) -> FrontCounts:
+        """Returns the sums; metrics, which tell of a process, are left out."""
+        total = cls()
+        for part in parts:
+            for kind, counts in part.requests.items():
+                total.requests.setdefault(kind, RequestCounts()).merge(counts)
+            for model, versions in part.shadow.items():
+                for version, copies in versions.items():
+                    total.shadow.setdefault(model, {}).setdefault(version, ShadowCounts()).merge(copies)
+            total.batches = _batches(total.batches, part.batches)
+            total.capture = _capture(total.capture, part.capture)
+        return total
+
+    def past(self) -> FrontCounts:
+        """Returns what remains of a front that has ended: what it counted, and nothing of how it is."""
+        models = self.capture.get("models", {})
+        return FrontCounts(self.requests, self.shadow, self.batches, {"models": models} if models else {})
+
+
+class FrontStats(RequestStats):
+    """Counts of requests of all fronts.
+
+    Args:
+        read: Gives them.
+    """
+
+    def __init__(self, read: Callable[[], FrontCounts]) -> None:
+        super().__init__()
+        self._read = read
+
+    def counts(self) -> dict[RequestKind, RequestCounts]:
+        """Returns what was counted so far."""
+        return dict(sorted(self._read().requests.items()))
+
+
+def _batches(first: BatchTotals | None, second: BatchTotals | None) -> BatchTotals | None:
+    if first is None or second is None:
+        return first or second
+    sizes: dict[float | None, int] = {}
+    for part in (first, second):
+        add_counts(sizes, dict(part.sizes))
+    return BatchTotals(
+        first.batches + second.batches,
+        first.rows + second.rows,
+        first.requests + second.requests,
+        first.wait_s + second.wait_s,
+        tuple(sorted(sizes.items(), key=lambda size: (size[0] is None, size[0] or 0.0))),
+    )
+
+
+def _capture(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    total = {**second, **first, "models": {model: dict(counts) for model, counts in first.get("models", {}).items()}}
+    for model, counts in second.get("models", {}).items():
+        add_counts(total["models"].setdefault(model, {}), counts)
+    for name in _SUMMED:
+        if name in total:
+            total[name] = first.get(name, 0) + second.get(name, 0)
+    if "lag_seconds" in total:
+        total["lag_seconds"] = max(first.get("lag_seconds", 0.0), second.get("lag_seconds", 0.0))
+        total["error"] = first.get("error") or second.get("error")
+    return total

@@ -1,0 +1,246 @@
+"""The front process: opens versions as it is told, and answers requests at the ports that all fronts share."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.serving import assembly
+from airflow_hops.serving.api.control import Percents
+from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes
+from airflow_hops.serving.endpoint import Endpoint
+from airflow_hops.serving.flags import Flags
+from airflow_hops.serving.fronts.counts import FrontCounts
+from airflow_hops.serving.fronts.peer import Peer
+from airflow_hops.serving.gateway.traffic import Split, TrafficTable
+from airflow_hops.serving.lifecycle import Lifecycle
+from airflow_hops.serving.models.catalog import Catalog, ModelView, VersionStatus
+from airflow_hops.serving.models.memory import give_back
+from airflow_hops.serving.models.servable import Servable
+from airflow_hops.serving.models.workers.launcher import threads_each
+from airflow_hops.serving.monitoring import logs
+from airflow_hops.serving.monitoring.metrics import REGISTRY
+
+
+@dataclass(frozen=True)
+class FrontAssignment:
+    """What a front is started with.
+
+    Attributes:
+        flags: How it answers.
+        routes: REST routes, with their paths, that the server's first process answers.
+    """
+
+    flags: Flags
+    routes: tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True)
+class FrontModel:
+    """A model as requests see it; versions are told by the keys that they were opened with."""
+
+    keys: Mapping[int, int]
+    labels: Mapping[str, int]
+    split: Split | None
+
+
+@dataclass(frozen=True)
+class FrontState:
+    """What all fronts are to be like from now on.
+
+    Attributes:
+        models: Those with available versions, by name.
+        shadow: Shares of shadow traffic by model.
+        ready: Whether requests are welcome.
+        draining: Whether they are refused.
+        was_ready: Whether they were ever welcome.
+        unavailable: Names of models that are wanted and have no available version.
+    """
+
+    models: Mapping[str, FrontModel] = field(default_factory=dict)
+    shadow: Mapping[str, Mapping[int | str, int]] = field(default_factory=dict)
+    ready: bool = False
+    draining: bool = False
+    was_ready: bool = False
+    unavailable: tuple[str, ...] = ()
+
+
+def front_flags(flags: Flags, grpc_port: int, rest_api_port: int | None) -> Flags:
+    """Returns the flags of one front: the ports that all share, and its share of the limits."""
+    fronts = flags.fronts
+    memory = flags.request_memory_bytes // fronts
+
+    def share(limit: int) -> int:
+        return math.ceil(limit / fronts)
+
+    return replace(
+        flags,
+        port=grpc_port,
+        rest_api_port=rest_api_port,
+        grpc_max_threads=share(flags.request_threads),
+        rest_api_num_threads=share(flags.rest_api_num_threads or flags.request_threads),
+        max_in_flight=share(flags.max_in_flight),
+        max_request_memory_bytes=memory,
+        max_request_bytes=min(flags.request_bytes, memory),
+        tensorflow_intra_op_parallelism=flags.tensorflow_intra_op_parallelism or threads_each(fronts),
+        capture_spool_bytes=share(flags.capture_spool_bytes),
+        ready_file="",
+    )
+
+
+def run_front(assignment: FrontAssignment, control: socket.socket) -> None:
+    """Does what the server's first process says, until that is no more; then the process ends, too."""
+    logs.configure(assignment.flags.log_file)
+    with contextlib.suppress(OSError):  # short of memory, the kernel shall end a front, which is replaced
+        Path("/proc/self/oom_score_adj").write_text("500")
+    front = _Front(assignment, control)
+    logging.getLogger().addHandler(_ForwardingHandler(front.peer))
+    front.peer.read()
+    os._exit(0)
+
+
+class _Front:
+    def __init__(self, assignment: FrontAssignment, control: socket.socket) -> None:
+        methods = (self.open, self.close, self.serve, self.take, self.counts, self.flush, self.drain, self.finish)
+        self.peer = Peer(control, {method.__name__: method for method in methods})
+        self._assignment = assignment
+        self._state = FrontState()
+        self._servables: dict[int, Servable] = {}
+        self._lifecycle = Lifecycle(self._models)
+        self._catalog = _FrontCatalog(self.peer)
+        self._catalog.is_coming = self._is_coming
+        flags = assignment.flags
+        self._open_version = assembly.version_opener(flags, assembly.batching_options(flags))
+
+    def open(self, key: int, model: str, version: int, folder: Path) -> bytes:
+        """Opens a version; returns its signatures."""
+        servable = self._servables[key] = self._open_version(model, version, folder)
+        return servable.signature_defs
+
+    def close(self, key: int) -> None:
+        """Gives a version's memory back, after its last request."""
+        servable = self._servables.pop(key, None)
+        if servable is not None:
+            servable.close()
+            del servable
+            give_back()
+
+    def serve(self, state: FrontState) -> None:
+        """Listens at the ports, and takes requests."""
+        self._endpoint = Endpoint(self._assignment.flags, self._catalog, self._lifecycle, shared=True)
+        self.take(state)
+        routes = Routes()
+        for route, path in self._assignment.routes:
+            routes.add(route, self._hand_on, path)
+        self._endpoint.start(_FrontControls(self.peer), routes)
+
+    def take(self, state: FrontState) -> None:
+        """Is like this from now on."""
+        before, self._state = self._state, state
+        self._catalog.replace(
+            {
+                name: ModelView(
+                    {version: self._servables[key] for version, key in model.keys.items()}, model.labels, model.split
+                )
+                for name, model in state.models.items()
+            },
+            state.shadow,
+        )
+        if state.ready != before.ready:
+            self._lifecycle.set_ready(state.ready)
+        if state.draining and not before.draining:
+            self._lifecycle.drain()
+
+    def counts(self) -> FrontCounts:
+        """What it counted so far."""
+        endpoint = self._endpoint
+        return FrontCounts(
+            endpoint.stats.counts(),
+            endpoint.shadow.counts(),
+            endpoint.batches(),
+            endpoint.capture.status(),
+            [metric for metric in REGISTRY.collect() if not metric.name.startswith("process_")],
+        )
+
+    def flush(self, timeout_s: float) -> bool:
+        """Has everything that it captured written."""
+        return self._endpoint.capture.flush(timeout_s)
+
+    def drain(self) -> None:
+        """Answers what is in flight."""
+        self._endpoint.drain()
+
+    def finish(self) -> None:
+        """Writes what was captured and logged."""
+        self._endpoint.close()
+
+    def _models(self) -> dict[str, Any]:
+        views = self._catalog.views
+        return {
+            "models": {name: sorted(view.servables) for name, view in sorted(views.items())},
+            "unavailable": list(self._state.unavailable),
+        }
+
+    def _is_coming(self, model: str, version: int | None, label: str | None) -> bool:
+        if self._state.was_ready and model in self._catalog.views:
+            return False
+        return bool(self.peer.ask("is_coming", model, version, label))
+
+    def _hand_on(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
+        response: HttpResponse = self.peer.ask("rest", replace(request, headers=dict(request.headers)))
+        return response
+
+
+class _FrontCatalog(Catalog):
+    """Versions that are here, and states that the first process knows."""
+
+    def __init__(self, peer: Peer) -> None:
+        super().__init__(TrafficTable(None))
+        self._peer = peer
+
+    def statuses(self, model: str, version: int | None = None) -> list[VersionStatus]:
+        """Returns the states of a model's versions, which all fronts share."""
+        found: list[VersionStatus] = self._peer.ask("statuses", model, version)
+        return found
+
+
+class _FrontControls:
+    """Config and traffic, which the first process has."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    def reload(self, config: Any) -> None:
+        """Takes a new config."""
+        self._peer.ask("reload", config.SerializeToString())
+
+    def traffic(self, model: str) -> dict[str, Any]:
+        """Returns the split of a model."""
+        found: dict[str, Any] = self._peer.ask("traffic", model)
+        return found
+
+    def set_traffic(self, model: str, percents: Percents | None) -> dict[str, Any]:
+        """Sets the split of a model."""
+        found: dict[str, Any] = self._peer.ask("set_traffic", model, percents)
+        return found
+
+
+class _ForwardingHandler(logging.Handler):
+    """Tells the first process what is logged here, for ``GET /v1/logs``."""
+
+    def __init__(self, peer: Peer) -> None:
+        super().__init__()
+        self._peer = peer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tells of a record."""
+        with contextlib.suppress(OSError):
+            self._peer.tell("log", logs.BUFFER.line_of(record))

@@ -1,0 +1,133 @@
+"""Calls between two processes over a socket, in both directions at once."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import pickle
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from typing import Any
+
+from airflow_hops.serving.models.workers.frames import PeerGone
+
+log = logging.getLogger(__name__)
+
+_THREADS = 32
+
+
+class Peer:
+    """The other process.
+
+    Args:
+        end: One end of a pair of sockets.
+        methods: What the other process may call, each in a thread of its own; what they raise is raised there.
+        told: What it may call without an answer: in order, in the thread that reads.
+        on_end: Called when the other process is no more.
+    """
+
+    def __init__(
+        self,
+        end: socket.socket,
+        methods: Mapping[str, Callable[..., Any]],
+        told: Mapping[str, Callable[..., Any]] | None = None,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._connection = Connection(end.detach())
+        self._methods, self._told, self._on_end = methods, told or {}, on_end
+        self._sending, self._lock = threading.Lock(), threading.Lock()
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, Future[Any]] = {}
+        self._is_gone = False
+        self._pool = ThreadPoolExecutor(_THREADS, "peer")
+
+    def start(self) -> None:
+        """Takes calls and answers in a thread of its own."""
+        threading.Thread(target=self.read, name="peer", daemon=True).start()
+
+    def read(self) -> None:
+        """Takes calls and answers until the other process is no more."""
+        try:
+            while True:
+                number, method, content = self._connection.recv()
+                if method is None:
+                    with self._lock:
+                        future = self._waiting.pop(number)
+                    value, error = content
+                    future.set_exception(error) if error is not None else future.set_result(value)
+                elif number:
+                    self._pool.submit(self._answer, number, method, content)
+                else:
+                    self._told[method](*content)
+        except (EOFError, OSError):
+            pass
+        except Exception:
+            log.exception("what the other process said cannot be read; it is given up")
+        self._end()
+        self._on_end()
+
+    def call(self, method: str, *arguments: Any) -> Future[Any]:
+        """Calls a method; what it returns or raises comes with the future, or PeerGone."""
+        future: Future[Any] = Future()
+        number = next(self._numbers)
+        with self._lock:
+            if self._is_gone:
+                future.set_exception(PeerGone())
+                return future
+            self._waiting[number] = future
+        try:
+            self._send((number, method, arguments))
+        except OSError:
+            self._end()
+        return future
+
+    def ask(self, method: str, *arguments: Any, timeout_s: float | None = None) -> Any:
+        """Calls a method and waits.
+
+        Raises:
+            PeerGone: The other process is no more.
+            TimeoutError: It has not answered in time.
+        """
+        return self.call(method, *arguments).result(timeout_s)
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        """Calls a method that does not answer.
+
+        Raises:
+            OSError: The other process is no more.
+        """
+        self._send((0, method, arguments))
+
+    def _send(self, record: tuple[int, str | None, Any]) -> None:
+        with self._sending:
+            self._connection.send(record)
+
+    def _answer(self, number: int, method: str, arguments: tuple[Any, ...]) -> None:
+        value, error = None, None
+        try:
+            value = self._methods[method](*arguments)
+        except Exception as raised:
+            error = _portable(raised)
+        try:
+            self._send((number, None, (value, error)))
+        except OSError:
+            self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            self._is_gone = True
+            waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            future.set_exception(PeerGone())
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, or one that tells of it where another process could not make it again."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

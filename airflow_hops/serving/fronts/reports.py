@@ -1,0 +1,62 @@
+"""What is shown of a server with fronts, under the names that a server of one process has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from airflow_hops.serving.gateway.shadow import ShadowCounts
+from airflow_hops.serving.models.workers.report import by_process
+
+if TYPE_CHECKING:
+    from airflow_hops.serving.fronts.supervisor import Fronts
+
+
+class FrontsCapture:
+    """What all fronts captured."""
+
+    def __init__(self, fronts: Fronts) -> None:
+        self._fronts = fronts
+        self._before: dict[str, Any] = {"base_path": None, "models": {}}
+
+    def status(self) -> dict[str, Any]:
+        """Returns what ``GET /v1/capture`` answers."""
+        found = self._fronts.total().capture
+        if "spool_path" in found:
+            found["spool_path"] = str(Path(found["spool_path"]).parent)
+        self._before = {**self._before, **found}
+        return self._before
+
+    def flush(self, timeout_s: float = 60.0) -> bool:
+        """Has all fronts write; returns whether it was within the time."""
+        done = self._fronts.ask_all("flush", timeout_s, timeout_s=timeout_s + 1.0)
+        return bool(done) and all(done)
+
+
+class FrontsShadow:
+    """Copies of requests that all fronts sent."""
+
+    def __init__(self, fronts: Fronts) -> None:
+        self._fronts = fronts
+
+    def counts(self) -> dict[str, dict[str, ShadowCounts]]:
+        """Returns model to version to counts."""
+        return self._fronts.total().shadow
+
+
+class FrontsCollector(Collector):
+    """Metrics of the fronts."""
+
+    def __init__(self, fronts: Fronts) -> None:
+        self._fronts = fronts
+
+    def collect(self) -> Iterable[Metric]:
+        """Returns the metrics as they are now."""
+        report = self._fronts.report()
+        yield GaugeMetricFamily("hops_serving_fronts", "Processes that answer requests.", len(report["fronts"]))
+        yield CounterMetricFamily("hops_serving_front_restarts", "Fronts that ended by themselves.", report["restarts"])
+        yield from by_process(self._fronts.metrics())

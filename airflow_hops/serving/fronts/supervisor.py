@@ -1,0 +1,372 @@
+"""The server's first process: starts fronts, tells them what to serve, replaces them, adds up what they count."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from pathlib import Path
+from typing import Any
+
+import grpc
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+
+from airflow_hops.serving.api.control import Controls
+from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
+from airflow_hops.serving.assembly import StartError
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.flags import Flags
+from airflow_hops.serving.fronts.counts import FrontCounts, FrontStats
+from airflow_hops.serving.fronts.front import FrontAssignment, FrontModel, FrontState, front_flags, run_front
+from airflow_hops.serving.fronts.peer import Peer
+from airflow_hops.serving.fronts.reports import FrontsCapture, FrontsCollector, FrontsShadow
+from airflow_hops.serving.lifecycle import Lifecycle
+from airflow_hops.serving.listeners import PortError, hold_port
+from airflow_hops.serving.models.catalog import Catalog
+from airflow_hops.serving.models.servable import Call, Reply, Servable
+from airflow_hops.serving.models.workers.frames import PeerGone, connection_pair
+from airflow_hops.serving.models.workers.launcher import Launcher, Process, threads_each
+from airflow_hops.serving.monitoring.logs import BUFFER
+from airflow_hops.serving.monitoring.series import BatchTotals
+from airflow_hops.serving_api import protocol
+from airflow_hops.serving_api.config import ConfigError
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 1.0
+_COUNTS_S = 2.0
+_STATE_S = 30.0
+_CLOSE_S = 70.0
+_LONGEST_PAUSE_S = 3.0
+_LIVED_S = 30.0
+
+
+class Front:
+    """A front, as the first process sees it.
+
+    Attributes:
+        process: Its process.
+        peer: Calls it.
+        counts: What it had counted when it was last asked.
+    """
+
+    def __init__(self, launcher: Launcher, assignment: FrontAssignment, fronts: Fronts) -> None:
+        ours, theirs = connection_pair()
+        self.counts = FrontCounts()
+        self.started_s = time.monotonic()
+        with theirs:
+            try:
+                self.process: Process = launcher.fork(assignment, theirs, lambda: fronts.on_end(self))
+            except BaseException:
+                ours.close()
+                raise
+        self.peer = Peer(ours, fronts.methods, {"log": BUFFER.add}, self.end)
+        self._launcher = launcher
+        self.peer.start()
+
+    def end(self) -> None:
+        """Kills it, if it still runs."""
+        self._launcher.kill(self.process)
+
+
+class Fronts:
+    """Answers requests in fronts; has the same parts as :class:`airflow_hops.serving.endpoint.Endpoint`.
+
+    Args:
+        flags: How. Limits on what is under way at once are shared among the fronts.
+        catalog: What requests are to see; every change is in effect in all fronts before who made it goes on.
+        lifecycle: Whether requests are welcome.
+
+    Attributes:
+        stats: Counts of requests, over all fronts and those that have ended.
+        capture: Has all fronts write what they captured.
+        shadow: Counts of copies of requests.
+        restarts: Fronts that ended by themselves.
+
+    Raises:
+        PortError: A port is taken.
+    """
+
+    def __init__(self, flags: Flags, catalog: Catalog, lifecycle: Lifecycle) -> None:
+        self._holders = [hold_port("port", flags.host, flags.port)]
+        if flags.rest_api_port is not None:
+            self._holders.append(hold_port("rest_api_port", flags.host, flags.rest_api_port))
+        self.grpc_port, self.rest_api_port, *_ = *(holder.getsockname()[1] for holder in self._holders), None
+        self.restarts = 0
+        self.stats = FrontStats(self.total)
+        self.capture = FrontsCapture(self)
+        self.shadow = FrontsShadow(self)
+        self.methods: Mapping[str, Callable[..., Any]] = {}
+        self._flags = flags
+        self._catalog, self._lifecycle = catalog, lifecycle
+        self._launcher: Launcher | None = None
+        self._lock = threading.RLock()
+        self._serving: list[Front] = []
+        self._opened: dict[int, tuple[str, int, Path]] = {}
+        self._keys = itertools.count(1)
+        self._past = FrontCounts()
+        self._pushed = FrontState()
+        self._last_end = ""
+        self._closing = threading.Event()
+
+    def start(self, controls: Controls, routes: Routes) -> None:
+        """Starts the fronts, which take requests from then on.
+
+        Raises:
+            StartError: One cannot.
+        """
+        self.methods = {
+            "is_coming": self._catalog.is_coming,
+            "statuses": self._catalog.statuses,
+            "reload": lambda config: controls.reload(protocol.ModelServerConfig.FromString(config)),
+            "traffic": controls.traffic,
+            "set_traffic": controls.set_traffic,
+            "rest": lambda request: _answered(routes, request),
+        }
+        flags = front_flags(self._flags, self.grpc_port, self.rest_api_port)
+        self._assignment = FrontAssignment(flags, tuple(routes.added))
+        self._launcher = Launcher(threads_each(flags.fronts), f"{run_front.__module__}:{run_front.__qualname__}")
+        try:
+            for _ in range(flags.fronts):
+                self._start_front()
+        except (ConfigError, PortError, ServingError, PeerGone) as error:
+            self._launcher.close()
+            raise StartError(str(error) or "a process that answers requests ended while it started") from error
+        except StartError:
+            self._launcher.close()
+            raise
+        for holder in self._holders:
+            holder.shutdown(socket.SHUT_RDWR)  # it keeps the port, and gets no connections any more
+        self._catalog.on_change = self._push
+        self._lifecycle.watch(lambda ready: self._push())
+        threading.Thread(target=self._look_after, name="fronts", daemon=True).start()
+
+    def appear(self) -> None:
+        """Nothing: ports are all that there is."""
+
+    def open(self, model: str, version: int, folder: Path) -> Servable:
+        """Opens a version in every front: first in one, so that a model that ends its process ends no more of them.
+
+        Raises:
+            ServingError: It does not load.
+        """
+        started_s = time.monotonic()
+        with self._lock:
+            if not self._serving:
+                raise ServingError(grpc.StatusCode.UNAVAILABLE, "All fronts have ended, and none is back yet")
+            first = self._serving[0]
+        key = next(self._keys)
+        try:
+            definitions = first.peer.ask("open", key, model, version, folder)
+        except PeerGone:
+            first.process.ended.wait(_COUNTS_S)
+            raise ServingError(
+                grpc.StatusCode.INTERNAL, f"The front that was loading {folder} ended with {first.process.end}"
+            ) from None
+        with self._lock:
+            self._opened[key] = (model, version, folder)
+            others = [front.peer.call("open", key, model, version, folder) for front in self._serving if front != first]
+        servable = _FrontServable(model, version, folder, definitions, key, self._close)
+        try:
+            for other in others:
+                with contextlib.suppress(PeerGone):  # the one that takes its place opens the version, too
+                    other.result()
+        except BaseException:
+            self._close(key)
+            raise
+        servable.load_s = time.monotonic() - started_s
+        return servable
+
+    def total(self) -> FrontCounts:
+        """Returns what was counted so far, also by fronts that have ended; one that is stuck is a while behind."""
+        return FrontCounts.total([*(front.counts for front in self._asked_for_counts()), self._past])
+
+    def batches(self) -> BatchTotals | None:
+        """Returns what was batched so far."""
+        return self.total().batches
+
+    def ask_all(self, method: str, *arguments: Any, timeout_s: float | None = None) -> list[Any]:
+        """Calls a method of every front at once; returns what those returned that are still there."""
+        with self._lock:
+            calls = [front.peer.call(method, *arguments) for front in self._serving]
+        wait(calls, timeout_s)
+        return [call.result() for call in calls if call.done() and call.exception() is None]
+
+    def add_reports(self, routes: Routes, registry: CollectorRegistry) -> None:
+        """Adds ``GET /v1/fronts``, and metrics of fronts."""
+
+        def show(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
+            return json_response(self.report())
+
+        routes.add("GET /v1/fronts", show)
+        registry.register(FrontsCollector(self))
+
+    def report(self) -> dict[str, Any]:
+        """Returns what ``GET /v1/fronts`` answers."""
+        with self._lock:
+            fronts = [
+                {
+                    "pid": front.process.pid,
+                    "requests": sum(counts.requests for counts in front.counts.requests.values()),
+                    "age_s": round(time.monotonic() - front.started_s, 3),
+                }
+                for front in self._asked_for_counts()
+            ]
+            zygote = self._launcher.pid if self._launcher else None
+            return {"zygote": zygote, "fronts": fronts, "restarts": self.restarts, "last_end": self._last_end or None}
+
+    def metrics(self) -> Iterator[tuple[dict[str, str], Metric]]:
+        """Yields what else a front counts: its label, and the metric."""
+        for front in self._asked_for_counts():
+            for metric in front.counts.metrics:
+                yield {"front": str(front.process.pid)}, metric
+
+    def drain(self) -> None:
+        """Answers what is in flight, and takes nothing more."""
+        self._closing.set()
+        self.ask_all("drain", timeout_s=self._flags.drain_seconds + 5.0)
+
+    def close(self) -> None:
+        """Writes what was captured and logged, and ends the fronts."""
+        self.ask_all("finish", timeout_s=_CLOSE_S)
+        if self._launcher is not None:
+            self._launcher.close()
+
+    def on_end(self, front: Front) -> None:
+        """Replaces a front that has ended."""
+        with self._lock:
+            if front not in self._serving or self._closing.is_set():
+                return
+            self._serving.remove(front)
+            self._past = FrontCounts.total([self._past, front.counts.past()])
+            self.restarts += 1
+            self._last_end = front.process.end
+        log.error("front %d ended with %s; another takes its place", front.process.pid, front.process.end)
+        lived = time.monotonic() - front.started_s > _LIVED_S
+        threading.Thread(target=self._replace, args=(0.0 if lived else 0.1,), name="front-start", daemon=True).start()
+
+    def _replace(self, pause_s: float) -> None:
+        while not self._closing.wait(pause_s):
+            try:
+                self._start_front()
+                return
+            except PeerGone:
+                log.error("a front ended while it started; another is started")
+            except Exception as error:
+                log.error("a front did not start: %s", error)
+            pause_s = min(max(0.1, 2 * pause_s), _LONGEST_PAUSE_S)
+
+    def _start_front(self) -> None:
+        """Starts a front, has it open what the others have, and lets it take requests."""
+        assert self._launcher is not None
+        front = Front(self._launcher, self._assignment, self)
+        opened: set[int] = set()
+        try:
+            while True:
+                with self._lock:
+                    missing = {key: what for key, what in self._opened.items() if key not in opened}
+                    gone = opened - self._opened.keys()
+                    if not missing:
+                        # Under the lock, so that no change passes it by.
+                        front.peer.ask("serve", self._state(), timeout_s=_STATE_S)
+                        self._serving.append(front)
+                        break
+                for key, what in missing.items():
+                    try:
+                        front.peer.ask("open", key, *what)
+                    except ServingError:
+                        if key in self._opened:
+                            raise
+                    opened.add(key)
+        except BaseException:
+            front.end()
+            raise
+        for key in gone:
+            front.peer.call("close", key)
+
+    def _close(self, key: int) -> None:
+        with self._lock:
+            self._opened.pop(key, None)
+        self.ask_all("close", key, timeout_s=_CLOSE_S)
+
+    def _state(self) -> FrontState:
+        report = self._lifecycle.report()
+        return FrontState(
+            models={
+                name: FrontModel(_keys(view.servables), view.labels, view.split)
+                for name, view in self._catalog.views.items()
+            },
+            shadow=dict(self._catalog.traffic.shadow),
+            ready=report["ready"],
+            draining=self._lifecycle.draining,
+            was_ready=self._pushed.was_ready or report["ready"],
+            unavailable=tuple(report["unavailable"]),
+        )
+
+    def _push(self, even_if_equal: bool = True) -> None:
+        """Tells all fronts what there is now, and waits until they are that way; one that does not get there ends."""
+        with self._lock:
+            state = self._state()
+            if state == self._pushed and not even_if_equal:
+                return
+            self._pushed = state
+            calls: dict[Future[Any], Front] = {front.peer.call("take", state): front for front in self._serving}
+            wait(calls, _STATE_S)
+        for call, front in calls.items():
+            error = call.exception() if call.done() else TimeoutError(f"no answer within {_STATE_S:g} s")
+            if error is not None and not isinstance(error, PeerGone):
+                log.error("front %d does not take what there is now, and is ended: %r", front.process.pid, error)
+                front.end()
+
+    def _asked_for_counts(self) -> list[Front]:
+        with self._lock:
+            fronts = list(self._serving)
+        calls = {front.peer.call("counts"): front for front in fronts}
+        for call in wait(calls, _COUNTS_S).done:
+            if call.exception() is None:
+                calls[call].counts = call.result()
+        return fronts
+
+    def _look_after(self) -> None:
+        """Keeps what is known of a front that ends no older than a second."""
+        while not self._closing.wait(_LOOK_EVERY_S):
+            try:
+                self._asked_for_counts()
+                self._push(even_if_equal=False)
+            except Exception:
+                log.exception("a look at the fronts failed; the next goes on")
+
+
+class _FrontServable(Servable):
+    """A version that the fronts have open."""
+
+    def __init__(
+        self, model: str, version: int, folder: Path, definitions: bytes, key: int, close: Callable[[int], None]
+    ) -> None:
+        super().__init__(model, version, os.fspath(folder), definitions)
+        self.key = key
+        self._close_key = close
+
+    def answer(self, call: Call) -> Reply:
+        """Never: requests go to the fronts."""
+        raise ServingError(grpc.StatusCode.INTERNAL, "This process answers no requests")
+
+    def _free(self) -> None:
+        self._close_key(self.key)
+
+
+def _answered(routes: Routes, request: HttpRequest) -> HttpResponse:
+    route = routes.find(request.method, request.path)
+    return route.answer(request, route.match)
+
+
+def _keys(servables: Mapping[int, Servable]) -> dict[int, int]:
+    return {version: servable.key for version, servable in servables.items() if isinstance(servable, _FrontServable)}

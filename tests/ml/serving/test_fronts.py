@@ -1,0 +1,409 @@
+"""Several processes at one port: one server to its clients, its operators and its files."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+from server_process import ServerProcess
+from tensorflow_serving.apis import prediction_log_pb2
+from waiting import is_gone, wait_for
+
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.flags import parse_flags
+from airflow_hops.serving.fronts.counts import FrontCounts
+from airflow_hops.serving.fronts.front import front_flags
+from airflow_hops.serving.fronts.peer import Peer
+from airflow_hops.serving.gateway.traffic import Split, deal_slots
+from airflow_hops.serving.models.workers.frames import PeerGone
+from airflow_hops.serving.monitoring.series import BatchTotals
+from airflow_hops.serving.monitoring.stats import RequestKind, RequestStats
+from airflow_hops.serving_api.answers import ModelServerError
+from airflow_hops.serving_api.client import ModelServerClient
+from airflow_hops.serving_api.config import parse_config
+
+from .test_warmup import write
+
+INPUTS = {"carrier": ["AA"], "distance": [[5.0]], "hour": [0]}
+ROW = {"instances": [{"carrier": "AA", "distance": [5.0], "hour": 0}]}
+CONNECTIONS = 24
+"""So many that each of two fronts gets some: all but one time in eight million."""
+
+
+def config(base: Path, *versions: int) -> str:
+    policy = f"model_version_policy {{ specific {{ {' '.join(f'versions: {number}' for number in versions)} }} }}"
+    return (
+        f'model_config_list {{ config {{ name: "flights" base_path: "{base}/flights" '
+        f'model_platform: "tensorflow" {policy} }} config {{ name: "fragile" base_path: "{base}/fragile" }} '
+        f'config {{ name: "vectors" base_path: "{base}/vectors" }} }}'
+    )
+
+
+def flags_in(folder: Path, saved_models: Path) -> dict[str, Any]:
+    """Flags of a server of two fronts with ``flights`` (1 and 2), ``fragile`` and ``vectors``."""
+    (folder / "models.config").write_text(config(saved_models, 1, 2))
+    (folder / "monitoring.config").write_text("prometheus_config { enable: true }")
+    return {
+        "fronts": 2,
+        "model_config_file": folder / "models.config",
+        "monitoring_config_file": folder / "monitoring.config",
+        "capture_base_path": folder / "captured",
+        "capture_roll_seconds": 3600,
+        "max_num_load_retries": 0,
+    }
+
+
+@pytest.fixture(scope="module")
+def server(
+    runtime_python: Path, saved_models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """A server that tests may change, as they leave it with two fronts that answer for the same models."""
+    folder = tmp_path_factory.mktemp("fronts")
+    server = ServerProcess(runtime_python, folder, flags_in(folder, saved_models)).start().wait_until_ready()
+    yield server
+    server.close()
+
+
+def each(ask: Callable[[], Any]) -> list[Any]:
+    """What is answered over many new connections, which the kernel deals to the fronts."""
+    return [ask() for _ in range(CONNECTIONS)]
+
+
+def predict(server: ServerProcess, **keywords: Any) -> Any:
+    """One prediction on a connection of its own."""
+    with ModelServerClient(server.address, timeout_s=60) as client:
+        return client.predict("flights", INPUTS, **keywords)
+
+
+def fronts(server: ServerProcess) -> dict[int, int]:
+    """Process of each front, and its requests."""
+    return {front["pid"]: front["requests"] for front in server.get("/v1/fronts")["fronts"]}
+
+
+def wait_for_two(server: ServerProcess, without: set[int]) -> None:
+    """Waits for two fronts, none of these: a question may be in one that ends."""
+
+    def are_there() -> bool:
+        try:
+            found = set(fronts(server))
+        except (OSError, http.client.HTTPException):
+            return False
+        return len(found) == 2 and not found & without
+
+    wait_for(are_there, server.log)
+
+
+def test_fronts_share_the_requests_and_answer_them_alike(server: ServerProcess) -> None:
+    before = fronts(server)
+    answers = each(lambda: predict(server))
+    assert {(answer.version, float(answer.outputs["score"][0, 0])) for answer in answers} == {(2, 2005.0)}
+    over_rest = each(lambda: server.predict("flights/versions/1", ROW))
+    assert all(answer == {"predictions": [{"score": [1005.0], "carrier_id": 1}]} for answer in over_rest)
+    asked = {pid: requests - before[pid] for pid, requests in fronts(server).items()}
+    assert len(asked) == 2
+    assert sum(asked.values()) == 2 * CONNECTIONS
+    assert all(asked.values())
+
+
+def test_errors_and_states_are_those_of_one_process(server: ServerProcess) -> None:
+    for path, body, status, message in (
+        ("/v1/models/unknown:predict", ROW, 404, "Servable not found for request: Latest(unknown)"),
+        ("/v1/models/flights/versions/9:predict", ROW, 404, "Servable not found for request: Specific(flights, 9)"),
+        ("/v1/models/flights/labels/new:predict", ROW, 400, "Unrecognized servable version label: new"),
+        ("/v1/models/unknown", None, 404, "Could not find any versions of model unknown"),
+        ("/v1/models/flights:traffic", {"percents": {"9": 100}}, 404, "Could not find version 9 of model flights"),
+        ("/v1/models/flights:unknown", ROW, 400, "Malformed request: POST /v1/models/flights:unknown"),
+        ("/v1/stats/series?since=x", None, 400, "since is 'x'; expected seconds since 1970"),
+    ):
+        assert set(each(lambda path=path, body=body: server.error(path, body))) == {(status, message)}
+    assert each(lambda: server.available("flights")) == CONNECTIONS * [[1, 2]]
+    ready = each(lambda: server.get("/readyz"))
+    models = {"flights": [1, 2], "fragile": [1], "vectors": [7]}
+    assert all(report == {"ready": True, "models": models, "unavailable": []} for report in ready)
+
+
+def test_reload_is_seen_by_all_fronts_before_its_call_returns(server: ServerProcess, saved_models: Path) -> None:
+    with ModelServerClient(server.address, timeout_s=60) as client:
+        for versions in ((1,), (1, 3), (2,), (3,), (1, 2)):
+            client.reload_config(parse_config(config(saved_models, *versions), "the test"))
+            client.wait_until_available("flights", max(versions), timeout_s=60)
+            assert {answer.version for answer in each(lambda: predict(server))} == {max(versions)}
+    assert {report["source"] for report in each(lambda: server.get("/v1/config"))} == {"HandleReloadConfigRequest"}
+
+
+def test_split_is_in_effect_in_all_fronts_on_return_and_keys_stick(server: ServerProcess) -> None:
+    for version in (1, 2, 1, 2):
+        server.post("/v1/models/flights:traffic", {"percents": {str(version): 100}})
+        assert {answer.version for answer in each(lambda: predict(server))} == {version}
+    server.post("/v1/models/flights:traffic", {"percents": {"1": 30, "2": 70}})
+    counted = Counter(answer.version for _ in range(5) for answer in each(lambda: predict(server)))
+    assert abs(counted[1] - 0.3 * 5 * CONNECTIONS) <= 4  # exact in each front, but for the hundred that is under way
+    server.post("/v1/models/flights:traffic", {"percents": {"1": 50, "2": 50}})
+    slots = deal_slots({1: 50, 2: 50}, deal_slots({1: 30, 2: 70}, deal_slots({2: 100}, deal_slots({1: 100}))))
+    split = Split.among({1: 50, 2: 50}, {1: None, 2: None}, slots)
+    assert split is not None
+    for key in ("a", "b", "c", "d", "e", "f"):
+        versions = {answer.version for answer in each(lambda key=key: predict(server, sticky_key=key))}
+        assert versions == {split.of_key("flights", key)}
+
+
+def test_counts_metrics_and_logs_are_of_all_fronts_whoever_is_asked(server: ServerProcess) -> None:
+    def counts(stats: Any) -> tuple[int, int]:
+        version = stats["models"]["flights"]["versions"]["2"]
+        return version["requests"], version["client_errors"]
+
+    requests, errors = counts(server.get("/v1/stats"))
+    each(lambda: predict(server))
+    each(lambda: server.error("/v1/models/flights:predict", {"instances": []}))
+    wanted = requests + 2 * CONNECTIONS, errors + CONNECTIONS
+    assert {counts(stats) for stats in each(lambda: server.get("/v1/stats"))} == {wanted}
+    shown = set()
+    for _ in range(4):
+        text = urllib.request.urlopen(f"{server.url}/monitoring/prometheus/metrics").read().decode()
+        assert "hops_serving_fronts 2" in text.splitlines()
+        lines = [line for line in text.splitlines() if ":request_count{" in line and 'version="2"' in line]
+        shown.add(sum(int(line.split()[-1]) for line in lines if 'model_name="flights"' in line))
+    assert shown == {wanted[0]}
+    # What ends a front is told by the process that replaces it; whoever is asked shows it.
+    restarts = server.get("/v1/fronts")["restarts"]
+    with ModelServerClient(server.address, timeout_s=60) as client, pytest.raises(ModelServerError):
+        client.predict("fragile", {"x": [-1.0]})
+    wait_for(lambda: server.get("/v1/fronts")["restarts"] == restarts + 1)
+    wait_for_two(server, set())
+    for lines in each(lambda: server.get("/v1/logs?lines=1000")["lines"]):
+        assert any("ended with signal 6 (SIGABRT)" in line["message"] for line in lines)
+    logged = each(lambda: server.get("/v1/logs?lines=1000")["lines"])
+    assert len({json.dumps(lines) for lines in logged}) == 1
+
+
+def test_what_is_captured_is_written_once_though_a_front_is_killed(server: ServerProcess) -> None:
+    before = server.get("/v1/capture")["models"]["flights"]
+    asked = [f"{turn}-{number}" for turn in range(2) for number in range(CONNECTIONS)]
+    for request_id in asked[:CONNECTIONS]:
+        assert predict(server, request_id=request_id).request_id == request_id
+    time.sleep(1.5)  # what was counted until the last look, at most a second ago, is kept
+    killed = min(fronts(server))
+    os.kill(killed, signal.SIGKILL)
+    wait_for_two(server, {killed})
+    for request_id in asked[CONNECTIONS:]:
+        assert predict(server, request_id=request_id).request_id == request_id
+    label = {"model": "flights", "request_id": asked[0], "label": 1.0}
+    assert all(each(lambda: server.post("/v1/feedback", label)["accepted"]))
+    wait_for(lambda: server.call("/v1/capture:flush", b"")[0] == 200, server.log)
+    rows = Counter(
+        request_id
+        for file in (Path(server.flags["capture_base_path"]) / "flights").glob("*.parquet")
+        for request_id in pq.read_table(file, columns=["request_id"])["request_id"].to_pylist()
+        if request_id in asked
+    )
+    assert rows == Counter(asked)
+    counts = server.get("/v1/capture")["models"]["flights"]
+    assert counts["captured_rows"] - before["captured_rows"] == len(asked)
+    assert counts["captured_labels"] - before["captured_labels"] == CONNECTIONS
+
+
+def test_front_that_is_killed_fails_its_own_requests_alone_and_is_replaced(server: ServerProcess) -> None:
+    stop, failures, answered = threading.Event(), Counter[int](), Counter[int]()
+
+    def ask(number: int) -> None:
+        address, body = server.url.removeprefix("http://"), json.dumps(ROW)
+        connection = http.client.HTTPConnection(address, timeout=60)
+        while not stop.is_set():
+            try:
+                connection.request("POST", "/v1/models/flights:predict", body)
+                response = connection.getresponse()
+                answer = json.loads(response.read())
+            except (ConnectionError, http.client.HTTPException):
+                failures[number] += 1
+                connection.close()  # the next request opens it again
+                continue
+            assert (response.status, answer["predictions"][0]["score"]) == (200, [2005.0])
+            answered[number] += 1
+        connection.close()
+
+    with ThreadPoolExecutor(CONNECTIONS) as executor:
+        asking = [executor.submit(ask, number) for number in range(CONNECTIONS)]
+        try:
+            wait_for(lambda: len(answered) == CONNECTIONS, server.log)
+            before = sum(fronts(server).values())
+            killed = max(fronts(server))
+            time.sleep(1.5)  # what was counted until the last look, at most a second ago, is kept
+            os.kill(killed, signal.SIGKILL)
+            wait_for_two(server, {killed})
+        finally:
+            stop.set()
+        for each_asking in asking:
+            each_asking.result()
+    # A connection has one request in flight, and those to the other front have none that fails.
+    assert 0 < len(failures) < CONNECTIONS
+    assert max(failures.values()) == 1
+    assert server.get("/v1/stats")["models"]["flights"]["versions"]["2"]["requests"] >= before
+    assert {answer.version for answer in each(lambda: predict(server))} == {2}
+
+
+def test_model_that_ends_its_process_while_it_loads_costs_one_front_and_no_other_model(
+    server: ServerProcess, saved_models: Path, tmp_path: Path
+) -> None:
+    before = set(fronts(server))
+    shutil.copytree(saved_models / "fragile", tmp_path / "fragile")
+    log = prediction_log_pb2.PredictionLog()
+    log.predict_log.request.inputs["x"].CopyFrom(tf.make_tensor_proto([-1.0]))
+    write(tmp_path / "fragile", log)
+    fatal = config(saved_models, 1, 2).replace(f"{saved_models}/fragile", f"{tmp_path}/fragile")
+    with ModelServerClient(server.address, timeout_s=60) as client:
+        with pytest.raises(ModelServerError, match=r"SIGABRT|UNAVAILABLE"):  # the front that ends may be the one asked
+            client.reload_config(parse_config(fatal, "the test"))
+        wait_for(lambda: "SIGABRT" in json.dumps(server.get("/v1/models/fragile")), server.log)
+        wait_for_two(server, set())
+        assert len(before & set(fronts(server))) == 1
+        assert {answer.version for answer in each(lambda: predict(server))} == {2}
+        client.reload_config(parse_config(config(saved_models, 1, 2), "the test"))
+
+
+def test_all_fronts_come_back_when_what_they_are_forked_from_ends(server: ServerProcess) -> None:
+    report = server.get("/v1/fronts")
+    os.kill(report["zygote"], signal.SIGKILL)
+    wait_for_two(server, {front["pid"] for front in report["fronts"]})
+    assert {answer.version for answer in each(lambda: predict(server))} == {2}
+
+
+def test_port_that_is_taken_is_told_before_anything_starts(
+    server: ServerProcess, start_server: Callable[..., ServerProcess], tmp_path: Path
+) -> None:
+    given = {**server.flags, "capture_base_path": None}
+    for flag, port in (("port", server.ports["port"]), ("rest_api_port", server.ports["rest_api_port"])):
+        second = start_server(wait=False, **{**given, flag: port})
+        assert second.process.wait() == 1
+        assert f"--{flag}={port}: port {port} of 127.0.0.1 is taken by another program" in second.log()
+    (tmp_path / "file").write_text("")
+    refused = start_server(wait=False, **{**given, "capture_base_path": tmp_path / "file"})
+    assert refused.process.wait() == 1
+    assert f"--capture_base_path={tmp_path / 'file'}" in refused.log()
+
+
+def test_fronts_drain_on_sigterm_and_end_with_the_server(server: ServerProcess) -> None:
+    pids = list(fronts(server))
+    slow = {"signature_name": "slow", "inputs": 40}
+    with ThreadPoolExecutor(8) as executor:
+        asking = [executor.submit(server.call, "/v1/models/vectors:predict", slow) for _ in range(8)]
+        time.sleep(0.5)
+        for pid in pids:  # as a service manager and a terminal do
+            os.kill(pid, signal.SIGTERM)
+        assert server.terminate() == 0
+        assert [answer.result()[0] for answer in asking] == 8 * [200]
+    assert all(map(is_gone, pids))
+    server.start().wait_until_ready()  # at the same ports
+    pids = list(fronts(server))
+    server.process.kill()
+    wait_for(lambda: all(map(is_gone, pids)), "the end of the fronts", 10)
+
+
+@pytest.mark.parametrize("flag", ["--workers=2", "--upstream=h:1", "--grpc_socket_path=s", "--enable_profiler=true"])
+def test_what_fronts_cannot_share_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_flags(["--fronts=2", "--model_config_file=c", "--profiler_log_dir=p", flag])
+    assert f"--fronts=2 and {flag.partition('=')[0]} are both given" in capsys.readouterr().err
+
+
+def test_limits_are_shared_among_fronts() -> None:
+    limits = {"max_in_flight": 10, "grpc_max_threads": 8, "max_request_memory_bytes": 3000}
+    given = {"fronts": 3, "model_config_file": "c", **limits, "capture_spool_bytes": 300_000}
+    flags, _ = parse_flags([f"--{name}={value}" for name, value in given.items()])
+    share = front_flags(flags, 1, 2)
+    assert (share.port, share.rest_api_port) == (1, 2)
+    assert (share.max_in_flight, share.grpc_max_threads, share.rest_api_num_threads) == (4, 3, 3)
+    assert (share.max_request_memory_bytes, share.request_bytes) == (1000, 750)
+    assert share.capture_spool_bytes == 100_000
+    assert front_flags(parse_flags(["--fronts=3", "--model_config_file=c"])[0], 1, None).max_in_flight == 0
+
+
+def test_counts_of_several_fronts_are_those_of_one() -> None:
+    generator = np.random.default_rng(0)
+    whole, parts = RequestStats(), [RequestStats() for _ in range(3)]
+    for number in range(300):
+        kind = RequestKind("m", int(generator.integers(1, 3)), "Predict", "GRPC")
+        latency_s = float(generator.exponential(0.01))
+        for stats in (whole, parts[number % 3]):
+            if number % 10:
+                stats.record(kind, 2, latency_s, latency_s / 2)
+            else:
+                stats.record_error(kind, "UNAVAILABLE")
+    sizes = (((1.0, 2), (None, 1)), ((1.0, 1), (4.0, 5)), ())
+    batches = [BatchTotals(len(part), 2, 3, 0.5, part) if part else None for part in sizes]
+    statuses = [
+        {"models": {"m": {"captured_rows": rows}}, "lag_seconds": lag, "error": None, "spool_bytes": rows}
+        for rows, lag in ((1, 0.5), (2, 1.5), (4, 0.0))
+    ]
+    total = FrontCounts.total(
+        FrontCounts(part.counts(), {}, batch, status)
+        for part, batch, status in zip(parts, batches, statuses, strict=True)
+    )
+    assert {kind: (c.by_code, c.rows, c.latency.buckets) for kind, c in total.requests.items()} == {
+        kind: (c.by_code, c.rows, c.latency.buckets) for kind, c in whole.counts().items()
+    }
+    assert total.batches == BatchTotals(4, 4, 6, 1.0, ((1.0, 3), (4.0, 5), (None, 1)))
+    assert total.capture == {"models": {"m": {"captured_rows": 7}}, "lag_seconds": 1.5, "error": None, "spool_bytes": 7}
+    assert total.past().capture == {"models": {"m": {"captured_rows": 7}}}
+
+
+def test_peers_call_each_other_and_learn_of_errors_and_ends() -> None:
+    ours, theirs = socket.socketpair()
+    told: list[str] = []
+
+    def refuse() -> None:
+        raise ServingError(grpc.StatusCode.NOT_FOUND, "no such model")
+
+    def fail() -> None:
+        raise UnicodeDecodeError("utf-8", b"x", 0, 1, "no text")  # more arguments than a message
+
+    def fail_oddly() -> None:
+        class OddError(Exception):
+            pass
+
+        raise OddError("of this process alone")
+
+    release = threading.Event()
+    methods = {"echo": lambda *given: given, "refuse": refuse, "fail": fail, "odd": fail_oddly, "wait": release.wait}
+    there = Peer(theirs, {**methods, "ask": lambda: there.ask("back")}, {"tell": told.append})
+    other_end = socket.socket(fileno=os.dup(ours.fileno()))
+    here = Peer(ours, {"back": lambda: "from here"})
+    there.start()
+    here.start()
+    large = bytes(5_000_000)
+    assert here.ask("echo", 1, large) == (1, large)
+    assert here.ask("ask") == "from here"
+    with pytest.raises(ServingError, match="no such model") as refused:
+        here.ask("refuse")
+    assert refused.value.code is grpc.StatusCode.NOT_FOUND
+    with pytest.raises(UnicodeDecodeError):
+        here.ask("fail")
+    with pytest.raises(RuntimeError, match="OddError: of this process alone"):
+        here.ask("odd")
+    here.tell("tell", "a")
+    here.tell("tell", "b")
+    assert here.ask("echo") == ()
+    assert told == ["a", "b"]
+    waiting = here.call("wait")
+    other_end.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(PeerGone):
+        waiting.result(10)
+    with pytest.raises(PeerGone):
+        here.ask("echo")
+    release.set()
