@@ -182,8 +182,13 @@ def measure_fronts(clients: Clients, given: argparse.Namespace, console: Console
             for count in counts if turn % 2 == 0 else reversed(counts):
                 servers[count].pin(cores[:count])
                 clients.pin(cores[count:] or cores)
-                for way, target in (("grpc", servers[count]), ("rest", servers[count].over_rest())):
-                    found = clients.measure(target, WORK, "flights", 1, 16 * count, given.seconds)
+                over_rest = servers[count].over_rest()
+                for way, target, model, rows in (
+                    ("grpc", servers[count], "flights", 1),
+                    ("rest", over_rest, "flights", 1),
+                    ("large_json", over_rest, "mlp", 64),
+                ):
+                    found = clients.measure(target, WORK, model, rows, 16 * count, given.seconds)
                     measured.setdefault(way, {}).setdefault(count, []).append(found)
         clients.pin(cores)
     figures: dict[str, Any] = {}

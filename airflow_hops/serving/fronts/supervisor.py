@@ -194,11 +194,15 @@ class Fronts:
         return self.total().batches
 
     def ask_all(self, method: str, *arguments: Any, timeout_s: float | None = None) -> list[Any]:
-        """Calls a method of every front at once; returns what those returned that are still there."""
+        """Calls a method of every front at once; returns what each returned, None where it did not in time."""
         with self._lock:
-            calls = [front.peer.call(method, *arguments) for front in self._serving]
+            calls = {front.peer.call(method, *arguments): front for front in self._serving}
         wait(calls, timeout_s)
-        return [call.result() for call in calls if call.done() and call.exception() is None]
+        for call, front in calls.items():
+            error = _error_of(call, timeout_s)
+            if error is not None:
+                log.error("front %d: %s failed: %r", front.process.pid, method, error)
+        return [call.result() if call.done() and call.exception() is None else None for call in calls]
 
     def add_reports(self, routes: Routes, registry: CollectorRegistry) -> None:
         """Adds ``GET /v1/fronts``, and metrics of fronts."""
@@ -211,17 +215,16 @@ class Fronts:
 
     def report(self) -> dict[str, Any]:
         """Returns what ``GET /v1/fronts`` answers."""
-        with self._lock:
-            fronts = [
-                {
-                    "pid": front.process.pid,
-                    "requests": sum(counts.requests for counts in front.counts.requests.values()),
-                    "age_s": round(time.monotonic() - front.started_s, 3),
-                }
-                for front in self._asked_for_counts()
-            ]
-            zygote = self._launcher.pid if self._launcher else None
-            return {"zygote": zygote, "fronts": fronts, "restarts": self.restarts, "last_end": self._last_end or None}
+        fronts = [
+            {
+                "pid": front.process.pid,
+                "requests": sum(counts.requests for counts in front.counts.requests.values()),
+                "age_s": round(time.monotonic() - front.started_s, 3),
+            }
+            for front in self._asked_for_counts()
+        ]
+        zygote = self._launcher.pid if self._launcher else None
+        return {"zygote": zygote, "fronts": fronts, "restarts": self.restarts, "last_end": self._last_end or None}
 
     def metrics(self) -> Iterator[tuple[dict[str, str], Metric]]:
         """Yields what else a front counts: its label, and the metric."""
@@ -321,8 +324,8 @@ class Fronts:
             calls: dict[Future[Any], Front] = {front.peer.call("take", state): front for front in self._serving}
             wait(calls, _STATE_S)
         for call, front in calls.items():
-            error = call.exception() if call.done() else TimeoutError(f"no answer within {_STATE_S:g} s")
-            if error is not None and not isinstance(error, PeerGone):
+            error = _error_of(call, _STATE_S)
+            if error is not None:
                 log.error("front %d does not take what there is now, and is ended: %r", front.process.pid, error)
                 front.end()
 
@@ -370,3 +373,9 @@ def _answered(routes: Routes, request: HttpRequest) -> HttpResponse:
 
 def _keys(servables: Mapping[int, Servable]) -> dict[int, int]:
     return {version: servable.key for version, servable in servables.items() if isinstance(servable, _FrontServable)}
+
+
+def _error_of(call: Future[Any], timeout_s: float | None) -> BaseException | None:
+    """Returns what went wrong with a call; a front that is no more is replaced, and nothing to tell of."""
+    error = call.exception() if call.done() else TimeoutError(f"no answer within {timeout_s} s")
+    return None if isinstance(error, PeerGone) else error

@@ -162,6 +162,7 @@ def test_split_is_in_effect_in_all_fronts_on_return_and_keys_stick(server: Serve
     for key in ("a", "b", "c", "d", "e", "f"):
         versions = {answer.version for answer in each(lambda key=key: predict(server, sticky_key=key))}
         assert versions == {split.of_key("flights", key)}
+    server.post("/v1/models/flights:traffic", {"percents": None})
 
 
 def test_counts_metrics_and_logs_are_of_all_fronts_whoever_is_asked(server: ServerProcess) -> None:
