@@ -97,17 +97,21 @@ def fronts(server: ServerProcess) -> dict[int, int]:
     return {front["pid"]: front["requests"] for front in server.get("/v1/fronts")["fronts"]}
 
 
-def wait_for_two(server: ServerProcess, without: set[int]) -> None:
-    """Waits for two fronts, none of these: a question may be in one that ends."""
+def wait_in_spite_of_ends(server: ServerProcess, condition: Callable[[], bool]) -> None:
+    """Waits for what is asked of a server, whose front may end with the question."""
 
-    def are_there() -> bool:
+    def is_so() -> bool:
         try:
-            found = set(fronts(server))
+            return condition()
         except (OSError, http.client.HTTPException):
             return False
-        return len(found) == 2 and not found & without
 
-    wait_for(are_there, server.log)
+    wait_for(is_so, server.log)
+
+
+def wait_for_two(server: ServerProcess, without: set[int]) -> None:
+    """Waits for two fronts, none of these."""
+    wait_in_spite_of_ends(server, lambda: len(found := fronts(server)) == 2 and not found.keys() & without)
 
 
 def test_fronts_share_the_requests_and_answer_them_alike(server: ServerProcess) -> None:
@@ -186,7 +190,7 @@ def test_counts_metrics_and_logs_are_of_all_fronts_whoever_is_asked(server: Serv
     restarts = server.get("/v1/fronts")["restarts"]
     with ModelServerClient(server.address, timeout_s=60) as client, pytest.raises(ModelServerError):
         client.predict("fragile", {"x": [-1.0]})
-    wait_for(lambda: server.get("/v1/fronts")["restarts"] == restarts + 1)
+    wait_in_spite_of_ends(server, lambda: server.get("/v1/fronts")["restarts"] == restarts + 1)
     wait_for_two(server, set())
     for lines in each(lambda: server.get("/v1/logs?lines=1000")["lines"]):
         assert any("ended with signal 6 (SIGABRT)" in line["message"] for line in lines)
@@ -271,7 +275,7 @@ def test_model_that_ends_its_process_while_it_loads_costs_one_front_and_no_other
     with ModelServerClient(server.address, timeout_s=60) as client:
         with pytest.raises(ModelServerError, match=r"SIGABRT|UNAVAILABLE"):  # the front that ends may be the one asked
             client.reload_config(parse_config(fatal, "the test"))
-        wait_for(lambda: "SIGABRT" in json.dumps(server.get("/v1/models/fragile")), server.log)
+        wait_in_spite_of_ends(server, lambda: "SIGABRT" in json.dumps(server.get("/v1/models/fragile")))
         wait_for_two(server, set())
         assert len(before & set(fronts(server))) == 1
         assert {answer.version for answer in each(lambda: predict(server))} == {2}
