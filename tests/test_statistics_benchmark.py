@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.measurement.flights_tables import FLIGHTS_ROWS, ROW_GROUP_ROWS, write_csv, write_parquet
+from benchmarks.measurement.memory_account import MemoryAccount
 from benchmarks.measurement.statistics_figures import Measurements, figures_of, marks_of, ratios_of
 from benchmarks.measurement.timing import REPOSITORY, Timed, time_work
 
@@ -112,3 +116,19 @@ def test_benchmarks_start_though_one_is_named_like_a_module_of_the_standard_libr
     done = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "--rounds" in done.stdout
+
+
+def test_memory_is_told_by_what_processes_are_for_at_the_moment_of_the_peak() -> None:
+    command = [sys.executable, "-c", "import time; held = b'x' * (64 << 20); time.sleep(60)", "airflow_hops.serving"]
+    server = subprocess.Popen(command)
+    try:
+        found = [psutil.Process(server.pid), psutil.Process(os.getpid())]
+        with MemoryAccount(lambda: found, interval_s=0.05) as account:
+            deadline = time.monotonic() + 20
+            while account.peak.get("model server", 0.0) < 64 and time.monotonic() < deadline:
+                time.sleep(0.02)
+    finally:
+        server.kill()
+        server.wait()
+    assert 64 <= account.peak["model server"] < 100
+    assert sum(account.peak.values()) > account.peak["model server"] + 20
