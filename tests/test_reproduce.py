@@ -184,6 +184,17 @@ def test_a_run_without_a_record_is_run_with_what_there_is_only_on_request(
     assert "Not known of this run, and taken as it is now: code" in said
 
 
+def test_a_number_of_ranks_that_was_measured_is_not_measured_again(
+    model: Artifact, shared_run_step: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    connection = {"conn_type": "hops", "extra": {"store": shared_run_step.store.root}}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+    monkeypatch.setenv("API_TOKEN", "abc123")
+    run = find_run(RuntimeHook(), model.uri)
+    measured = replace(run, record=replace(run.record, params={**run.record.params, "np": "auto"}))
+    assert step_again(RuntimeHook(), measured, tmp_path).params["np"] == 1
+
+
 def test_a_trial_is_a_training_with_its_parameters_by_the_record_of_its_search(
     store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

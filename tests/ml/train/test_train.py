@@ -89,6 +89,7 @@ def test_training_json_tells_what_was_done(model: Any) -> None:
     assert len(set(summary["guard"]["checksums"])) == 4
     assert summary["guard"]["rows"] == [1001] * 4
     assert summary["guard"]["checks"] >= 4 * 6
+    assert 0 < summary["guard"]["seconds"] < summary["seconds"]["training"]
     assert summary["synchronized"] is True
     assert 0 < summary["scaling_efficiency"] < 1
     assert summary["rows_by_rank"] == [{"train": 500, "eval": 100}, {"train": 501, "eval": 101}]
