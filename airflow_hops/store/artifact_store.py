@@ -155,6 +155,7 @@ class ArtifactStore:
             BadInput: the artifact is missing, its manifest names files outside of it, or another one lies at its
                 address by now.
         """
+        self._check_inside(artifact.uri)
         kept, found = replace(artifact, uri=kept_version(artifact.uri, artifact.fingerprint)), artifact
         try:
             manifest = self.manifest(artifact.uri)
