@@ -241,7 +241,7 @@ def grpc_options(flags: Flags, shared_port: bool = False) -> GrpcOptions:
         max_request_bytes=flags.request_bytes,
         max_in_flight=flags.max_in_flight,
         receive_s=flags.max_receive_seconds,
-        channel_arguments={**shared, **flags.channel_arguments},
+        channel_arguments={**flags.channel_arguments, **shared},
     )
 
 

@@ -52,8 +52,11 @@ def hold_port(flag: str, host: str, port: int) -> socket.socket:
     """
     try:
         # Sharing a port works with whoever shares it: only a socket that does not finds out whether it is free.
-        socket.create_server((host, port), family=_family(host)).close()
-        return socket.create_server((host, port), family=_family(host), reuse_port=True)
+        with socket.create_server((host, port), family=_family(host)) as free:
+            port = free.getsockname()[1]  # by its number: one that the kernel chose is given back with the shutdown
+        holder = socket.create_server((host, port), family=_family(host), reuse_port=True)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # which gives way to all that have it
+        return holder
     except OSError as error:
         raise _port_error(flag, host, port, error) from error
 

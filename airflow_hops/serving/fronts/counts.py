@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from prometheus_client.core import Metric
 
+from airflow_hops.serving.capture.capture import TakenCounts
+from airflow_hops.serving.capture.state import WriterState, WrittenCounts
 from airflow_hops.serving.gateway.shadow import ShadowCounts
 from airflow_hops.serving.monitoring.series import BatchTotals
 from airflow_hops.serving.monitoring.stats import RequestCounts, RequestKind, RequestStats, add_counts
@@ -49,8 +53,30 @@ class FrontCounts:
 
     def past(self) -> FrontCounts:
         """Returns what remains of a front that has ended: what it counted, and nothing of how it is."""
-        models = self.capture.get("models", {})
+        models = {model: dict(counts) for model, counts in self.capture.get("models", {}).items()}
         return FrontCounts(self.requests, self.shadow, self.batches, {"models": models} if models else {})
+
+
+class PastCounts:
+    """What fronts counted that have ended; what they captured still goes from their spools into files."""
+
+    def __init__(self) -> None:
+        self._total = FrontCounts()
+        self._left: list[tuple[Path, FrontCounts]] = []
+
+    def add(self, counts: FrontCounts) -> None:
+        """Adds what a front counted that has ended."""
+        self._left.append((Path(counts.capture.get("spool_path", os.devnull)), counts.past()))
+
+    def total(self) -> FrontCounts:
+        """Returns the sums, as much of what was captured as is in files by now among them."""
+        left, self._left = self._left, []
+        for spool, counts in left:
+            if _note_written(spool, counts.capture):
+                self._left.append((spool, counts))
+            else:
+                self._total = FrontCounts.total([self._total, counts])
+        return FrontCounts.total([self._total, *(counts for _, counts in self._left)])
 
 
 class FrontStats(RequestStats):
@@ -67,6 +93,22 @@ class FrontStats(RequestStats):
     def counts(self) -> dict[RequestKind, RequestCounts]:
         """Returns what was counted so far."""
         return dict(sorted(self._read().requests.items()))
+
+
+def _note_written(spool: Path, capture: dict[str, Any]) -> bool:
+    """Brings a front's counts up to what its spool's writer has done since; returns whether that goes on."""
+    is_left = spool.is_dir()
+    models = capture.setdefault("models", {})
+    for model, written in WriterState.load(spool).models.items() if is_left else ():
+        counts = models.setdefault(model, {**asdict(TakenCounts()), **asdict(WrittenCounts())})
+        counts.update({name: max(counts[name], count) for name, count in asdict(written).items()})
+        counts["captured_rows"] = max(counts["captured_rows"], counts["written_rows"] + counts["failed_rows"])
+        counts["captured_labels"] = max(counts["captured_labels"], counts["written_labels"])
+    if not is_left:  # the writer removes it when all is in files
+        for counts in models.values():
+            counts["written_rows"] = max(counts["written_rows"], counts["captured_rows"] - counts["failed_rows"])
+            counts["written_labels"] = max(counts["written_labels"], counts["captured_labels"])
+    return is_left
 
 
 def _batches(first: BatchTotals | None, second: BatchTotals | None) -> BatchTotals | None:

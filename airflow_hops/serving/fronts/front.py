@@ -242,5 +242,9 @@ class _ForwardingHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Tells of a record."""
-        with contextlib.suppress(OSError):
+        try:
             self._peer.tell("log", logs.BUFFER.line_of(record))
+        except OSError:
+            pass
+        except Exception:  # as every handler: who logs goes on
+            self.handleError(record)

@@ -115,6 +115,8 @@ class Peer:
             self._send((number, None, (value, error)))
         except OSError:
             self._end()
+        except Exception as raised:  # what cannot be pickled must not leave the other process waiting
+            self._send((number, None, (None, RuntimeError(f"{method}: {raised}"))))
 
     def _end(self) -> None:
         with self._lock:

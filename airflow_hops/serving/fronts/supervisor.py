@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import os
 import re
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from pathlib import Path
@@ -24,14 +24,15 @@ from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, j
 from airflow_hops.serving.assembly import StartError
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import Flags
-from airflow_hops.serving.fronts.counts import FrontCounts, FrontStats
+from airflow_hops.serving.fronts.counts import FrontCounts, FrontStats, PastCounts
 from airflow_hops.serving.fronts.front import FrontAssignment, FrontModel, FrontState, front_flags, run_front
 from airflow_hops.serving.fronts.peer import Peer
 from airflow_hops.serving.fronts.reports import FrontsCapture, FrontsCollector, FrontsShadow
+from airflow_hops.serving.fronts.servable import FrontServable
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import PortError, hold_port
-from airflow_hops.serving.models.catalog import Catalog
-from airflow_hops.serving.models.servable import Call, Reply, Servable
+from airflow_hops.serving.models.catalog import Catalog, ModelView, State, VersionStatus
+from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.workers.frames import PeerGone, connection_pair
 from airflow_hops.serving.models.workers.launcher import Launcher, Process, threads_each
 from airflow_hops.serving.monitoring.logs import BUFFER
@@ -47,6 +48,7 @@ _STATE_S = 30.0
 _CLOSE_S = 70.0
 _LONGEST_PAUSE_S = 3.0
 _LIVED_S = 30.0
+_OPEN_TRIES = 5
 
 
 class Front:
@@ -70,7 +72,20 @@ class Front:
                 raise
         self.peer = Peer(ours, fronts.methods, {"log": BUFFER.add}, self.end)
         self._launcher = launcher
+        self._asked: Future[Any] | None = None
         self.peer.start()
+
+    def ask_for_counts(self) -> list[Future[Any]]:
+        """Asks what it has counted, unless it still owes the last answer: one that is stuck holds up one round."""
+        if self._asked is not None and not self._asked.done():
+            return []
+        self._asked = self.peer.call("counts")
+        return [self._asked]
+
+    def take_counts(self) -> None:
+        """Keeps the answer, if it has come."""
+        if self._asked is not None and self._asked.done() and self._asked.exception() is None:
+            self.counts = self._asked.result()
 
     def end(self) -> None:
         """Kills it, if it still runs."""
@@ -109,10 +124,12 @@ class Fronts:
         self._catalog, self._lifecycle = catalog, lifecycle
         self._launcher: Launcher | None = None
         self._lock = threading.RLock()
+        self._counting = threading.Lock()
         self._serving: list[Front] = []
         self._opened: dict[int, tuple[str, int, Path]] = {}
+        self._refusals = Counter[int]()
         self._keys = itertools.count(1)
-        self._past = FrontCounts()
+        self._past = PastCounts()
         self._pushed = FrontState()
         self._last_end = ""
         self._closing = threading.Event()
@@ -174,7 +191,7 @@ class Fronts:
         with self._lock:
             self._opened[key] = (model, version, folder)
             others = [front.peer.call("open", key, model, version, folder) for front in self._serving if front != first]
-        servable = _FrontServable(model, version, folder, definitions, key, self._close)
+        servable = FrontServable(model, version, folder, definitions, key, self._close)
         try:
             for other in others:
                 with contextlib.suppress(PeerGone):  # the one that takes its place opens the version, too
@@ -187,7 +204,8 @@ class Fronts:
 
     def total(self) -> FrontCounts:
         """Returns what was counted so far, also by fronts that have ended; one that is stuck is a while behind."""
-        return FrontCounts.total([*(front.counts for front in self._asked_for_counts()), self._past])
+        fronts, past = self._counted()
+        return FrontCounts.total([*(front.counts for front in fronts), past])
 
     def batches(self) -> BatchTotals | None:
         """Returns what was batched so far."""
@@ -221,14 +239,14 @@ class Fronts:
                 "requests": sum(counts.requests for counts in front.counts.requests.values()),
                 "age_s": round(time.monotonic() - front.started_s, 3),
             }
-            for front in self._asked_for_counts()
+            for front in self._counted()[0]
         ]
         zygote = self._launcher.pid if self._launcher else None
         return {"zygote": zygote, "fronts": fronts, "restarts": self.restarts, "last_end": self._last_end or None}
 
     def metrics(self) -> Iterator[tuple[dict[str, str], Metric]]:
         """Yields what else a front counts: its label, and the metric."""
-        for front in self._asked_for_counts():
+        for front in self._counted()[0]:
             for metric in front.counts.metrics:
                 yield {"front": str(front.process.pid)}, metric
 
@@ -249,7 +267,7 @@ class Fronts:
             if front not in self._serving or self._closing.is_set():
                 return
             self._serving.remove(front)
-            self._past = FrontCounts.total([self._past, front.counts.past()])
+            self._past.add(front.counts)
             self.restarts += 1
             self._last_end = front.process.end
         log.error("front %d ended with %s; another takes its place", front.process.pid, front.process.end)
@@ -285,9 +303,8 @@ class Fronts:
                 for key, what in missing.items():
                     try:
                         front.peer.ask("open", key, *what)
-                    except ServingError:
-                        if key in self._opened:
-                            raise
+                    except ServingError as error:
+                        self._go_without(key, error)
                     opened.add(key)
         except BaseException:
             front.end()
@@ -295,24 +312,43 @@ class Fronts:
         for key in gone:
             front.peer.call("close", key)
 
+    def _go_without(self, key: int, error: ServingError) -> None:
+        """Gives a version up that does not open any more: other models are not to wait for it, if no front is left."""
+        with self._lock:
+            if key not in self._opened:
+                return
+            self._refusals[key] += 1
+            if self._serving or self._refusals[key] < _OPEN_TRIES:
+                raise error
+            model, version, _ = self._opened.pop(key)
+        log.error("model %s version %d does not open any more, and answers no requests: %s", model, version, error)
+        self._catalog.set_status(model, VersionStatus(version, State.END, error))
+
     def _close(self, key: int) -> None:
         with self._lock:
             self._opened.pop(key, None)
         self.ask_all("close", key, timeout_s=_CLOSE_S)
 
     def _state(self) -> FrontState:
-        report = self._lifecycle.report()
+        report, views = self._lifecycle.report(), self._catalog.views
+        models = {name: self._model(name, view) for name, view in views.items()}
         return FrontState(
-            models={
-                name: FrontModel(_keys(view.servables), view.labels, view.split)
-                for name, view in self._catalog.views.items()
-            },
+            models={name: model for name, model in models.items() if model.keys},
             shadow=dict(self._catalog.traffic.shadow),
             ready=report["ready"],
             draining=self._lifecycle.draining,
             was_ready=self._pushed.was_ready or report["ready"],
-            unavailable=tuple(report["unavailable"]),
+            unavailable=(*report["unavailable"], *(name for name, model in models.items() if not model.keys)),
         )
+
+    def _model(self, name: str, view: ModelView) -> FrontModel:
+        keys = {
+            version: servable.key
+            for version, servable in view.servables.items()
+            if isinstance(servable, FrontServable) and servable.key in self._opened
+        }
+        whole = len(keys) == len(view.servables)
+        return FrontModel(keys, view.labels, view.split if whole else self._catalog.traffic.split(name, keys))
 
     def _push(self, even_if_equal: bool = True) -> None:
         """Tells all fronts what there is now, and waits until they are that way; one that does not get there ends."""
@@ -329,50 +365,33 @@ class Fronts:
                 log.error("front %d does not take what there is now, and is ended: %r", front.process.pid, error)
                 front.end()
 
-    def _asked_for_counts(self) -> list[Front]:
-        with self._lock:
-            fronts = list(self._serving)
-        calls = {front.peer.call("counts"): front for front in fronts}
-        for call in wait(calls, _COUNTS_S).done:
-            if call.exception() is None:
-                calls[call].counts = call.result()
-        return fronts
+    def _counted(self) -> tuple[list[Front], FrontCounts]:
+        """Asks what was counted; returns the fronts, and what those had counted that have ended.
+
+        No sum goes down: one round follows another, and a front is either among the fronts or in the past.
+        """
+        with self._counting:
+            with self._lock:
+                fronts = list(self._serving)
+            wait([call for front in fronts for call in front.ask_for_counts()], _COUNTS_S)
+            with self._lock:
+                for front in self._serving:
+                    front.take_counts()
+                return list(self._serving), self._past.total()
 
     def _look_after(self) -> None:
         """Keeps what is known of a front that ends no older than a second."""
         while not self._closing.wait(_LOOK_EVERY_S):
             try:
-                self._asked_for_counts()
+                self._counted()
                 self._push(even_if_equal=False)
             except Exception:
                 log.exception("a look at the fronts failed; the next goes on")
 
 
-class _FrontServable(Servable):
-    """A version that the fronts have open."""
-
-    def __init__(
-        self, model: str, version: int, folder: Path, definitions: bytes, key: int, close: Callable[[int], None]
-    ) -> None:
-        super().__init__(model, version, os.fspath(folder), definitions)
-        self.key = key
-        self._close_key = close
-
-    def answer(self, call: Call) -> Reply:
-        """Never: requests go to the fronts."""
-        raise ServingError(grpc.StatusCode.INTERNAL, "This process answers no requests")
-
-    def _free(self) -> None:
-        self._close_key(self.key)
-
-
 def _answered(routes: Routes, request: HttpRequest) -> HttpResponse:
     route = routes.find(request.method, request.path)
     return route.answer(request, route.match)
-
-
-def _keys(servables: Mapping[int, Servable]) -> dict[int, int]:
-    return {version: servable.key for version, servable in servables.items() if isinstance(servable, _FrontServable)}
 
 
 def _error_of(call: Future[Any], timeout_s: float | None) -> BaseException | None:

@@ -221,6 +221,7 @@ def test_what_is_captured_is_written_once_though_a_front_is_killed(server: Serve
     assert rows == Counter(asked)
     counts = server.get("/v1/capture")["models"]["flights"]
     assert counts["captured_rows"] - before["captured_rows"] == len(asked)
+    assert counts["written_rows"] == counts["captured_rows"]  # also those of the front that was killed
     assert counts["captured_labels"] - before["captured_labels"] == CONNECTIONS
 
 
@@ -386,6 +387,7 @@ def test_peers_call_each_other_and_learn_of_errors_and_ends() -> None:
 
     release = threading.Event()
     methods = {"echo": lambda *given: given, "refuse": refuse, "fail": fail, "odd": fail_oddly, "wait": release.wait}
+    methods["lock"] = threading.Lock
     there = Peer(theirs, {**methods, "ask": lambda: there.ask("back")}, {"tell": told.append})
     other_end = socket.socket(fileno=os.dup(ours.fileno()))
     here = Peer(ours, {"back": lambda: "from here"})
@@ -401,6 +403,8 @@ def test_peers_call_each_other_and_learn_of_errors_and_ends() -> None:
         here.ask("fail")
     with pytest.raises(RuntimeError, match="OddError: of this process alone"):
         here.ask("odd")
+    with pytest.raises(RuntimeError, match=r"lock: cannot pickle"):
+        here.ask("lock", timeout_s=10)
     here.tell("tell", "a")
     here.tell("tell", "b")
     assert here.ask("echo") == ()
