@@ -257,9 +257,10 @@ def test_front_that_is_killed_fails_its_own_requests_alone_and_is_replaced(serve
             stop.set()
         for each_asking in asking:
             each_asking.result()
-    # A connection has one request in flight, and those to the other front have none that fails.
+    # A connection has one request in flight, and those to the other front have none that fails. A client that is
+    # quicker than the kernel, which closes what the front had open one by one, finds it listening still.
     assert 0 < len(failures) < CONNECTIONS
-    assert max(failures.values()) == 1
+    assert max(failures.values()) <= 2
     assert server.get("/v1/stats")["models"]["flights"]["versions"]["2"]["requests"] >= before
     assert {answer.version for answer in each(lambda: predict(server))} == {2}
 
