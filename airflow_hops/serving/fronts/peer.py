@@ -67,6 +67,9 @@ class Peer:
         except Exception:
             log.exception("what the other process said cannot be read; it is given up")
         self._end()
+        with self._sending:
+            self._connection.close()
+        self._pool.shutdown(wait=False)
         self._on_end()
 
     def call(self, method: str, *arguments: Any) -> Future[Any]:

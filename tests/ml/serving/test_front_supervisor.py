@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import socket
@@ -36,8 +37,8 @@ KIND = RequestKind("m", 1, "Predict", "GRPC")
 class FrontThread:
     """Answers as a front does; the first two have counted five requests each."""
 
-    def __init__(self, number: int) -> None:
-        self.process = Process()
+    def __init__(self, number: int, control: socket.socket) -> None:
+        self.process, self.control = Process(), control
         self.process.pid = number
         self.counted = 5 if number < 2 else 0
         self.state = FrontState()
@@ -61,6 +62,8 @@ class FrontThread:
     def end(self) -> None:
         if not self.process.ended.is_set():
             self.process.ends("the test")
+            self.control.shutdown(socket.SHUT_RDWR)
+            self.control.close()
 
 
 class FrontThreads:
@@ -72,7 +75,7 @@ class FrontThreads:
         self.pid = None
 
     def fork(self, assignment: object, control: socket.socket, on_end: Callable[[], None]) -> Process:
-        front = FrontThread(len(self.fronts))
+        front = FrontThread(len(self.fronts), control.dup())
         front.process.on_end = on_end
         front.refused = self.refused
         self.fronts.append(front)
@@ -121,6 +124,28 @@ def test_front_that_ends_while_it_is_asked_is_counted_once(fronts: Fronts) -> No
     first.before_counts = first.end
     assert [requests(fronts) for _ in range(3)] == [10, 10, 10]
     assert fronts.restarts == 1
+
+
+def test_fronts_that_end_leave_no_descriptors(fronts: Fronts) -> None:
+    def has_two_fronts() -> bool:
+        return len(fronts.report()["fronts"]) == 2 and requests(fronts) == 0
+
+    def held() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    launcher = threads(fronts)
+    for front in launcher.fronts:
+        front.counted = 0
+    wait_for(has_two_fronts, "two fronts")
+    before = held()
+    gc.disable()
+    try:
+        for number in range(6):
+            launcher.fronts[number].end()
+            wait_for(has_two_fronts, "two fronts")
+        wait_for(lambda: held() == before, lambda: f"{before} descriptors: {held()}", 10)
+    finally:
+        gc.enable()
 
 
 def test_front_that_is_stuck_is_asked_once_and_told_of_as_it_was(fronts: Fronts) -> None:
