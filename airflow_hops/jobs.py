@@ -133,7 +133,7 @@ class JobRecord:
 
     def step_result(self) -> StepResult | None:
         """The step's result, once there is one."""
-        return StepResult(**self.result) if self.result is not None else None
+        return StepResult.from_dict(self.result) if self.result is not None else None
 
 
 def this_host() -> str:

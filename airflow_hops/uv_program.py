@@ -92,9 +92,9 @@ def _build_fingerprint(environment: Mapping[str, str]) -> str:
     This is one more of those, so that a home that several machines share, or that outlives an upgrade, holds a build
     for each.
     """
-    compiler = shlex.split(environment.get("CXX") or "g++")
     said = b""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):  # no such compiler: Horovod's build says so
+        compiler = shlex.split(environment.get("CXX") or "g++")
         said = subprocess.run([*compiler, "--version"], capture_output=True, stdin=subprocess.DEVNULL).stdout
     toolchain = _toolchain().read_text()
     cpu = Path("/proc/cpuinfo")

@@ -270,7 +270,8 @@ class Stack:
     def _wait(self, service: Service, ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + STARTUP_TIMEOUT_S
         while not ready():
-            service.check()
+            for each in self.services:
+                each.check()
             if time.monotonic() > deadline:
                 raise ServiceFailed(
                     f"{service.name} is not ready after {STARTUP_TIMEOUT_S:.0f} s; the end of {service.log}:\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -11,7 +12,7 @@ import pytest
 
 from airflow_hops.contract.artifacts import Artifact, BadInput
 from airflow_hops.contract.evaluation import EvaluationProperties, EvaluationReport
-from airflow_hops.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.contract.model_record import ModelEvent, ModelRecord, ServedVersion
 from airflow_hops.contract.performance import LabelAge, LabelCounts, PerformanceReport, VersionPerformance
 from airflow_hops.contract.properties import (
     AnomaliesProperties,
@@ -112,6 +113,7 @@ def test_properties_that_are_none_of_their_kind_are_refused_with_their_address()
         ({"history": {}}, "history: expected a list, found {}"),
         ({"history": [{"at": "2013-04-01", "event": "deployed"}]}, "history: version is missing"),
         ({"champion": 3}, "champion: expected an object, found 3"),
+        ({"history": "x" * 10**6}, "^history: expected a list, found '.{79}…$"),
     ],
 )
 def test_what_is_wrong_with_a_json_object_is_named_by_its_field(damaged: dict[str, Any], message: str) -> None:
@@ -125,6 +127,19 @@ def test_json_objects_are_read_by_the_types_of_their_fields() -> None:
     report = PerformanceReport(versions=(measured,), ages=(LabelAge(0.0, None, 4, 2),), delay_s=(1.0, 2.0))
     read = PerformanceReport.from_dict(json.loads(json.dumps(report.to_dict())))
     assert read == report and hash(read.labels) == hash(LabelCounts())
+
+
+def test_lists_of_a_known_length_have_it() -> None:
+    of = {"figures": {"auc": [0.7, 0.6]}}
+    with pytest.raises(TypeError, match=re.escape("versions: figures: expected a list of 3, found [0.7, 0.6]")):
+        PerformanceReport.from_dict({"versions": [{"version": 3, "start": "", "end": "", **of}]})
+
+
+def test_fields_of_a_newer_version_keep_their_order_and_do_not_pass_for_what_is_made_of_others() -> None:
+    newer = [f"field_{number}" for number in range(20)]
+    event = {"at": "2013-04-01", "event": "deployed", "version": 1, "why": "", **dict.fromkeys(newer, 1)}
+    assert [name for name in ModelEvent.from_dict(event).to_dict() if name in newer] == newer
+    assert ModelEvent.from_dict({**event, "decision": {"who": "a later version"}}).decision is None
 
 
 def test_only_a_drift_is_learnt_from() -> None:

@@ -625,3 +625,12 @@ def test_the_environment_of_a_lock_is_found_made_on_its_base_or_made_whole(
     (info,) = base.glob("lib/python3*/site-packages/tiny-1.0.dist-info")
     info.rename(info.with_name("tiny-1.1.dist-info"))
     assert runtime_fingerprint(base) != before, "what was installed by hand is another environment"
+
+
+def test_a_compiler_that_does_not_parse_or_run_is_left_to_the_build_to_tell(
+    tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, compiler in enumerate(("g++ 'unclosed", "/no/such/compiler", " ")):
+        monkeypatch.setenv("CXX", compiler)
+        make(tmp_path / str(number), pins)
+        assert installed(tmp_path / str(number)) == "1.0"

@@ -20,9 +20,10 @@ from conftest import REPOSITORY
 from waiting import is_gone, wait_for
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
-from airflow_hops.contract.protocol import Output, StepSpec, check_json, format_record, parse_line
+from airflow_hops.contract.protocol import Output, StepResult, StepSpec, check_json, format_record, parse_line
 from airflow_hops.environments import STAMP_NAME
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
+from airflow_hops.jobs import JobRecord
 from airflow_hops.launchers.local import LocalLauncher
 
 pytestmark = pytest.mark.runtime
@@ -423,3 +424,13 @@ def test_importing_all_operators_costs_little_beyond_airflow_itself_and_loads_no
         assert heavy == []
         measured.append(used)
     assert min(measured) < 0.1, measured
+
+
+def test_the_result_of_a_job_that_another_version_started_is_read(tmp_path: Path) -> None:
+    result = {"value": 0.7, "is_artifact": False, "error_type": None, "error": None, "retryable": True, "seconds": {}}
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    read = StepResult.read(tmp_path / "result.json")
+    assert read is not None and read.value == 0.7
+    assert JobRecord("succeeded", 1, result).step_result() == read
+    read.write(tmp_path / "copy.json")
+    assert StepResult.read(tmp_path / "copy.json") == read

@@ -39,7 +39,7 @@ class JsonFields:
                 not an object.
         """
         if not isinstance(value, Mapping):
-            raise TypeError(f"expected an object, found {value!r}")
+            raise _unlike("an object", value)
         given = dict(value)
         for name, (read, has_null) in _readers(cls).items():  # type: ignore[arg-type]  # classes are hashable
             if given.get(name) is not None:
@@ -51,7 +51,8 @@ class JsonFields:
                 given.pop(name, None)
         if missing := _required(cls) - given.keys():  # type: ignore[arg-type]
             raise TypeError(f"{', '.join(sorted(missing))} is missing")
-        more = {name: given.pop(name) for name in given.keys() - _names(cls)}  # type: ignore[arg-type]
+        known = _names(cls)  # type: ignore[arg-type]
+        more = {name: given.pop(name) for name in value if name not in known}  # in the order in which they are written
         return cls(**given, more=more) if more else cls(**given)
 
     def to_dict(self) -> dict[str, Any]:
@@ -150,8 +151,8 @@ def _reader(hint: Any) -> _Reader | None:
         nothing: tuple[Any, ...] = (None, {}) if any(hasattr(each, "from_dict") for each in of) else (None,)
         return (lambda value: None if value in nothing else found[0](value)) if found else None
     if origin is tuple:
-        read = _reader(of[0])
-        return lambda value: tuple(map(read, _listed(value)) if read else _listed(value))
+        read, length = _reader(of[0]), None if of[-1] is Ellipsis else len(of)
+        return lambda value: tuple(map(read, _listed(value, length)) if read else _listed(value, length))
     if origin is Sequence:
         of_items = _reader(of[0])
         return None if of_items is None else lambda value: list(map(of_items, _listed(value)))
@@ -165,16 +166,21 @@ def _reader(hint: Any) -> _Reader | None:
     return None
 
 
-def _listed(value: Any) -> Sequence[Any]:
-    if not isinstance(value, list | tuple):
-        raise TypeError(f"expected a list, found {value!r}")
+def _listed(value: Any, length: int | None = None) -> Sequence[Any]:
+    if not isinstance(value, list | tuple) or length not in (None, len(value)):
+        raise _unlike("a list" if length is None else f"a list of {length}", value)
     return value
 
 
 def _object(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise TypeError(f"expected an object, found {value!r}")
+        raise _unlike("an object", value)
     return value
+
+
+def _unlike(expected: str, value: Any) -> TypeError:
+    found = repr(value)
+    return TypeError(f"expected {expected}, found {found if len(found) <= 80 else found[:80] + '…'}")
 
 
 @cache

@@ -98,11 +98,11 @@ class ModelEvent(JsonFields):
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
         """The inverse of :meth:`to_dict`."""
+        decision = None
         if "reasons" in value:
             decision = Decision.of_event(value["event"], value)
             value = {name: item for name, item in value.items() if name not in decision.numbers()}
-            value = {**value, "decision": decision}
-        return super().from_dict(value)
+        return super().from_dict({**value, "decision": decision})
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object, including the numbers of a rollout's decision."""

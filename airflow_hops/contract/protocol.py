@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.contract.json_fields import JsonFields
 from airflow_hops.contract.redaction import redacted
 
 RECORD_SEPARATOR = "\x1e"
@@ -111,8 +112,10 @@ class StepSpec:
 
 
 @dataclass(frozen=True)
-class StepResult:
+class StepResult(JsonFields):
     """The outcome of a step: a value (an artifact as its dict) or an error.
+
+    A job outlives the worker that started it, and may be followed by another version of this package.
 
     Attributes:
         value: JSON value; for a step with an output, the artifact's dict.
@@ -131,14 +134,14 @@ class StepResult:
     def write(self, path: Path) -> None:
         """Writes the result file atomically."""
         staging = path.with_suffix(".staging")
-        staging.write_text(json.dumps(asdict(self)))
+        staging.write_text(json.dumps(self.to_dict()))
         staging.replace(path)
 
     @classmethod
     def read(cls, path: Path) -> StepResult | None:
         """Returns the result in the file, or None if the step died before it wrote one."""
         try:
-            return cls(**json.loads(path.read_text()))
+            return cls.from_dict(json.loads(path.read_text()))
         except FileNotFoundError:
             return None
 

@@ -10,7 +10,6 @@ import shutil
 import sys
 import threading
 import time
-from dataclasses import asdict
 from typing import NoReturn
 
 from airflow_hops.contract.artifacts import HopsError
@@ -135,7 +134,7 @@ class JobKeeper:
 
     def _store_record(self, state: str, result: StepResult | None = None) -> None:
         self._beat += 1
-        JobRecord(state, self._beat, asdict(result) if result is not None else None).write(self._job, self._store)
+        JobRecord(state, self._beat, result.to_dict() if result is not None else None).write(self._job, self._store)
         self._stored_at = time.monotonic()
 
 
