@@ -262,9 +262,13 @@ def test_model_that_was_not_blessed_is_skipped_with_the_reason(role: str, tmp_pa
         )
     with pytest.raises(AirflowSkipException, match=rf"{role}: not blessed: auc 0.5 is below 0.6"):
         operator.execute({"ti": SimpleNamespace(xcom_push=lambda key, value: None)})
-    setattr(operator, role, {**verdict, "properties": {"blessed": False, "reasons": "bad"}})
-    with pytest.raises(AirflowFailException, match=rf"{role}: properties: reasons: expected a list, found 'bad'"):
-        operator.execute({})
+    for damaged, message in (
+        ({"blessed": False, "reasons": "bad"}, "reasons: expected a list, found 'bad'"),
+        ({"blessed": "false"}, 'blessed is "false", expected true or false'),
+    ):
+        setattr(operator, role, {**verdict, "properties": damaged})
+        with pytest.raises(AirflowFailException, match=f"{role}: properties: {message}"):
+            operator.execute({})
 
 
 def test_operators_deploy_what_is_blessed_and_skip_what_is_not(

@@ -6,6 +6,7 @@ A step commits ``to_dict``. Skew and evaluation have separate modules.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, get_args
@@ -304,6 +305,19 @@ class BlessingProperties(Properties):
 
     blessed: bool = False
     reasons: tuple[str, ...] | None = where_told()
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+        """Reads the JSON object.
+
+        Raises:
+            TypeError: as :meth:`JsonFields.from_dict`; or ``blessed`` is neither true nor false: of another type, all
+                that is not empty would count as true.
+        """
+        made = super().from_dict(value)
+        if not isinstance(made.blessed, bool):
+            raise TypeError(f"blessed is {json.dumps(made.blessed)[:80]}, expected true or false")
+        return made
 
 
 @dataclass(frozen=True)
