@@ -18,6 +18,8 @@ from conftest import StepRunner
 from served_models import Pipeline, Processes
 from waiting import wait_for
 
+from airflow_hops.api.models.history import decisions_of
+from airflow_hops.contract.model_record import ModelRecord
 from airflow_hops.store.model_records import record_uri
 from api.conftest import Api, assert_runs_nothing
 
@@ -246,3 +248,9 @@ def test_a_server_that_is_away_is_an_answer(api: Api, canary: Pipeline, monkeypa
     connection["extra"] = {"store": api.store.root, "serving_base_path": "/srv/models"}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
     assert "serving_rest_port" in api.get(f"{PATH}/live").json()["problem"]
+
+
+def test_what_a_newer_version_adds_to_a_decision_is_not_taken_for_a_field_of_this_one() -> None:
+    event = {"at": "2026-01-01T00:00:00+00:00", "event": "canary", "version": 2, "percent": "20 %", "canary": 3}
+    (decision,) = decisions_of(ModelRecord.from_dict({"history": [event]}), ())
+    assert (decision.version, decision.percent, decision.canary) == (2, None, None)

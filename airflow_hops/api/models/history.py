@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from airflow_hops.api.types import Json, Model, Number, Time
 from airflow_hops.contract.model_record import ModelEvent, ModelRecord
@@ -108,7 +109,8 @@ def rollout_of(record: ModelRecord) -> Rollout | None:
 
 
 def _decision(event: ModelEvent, readable: Collection[str]) -> Decision:
-    return Decision(**{**event.to_dict(), "by": _by(event.by, readable)})
+    known = replace(event, more={})  # what a newer version has added may mean something else by a name of ours
+    return Decision(**{**known.to_dict(), "by": _by(event.by, readable)})
 
 
 def _by(by: Mapping[str, str] | str | None, readable: Collection[str]) -> DecidedBy | None:
