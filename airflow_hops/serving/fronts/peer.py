@@ -129,6 +129,12 @@ class Peer:
             future.set_exception(PeerGone())
 
 
+def error_of(call: Future[Any], timeout_s: float | None) -> BaseException | None:
+    """Returns what went wrong with a call; the end of the other process is told of elsewhere."""
+    error = call.exception() if call.done() else TimeoutError(f"no answer within {timeout_s} s")
+    return None if isinstance(error, PeerGone) else error
+
+
 def _portable(error: Exception) -> Exception:
     """The error, or one that tells of it where another process could not make it again."""
     try:

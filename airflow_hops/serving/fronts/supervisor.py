@@ -26,7 +26,7 @@ from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.fronts.counts import FrontCounts, FrontStats, PastCounts
 from airflow_hops.serving.fronts.front import FrontAssignment, FrontModel, FrontState, front_flags, run_front
-from airflow_hops.serving.fronts.peer import Peer
+from airflow_hops.serving.fronts.peer import Peer, error_of
 from airflow_hops.serving.fronts.reports import FrontsCapture, FrontsCollector, FrontsShadow
 from airflow_hops.serving.fronts.servable import FrontServable
 from airflow_hops.serving.lifecycle import Lifecycle
@@ -217,7 +217,7 @@ class Fronts:
             calls = {front.peer.call(method, *arguments): front for front in self._serving}
         wait(calls, timeout_s)
         for call, front in calls.items():
-            error = _error_of(call, timeout_s)
+            error = error_of(call, timeout_s)
             if error is not None:
                 log.error("front %d: %s failed: %r", front.process.pid, method, error)
         return [call.result() if call.done() and call.exception() is None else None for call in calls]
@@ -264,7 +264,11 @@ class Fronts:
     def on_end(self, front: Front) -> None:
         """Replaces a front that has ended."""
         with self._lock:
-            if front not in self._serving or self._closing.is_set():
+            if front not in self._serving:
+                return
+            if self._closing.is_set():
+                if not front.process.with_zygote:
+                    log.error("front %d ended with %s while the server stops", front.process.pid, front.process.end)
                 return
             self._serving.remove(front)
             self._past.add(front.counts)
@@ -360,7 +364,7 @@ class Fronts:
             calls: dict[Future[Any], Front] = {front.peer.call("take", state): front for front in self._serving}
             wait(calls, _STATE_S)
         for call, front in calls.items():
-            error = _error_of(call, _STATE_S)
+            error = error_of(call, _STATE_S)
             if error is not None:
                 log.error("front %d does not take what there is now, and is ended: %r", front.process.pid, error)
                 front.end()
@@ -392,9 +396,3 @@ class Fronts:
 def _answered(routes: Routes, request: HttpRequest) -> HttpResponse:
     route = routes.find(request.method, request.path)
     return route.answer(request, route.match)
-
-
-def _error_of(call: Future[Any], timeout_s: float | None) -> BaseException | None:
-    """Returns what went wrong with a call; a front that is no more is replaced, and nothing to tell of."""
-    error = call.exception() if call.done() else TimeoutError(f"no answer within {timeout_s} s")
-    return None if isinstance(error, PeerGone) else error

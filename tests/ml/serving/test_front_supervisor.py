@@ -194,6 +194,19 @@ def test_split_leaves_out_a_version_that_does_not_open_again(fronts: Fronts, cat
     assert model.split.percents() == {1: 100.0}
 
 
+def test_front_that_ends_while_the_server_stops_is_told_of_and_not_replaced(
+    fronts: Fronts, caplog: pytest.LogCaptureFixture
+) -> None:
+    fronts.drain()
+    first, second = threads(fronts).fronts
+    first.end()
+    assert [record.getMessage() for record in caplog.records] == ["front 0 ended with the test while the server stops"]
+    second.process.with_zygote = True  # as when the server ends them
+    second.end()
+    assert len(caplog.records) == 1
+    assert len(threads(fronts).fronts) == 2
+
+
 def test_port_is_kept_from_others_while_no_front_listens() -> None:
     with hold_port("port", "127.0.0.1", 0) as holder:
         port = holder.getsockname()[1]
