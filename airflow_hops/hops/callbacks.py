@@ -160,6 +160,7 @@ class RecordCallback(keras.callbacks.Callback):
         self, context: TrainContext, epochs: int, *, rows: int = 0, users: Sequence[Any] = (), every_steps: int = 0
     ) -> None:
         super().__init__()
+        context.state.refuse_measurement("callbacks")
         self._context, self._epochs, self._rows = context, epochs, rows
         self._users, self._every_steps = list(users), every_steps
         self._began = self._trained_until = 0.0

@@ -74,8 +74,11 @@ def fit_model(
     start = context.position
     every_steps = context.checkpoint_every_steps if checkpoint_every_steps is None else checkpoint_every_steps
     guard = context.make_guard(guard_every_steps, reader)
-    record = RecordCallback(context, epochs, rows=reader.total_rows, users=callbacks, every_steps=every_steps)
-    last = Pace(context.any_rank, batch_size, reader.total_rows) if context.is_measured else record
+    last: Pace | RecordCallback
+    if context.is_measured:
+        last = Pace(context.any_rank, reader.total_rows / steps, min(batch_size, reader.total_rows))
+    else:
+        last = RecordCallback(context, epochs, rows=reader.total_rows, users=callbacks, every_steps=every_steps)
     together = FitCallbacks(
         [*guarding_callbacks(context, guard), *callbacks, last],
         add_history=True,

@@ -32,13 +32,13 @@ class Pace(keras.callbacks.Callback):
 
     Args:
         any_rank: Whether a flag is set on any rank; asked after 2, 4, 8 and so on executions, on every rank.
-        batch_rows: Rows of a step over all ranks.
-        split_rows: Rows of the split over all ranks.
+        step_rows: Rows of a step over all ranks, on average: an epoch's last step has fewer.
+        most_ranks: More ranks than this would leave some without a row in a step.
     """
 
-    def __init__(self, any_rank: Callable[[bool], bool], batch_rows: int, split_rows: int) -> None:
+    def __init__(self, any_rank: Callable[[bool], bool], step_rows: float, most_ranks: int) -> None:
         super().__init__()
-        self._any_rank, self._batch_rows, self._most_ranks = any_rank, batch_rows, min(batch_rows, split_rows)
+        self._any_rank, self._step_rows, self._most_ranks = any_rank, step_rows, most_ranks
         self._executions = self._steps = self._in_epoch = 0
         self._began = 0.0
 
@@ -55,7 +55,7 @@ class Pace(keras.callbacks.Callback):
             return
         seconds = time.monotonic() - self._began
         if self._executions > 1 and self._any_rank(seconds >= MEASURED_S):
-            raise Measured(self._steps * self._batch_rows / seconds, self._most_ranks)
+            raise Measured(self._steps * self._step_rows / seconds, self._most_ranks)
         self._steps, self._began = 0, time.monotonic()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.hops.checkpoints import (
     CheckpointWriter,
     Position,
@@ -93,6 +94,7 @@ class TrainingState:
         """Writes a checkpoint at :attr:`position`."""
         from airflow_hops.hops.rank_state import gather_rank_states
 
+        self.refuse_measurement("checkpoint")
         context = self._context
         context.on_alive(f"the checkpoint {self.position}")
         states = gather_rank_states(model, optimizer)
@@ -103,6 +105,7 @@ class TrainingState:
 
     def save_files(self, files: Mapping[str, bytes]) -> None:
         """Writes a checkpoint of the user's own files at :attr:`position`; ranks other than 0 are ignored."""
+        self.refuse_measurement("checkpoint_files")
         if self._context.rank:
             return
         contents = {name: np.frombuffer(content, np.uint8) for name, content in files.items()}
@@ -114,6 +117,18 @@ class TrainingState:
         if found is None:
             return {}
         return {name: content.tobytes() for name, content in load_snapshot(found).variables.items()}
+
+    def refuse_measurement(self, method: str) -> None:
+        """A training loop of the user's own would go on to its end, once for each number of ranks.
+
+        Raises:
+            BadInput: the training is only measured.
+        """
+        if self._context.is_measured:
+            raise BadInput(
+                f"np is 'auto', which measures the first steps of context.fit, but context.{method} is called before "
+                "it, as in a training loop of your own; give np a number"
+            )
 
     def close(self) -> None:
         """Waits for the last checkpoint.

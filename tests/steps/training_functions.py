@@ -113,12 +113,29 @@ class _WaitForRows(keras.layers.Layer):
         return inputs + 0 * tf.stop_gradient(tf.ensure_shape(waited, inputs.shape))
 
 
-def train_twice_as_fast_on_two_ranks(context: TrainContext) -> keras.Model:
-    """As above, but each row takes a millisecond."""
+def train_a_millisecond_a_row(context: TrainContext) -> keras.Model:
+    """As above, but each row takes a millisecond; two ranks are twice as fast."""
     numeric = keras.Input((2,), name="numeric")
     model = keras.Model({"numeric": numeric}, keras.layers.Dense(1, activation="sigmoid")(_WaitForRows()(numeric)))
     model.compile(DistributedOptimizer(keras.optimizers.SGD(0.1)), "binary_crossentropy")
-    context.fit(model, epochs=1000, batch_size=100, callbacks=[_StopAfterTwoEpochs(context)])
+    batch_size = context.params.get("batch_size", 100)
+    context.fit(model, epochs=1000, batch_size=batch_size, callbacks=[_StopAfterTwoEpochs(context)])
+    return model
+
+
+def train_but_not_on_two_ranks(context: TrainContext) -> keras.Model:
+    """Fails on two ranks."""
+    if context.size == 2:
+        raise ValueError("not on two")
+    return train_until_stopped(context)
+
+
+def train_with_an_own_fit(context: TrainContext) -> keras.Model:
+    """Calls Keras's own fit."""
+    model = compiled(context)
+    callbacks = context.callbacks(epochs=1)
+    print("the loop has begun", flush=True)
+    model.fit(context.examples("train", 100, shuffle=True), epochs=1, verbose=0, callbacks=callbacks)
     return model
 
 

@@ -83,7 +83,8 @@ def run_rank(
         os.environ.update(environment)
         # A thread of Gloo's that wakes up must not take the core from the one whose lock it then spins for.
         with contextlib.suppress(OSError):  # where a sandbox forbids it, training is slower
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            if os.sched_getscheduler(0) == os.SCHED_OTHER:  # else the worker's administrator has chosen one
+                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         channel.send("result", value=work(placement, channel))
         return 0
     except BaseException as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.contract.training import AUTO, HOROVOD
 from airflow_hops.hops.checkpoints import Checkpoint
 from airflow_hops.processes.temporary_folders import temporary_folder
@@ -25,12 +25,14 @@ def with_chosen_ranks(training: Training, resume_from: Checkpoint | None, say: C
 
     Args:
         training: With any number of ranks.
-        resume_from: The checkpoint to resume from: its number of ranks is kept, as it decides on the order of rows.
-        say: Called with what was measured and chosen.
+        resume_from: The checkpoint to resume from: its number of ranks is kept, as it decides on the order of rows,
+            where this machine has as many slots.
+        say: Called with what is measured, was measured and is chosen.
 
     Raises:
         BadInput: the ranks are not Horovod's and of this machine, or are to be deterministic; or the user's code does
             not call ``context.fit``.
+        HopsError: a measured rank died, stalled or failed.
     """
     options, launcher = training.options, training.launcher
     if not isinstance(launcher, LocalRanks) or options.strategy != HOROVOD:
@@ -44,12 +46,20 @@ def with_chosen_ranks(training: Training, resume_from: Checkpoint | None, say: C
             "the weights; give np a number"
         )
     if resume_from is not None:
-        say(f"np={AUTO!r}: resumes on {_count(resume_from.ranks)}, as the checkpoint")
-        return replace(training, options=replace(options, np=resume_from.ranks))
+        ranks = min(resume_from.ranks, launcher.slots)
+        why = "as the checkpoint"
+        if ranks < resume_from.ranks:
+            why = f"all slots of this machine; the checkpoint is of {resume_from.ranks}"
+        say(f"np={AUTO!r}: resumes on {_count(ranks)}, {why}")
+        return replace(training, options=replace(options, np=ranks))
     rates: dict[int, float] = {}
     chosen = ranks = 1
     while ranks <= launcher.slots:
-        rate, most_ranks = _measure(training, ranks)
+        say(f"np={AUTO!r}: measures {_count(ranks)}")
+        try:
+            rate, most_ranks = _measure(training, ranks)
+        except HopsError as error:
+            raise type(error)(f"while np={AUTO!r} measured {_count(ranks)}: {error}") from error
         if rate is None:
             break
         rates[ranks] = rate

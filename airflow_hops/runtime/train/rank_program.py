@@ -174,8 +174,8 @@ def measure_rank(
         hvd.shutdown()
         return {"rows_per_second": measured.rows_per_second, "most_ranks": measured.most_ranks}
     raise BadInput(
-        f"np is 'auto', which measures the first steps of context.fit, but {code.name} has not called it; give np a "
-        "number"
+        f"np is 'auto', which measures the first steps of context.fit, but {code.name} has not called it, or "
+        "has caught the exception that ends it; give np a number"
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.training import (
+    AUTO,
     HOROVOD,
     MULTI_WORKER_MIRRORED,
     PARAMETER_SERVER,
@@ -59,7 +60,13 @@ class Roles:
 
     @classmethod
     def of_training(cls, options: TrainingOptions) -> Roles:
-        """The roles of a training that wants ``np`` ranks to train."""
+        """The roles of a training that wants ``np`` ranks to train.
+
+        Raises:
+            BadInput: ``np`` is no number, or as for the class.
+        """
+        if isinstance(options.np, bool) or not isinstance(options.np, int):
+            raise BadInput(f"np is {options.np!r}, expected a number of ranks, or {AUTO!r} for Horovod's")
         others = 1 + options.parameter_servers if options.strategy == PARAMETER_SERVER else 0
         return cls(options.strategy, options.np + others, options.parameter_servers)
 

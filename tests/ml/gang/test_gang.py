@@ -115,6 +115,16 @@ def test_all_ranks_meet_and_each_has_a_log_of_which_only_warnings_of_others_reac
     assert "[rank 1] rank 1 warns: Warning: a small thing" in lines
 
 
+def _idle(folder: Path) -> Any:
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    return _watched(_fine, folder)
+
+
+def test_ranks_of_a_worker_that_has_another_policy_keep_it(own_process: Any, tmp_path: Path) -> None:
+    ranks, _ = own_process(_idle, tmp_path)
+    assert [rank["policies"] for rank in ranks] == [[os.SCHED_IDLE]] * 2
+
+
 @pytest.mark.parametrize(
     ("accident", "expected"),
     [

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from trainings import Trainings
 
-from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.contract.training import TrainingOptions
 from airflow_hops.hops.checkpoints import Checkpoint, Position
 from airflow_hops.runtime.gang import LocalRanks
 from airflow_hops.runtime.train.rank_count import with_chosen_ranks
+from airflow_hops.runtime.train.strategies import Roles
 from airflow_hops.runtime.train.training import Training
 
 TWO_SLOTS = {"kind": "local", "slots": 2}
@@ -27,6 +28,9 @@ def _train(trainings: Trainings, examples: Artifact, function: str) -> tuple[dic
     return summary, [line for line in trainings.lines if line.startswith("np='auto'")]
 
 
+BEGIN = ["np='auto': measures 1 rank", "np='auto': measures 2 ranks"]
+
+
 def test_one_rank_and_two_are_measured_and_the_faster_trains(trainings: Trainings, examples: Artifact) -> None:
     summary, said = _train(trainings, examples, "train_until_stopped")
     rates = summary["rows_per_second_by_ranks"]
@@ -35,13 +39,13 @@ def test_one_rank_and_two_are_measured_and_the_faster_trains(trainings: Training
     expected = 2 if rates["2"] >= 1.1 * rates["1"] else 1
     assert summary["ranks"] == expected
     pattern = rf"np='auto': 1 rank: [\d,]+ rows a second, 2 ranks: [\d,]+ rows a second; trains on {expected} rank"
-    assert len(said) == 1
-    assert re.match(pattern, said[0])
+    assert said[:-1] == BEGIN
+    assert re.match(pattern, said[-1])
     assert len(summary["epochs"]) == 2, "no epoch of the measurement counts, and no callback of the user's sees it"
 
 
 def test_ranks_that_halve_the_time_are_taken(trainings: Trainings, examples: Artifact) -> None:
-    summary, _ = _train(trainings, examples, "train_twice_as_fast_on_two_ranks")
+    summary, _ = _train(trainings, examples, "train_a_millisecond_a_row")
     assert summary["ranks"] == 2
     assert summary["rows_per_second_by_ranks"]["2"] > 1.1 * summary["rows_per_second_by_ranks"]["1"]
 
@@ -53,16 +57,47 @@ def test_a_training_too_short_to_measure_takes_one_rank(trainings: Trainings, ex
 
 
 def test_code_without_fit_cannot_be_measured(trainings: Trainings, examples: Artifact) -> None:
-    with pytest.raises(BadInput, match=r"np is 'auto'.*training_functions:return_nothing has not called it; give np a"):
+    with pytest.raises(BadInput, match=r"np is 'auto'.*training_functions:return_nothing has not called it"):
         trainings("training_functions:return_nothing", examples, np="auto", where=TWO_SLOTS)
 
 
-def test_a_resumed_training_keeps_its_ranks(tmp_path: Path) -> None:
-    training = Training(TrainingOptions(train="a:b", np=1), None, tmp_path, launcher=LocalRanks(4))
+def test_a_training_loop_of_the_users_own_is_refused_before_it_begins(trainings: Trainings, examples: Artifact) -> None:
+    with pytest.raises(BadInput, match=r"while np='auto' measured 1 rank: .*context.callbacks is called before it"):
+        trainings("training_functions:train_with_an_own_fit", examples, np="auto", where=TWO_SLOTS)
+    assert "the loop has begun" not in trainings.lines
+
+
+def test_rows_of_a_batch_larger_than_the_split_are_counted_once(trainings: Trainings, examples: Artifact) -> None:
+    functions = "training_functions:train_a_millisecond_a_row"
+    artifact = trainings(functions, examples, np="auto", where={"kind": "local", "slots": 1}, batch_size=100_000)
+    summary = json.loads((trainings.store.local(artifact) / "training.json").read_text())
+    assert 0 < summary["rows_per_second_by_ranks"]["1"] < 1000
+
+
+def test_a_failure_of_a_measurement_says_so(trainings: Trainings, examples: Artifact) -> None:
+    with pytest.raises(HopsError, match="while np='auto' measured 2 ranks: ValueError: not on two"):
+        trainings("training_functions:train_but_not_on_two_ranks", examples, np="auto", where=TWO_SLOTS)
+
+
+@pytest.mark.parametrize("np", ["Auto", "2", None, True])
+def test_what_is_no_number_of_ranks_is_refused(np: Any) -> None:
+    with pytest.raises(BadInput, match=re.escape(f"np is {np!r}, expected a number of ranks, or 'auto'")):
+        Roles.of_training(TrainingOptions(train="a:b", np=np))
+
+
+@pytest.mark.parametrize(
+    ("slots", "said"),
+    [
+        (4, "resumes on 3 ranks, as the checkpoint"),
+        (2, "resumes on 2 ranks, all slots of this machine; the checkpoint is of 3"),
+    ],
+)
+def test_a_resumed_training_keeps_its_ranks_where_there_are_slots(tmp_path: Path, slots: int, said: str) -> None:
+    training = Training(TrainingOptions(train="a:b", np=1), None, tmp_path, launcher=LocalRanks(slots))
     checkpoint = Checkpoint(tmp_path, Position(step=3), 3, ())
-    said: list[str] = []
-    assert with_chosen_ranks(training, checkpoint, said.append).options.np == 3
-    assert said == ["np='auto': resumes on 3 ranks, as the checkpoint"]
+    lines: list[str] = []
+    assert with_chosen_ranks(training, checkpoint, lines.append).options.np == min(3, slots)
+    assert lines == [f"np='auto': {said}"]
 
 
 @pytest.mark.parametrize("options", [{"deterministic": True}, {"strategy": "torch"}])
