@@ -31,7 +31,8 @@ TOP_VALUES_BUCKETS = 16_384
 """Distinct values of a string feature up to which the Misra-Gries sketch of its top values is exact."""
 LARGE_BYTES = 1024
 """Bytes above which values are no longer told apart in top values; as TFDV's own sketches have it."""
-_DISTINCT_BUCKETS = 16_384
+# With as many buckets as those, the estimate of a few more values than buckets may be one of a few less.
+_DISTINCT_BUCKETS = TOP_VALUES_BUCKETS + 256
 _SPLIT = 32
 _SAMPLE_ROWS = 1_024
 
@@ -102,10 +103,13 @@ class CountedSketch(_CombinedSketch):  # type: ignore[misc]
 
     def candidates(self) -> Any:
         """Hashes of the values that may be frequent, uint64."""
-        kept = self._topk_unweighted.Estimate().field(0)
-        if pa.types.is_integer(self.kind):
-            kept = kept.cast(pa.large_string()).cast(self.kind)
-        return np.concatenate([hashes_of(kept, LARGE_BYTES), self.frequent.hashes, self.weighted.hashes])
+        found = [self.frequent.hashes, self.weighted.hashes]
+        for sketch in (self._topk_unweighted, self._topk_weighted):
+            kept = sketch.Estimate().field(0)
+            if pa.types.is_integer(self.kind):
+                kept = kept.cast(pa.large_string()).cast(self.kind)
+            found.append(hashes_of(kept, LARGE_BYTES))
+        return np.concatenate(found)
 
     def merge(self, other: CountedSketch) -> None:
         """Takes all that another sketch holds."""

@@ -17,7 +17,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 
 from airflow_hops.runtime.feature_statistics import generate_statistics
 from airflow_hops.runtime.feature_statistics.frequent_hashes import FrequentHashes, hashes_of
-from airflow_hops.runtime.feature_statistics.sketches import CountedQuantiles
+from airflow_hops.runtime.feature_statistics.sketches import TOP_VALUES_BUCKETS, CountedQuantiles
 from airflow_hops.runtime.feature_statistics.sources import plan_source
 
 pytestmark = pytest.mark.runtime
@@ -129,6 +129,32 @@ def test_categorical_integers_that_nearly_all_differ_have_exact_top_values(tmp_p
     found = generate_statistics(tmp_path, options=options).datasets[0].features[0].string_stats
     assert (found.top_values[0].value, found.top_values[0].frequency) == ("-7", 301)
     assert found.top_values[1].frequency == 1
+
+
+def test_values_that_are_just_too_many_for_the_sketch_have_exact_top_values(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for seed in range(12):
+        # 3 to 5 in 100 such sets of hashes make a sketch of as many buckets estimate less than there are.
+        texts = [f"{seed}/{i}" for i in range(TOP_VALUES_BUCKETS + 1)]
+        texts = random.permutation(texts + random.choice(texts, 40_000).tolist()).tolist()
+        pq.write_table(pa.table({"x": texts}), tmp_path / "x.parquet")
+        found = generate_statistics(tmp_path).datasets[0].features[0].string_stats
+        assert found.unique == TOP_VALUES_BUCKETS + 1
+        assert [v.frequency for v in found.top_values] == sorted(Counter(texts).values())[
+            : -len(found.top_values) - 1 : -1
+        ]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_heavy_value_among_those_that_repeat_at_first_is_found(tmp_path: Path, workers: int) -> None:
+    texts = [f"{batch}-{i // 5}" for batch in range(4) for i in range(60_000)]
+    weights = np.ones(len(texts))
+    texts[7], weights[7] = "heavy", 1e6
+    pq.write_table(pa.table({"x": texts, "w": weights}), tmp_path / "x.parquet", row_group_size=60_000)
+    options = tfdv.StatsOptions(weight_feature="w")
+    found = generate_statistics(tmp_path, options=options, workers=workers).datasets[0].features[0].string_stats
+    top = found.weighted_string_stats.top_values[0]
+    assert (top.value, top.frequency) == ("heavy", 1e6)
 
 
 def test_a_stream_that_is_read_once_has_estimates_of_top_values() -> None:
