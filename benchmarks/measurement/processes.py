@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
+from typing import Self
 
 import psutil
 
@@ -44,7 +45,39 @@ def pin(processes: Iterable[psutil.Process], cores: Iterable[int]) -> None:
                 os.sched_setaffinity(thread.id, cores)
 
 
-class MemorySampler:
+class Sampler:
+    """Calls :meth:`sample` again and again while its ``with`` block runs.
+
+    Args:
+        interval_s: Seconds between samples.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def sample(self) -> None:
+        """Takes one sample."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self.sample()
+            self._stop.wait(self._interval_s)
+
+
+class MemorySampler(Sampler):
     """Samples the memory of a changing set of processes while its ``with`` block runs.
 
     Args:
@@ -67,36 +100,23 @@ class MemorySampler:
         self.peak_rss_mib = 0.0
         self.peak_pss_mib = 0.0
         self._processes = processes
-        self._interval_s, self._pss_every = interval_s, pss_every
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._pss_every, self._count = pss_every, 0
+        super().__init__(interval_s)
 
-    def __enter__(self) -> MemorySampler:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _sample(self) -> None:
-        count = 0
-        while not self._stop.is_set():
-            rss = pss = 0
-            for process in self._processes():
-                with contextlib.suppress(psutil.Error, OSError):
-                    if count % self._pss_every == 0:
-                        memory = process.memory_full_info()
-                        pss += memory.pss
-                    else:
-                        memory = process.memory_info()
-                    rss += memory.rss
-            self.peak_rss_mib = max(self.peak_rss_mib, rss / _MIB)
-            self.peak_pss_mib = max(self.peak_pss_mib, pss / _MIB)
-            count += 1
-            self._stop.wait(self._interval_s)
+    def sample(self) -> None:
+        """Adds up the sizes of the processes that there are."""
+        rss = pss = 0
+        for process in self._processes():
+            with contextlib.suppress(psutil.Error, OSError):
+                if self._count % self._pss_every == 0:
+                    memory = process.memory_full_info()
+                    pss += memory.pss
+                else:
+                    memory = process.memory_info()
+                rss += memory.rss
+        self.peak_rss_mib = max(self.peak_rss_mib, rss / _MIB)
+        self.peak_pss_mib = max(self.peak_pss_mib, pss / _MIB)
+        self._count += 1
 
 
 def processes_with_argument(argument: str) -> list[psutil.Process]:
