@@ -102,6 +102,7 @@ def test_a_trial_and_a_search_are_stopped_and_new_trials_appear(
     assert study.stop_requests() == {29: "admin"}
     page.get_by_role("button", name="Stop the search", exact=True).click()
     dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog).to_have_count(0)
     assert study.stop_requests() == {29: "admin"}
     write_study(store, DAG, NAME, 34, task_id="browsed", state="running", metrics=["eval_auc", "latency_ms"])
     expect(_rows(page)).to_have_count(34)
