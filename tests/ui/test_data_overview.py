@@ -92,6 +92,7 @@ def test_a_feature_is_opened_and_left_again(open_page: OpenPage) -> None:
     figures = panel.get_by_role("table", name="Figures")
     expect(figures.get_by_role("row", name="Rows with a value")).to_be_visible()
     median = panel.get_by_role("table", name="Quantiles").get_by_role("row", name="median").locator("td")
+    expect(median).to_have_count(4)
     assert [float(text) for text in median.all_inner_texts()[1:]] == pytest.approx([46, 46, 46], abs=40)
     panel.get_by_text("Cumulative").click()
     expect(panel.get_by_role("img", name="Cumulative distribution of temp")).to_be_visible()

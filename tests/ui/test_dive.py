@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
+from waiting import wait_for
 
 from ui.conftest import OpenPage, Site, follow
 
@@ -117,7 +118,7 @@ def test_what_is_set_is_in_the_address_and_there_again_after_a_reload(open_page:
         expect(page.get_by_label(label, exact=True)).to_have_value(value)
     expect(bins).to_have_value("3")
     expect(page.get_by_role("heading", name="Colour: temp")).to_be_visible()
-    assert pixels_of(page) == before
+    wait_for(lambda: pixels_of(page) == before, "the picture as before")
 
 
 def test_the_plot_is_moved_and_zoomed_by_mouse_and_keys(open_page: OpenPage) -> None:
@@ -136,13 +137,13 @@ def test_the_plot_is_moved_and_zoomed_by_mouse_and_keys(open_page: OpenPage) -> 
         """x => Math.abs(new URLSearchParams(location.search).get("view").split(",")[2] - x) < 0.01""",
         arg=zoomed[2] + 0.1,
     )
-    assert pixels_of(page) != whole
+    wait_for(lambda: pixels_of(page) != whole, "another picture")
     page.reload()
     plot = plot_of(page)
-    assert pixels_of(page) != whole
+    wait_for(lambda: pixels_of(page) != whole, "another picture")
     plot.locator("canvas").first.press("0")
     expect(page).not_to_have_url(re.compile("view="))
-    assert pixels_of(page) == whole
+    wait_for(lambda: pixels_of(page) == whole, "the whole plot")
     plot.locator("canvas").first.press("+")
     expect(page).to_have_url(re.compile("view="))
 
