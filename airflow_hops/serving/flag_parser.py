@@ -249,6 +249,11 @@ def _add_workers(group: argparse._ArgumentGroup) -> None:
         help="number of processes that share the ports, each with all models (default 1)",
     )
     group.add_argument(
+        "--front_timeout_seconds",
+        type=flag_values.seconds,
+        help="seconds without a sign of life after which one of them is replaced; 0 waits for ever (default 10)",
+    )
+    group.add_argument(
         "--workers",
         type=flag_values.workers,
         help="number of worker processes per version: N, or MIN:MAX to scale with the requests in flight; 0 runs "

@@ -96,6 +96,7 @@ class Flags:
     upstream_token_file: str = ""
     sticky_header: str = "x-sticky-key"
     fronts: int = 1
+    front_timeout_seconds: float = 10
     workers: WorkerBounds = NO_WORKERS
     worker_target_in_flight: float = 2
     worker_scale_in_seconds: float = 30

@@ -8,6 +8,8 @@ import math
 import os
 import re
 import socket
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +30,9 @@ from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.workers.launcher import threads_each
 from airflow_hops.serving.monitoring import logs
 from airflow_hops.serving.monitoring.metrics import REGISTRY
+
+ALIVE_EVERY_S = 1.0
+"""How often a front says that it lives."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +108,17 @@ def run_front(assignment: FrontAssignment, control: socket.socket) -> None:
         Path("/proc/self/oom_score_adj").write_text("500")
     front = _Front(assignment, control)
     logging.getLogger().addHandler(_ForwardingHandler(front.peer))
+    threading.Thread(target=_say_alive, args=(front.peer,), name="alive", daemon=True).start()
     front.peer.read()
     os._exit(0)
+
+
+def _say_alive(peer: Peer) -> None:
+    """Tells the first process, again and again, that this one runs and its interpreter is not held."""
+    with contextlib.suppress(OSError):
+        while True:
+            peer.tell("alive")
+            time.sleep(ALIVE_EVERY_S)
 
 
 class _Front:

@@ -58,5 +58,6 @@ class FrontsCollector(Collector):
         """Returns the metrics as they are now."""
         report = self._fronts.report()
         yield GaugeMetricFamily("hops_serving_fronts", "Processes that answer requests.", len(report["fronts"]))
-        yield CounterMetricFamily("hops_serving_front_restarts", "Fronts that ended by themselves.", report["restarts"])
+        yield CounterMetricFamily("hops_serving_front_restarts", "Fronts that ended unexpectedly.", report["restarts"])
+        yield CounterMetricFamily("hops_serving_front_hangs", "Fronts that gave no sign of life.", report["hangs"])
         yield from by_process(self._fronts.metrics())

@@ -26,16 +26,16 @@ from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.fronts.counts import FrontCounts, FrontStats, PastCounts
 from airflow_hops.serving.fronts.front import FrontAssignment, FrontModel, FrontState, front_flags, run_front
-from airflow_hops.serving.fronts.peer import Peer, error_of
+from airflow_hops.serving.fronts.front_handle import Front, OpenVersion
+from airflow_hops.serving.fronts.peer import error_of
 from airflow_hops.serving.fronts.reports import FrontsCapture, FrontsCollector, FrontsShadow
 from airflow_hops.serving.fronts.servable import FrontServable
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import PortError, hold_port
 from airflow_hops.serving.models.catalog import Catalog, ModelView, State, VersionStatus
 from airflow_hops.serving.models.servable import Servable
-from airflow_hops.serving.models.workers.frames import PeerGone, connection_pair
-from airflow_hops.serving.models.workers.launcher import Launcher, Process, threads_each
-from airflow_hops.serving.monitoring.logs import BUFFER
+from airflow_hops.serving.models.workers.frames import PeerGone
+from airflow_hops.serving.models.workers.launcher import Launcher, threads_each
 from airflow_hops.serving.monitoring.series import BatchTotals
 from airflow_hops.serving_api import protocol
 from airflow_hops.serving_api.config import ConfigError
@@ -51,47 +51,6 @@ _LIVED_S = 30.0
 _OPEN_TRIES = 5
 
 
-class Front:
-    """A front, as the first process sees it.
-
-    Attributes:
-        process: Its process.
-        peer: Calls it.
-        counts: What it had counted when it was last asked.
-    """
-
-    def __init__(self, launcher: Launcher, assignment: FrontAssignment, fronts: Fronts) -> None:
-        ours, theirs = connection_pair()
-        self.counts = FrontCounts()
-        self.started_s = time.monotonic()
-        with theirs:
-            try:
-                self.process: Process = launcher.fork(assignment, theirs, lambda: fronts.on_end(self))
-            except BaseException:
-                ours.close()
-                raise
-        self.peer = Peer(ours, fronts.methods, {"log": BUFFER.add}, self.end)
-        self._launcher = launcher
-        self._asked: Future[Any] | None = None
-        self.peer.start()
-
-    def ask_for_counts(self) -> list[Future[Any]]:
-        """Asks what it has counted, unless it still owes the last answer: one that is stuck holds up one round."""
-        if self._asked is not None and not self._asked.done():
-            return []
-        self._asked = self.peer.call("counts")
-        return [self._asked]
-
-    def take_counts(self) -> None:
-        """Keeps the answer, if it has come."""
-        if self._asked is not None and self._asked.done() and self._asked.exception() is None:
-            self.counts = self._asked.result()
-
-    def end(self) -> None:
-        """Kills it, if it still runs."""
-        self._launcher.kill(self.process)
-
-
 class Fronts:
     """Answers requests in fronts; has the same parts as :class:`airflow_hops.serving.endpoint.Endpoint`.
 
@@ -104,7 +63,8 @@ class Fronts:
         stats: Counts of requests, over all fronts and those that have ended.
         capture: Has all fronts write what they captured.
         shadow: Counts of copies of requests.
-        restarts: Fronts that ended by themselves.
+        restarts: Fronts that ended by themselves, or were ended because they hung.
+        hangs: Those of them that hung.
 
     Raises:
         PortError: A port is taken.
@@ -115,7 +75,7 @@ class Fronts:
         if flags.rest_api_port is not None:
             self._holders.append(hold_port("rest_api_port", flags.host, flags.rest_api_port))
         self.grpc_port, self.rest_api_port, *_ = *(holder.getsockname()[1] for holder in self._holders), None
-        self.restarts = 0
+        self.restarts = self.hangs = 0
         self.stats = FrontStats(self.total)
         self.capture = FrontsCapture(self)
         self.shadow = FrontsShadow(self)
@@ -126,7 +86,7 @@ class Fronts:
         self._lock = threading.RLock()
         self._counting = threading.Lock()
         self._serving: list[Front] = []
-        self._opened: dict[int, tuple[str, int, Path]] = {}
+        self._opened: dict[int, OpenVersion] = {}
         self._refusals = Counter[int]()
         self._keys = itertools.count(1)
         self._past = PastCounts()
@@ -181,6 +141,7 @@ class Fronts:
                 raise ServingError(grpc.StatusCode.UNAVAILABLE, "All fronts have ended, and none is back yet")
             first = self._serving[0]
         key = next(self._keys)
+        opened = OpenVersion(model, version, folder).as_it_is()
         try:
             definitions = first.peer.ask("open", key, model, version, folder)
         except PeerGone:
@@ -189,7 +150,7 @@ class Fronts:
                 grpc.StatusCode.INTERNAL, f"The front that was loading {folder} ended with {first.process.end}"
             ) from None
         with self._lock:
-            self._opened[key] = (model, version, folder)
+            self._opened[key] = opened
             others = [front.peer.call("open", key, model, version, folder) for front in self._serving if front != first]
         servable = FrontServable(model, version, folder, definitions, key, self._close)
         try:
@@ -242,7 +203,8 @@ class Fronts:
             for front in self._counted()[0]
         ]
         zygote = self._launcher.pid if self._launcher else None
-        return {"zygote": zygote, "fronts": fronts, "restarts": self.restarts, "last_end": self._last_end or None}
+        counts = {"restarts": self.restarts, "hangs": self.hangs}
+        return {"zygote": zygote, "fronts": fronts, **counts, "last_end": self._last_end or None}
 
     def metrics(self) -> Iterator[tuple[dict[str, str], Metric]]:
         """Yields what else a front counts: its label, and the metric."""
@@ -273,7 +235,8 @@ class Fronts:
             self._serving.remove(front)
             self._past.add(front.counts)
             self.restarts += 1
-            self._last_end = front.process.end
+            self.hangs += front.is_silent
+            self._last_end = front.process.end + front.is_silent * ", as it gave no sign of life"
         log.error("front %d ended with %s; another takes its place", front.process.pid, front.process.end)
         lived = time.monotonic() - front.started_s > _LIVED_S
         threading.Thread(target=self._replace, args=(0.0 if lived else 0.1,), name="front-start", daemon=True).start()
@@ -293,23 +256,25 @@ class Fronts:
         """Starts a front, has it open what the others have, and lets it take requests."""
         assert self._launcher is not None
         front = Front(self._launcher, self._assignment, self)
-        opened: set[int] = set()
+        opened: dict[int, OpenVersion] = {}
         try:
             while True:
                 with self._lock:
-                    missing = {key: what for key, what in self._opened.items() if key not in opened}
-                    gone = opened - self._opened.keys()
+                    if not self._serving:  # as after a restart, what is there now is what the fronts will have open
+                        self._opened = {key: version.as_it_is() for key, version in self._opened.items()}
+                    missing = {key: version for key, version in self._opened.items() if opened.get(key) != version}
+                    gone = opened.keys() - self._opened.keys()
                     if not missing:
                         # Under the lock, so that no change passes it by.
                         front.peer.ask("serve", self._state(), timeout_s=_STATE_S)
                         self._serving.append(front)
                         break
-                for key, what in missing.items():
+                for key, version in missing.items():
                     try:
-                        front.peer.ask("open", key, *what)
+                        version.open_in(front, key)
                     except ServingError as error:
                         self._go_without(key, error)
-                    opened.add(key)
+                    opened[key] = version
         except BaseException:
             front.end()
             raise
@@ -324,9 +289,11 @@ class Fronts:
             self._refusals[key] += 1
             if self._serving or self._refusals[key] < _OPEN_TRIES:
                 raise error
-            model, version, _ = self._opened.pop(key)
-        log.error("model %s version %d does not open any more, and answers no requests: %s", model, version, error)
-        self._catalog.set_status(model, VersionStatus(version, State.END, error))
+            gone = self._opened.pop(key)
+        log.error(
+            "model %s version %d does not open any more, and answers no requests: %s", gone.model, gone.version, error
+        )
+        self._catalog.set_status(gone.model, VersionStatus(gone.version, State.END, error))
 
     def _close(self, key: int) -> None:
         with self._lock:

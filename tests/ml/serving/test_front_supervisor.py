@@ -100,7 +100,7 @@ def catalog() -> Catalog:
 def fronts(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fronts]:
     monkeypatch.setattr(supervisor, "Launcher", FrontThreads)
     monkeypatch.setattr(supervisor, "_COUNTS_S", 0.2)
-    flags, _ = parse_flags(["--fronts=2", "--model_config_file=c", "--port=0"])
+    flags, _ = parse_flags(["--fronts=2", "--model_config_file=c", "--port=0", "--front_timeout_seconds=0"])
     fronts = Fronts(flags, catalog, Lifecycle(lambda: {"unavailable": []}))
     controls: Any = type("Controls", (), {"reload": None, "traffic": None, "set_traffic": None})
     fronts.start(controls, Routes())

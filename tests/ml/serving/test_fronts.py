@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -23,7 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from server_process import ServerProcess
-from tensorflow_serving.apis import prediction_log_pb2
+from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 from waiting import is_gone, wait_for
 
 from airflow_hops.serving.errors import ServingError
@@ -62,6 +63,7 @@ def flags_in(folder: Path, saved_models: Path) -> dict[str, Any]:
     (folder / "monitoring.config").write_text("prometheus_config { enable: true }")
     return {
         "fronts": 2,
+        "front_timeout_seconds": 5,
         "model_config_file": folder / "models.config",
         "monitoring_config_file": folder / "monitoring.config",
         "capture_base_path": folder / "captured",
@@ -282,6 +284,33 @@ def test_front_that_is_killed_fails_its_own_requests_alone_and_is_replaced(serve
     assert {answer.version for answer in each(lambda: predict(server))} == {2}
 
 
+def test_front_that_hangs_fails_its_own_requests_alone_and_is_replaced(server: ServerProcess) -> None:
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = "vectors"
+    request.inputs["x"].CopyFrom(tf.make_tensor_proto([1.0]))
+    before = server.get("/v1/fronts")
+    with contextlib.ExitStack() as stack:
+        calls = [
+            stack.enter_context(
+                grpc.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)])
+            ).unary_unary("/tensorflow.serving.PredictionService/Predict", predict_pb2.PredictRequest.SerializeToString)
+            for _ in range(CONNECTIONS)
+        ]
+        for call in calls:
+            call(request, timeout=60)
+        stopped = min(front["pid"] for front in before["fronts"])
+        os.kill(stopped, signal.SIGSTOP)
+        codes = Counter(answer.code() for answer in [call.future(request, timeout=60) for call in calls])
+        assert codes.keys() == {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
+        wait_for_two(server, {stopped})
+        for call in calls:
+            call(request, timeout=60, wait_for_ready=True)
+    after = server.get("/v1/fronts")
+    assert (after["restarts"], after["hangs"]) == (before["restarts"] + 1, before["hangs"] + 1)
+    assert after["last_end"] == "signal 9 (SIGKILL), as it gave no sign of life"
+    assert f"front {stopped} gave no sign of life for 5 s, and is ended" in server.log()
+
+
 def test_model_that_ends_its_process_while_it_loads_costs_one_front_and_no_other_model(
     server: ServerProcess, saved_models: Path, tmp_path: Path
 ) -> None:
@@ -298,6 +327,28 @@ def test_model_that_ends_its_process_while_it_loads_costs_one_front_and_no_other
         wait_for_two(server, set())
         assert len(before & set(fronts(server))) == 1
         assert {answer.version for answer in each(lambda: predict(server))} == {2}
+        client.reload_config(parse_config(config(saved_models, 1, 2), "the test"))
+
+
+def test_folder_that_is_changed_changes_no_answer_until_all_fronts_have_ended(
+    server: ServerProcess, saved_models: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(saved_models / "flights", tmp_path / "flights")
+    moved = config(saved_models, 1, 2).replace(f"{saved_models}/flights", f"{tmp_path}/flights")
+    with ModelServerClient(server.address, timeout_s=60) as client:
+        client.reload_config(parse_config(moved, "the test"))
+        before = fronts(server)
+        for file in (saved_models / "flights" / "3").rglob("*.*"):
+            shutil.copyfile(file, tmp_path / "flights" / "2" / file.relative_to(saved_models / "flights" / "3"))
+        os.kill(min(before), signal.SIGKILL)
+        said = f"{tmp_path}/flights/2 has changed since model flights version 2 was loaded from it"
+        wait_for(lambda: server.log().count(said) > 1, server.log)
+        assert list(fronts(server)) == [max(before)]
+        assert {float(answer.outputs["score"][0, 0]) for answer in each(lambda: predict(server))} == {2005.0}
+        os.kill(max(before), signal.SIGKILL)
+        wait_for_two(server, set(before))
+        assert {float(answer.outputs["score"][0, 0]) for answer in each(lambda: predict(server))} == {3005.0}
+    with ModelServerClient(server.address, timeout_s=60) as client:
         client.reload_config(parse_config(config(saved_models, 1, 2), "the test"))
 
 

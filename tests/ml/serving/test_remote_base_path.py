@@ -23,6 +23,7 @@ from airflow_hops.serving.models.model_cache import ModelCache
 from airflow_hops.serving_api.client import ModelServerClient
 from airflow_hops.serving_api.protocol import ModelServerConfig
 
+from .test_fronts import fronts, wait_for_two
 from .test_models import ROW, model_config, write_config
 
 POLL = {"file_system_poll_wait_seconds": 0.2}
@@ -313,6 +314,25 @@ def test_copy_outlives_workers_and_what_a_killed_server_left_is_removed(
     assert "which a process that was killed had left" in again.log()
     assert copies(cache) == ["1", "1"]
     assert score(again) == score(neighbour) == 1000.0
+
+
+def test_fronts_share_one_copy_which_outlives_them(
+    start_server: Callable[..., ServerProcess], bucket: Bucket, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    bucket.publish("flights", 1)
+    flags = {"model_name": "flights", "model_base_path": f"{bucket.url}/flights", "model_cache_path": cache, **POLL}
+    server = start_server(fronts=2, **flags)
+    assert copies(cache) == ["1"]
+    killed = min(fronts(server))
+    os.kill(killed, signal.SIGKILL)
+    wait_for_two(server, {killed})
+    bucket.publish("flights", 2)
+    server.wait_for_versions("flights", {2: "AVAILABLE", 1: "END"})
+    assert {score(server) for _ in range(24)} == {2000.0}
+    wait_for(lambda: copies(cache) == ["2"], server.log)
+    assert server.terminate() == 0
+    assert list(cache.iterdir()) == []
 
 
 def test_version_that_changes_or_stalls_while_it_is_copied_is_given_up(

@@ -1,0 +1,113 @@
+"""A front as the first process sees it, and the versions that all of them have open."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.fronts.counts import FrontCounts
+from airflow_hops.serving.fronts.front import ALIVE_EVERY_S, FrontAssignment
+from airflow_hops.serving.fronts.peer import Peer
+from airflow_hops.serving.models.storage import Fingerprint, VersionFolder
+from airflow_hops.serving.models.workers.frames import connection_pair
+from airflow_hops.serving.models.workers.launcher import Launcher, Process
+from airflow_hops.serving.monitoring.logs import BUFFER
+
+if TYPE_CHECKING:
+    from airflow_hops.serving.fronts.supervisor import Fronts
+
+log = logging.getLogger(__name__)
+
+
+class Front:
+    """A front, as the first process sees it.
+
+    Attributes:
+        process: Its process.
+        peer: Calls it.
+        counts: What it had counted when it was last asked.
+        is_silent: Whether it was ended because it gave no sign of life.
+    """
+
+    def __init__(self, launcher: Launcher, assignment: FrontAssignment, fronts: Fronts) -> None:
+        ours, theirs = connection_pair()
+        self.counts = FrontCounts()
+        self.is_silent = False
+        self.started_s = time.monotonic()
+        with theirs:
+            try:
+                self.process: Process = launcher.fork(assignment, theirs, lambda: fronts.on_end(self))
+            except BaseException:
+                ours.close()
+                raise
+        self._alive = threading.Event()
+        self.peer = Peer(ours, fronts.methods, {"log": BUFFER.add, "alive": self._alive.set}, self.end)
+        self._launcher = launcher
+        self._asked: Future[Any] | None = None
+        self.peer.start()
+        if timeout_s := assignment.flags.front_timeout_seconds:
+            threading.Thread(target=self._watch, args=(timeout_s,), name="front-watch", daemon=True).start()
+
+    def ask_for_counts(self) -> list[Future[Any]]:
+        """Asks what it has counted, unless it still owes the last answer: one that is stuck holds up one round."""
+        if self._asked is not None and not self._asked.done():
+            return []
+        self._asked = self.peer.call("counts")
+        return [self._asked]
+
+    def take_counts(self) -> None:
+        """Keeps the answer, if it has come."""
+        if self._asked is not None and self._asked.done() and self._asked.exception() is None:
+            self.counts = self._asked.result()
+
+    def end(self) -> None:
+        """Kills it, if it still runs."""
+        self._launcher.kill(self.process)
+
+    def _watch(self, timeout_s: float) -> None:
+        """Ends it once it hangs: the kernel goes on giving it connections, whose clients would wait for ever."""
+        silent_s = 0.0  # counted, not measured: where everything stood still, this process did, too
+        while not self.process.ended.wait(ALIVE_EVERY_S):
+            silent_s = 0.0 if self._alive.is_set() else silent_s + ALIVE_EVERY_S
+            self._alive.clear()
+            if silent_s >= timeout_s and not self.is_silent:
+                self.is_silent = True
+                log.error("front %d gave no sign of life for %g s, and is ended", self.process.pid, timeout_s)
+                self.end()
+
+
+@dataclass(frozen=True)
+class OpenVersion:
+    """A version that the fronts have open, and what its files were like then."""
+
+    model: str
+    version: int
+    folder: Path
+    fingerprint: Fingerprint = ()
+
+    def as_it_is(self) -> OpenVersion:
+        """Returns it with its files as they are now."""
+        return replace(self, fingerprint=VersionFolder(self.version, self.folder).fingerprint())
+
+    def open_in(self, front: Front, key: int) -> None:
+        """Opens it in another front.
+
+        Raises:
+            ServingError: It does not open, or is not what the others have open.
+        """
+        self._check()
+        front.peer.ask("open", key, self.model, self.version, self.folder)
+        self._check()
+
+    def _check(self) -> None:
+        if self.as_it_is() != self:
+            message = f"{self.folder} has changed since model {self.model} version {self.version} was loaded from it"
+            raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, message)
