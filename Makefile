@@ -9,7 +9,7 @@ ALL_WORKERS := $(shell awk '/^MemTotal/ { print ($$2 > 12e6 ? 3 : 2) }' /proc/me
 PYTEST := $(AIRFLOW_BIN)/python -m pytest $(WORKERS)
 PYTEST_ML := .venv-runtime/bin/python -m pytest --confcutdir tests/ml tests/ml $(WORKERS)
 UNHURRIED := --timeout 7200 --session-timeout 28800
-QUICK := not (airflow or browser or faults or server or spark)
+QUICK := not (airflow or browser or faults or server or slow or spark)
 COMPILE := pip compile --quiet --no-emit-index-url --no-header --python-version 3.11 $(if $(UPGRADE),--upgrade)
 
 # Everything below starts Python often: let it keep its bytecode.

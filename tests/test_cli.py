@@ -50,6 +50,7 @@ def test_runtime_create_refuses_a_folder_with_something_else_in_it(hops: Any, tm
 
 
 @pytest.mark.runtime
+@pytest.mark.slow
 def test_the_doctor_finds_the_libraries_of_the_runtime_environment(
     hops: Any, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -216,6 +216,7 @@ def test_a_rollout_under_way_comes_first(request_retraining: Requests, capfd: py
     assert request_retraining(skew())[0] == "success"
 
 
+@pytest.mark.slow
 def test_a_request_whose_task_was_killed_before_its_event_is_made_again_once(
     request_retraining: Requests, capfd: pytest.CaptureFixture[str]
 ) -> None:

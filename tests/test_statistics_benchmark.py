@@ -54,6 +54,7 @@ def test_timed_process_tells_its_seconds_memory_and_rows(runtime: Path, tables: 
 
 
 @pytest.mark.runtime
+@pytest.mark.slow
 def test_tables_by_shape_are_seen_whole_by_this_project_and_its_peer(runtime: Path, tmp_path: Path) -> None:
     # By its own process: this one has another PyArrow.
     lines = [

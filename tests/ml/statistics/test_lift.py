@@ -73,6 +73,7 @@ def _close(found: Any, expected: Any) -> None:
         assert found == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_lift_equals_tfdv(batches: list[pa.RecordBatch], expected: dict[str, Any], case: str) -> None:
     ours, tfdv = _ours(batches, _schema(), CASES[case]), expected[case]
@@ -90,6 +91,7 @@ def test_lift_knows_of_every_pair_that_could_have_been(batches: list[pa.RecordBa
     assert len(series[0]["liftValues"]) == len(series[1]["liftValues"]) > 10
 
 
+@pytest.mark.slow
 def test_sliced_statistics_have_the_lift_of_each_slice(batches: list[pa.RecordBatch], kept: Callable[..., Any]) -> None:
     combiners = Combiners(_sliced())
     halves = []

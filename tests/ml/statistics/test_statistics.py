@@ -40,6 +40,7 @@ def expected(kept: Callable[..., Any]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_statistics_equal_those_of_tfdvs_beam_pipeline(expected: dict[str, Any], tmp_path: Path, case: str) -> None:
     make, options = cases()[case]

@@ -197,6 +197,7 @@ def test_every_quarantined_row_says_why(split: Split) -> None:
     assert any(len(row) > 1 for row in reasons)
 
 
+@pytest.mark.slow
 def test_tfdvs_beam_transform_finds_the_same_rows_but_for_missing_values(
     split: Split, tmp_path: Path, kept: Callable[..., Any]
 ) -> None:
