@@ -15,7 +15,6 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
@@ -30,14 +29,16 @@ from benchmarks.measurement.comparison import (  # noqa: E402
     Measurements,
     OwnRun,
     figures_of,
+    marks_of,
     print_comparison,
+    print_memory,
     print_stages,
     ratios_of,
     stages_of,
 )
 from benchmarks.measurement.loop import measure_loop, print_loop  # noqa: E402
+from benchmarks.measurement.memory_account import MemoryAccount, pss_by_role  # noqa: E402
 from benchmarks.measurement.processes import (  # noqa: E402
-    MemorySampler,
     cpu_seconds,
     processes_with_argument,
     trees,
@@ -49,6 +50,7 @@ from demo.services import Stack  # noqa: E402
 
 DAG_ID = "peer_flights"
 TREES_DAG_ID = "peer_flights_lightgbm"
+ALONE_DAG_ID = "airflow_alone"
 
 
 class ColdStack(Stack):
@@ -103,8 +105,10 @@ def _measure_own(
     runtime = (REPOSITORY / ".venv-runtime").resolve()  # beside which the overlays are
     with ColdStack(home, runtime, REPOSITORY / "benchmarks" / "dags", say=lambda _: None) as stack:
         api = stack.start()
-        for dag_id in (DAG_ID, TREES_DAG_ID):
+        for dag_id in (DAG_ID, TREES_DAG_ID, ALONE_DAG_ID):
             api.wait_for_dag(dag_id)
+        if with_memory:
+            found.memory["idle"] = pss_by_role(stack.processes())
 
         def run(name: str, model: str, *, dag_id: str = DAG_ID, expect_cached: bool = False) -> OwnRun:
             before = cpu_seconds(stack.processes())
@@ -114,17 +118,18 @@ def _measure_own(
             return OwnRun(one, used)
 
         try:
-            # Memory is sampled in the run that no ratio is made of: sampling costs time.
-            sampler = MemorySampler(stack.processes) if with_memory else None
-            with sampler or nullcontext():
-                found.first.append(run("first (no warm process yet)", "first"))
-            if sampler is not None:
-                found.peak_rss_mib, found.peak_pss_mib = sampler.peak_rss_mib, sampler.peak_pss_mib
+            found.first.append(run("first (no warm process yet)", "first"))
             stack.forget()
             found.cold.append(run("cold", "second"))
             # The champion that the first run has made is new to the second: only the third finds everything as it was.
             run("cached but for the comparison with the champion", "second")
             found.cached.append(run("cached", "second", expect_cached=True))
+            found.alone.append(run_dag(api, ALONE_DAG_ID, {}))
+            if with_memory:  # in a run that no ratio is made of: sampling costs time
+                stack.forget()
+                with MemoryAccount(stack.processes) as account:
+                    run("cold, its memory sampled", "sampled")
+                found.memory["cold"] = account.peak
             if trees:
                 run("LightGBM, no warm process of its environment yet", "third", dag_id=TREES_DAG_ID)
                 stack.forget()
@@ -187,8 +192,12 @@ def main() -> int:
     if loop is not None:
         print_loop(loop, console)
     print_stages(stages, console)
+    print_memory(found.memory, console)
     print_comparison(figures, ratios, console)
-    print(json.dumps({"benchmark": "pipeline", "ratios": ratios, "figures": {**figures, "loop_s": loop}}))
+    marks = marks_of(figures, ratios)
+    print(
+        json.dumps({"benchmark": "pipeline", "ratios": ratios, "figures": {**figures, "loop_s": loop}, "marks": marks})
+    )
     return 0
 
 

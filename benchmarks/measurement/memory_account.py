@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Self
 
 import psutil
-
-from benchmarks.measurement.processes import Sampler
 
 _MIB = 1 << 20
 _ROLES = {
@@ -37,7 +38,7 @@ def pss_by_role(processes: Iterable[psutil.Process]) -> dict[str, float]:
     return found
 
 
-class MemoryAccount(Sampler):
+class MemoryAccount:
     """Keeps, while its ``with`` block runs, the account of the moment at which all processes together had most.
 
     Args:
@@ -50,11 +51,23 @@ class MemoryAccount(Sampler):
 
     def __init__(self, processes: Callable[[], Iterable[psutil.Process]], *, interval_s: float = 1.0) -> None:
         self.peak: Mapping[str, float] = {}
-        self._processes = processes
-        super().__init__(interval_s)
+        self._processes, self._interval_s = processes, interval_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def sample(self) -> None:
-        """Keeps the account of this moment, if it is the greatest."""
-        now = pss_by_role(self._processes())
-        if sum(now.values()) > sum(self.peak.values()):
-            self.peak = now
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            now = pss_by_role(self._processes())
+            if sum(now.values()) > sum(self.peak.values()):
+                self.peak = now
+            self._stop.wait(self._interval_s)

@@ -1,19 +1,13 @@
-"""CPU seconds and peak memory of processes with all their descendants."""
+"""Processes with all their descendants, and their CPU seconds."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
-from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import Self
+from collections.abc import Iterable
 
 import psutil
-
-SAMPLE_INTERVAL_S = 0.5
-_MIB = 1 << 20
 
 
 def trees(roots: Iterable[psutil.Process]) -> list[psutil.Process]:
@@ -43,80 +37,6 @@ def pin(processes: Iterable[psutil.Process], cores: Iterable[int]) -> None:
         with contextlib.suppress(psutil.Error, ProcessLookupError):
             for thread in process.threads():
                 os.sched_setaffinity(thread.id, cores)
-
-
-class Sampler:
-    """Calls :meth:`sample` again and again while its ``with`` block runs.
-
-    Args:
-        interval_s: Seconds between samples.
-    """
-
-    def __init__(self, interval_s: float) -> None:
-        self._interval_s = interval_s
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def sample(self) -> None:
-        """Takes one sample."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self.sample()
-            self._stop.wait(self._interval_s)
-
-
-class MemorySampler(Sampler):
-    """Samples the memory of a changing set of processes while its ``with`` block runs.
-
-    Args:
-        processes: Called at each sample; returns the processes that count.
-        interval_s: Seconds between samples.
-        pss_every: Of so many samples one takes proportional set sizes as well: the kernel walks all pages for it.
-
-    Attributes:
-        peak_rss_mib: Greatest sum of resident set sizes. Pages that forks share count once for each process.
-        peak_pss_mib: Greatest sum of proportional set sizes, in which each page counts once.
-    """
-
-    def __init__(
-        self,
-        processes: Callable[[], Iterable[psutil.Process]],
-        *,
-        interval_s: float = SAMPLE_INTERVAL_S,
-        pss_every: int = 4,
-    ) -> None:
-        self.peak_rss_mib = 0.0
-        self.peak_pss_mib = 0.0
-        self._processes = processes
-        self._pss_every, self._count = pss_every, 0
-        super().__init__(interval_s)
-
-    def sample(self) -> None:
-        """Adds up the sizes of the processes that there are."""
-        rss = pss = 0
-        for process in self._processes():
-            with contextlib.suppress(psutil.Error, OSError):
-                if self._count % self._pss_every == 0:
-                    memory = process.memory_full_info()
-                    pss += memory.pss
-                else:
-                    memory = process.memory_info()
-                rss += memory.rss
-        self.peak_rss_mib = max(self.peak_rss_mib, rss / _MIB)
-        self.peak_pss_mib = max(self.peak_pss_mib, pss / _MIB)
-        self._count += 1
 
 
 def processes_with_argument(argument: str) -> list[psutil.Process]:

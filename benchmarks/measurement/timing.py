@@ -15,11 +15,11 @@ from typing import IO, Any
 
 import psutil
 
-from benchmarks.measurement.processes import MemorySampler, cpu_seconds, trees
+from benchmarks.measurement.memory_account import MemoryAccount, pss_by_role
+from benchmarks.measurement.processes import cpu_seconds, trees
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 _SAMPLE_INTERVAL_S = 0.05
-_MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -84,16 +84,16 @@ def _follow(process: subprocess.Popen[str], with_memory: bool) -> Timed:
     if process.stdout.readline() != "ready\n":
         raise ValueError("not ready")
     root = [psutil.Process(process.pid)]
-    idle = sum(p.memory_full_info().pss for p in trees(root)) / _MIB if with_memory else 0.0
-    sampler = MemorySampler(lambda: trees(root), interval_s=_SAMPLE_INTERVAL_S, pss_every=1) if with_memory else None
+    idle = sum(pss_by_role(trees(root)).values()) if with_memory else 0.0
+    account = MemoryAccount(lambda: trees(root), interval_s=_SAMPLE_INTERVAL_S) if with_memory else None
     before = cpu_seconds(trees(root))
-    with sampler or nullcontext():
+    with account or nullcontext():
         _say(process.stdin, "go")
         answer = json.loads(process.stdout.readline())
     used = cpu_seconds(trees(root)) - before
     _say(process.stdin, "end")
     seconds = answer.pop("seconds")
-    return Timed(seconds, used, answer, idle, max(idle, sampler.peak_pss_mib) if sampler else 0.0)
+    return Timed(seconds, used, answer, idle, max(idle, sum(account.peak.values())) if account else 0.0)
 
 
 def _say(to: IO[str], word: str) -> None:
