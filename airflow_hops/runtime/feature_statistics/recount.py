@@ -6,15 +6,14 @@ A Misra-Gries sketch of k buckets keeps every value that more than one row in k 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import tensorflow_data_validation as tfdv
-from tensorflow_data_validation import constants, types
+from tensorflow_data_validation import types
 from tensorflow_data_validation.arrow import arrow_util
 from tensorflow_data_validation.statistics.generators.stats_generator import CombinerStatsGenerator
 from tensorflow_data_validation.utils import top_k_uniques_stats_util
@@ -23,15 +22,15 @@ from tfx_bsl.arrow import array_util
 
 from airflow_hops.runtime.feature_statistics.combiners import Accumulator, Combiners
 from airflow_hops.runtime.feature_statistics.frequent_hashes import hashes_of
-from airflow_hops.runtime.feature_statistics.sketches import (
+from airflow_hops.runtime.feature_statistics.sketches import TOP_VALUES_BUCKETS, CountedTopValues
+from airflow_hops.runtime.feature_statistics.value_counts import (
     LARGE_BYTES,
-    TOP_VALUES_BUCKETS,
-    CountedTopValues,
+    ValueCounts,
     most_frequent,
-    without_large,
+    named,
+    rows_listed_together,
 )
 
-_NOT_TEXT = constants.NON_UTF8_PLACEHOLDER.encode()
 _FILTER = 1 << 20
 _MOST_PARTS = 32
 
@@ -43,7 +42,7 @@ def candidates(combiners: Combiners, accumulator: Accumulator) -> dict[types.Fea
         for generator, sketches in zip(combiners.generators, part.parts, strict=True):
             if isinstance(generator, CountedTopValues):
                 for path, sketch in sketches.items():
-                    if not sketch.is_exact and not pa.types.is_floating(sketch.kind):
+                    if not (sketch.is_exact or sketch.listed or pa.types.is_floating(sketch.kind)):
                         found.setdefault(path, []).append(sketch.candidates())
     return {path: np.unique(np.concatenate(hashes)) for path, hashes in found.items()}
 
@@ -53,32 +52,6 @@ def columns(found: Collection[types.FeaturePath], options: tfdv.StatsOptions) ->
     if options.experimental_slice_functions or options.experimental_slice_sqls or options.slicing_config:
         return None
     return {path.steps()[0] for path in found} | set(options.example_weight_map.all_weight_features())
-
-
-@dataclass(frozen=True)
-class ValueCounts:
-    """Values, and how often they occur.
-
-    Attributes:
-        values: Each once, as bytes, whatever the feature's type.
-        counts: ``[views, values]``; view 0 counts values, view 1, if there is one, sums up their weights.
-    """
-
-    values: pa.Array
-    counts: np.ndarray
-
-    @staticmethod
-    def of(values: pa.Array, counts: np.ndarray) -> ValueCounts:
-        """Adds up the counts of values that are there several times."""
-        encoded = values.dictionary_encode()
-        index, size = np.asarray(encoded.indices), len(encoded.dictionary)
-        return ValueCounts(encoded.dictionary, np.stack([np.bincount(index, view, size) for view in counts]))
-
-    @staticmethod
-    def sum(parts: Sequence[ValueCounts]) -> ValueCounts:
-        """Adds several up."""
-        values = pa.concat_arrays([part.values for part in parts])
-        return ValueCounts.of(values, np.concatenate([part.counts for part in parts], axis=1))
 
 
 class CandidateCounts(CombinerStatsGenerator):
@@ -114,7 +87,7 @@ class CandidateCounts(CombinerStatsGenerator):
                 if weights is not None:
                     counts.append(weights[rows[there[chosen]]].astype(np.float64))
                 parts = accumulator.setdefault(path, [])
-                parts.append(ValueCounts.of(_named(known.take(pa.array(chosen))), np.stack(counts)))
+                parts.append(ValueCounts.of(named(known.take(pa.array(chosen))), np.stack(counts)))
                 if len(parts) == _MOST_PARTS:
                     accumulator[path] = [ValueCounts.sum(parts)]
         return accumulator
@@ -158,10 +131,7 @@ class CandidateCounts(CombinerStatsGenerator):
         chosen = np.flatnonzero(self._filters[path][hashes & mask])
         position = np.searchsorted(wanted, hashes[chosen])
         chosen = chosen[wanted[np.minimum(position, len(wanted) - 1)] == hashes[chosen]]
-        if arrow_util.is_binary_like(values.type):
-            large = np.flatnonzero(pc.greater(pc.binary_length(values), LARGE_BYTES))
-            chosen = np.unique(np.concatenate([chosen, large, _not_text(values)]))
-        return chosen
+        return np.union1d(chosen, rows_listed_together(values))
 
 
 def replace_top_values(
@@ -179,23 +149,6 @@ def replace_top_values(
             _replace(ours, theirs)
             if theirs.HasField("weighted_string_stats"):
                 _replace(ours.weighted_string_stats, theirs.weighted_string_stats)
-
-
-def _named(values: pa.Array) -> pa.Array:
-    """The values as they are listed, as bytes."""
-    if not arrow_util.is_binary_like(values.type):
-        return values.cast(pa.large_string()).cast(pa.large_binary())
-    values = without_large(values.cast(pa.large_binary()))
-    not_text = np.zeros(len(values), bool)
-    not_text[_not_text(values)] = True
-    return pc.if_else(pa.array(not_text), pa.scalar(_NOT_TEXT, values.type), values) if not_text.any() else values
-
-
-def _not_text(values: pa.Array) -> np.ndarray:
-    """Which of the values are not UTF-8."""
-    if not array_util.CountInvalidUTF8(values):
-        return np.zeros(0, np.int64)
-    return np.flatnonzero([array_util.CountInvalidUTF8(values.slice(row, 1)) for row in range(len(values))])
 
 
 def _replace(ours: Any, theirs: Any) -> None:

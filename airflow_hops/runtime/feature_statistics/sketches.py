@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from tensorflow_data_validation import constants
-from tensorflow_data_validation.arrow import arrow_util
 from tensorflow_data_validation.statistics.generators.top_k_uniques_sketch_stats_generator import (
     TopKUniquesSketchStatsGenerator,
     _CombinedSketch,
@@ -25,15 +23,22 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 from tfx_bsl import sketches
 from tfx_bsl.arrow import array_util
 
-from airflow_hops.runtime.feature_statistics.frequent_hashes import FrequentHashes, hashes_of
+from airflow_hops.runtime.feature_statistics.frequent_hashes import FrequentHashes, hashes_of, rows_of_frequent
+from airflow_hops.runtime.feature_statistics.value_counts import (
+    LARGE_BYTES,
+    ValueCounts,
+    most_frequent,
+    named,
+    rows_listed_together,
+    without_large,
+)
 
 TOP_VALUES_BUCKETS = 16_384
 """Distinct values of a string feature up to which the Misra-Gries sketch of its top values is exact."""
-LARGE_BYTES = 1024
-"""Bytes above which values are no longer told apart in top values; as TFDV's own sketches have it."""
 # With as many buckets as those, the estimate of a few more values than buckets may be one of a few less.
 _DISTINCT_BUCKETS = TOP_VALUES_BUCKETS + 256
 _SPLIT = 32
+_KEPT_BYTES = 32 << 20
 _SAMPLE_ROWS = 1_024
 
 
@@ -53,7 +58,7 @@ class CountedQuantiles:
     def AddValues(self, values: pa.Array, weights: pa.Array | None = None) -> None:
         """Takes values, each with the weight 1 or its own."""
         if weights is None and len(values):
-            numbers = np.sort(values.to_numpy(zero_copy_only=False))
+            numbers = _sorted(values.to_numpy(zero_copy_only=False))
             first = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
             if len(first) > self._most:
                 # The least and the greatest stay what they are.
@@ -87,14 +92,18 @@ class CountedSketch(_CombinedSketch):  # type: ignore[misc]
         kind: Arrow's type of the values; null where there are none yet.
         frequent: What may be frequent in batches that hardly repeat their values, where values are looked at twice.
         weighted: The same by the examples' weights.
+        kept: All values so far with their hashes, while they are few and hardly repeat; None once they are not.
+        listed: The most frequent values with their counts, where all values were kept to the end.
     """
 
-    __slots__ = ("frequent", "kind", "weighted")
+    __slots__ = ("frequent", "kept", "kind", "listed", "weighted")
 
     def __init__(self, sketch: _CombinedSketch) -> None:
         super().__init__(sketch._distinct, sketch._topk_unweighted, sketch._topk_weighted)
         self.kind = pa.null()
         self.frequent, self.weighted = FrequentHashes(TOP_VALUES_BUCKETS), FrequentHashes(TOP_VALUES_BUCKETS)
+        self.kept: list[tuple[pa.Array, Any]] | None = []
+        self.listed: list[Any] | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -111,9 +120,23 @@ class CountedSketch(_CombinedSketch):  # type: ignore[misc]
             found.append(hashes_of(kept, LARGE_BYTES))
         return np.concatenate(found)
 
+    def settle(self, wanted: int) -> None:
+        """Lists so many of the values that have been kept, and keeps none any more."""
+        if self.kept:
+            values = pa.concat_arrays([values for values, _ in self.kept])
+            hashes = np.concatenate([hashes for _, hashes in self.kept])
+            rows = np.union1d(rows_of_frequent(hashes, TOP_VALUES_BUCKETS), rows_listed_together(values))
+            ones = np.ones((1, len(rows)))
+            # For accumulators of other rows, with which this one may be merged.
+            self.frequent.add(hashes[rows], ones[0])
+            found = ValueCounts.of(named(values.take(pa.array(rows))), ones)
+            self.listed = most_frequent(found.values, found.counts[0], wanted)
+        self.kept = None
+
     def merge(self, other: CountedSketch) -> None:
         """Takes all that another sketch holds."""
         super().merge(other)
+        self.listed = None
         self.kind = other.kind if pa.types.is_null(self.kind) else self.kind
         self.frequent.add(other.frequent.hashes, other.frequent.counts)
         self.weighted.add(other.weighted.hashes, other.weighted.counts)
@@ -144,6 +167,8 @@ class CountedTopValues(TopKUniquesSketchStatsGenerator):
             length_counter_sampling_rate=-1.0,
         )
         self._looks_twice = looks_twice
+        self._wanted = max(options.num_top_values, options.num_rank_histogram_buckets)
+        self._room = _KEPT_BYTES
 
     def _update_combined_sketch_for_feature(
         self, feature_name: Any, values: pa.Array, weights: Any, accumulator: dict[Any, Any]
@@ -153,6 +178,8 @@ class CountedTopValues(TopKUniquesSketchStatsGenerator):
             accumulator[feature_name] = CountedSketch(accumulator[feature_name])
         sketch = accumulator[feature_name]
         flat, rows = array_util.flatten_nested(values, weights is not None)
+        if not len(flat):
+            return
         sketch.kind = flat.type
         differs = _differs(flat)
         if differs and not self._looks_twice:
@@ -163,16 +190,44 @@ class CountedTopValues(TopKUniquesSketchStatsGenerator):
             hashes = hashes_of(known, LARGE_BYTES)
             if not sketch.is_exact or len(np.unique(hashes)) > TOP_VALUES_BUCKETS:
                 sketch._distinct.AddValues(known)
-                sketch.frequent.add(hashes, np.ones(len(hashes)))
-                if weights is not None:
+                if weights is None:
+                    self._keep(sketch, known, hashes)
+                else:
+                    sketch.frequent.add(hashes, np.ones(len(hashes)))
                     sketch.weighted.add(hashes, weights[rows[np.asarray(flat.is_valid())]])
                 return
+        self._drop(sketch)
         counts = flat.value_counts()
         distinct = counts.field(0)
         sketch._distinct.AddValues(distinct)
         sketch._topk_unweighted.AddValues(without_large(distinct), counts.field(1).cast(pa.float32()))
         if weights is not None:
             sketch._topk_weighted.AddValues(without_large(flat), pa.array(weights[rows], pa.float32()))
+
+    def compact(self, accumulator: dict[Any, Any]) -> dict[Any, Any]:
+        """Lists the most frequent of the values that have been kept."""
+        for sketch in accumulator.values():
+            self._settle(sketch)
+        return accumulator
+
+    def _keep(self, sketch: CountedSketch, values: pa.Array, hashes: Any) -> None:
+        """Keeps values, so that they need not be read again; or their hashes alone, where they become too many."""
+        size = values.nbytes + hashes.nbytes
+        is_alike = not sketch.kept or sketch.kept[0][0].type == values.type
+        if sketch.kept is not None and is_alike and size <= self._room:
+            self._room -= size
+            sketch.kept.append((values, hashes))
+        else:
+            self._drop(sketch)
+            sketch.frequent.add(hashes, np.ones(len(hashes)))
+
+    def _drop(self, sketch: CountedSketch) -> None:
+        self._settle(sketch)
+        sketch.listed = None
+
+    def _settle(self, sketch: CountedSketch) -> None:
+        self._room += sum(values.nbytes + hashes.nbytes for values, hashes in sketch.kept or ())
+        sketch.settle(self._wanted)
 
     def extract_output(self, accumulator: dict[Any, Any]) -> statistics_pb2.DatasetFeatureStatistics:
         """Top values, rank histograms and numbers of distinct values."""
@@ -185,7 +240,7 @@ class CountedTopValues(TopKUniquesSketchStatsGenerator):
                 num_top_values=self._num_top_values,
                 num_rank_histogram_buckets=self._num_rank_histogram_buckets,
                 num_unique=sketch._distinct.Estimate(),
-                value_count_list=self._most_frequent(sketch._topk_unweighted),
+                value_count_list=sketch.listed or self._most_frequent(sketch._topk_unweighted),
                 weighted_value_count_list=self._most_frequent(sketch._topk_weighted),
                 frequency_threshold=self._frequency_threshold,
                 weighted_frequency_threshold=self._weighted_frequency_threshold,
@@ -195,19 +250,16 @@ class CountedTopValues(TopKUniquesSketchStatsGenerator):
 
     def _most_frequent(self, sketch: sketches.MisraGriesSketch) -> list[Any]:
         values, counts = sketch.Estimate().flatten()
-        return most_frequent(values, counts.to_numpy(), max(self._num_top_values, self._num_rank_histogram_buckets))
+        return most_frequent(values, counts.to_numpy(), self._wanted)
 
 
-def most_frequent(values: pa.Array, counts: Any, wanted: int) -> list[Any]:
-    """The values that are listed, with their counts; there may be many more, which need not become objects."""
-    if wanted < len(counts):
-        table = pa.table({"value": values, "count": counts})
-        # Of equally frequent values TFDV lists the greater first.
-        order = [("count", "descending"), ("value", "descending")]
-        listed = pc.select_k_unstable(table, wanted, order)
-        values, counts = values.take(listed), counts[np.asarray(listed)]
-    pairs = zip(values.to_pylist(), counts.tolist(), strict=True)
-    return [top_k_uniques_stats_util.FeatureValueCount(value, count) for value, count in pairs]
+def _sorted(numbers: np.ndarray) -> np.ndarray:
+    if numbers.dtype.kind == "i":
+        least, most = int(numbers.min()), int(numbers.max())
+        if most - least < len(numbers):
+            counts = np.bincount(numbers.astype(np.int64, copy=False) - least)
+            return np.repeat(np.arange(least, most + 1).astype(numbers.dtype), counts)
+    return np.sort(numbers)
 
 
 def _differs(values: pa.Array) -> bool:
@@ -216,13 +268,3 @@ def _differs(values: pa.Array) -> bool:
         return False
     sample = values.take(pa.array(np.arange(_SAMPLE_ROWS) * (len(values) // _SAMPLE_ROWS)))
     return bool(len(np.unique(hashes_of(pc.drop_null(sample), LARGE_BYTES))) > _SAMPLE_ROWS * 15 // 16)
-
-
-def without_large(values: pa.Array) -> pa.Array:
-    """The values, with one in the place of all that are large, since thousands of values are kept."""
-    if not arrow_util.is_binary_like(values.type):
-        return values
-    large = pc.greater(pc.binary_length(values), LARGE_BYTES)
-    if not pc.any(large).as_py():
-        return values
-    return pc.if_else(large, pa.scalar(constants.LARGE_BYTES_PLACEHOLDER.encode(), values.type), values)

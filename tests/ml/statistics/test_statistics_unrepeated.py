@@ -15,8 +15,8 @@ import tensorflow_data_validation as tfdv
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from airflow_hops.runtime.feature_statistics import generate_statistics
-from airflow_hops.runtime.feature_statistics.frequent_hashes import FrequentHashes, hashes_of
+from airflow_hops.runtime.feature_statistics import generate_statistics, sketches
+from airflow_hops.runtime.feature_statistics.frequent_hashes import FrequentHashes, hashes_of, rows_of_frequent
 from airflow_hops.runtime.feature_statistics.sketches import TOP_VALUES_BUCKETS, CountedQuantiles
 from airflow_hops.runtime.feature_statistics.sources import plan_source
 
@@ -68,11 +68,11 @@ def test_quantiles_are_within_the_stated_error(kind: str, epsilon: float) -> Non
         "few": random.integers(0, 20, 300_000),
         "ascending": np.arange(300_000.0),
     }[kind]
-    sketches = [CountedQuantiles(epsilon), CountedQuantiles(epsilon)]
+    summaries = [CountedQuantiles(epsilon), CountedQuantiles(epsilon)]
     for number, batch in enumerate(np.array_split(values, [1, 900, 40_000, 105_000, 170_000, 235_000])):
-        sketches[number % 2].AddValues(pa.array(batch))
-    sketches[0].Merge(sketches[1])
-    found = sketches[0].GetQuantiles(100).flatten().to_numpy()
+        summaries[number % 2].AddValues(pa.array(batch))
+    summaries[0].Merge(summaries[1])
+    found = summaries[0].GetQuantiles(100).flatten().to_numpy()
     ordered = np.sort(values)
     assert (found[0], found[-1]) == (ordered[0], ordered[-1])
     wanted = np.arange(101) / 100 * len(values)
@@ -109,6 +109,51 @@ def test_top_values_and_their_weights_are_exact_where_nearly_all_differ(tmp_path
     assert len(found.rank_histogram.buckets) == 1000
 
 
+@pytest.fixture(params=[0, 1 << 20, 32 << 20], ids=["read again", "kept at first", "kept"])
+def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many bytes of a column may be kept for the count of its top values."""
+    monkeypatch.setattr(sketches, "_KEPT_BYTES", request.param)
+
+
+@pytest.mark.usefixtures("room")
+@pytest.mark.parametrize("rows", [ROWS, ROWS // 2])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_values_among_many_that_repeat_a_little_are_counted(tmp_path: Path, workers: int, rows: int) -> None:
+    random = np.random.default_rng(4)
+    texts = np.char.add("value-é-", random.integers(0, 30_000, ROWS).astype("U8")).tolist()
+    texts[: ROWS // 2 : 50] = ["often"] * len(texts[: ROWS // 2 : 50])
+    texts[1::30] = [None] * len(texts[1::30])
+    pq.write_table(pa.table({"x": texts, "n": np.arange(ROWS)}), tmp_path / "x.parquet", row_group_size=rows)
+    found = generate_statistics(tmp_path, workers=workers).datasets[0].features[0].string_stats
+    times = Counter(text for text in texts if text is not None)
+    assert (found.top_values[0].value, found.top_values[0].frequency) == times.most_common(1)[0]
+    assert all(v.frequency == times[v.value] for v in found.top_values)
+    assert all(b.sample_count == times[b.label] for b in found.rank_histogram.buckets)
+    assert len(found.rank_histogram.buckets) == 1000
+
+
+def test_values_that_were_kept_are_listed_as_the_count_of_all_of_them_has_it(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    texts = [f"{value}" for value in (random.exponential(20_000, ROWS)).astype(int)]
+    pq.write_table(pa.table({"x": texts}), tmp_path / "x.parquet")
+    found = generate_statistics(tmp_path).datasets[0].features[0].string_stats
+    expected = sorted(((times, text) for text, times in Counter(texts).items()), reverse=True)[:1000]
+    assert [(b.sample_count, b.label) for b in found.rank_histogram.buckets] == expected
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_of_frequent_hashes_leave_out_none_that_is_frequent_enough(seed: int) -> None:
+    hashes = np.random.default_rng(seed).zipf(1.3, 20_000 >> 4 * seed).astype(np.uint64)
+    rows = rows_of_frequent(hashes, 50)
+    assert rows.tolist() == sorted(set(rows.tolist()))
+    left_out = Counter(np.delete(hashes, rows).tolist())
+    listed = Counter(hashes[rows].tolist())
+    assert not left_out.keys() & listed.keys()
+    assert len(listed) >= min(50, len(set(hashes.tolist())))
+    assert all(times <= len(hashes) / 50 for times in left_out.values())
+
+
+@pytest.mark.usefixtures("room")
 def test_large_values_and_those_that_are_not_text_count_together_where_nearly_all_differ(tmp_path: Path) -> None:
     values = [b"%d" % i for i in range(ROWS)]
     values[::1000] = [b"\xff%d" % i for i in range(len(values[::1000]))]
