@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.hops.keras.weights import in_graph_checksum, weights_differ
+from airflow_hops.hops.keras.weights import short_checksum, weights_differ
 
 GUARD_EVERY_STEPS = 500
 """Steps between two checks: each takes about as long as one small step, so that they cost less than 1%."""
@@ -24,7 +24,7 @@ class Guard(keras.callbacks.Callback):
     """Compares the ranks' weights, and the rows that they have seen with those of the split.
 
     After the first step, after every ``every_steps`` steps and at each epoch's end, a checksum of the trainable weights
-    (:func:`airflow_hops.hops.keras.weights.in_graph_checksum`) is gathered from all ranks: 48 bytes a rank. With
+    (:func:`airflow_hops.hops.keras.weights.short_checksum`) is gathered from all ranks: 48 bytes a rank. With
     ``steps_per_execution`` above 1 a check happens at the end of the execution in which it is due. Every rank sees the
     same values, and therefore raises the same error.
 
@@ -60,11 +60,9 @@ class Guard(keras.callbacks.Callback):
         self.seconds = 0.0
         self._rows_seen, self._rows_expected = rows_seen, rows_expected
         self._epoch = self._step = self._unchecked = 0
-        self._gather: Callable[[tf.Tensor], tf.Tensor] | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Prepares the checksum of this model's weights."""
-        self._gather = _gathering(self.model.trainable_weights) if self.every_steps else None
+        """Makes the first check due after the first step."""
         self._unchecked = self.every_steps
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -75,28 +73,26 @@ class Guard(keras.callbacks.Callback):
         """Compares the weights if a check is due."""
         self._unchecked += batch + 1 - self._step
         self._step = batch + 1
-        if self._gather is not None and self._unchecked >= self.every_steps:
-            self._compare(self._gather, f"after step {self._step} of epoch {self._epoch + 1}")
+        if self.every_steps and self._unchecked >= self.every_steps:
+            self._compare(f"after step {self._step} of epoch {self._epoch + 1}")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Compares the weights, and the rows with those expected."""
-        if self._gather is None:
+        if not self.every_steps:
             return
-        checksum, rows = self._compare(self._gather, f"at the end of epoch {epoch + 1}", end=True)
+        checksum, rows = self._compare(f"at the end of epoch {epoch + 1}", end=True)
         self.checksums.append(f"{checksum & 0xFFFFFFFFFFFFFFFF:016x}")
         self.rows.append(self._check_rows(rows) if min(rows) >= 0 else None)
 
-    def _compare(
-        self, gather: Callable[[tf.Tensor], tf.Tensor], when: str, *, end: bool = False
-    ) -> tuple[int, list[int]]:
+    def _compare(self, when: str, *, end: bool = False) -> tuple[int, list[int]]:
         """Gathers the ranks' figures; returns the checksum and the rows by rank, negative where they are not known."""
         self._unchecked = 0
         self.checks += 1
         known = end and self._rows_seen is not None and not self.model.stop_training
         rows = self._rows_seen() if known and self._rows_seen is not None else -1
-        figures = [self._epoch, self._step, _END_OF_EPOCH if end else 0, rows]
         began = time.monotonic()
-        found: np.ndarray[Any, Any] = gather(tf.constant(figures, tf.int64)).numpy()
+        checksum = short_checksum(self.model.trainable_weights)
+        found = _gather([checksum, self._epoch, self._step, _END_OF_EPOCH if end else 0, rows])
         self.seconds += time.monotonic() - began
         ended = np.flatnonzero(found[:, 0] == 0).tolist()
         if ended:
@@ -125,24 +121,18 @@ class Guard(keras.callbacks.Callback):
         return sum(rows)
 
 
-def _gathering(variables: list[Any]) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Makes a function that gathers from all ranks a 1, the checksum of the variables, and the figures given to it.
+def _gather(figures: list[int]) -> np.ndarray[Any, Any]:
+    """Gathers from all ranks a 1 and the figures given, int64 of shape ``[ranks, 1 + figures]``.
 
-    It returns int64 of shape ``[ranks, 2 + figures]``: a sum of which each rank fills its row. All-reduces are what a
-    rank that has joined, as Horovod calls it, still takes part in; its row is zeros.
+    It is a sum of which each rank fills its row. All-reduces are what a rank that has joined, as Horovod calls it,
+    still takes part in; its row is zeros.
     """
-    checksum = in_graph_checksum(variables)
-    own_row = tf.one_hot(hvd.rank(), hvd.size(), dtype=tf.int64)[:, tf.newaxis]
-
-    def gather(figures: tf.Tensor) -> tf.Tensor:
-        rows = own_row * tf.concat([[1, checksum()], figures], 0)
-        if hvd.size() == 1:
-            return rows
-        return hvd.allreduce(rows, op=hvd.Sum, name="hops_guard", ignore_name_scope=True)
-
-    signature = tf.TensorSpec([4], tf.int64)
-    function: Callable[[tf.Tensor], tf.Tensor] = tf.function(gather, autograph=False).get_concrete_function(signature)
-    return function
+    rows = np.zeros((hvd.size(), 1 + len(figures)), np.int64)
+    rows[hvd.rank()] = [1, *figures]
+    if hvd.size() == 1:
+        return rows
+    gathered: np.ndarray[Any, Any] = hvd.allreduce(tf.constant(rows), op=hvd.Sum, name="hops_guard").numpy()
+    return gathered
 
 
 def _stand_apart(found: np.ndarray[Any, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -12,10 +12,6 @@ import tensorflow as tf
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.hops.keras.optimizer import is_distributed
-
-_CHUNK_BYTES = 16 << 20
-_WORD_BYTES = 8
-_GAMMA, _FIRST_FACTOR, _SECOND_FACTOR = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def broadcast_weights(model: Any, root_rank: int = 0) -> None:
@@ -107,8 +103,24 @@ def weights_checksum(model: Any) -> str:
                 "clip "
                 "gradients, or look for such values in the examples"
             )
-        digest.update(np.ascontiguousarray(values).data)
+        digest.update(_bytes(values))
     return digest.hexdigest()
+
+
+def short_checksum(variables: Sequence[Any]) -> int:
+    """Returns the first 64 bits of the SHA-256 of the variables' bytes, as a signed integer.
+
+    It takes 0.4 to 0.8 ms for ten small variables, and half a second for a gigabyte. TensorFlow would trace a function
+    that does it for a tenth of a second first.
+    """
+    digest = hashlib.sha256()
+    for variable in variables:
+        digest.update(_bytes(variable.value.numpy()))
+    return int.from_bytes(digest.digest()[:8], "little", signed=True)
+
+
+def _bytes(values: np.ndarray[Any, Any]) -> memoryview:
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 def _trained_weights(model: Any) -> list[Any]:
@@ -167,65 +179,3 @@ def weights_differ(checksums: Sequence[str], when: str, optimizer: Any) -> BadIn
 def _ranks(numbers: Sequence[int]) -> str:
     shown = ", ".join(str(number) for number in numbers[:8]) + (" and more" if len(numbers) > 8 else "")
     return f"rank {shown}" if len(numbers) == 1 else f"ranks {shown}"
-
-
-def in_graph_checksum(variables: Sequence[Any]) -> Callable[[], tf.Tensor]:
-    """Makes a TensorFlow function that computes a 64-bit checksum of variables on their device.
-
-    The concatenated bytes of all variables are read as 64-bit words; each is mixed with its position by the
-    finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014), and the
-    sum of them, modulo 2^64, does not depend on the order in which a device adds. Different bits and swapped values are
-    detected, except with probability 2^-64.
-
-    Args:
-        variables: Keras variables of any floating type. Those of up to 16 MiB are processed together, larger ones one
-            by one.
-
-    Returns:
-        A function without arguments that returns an int64 scalar.
-    """
-    chunks = _chunks([variable.value for variable in variables])
-
-    def checksum() -> tf.Tensor:
-        total = tf.zeros((), tf.int64)
-        for number, chunk in enumerate(chunks):
-            total += _mixed_sum(_words(chunk), number)
-        return total
-
-    # Traced here and now: TensorFlow warns of functions that are made again and again and traced when called.
-    function: Callable[[], tf.Tensor] = tf.function(checksum, autograph=False).get_concrete_function()
-    return function
-
-
-def _chunks(variables: Sequence[Any]) -> list[list[Any]]:
-    chunks: list[list[Any]] = []
-    left = 0
-    for variable in variables:
-        size = variable.shape.num_elements() * variable.dtype.size
-        if not chunks or size > left:
-            chunks.append([])
-            left = _CHUNK_BYTES
-        chunks[-1].append(variable)
-        left -= size
-    return chunks
-
-
-def _words(variables: Sequence[Any]) -> tf.Tensor:
-    """The bytes of variables as uint64, the last word filled up with zeros."""
-    raw = tf.concat([tf.reshape(tf.bitcast(tf.convert_to_tensor(v), tf.uint8), [-1]) for v in variables], 0)
-    words = -(-raw.shape[0] // _WORD_BYTES)
-    padded = tf.pad(raw, [[0, words * _WORD_BYTES - raw.shape[0]]])
-    return tf.bitcast(tf.reshape(padded, [words, _WORD_BYTES]), tf.uint64)
-
-
-def _mixed_sum(words: tf.Tensor, chunk: int) -> tf.Tensor:
-    def shifted(values: tf.Tensor, bits: int) -> tf.Tensor:
-        return tf.bitwise.right_shift(values, tf.constant(bits, tf.uint64))
-
-    first = chunk << 40  # no chunk has that many words
-    position = tf.cast(tf.range(first + 1, first + 1 + words.shape[0], dtype=tf.int64), tf.uint64)
-    mixed = words + position * tf.constant(_GAMMA, tf.uint64)
-    mixed = tf.bitwise.bitwise_xor(mixed, shifted(mixed, 30)) * tf.constant(_FIRST_FACTOR, tf.uint64)
-    mixed = tf.bitwise.bitwise_xor(mixed, shifted(mixed, 27)) * tf.constant(_SECOND_FACTOR, tf.uint64)
-    mixed = tf.bitwise.bitwise_xor(mixed, shifted(mixed, 31))
-    return tf.reduce_sum(tf.bitcast(mixed, tf.int64))
