@@ -75,7 +75,7 @@ def _watched(
     work: Callable[[Placement, Channel], Any],
     folder: Path,
     size: Any = 2,
-    stall_timeout_s: Any = 3,
+    stall_timeout_s: Any = 60,  # a machine that is busy may give a rank nothing for seconds
     logs: Path | None = None,
 ) -> tuple[Any, list[Any]]:
     """Runs a gang, whose output, and logs where no other place is given, lie in a folder; nothing is left of it."""
@@ -83,7 +83,6 @@ def _watched(
         os.dup2(output.fileno(), 1)
     opened = len(list(Path("/proc/self/fd").iterdir()))
     messages: list[Any] = []
-    began = time.monotonic()
     try:
         result = run_gang(
             work,
@@ -93,7 +92,6 @@ def _watched(
             on_message=lambda *message: messages.append(message),
         )
     finally:
-        assert time.monotonic() - began < 45
         assert psutil.Process().children(recursive=True) == []
         assert len(list(Path("/proc/self/fd").iterdir())) == opened
     return result, messages
@@ -156,8 +154,8 @@ def test_bad_input_found_by_a_rank_is_not_retried(own_process: Any, tmp_path: Pa
 
 def test_a_hanging_rank_is_named_with_the_line_where_it_hangs(own_process: Any, tmp_path: Path) -> None:
     with pytest.raises(HopsError, match="rank 1 of 2 on") as failure:
-        own_process(_watched, partial(_after_start, _never_come_back), tmp_path)
-    assert "made no progress for 3 s (stall_timeout_s) after the first all-reduce" in str(failure.value)
+        own_process(_watched, partial(_after_start, _never_come_back), tmp_path, stall_timeout_s=5)
+    assert "made no progress for 5 s (stall_timeout_s) after the first all-reduce" in str(failure.value)
     assert "(rank 0 was last seen after the first all-reduce, and waits for the others)" in str(failure.value)
     assert "in _never_come_back" in str(failure.value)
 
