@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fnmatch
 import hashlib
 import json
 import os
@@ -179,7 +180,7 @@ def _fingerprint(paths: Iterable[Path], root: Path, pattern: str = "*.py") -> st
     digest = hashlib.sha256()
     for path in paths:
         for source in _files(path, pattern):
-            digest.update(f"{source.relative_to(root)}\0".encode())
+            digest.update(f"{str(source).removeprefix(f'{root}/')}\0".encode())
             digest.update(source.read_bytes())
     return digest.hexdigest()
 
@@ -188,9 +189,8 @@ def _files(path: Path, pattern: str) -> list[Path]:
     """A file, or the files below a folder, less bytecode and what is hidden."""
     if path.is_file():
         return [path]
-    return [
-        found
-        for found in sorted(path.rglob(pattern))
-        if found.is_file()
-        and not any(part.startswith(".") or part == "__pycache__" for part in found.relative_to(path).parts)
-    ]
+    found = []
+    for folder, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
+        found += [Path(folder, name) for name in fnmatch.filter(names, pattern) if not name.startswith(".")]
+    return [file for file in sorted(found) if file.is_file()]
