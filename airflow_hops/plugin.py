@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow.plugins_manager import AirflowPlugin
 
+from airflow_hops import preimports
 from airflow_hops.api.frames import OWN_BASE, PAGES, FrameGuard
 from airflow_hops.api.lazy import LazyApp
 from airflow_hops.api.pages import react_apps
@@ -21,3 +22,4 @@ class HopsPlugin(AirflowPlugin):
     ]
     react_apps = react_apps()
     macros = [window_start, window_end]
+    listeners = [preimports]

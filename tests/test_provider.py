@@ -69,6 +69,14 @@ def test_airflow_loads_the_plugin_through_its_entry_point() -> None:
     assert not [source for source in plugins_manager.get_import_errors() if "hops" in source]
 
 
+@pytest.mark.parametrize("component", ["scheduler", "dag_processor", "triggerer"])
+def test_components_that_fork_tasks_and_parsers_have_the_operators_imported_before(component: str) -> None:
+    source = f"import airflow.jobs.{component}_job_runner, sys; from airflow.jobs.job import Job; Job(); "
+    source += "print('airflow_hops.plugin' in sys.modules, 'airflow_hops.operators' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == f"True {component != 'triggerer'}"
+
+
 @pytest.fixture(scope="module")
 def wheel(wheel_file: Path) -> zipfile.ZipFile:
     """What is in the wheel."""
