@@ -18,9 +18,10 @@ from airflow_hops.processes.programs import PATH_ENTRY
 from airflow_hops.processes.temporary_folders import temporary_folder
 
 ARCHIVE_NAME = "spark-classes.jsa"
-JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:NewSize=48m")
 """A step lives for seconds: the second compiler would cost more than it earns, and threads for collecting garbage would
-take the cores from the work. The archive is good for JVMs with these options."""
+take the cores from the work. By default the room for new objects grows with the machine's memory, and a step fills all
+of it before garbage is first collected. The archive is good for JVMs with these options."""
 _FIRST_JAVA = 13
 _TIMEOUT_S = 300.0
 
