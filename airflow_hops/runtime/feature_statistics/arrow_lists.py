@@ -37,6 +37,14 @@ def is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
+def is_singletons(array: pa.Array) -> bool:
+    """Whether all of a batch's rows are known to have one value each; they may have where it is not known."""
+    if not pa.types.is_list(array.type) or array.null_count or array.offset or not len(array):
+        return False
+    # Offsets at the same address are the same, while both are there.
+    return bool(array.buffers()[1].address == _steps(len(array)).buffers()[1].address)
+
+
 def _list(array: pa.Array) -> pa.Array:
     # TFDV takes offsets from zero, which a slice of an array does not have; flatten() leaves the rest out.
     values = array.flatten()

@@ -32,7 +32,9 @@ from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.runtime.feature_statistics import histograms
 from airflow_hops.runtime.feature_statistics.arrow_lists import as_lists
 from airflow_hops.runtime.feature_statistics.formats.feature_types import batch_of
+from airflow_hops.runtime.feature_statistics.presence import counted_by_length
 from airflow_hops.runtime.feature_statistics.sketches import CountedQuantiles, CountedTopValues
+from airflow_hops.runtime.feature_statistics.value_counts import ascii_told_apart
 from airflow_hops.runtime.feature_statistics.vector_sampling import VectorSamples
 
 _SLICE_ROWS = 16_384
@@ -237,7 +239,7 @@ class Combiners:
         self._add_batch(self._slice(accumulator, key), lists)
 
     def _add_batch(self, part: SliceAccumulator, lists: pa.RecordBatch) -> None:
-        with _explained():
+        with _explained(), ascii_told_apart(), counted_by_length():
             part.parts = [g.add_input(a, lists) for g, a in zip(self.generators, part.parts, strict=True)]
 
     def _settle(self, part: SliceAccumulator) -> None:

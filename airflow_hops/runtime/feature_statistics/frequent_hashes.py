@@ -53,20 +53,26 @@ class FrequentHashes:
         self.hashes, self.counts = hashes, counts
 
 
-def rows_of_frequent(hashes: Array, most: int) -> Array:
-    """The rows of at least the ``most`` most frequent hashes, and of others by chance, in ascending order.
+def most_frequent_hashes(hashes: Array, most: int) -> tuple[Array, Array, Array]:
+    """The most frequent hashes, how often each occurs, and the rows of all of them.
 
-    Hashes are counted by their last bits, where several may meet, which takes a tenth of the time of sorting them: of
-    the greatest of these counts, all rows are meant. A hash that is left out occurs no oftener than the least of them.
+    Hashes are first counted by their last bits, where several may meet, which takes a tenth of the time of sorting:
+    only those at the greatest of these counts are then counted by themselves. A hash that is left out occurs no oftener
+    than the least of these counts, which is at most one in ``most`` rows.
 
     Args:
         hashes: uint64.
-        most: How many.
+        most: How many are wanted at most.
     """
     places = (hashes & np.uint64((1 << min(len(hashes).bit_length(), _MOST_BITS)) - 1)).astype(np.int64)
-    counts = np.bincount(places)
-    least = np.partition(counts, -most)[-most] if len(counts) > most else 1
-    return np.flatnonzero((counts >= max(least, 1))[places])
+    met = np.bincount(places)
+    least = max(np.partition(met, -most)[-most], 1) if len(met) > most else 1
+    rows = np.flatnonzero((met >= least)[places])
+    found, inverse, counts = np.unique(hashes[rows], return_inverse=True, return_counts=True)
+    chosen = np.ones(len(found), bool)
+    if len(found) > most:
+        chosen[np.argpartition(counts, -most)[:-most]] = False
+    return found[chosen], counts[chosen], rows[chosen[inverse]]
 
 
 def hashes_of(values: pa.Array, bytes_hashed: int) -> Array:

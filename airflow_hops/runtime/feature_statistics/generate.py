@@ -7,6 +7,7 @@ of features, not on the number of rows.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -124,8 +125,7 @@ def collect_statistics(
 
     from airflow_hops.runtime.feature_statistics import local
     from airflow_hops.runtime.feature_statistics.combiners import Combiners
-    from airflow_hops.runtime.feature_statistics.formats.feature_types import empty_batch
-    from airflow_hops.runtime.feature_statistics.sources import BatchPlan, CorruptFile, TypesDoNotFit, plan_source
+    from airflow_hops.runtime.feature_statistics.sources import BatchPlan, plan_source
 
     options = options if options is not None else tfdv.StatsOptions()
     if not isinstance(options, tfdv.StatsOptions):
@@ -136,16 +136,27 @@ def collect_statistics(
     columns = options.feature_allowlist or None
     if not all(isinstance(name, str) for name in columns or ()):
         raise BadInput(f"options: feature_allowlist is {columns!r}, expected names; TFDV takes no paths there")
-    accumulate: Accumulate = partial(local.accumulate, workers=workers)
     plan: Any = None
     if engine == "spark":
         from airflow_hops.runtime.feature_statistics import spark
 
-        accumulate = spark.accumulate
         plan = spark.plan_table(source, exclude=exclude, columns=columns) if spark.is_table(source) else None
     if plan is None:
         plan = plan_source(source, exclude=exclude, columns=columns, on_corrupt=on_corrupt)
     combiners = Combiners(options, looks_twice=not isinstance(plan, BatchPlan))
+    if engine == "spark":
+        return _collect(plan, combiners, spark.accumulate, on_corrupt, progress)
+    with contextlib.ExitStack() as ended:
+        accumulate = partial(local.accumulate, workers=workers, ended=ended)
+        return _collect(plan, combiners, accumulate, on_corrupt, progress)
+
+
+def _collect(
+    plan: Any, combiners: Any, accumulate: Accumulate, on_corrupt: OnCorrupt, progress: Callable[[float], None] | None
+) -> Collected:
+    from airflow_hops.runtime.feature_statistics.formats.feature_types import empty_batch
+    from airflow_hops.runtime.feature_statistics.sources import CorruptFile, TypesDoNotFit
+
     while True:
         try:
             accumulator = accumulate(plan, combiners, progress=progress)
@@ -162,7 +173,8 @@ def collect_statistics(
     if not accumulator.rows:
         raise BadInput(f"{plan.name}: no rows; statistics need at least one")
     if not accumulator.sampled:
-        raise BadInput(f"{plan.name}: none of {accumulator.rows} rows is in a sample of rate {options.sample_rate}")
+        rate = combiners.options.sample_rate
+        raise BadInput(f"{plan.name}: none of {accumulator.rows} rows is in a sample of rate {rate}")
     if not plan.types.keys() <= accumulator.columns:
         # Columns of files without rows, or of rows that are not in the sample, are missing everywhere.
         combiners.add(accumulator, empty_batch(plan.types))

@@ -23,7 +23,7 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 from tfx_bsl import sketches
 from tfx_bsl.arrow import array_util
 
-from airflow_hops.runtime.feature_statistics.frequent_hashes import FrequentHashes, hashes_of, rows_of_frequent
+from airflow_hops.runtime.feature_statistics.frequent_hashes import FrequentHashes, hashes_of, most_frequent_hashes
 from airflow_hops.runtime.feature_statistics.value_counts import (
     LARGE_BYTES,
     ValueCounts,
@@ -125,11 +125,11 @@ class CountedSketch(_CombinedSketch):  # type: ignore[misc]
         if self.kept:
             values = pa.concat_arrays([values for values, _ in self.kept])
             hashes = np.concatenate([hashes for _, hashes in self.kept])
-            rows = np.union1d(rows_of_frequent(hashes, TOP_VALUES_BUCKETS), rows_listed_together(values))
-            ones = np.ones((1, len(rows)))
+            frequent, counts, rows = most_frequent_hashes(hashes, TOP_VALUES_BUCKETS)
             # For accumulators of other rows, with which this one may be merged.
-            self.frequent.add(hashes[rows], ones[0])
-            found = ValueCounts.of(named(values.take(pa.array(rows))), ones)
+            self.frequent.add(frequent, counts)
+            rows = np.union1d(rows, rows_listed_together(values))
+            found = ValueCounts.of(named(values.take(pa.array(rows))), np.ones((1, len(rows))))
             self.listed = most_frequent(found.values, found.counts[0], wanted)
         self.kept = None
 

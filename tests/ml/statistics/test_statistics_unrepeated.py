@@ -16,7 +16,7 @@ from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from airflow_hops.runtime.feature_statistics import generate_statistics, sketches
-from airflow_hops.runtime.feature_statistics.frequent_hashes import FrequentHashes, hashes_of, rows_of_frequent
+from airflow_hops.runtime.feature_statistics.frequent_hashes import FrequentHashes, hashes_of, most_frequent_hashes
 from airflow_hops.runtime.feature_statistics.sketches import TOP_VALUES_BUCKETS, CountedQuantiles
 from airflow_hops.runtime.feature_statistics.sources import plan_source
 
@@ -142,15 +142,15 @@ def test_values_that_were_kept_are_listed_as_the_count_of_all_of_them_has_it(tmp
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_rows_of_frequent_hashes_leave_out_none_that_is_frequent_enough(seed: int) -> None:
+def test_most_frequent_hashes_leave_out_none_that_is_frequent_enough(seed: int) -> None:
     hashes = np.random.default_rng(seed).zipf(1.3, 20_000 >> 4 * seed).astype(np.uint64)
-    rows = rows_of_frequent(hashes, 50)
-    assert rows.tolist() == sorted(set(rows.tolist()))
-    left_out = Counter(np.delete(hashes, rows).tolist())
-    listed = Counter(hashes[rows].tolist())
-    assert not left_out.keys() & listed.keys()
-    assert len(listed) >= min(50, len(set(hashes.tolist())))
-    assert all(times <= len(hashes) / 50 for times in left_out.values())
+    found, counts, rows = most_frequent_hashes(hashes, 50)
+    times = Counter(hashes.tolist())
+    listed = dict(zip(found.tolist(), counts.tolist(), strict=True))
+    assert len(listed) == min(50, len(times))
+    assert all(times[value] == count for value, count in listed.items())
+    assert rows.tolist() == [row for row, value in enumerate(hashes.tolist()) if value in listed]
+    assert all(count <= len(hashes) / 50 for value, count in times.items() if value not in listed)
 
 
 @pytest.mark.usefixtures("room")
