@@ -134,7 +134,8 @@ class CountedSketch(_CombinedSketch):  # type: ignore[misc]
         self.kept = None
 
     def merge(self, other: CountedSketch) -> None:
-        """Takes all that another sketch holds."""
+        """Takes all that another sketch holds; neither of them keeps values any more."""
+        assert not (self.kept or other.kept)
         super().merge(other)
         self.listed = None
         self.kind = other.kind if pa.types.is_null(self.kind) else self.kind
