@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from array import array as packed_array
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -227,13 +227,12 @@ def _read_numbers(flat: list[Any], tensor_type: TensorType) -> np.ndarray | None
     if len(flat) <= _FEW:
         return _read_few(flat, tensor_type)
     try:
-        wide: np.ndarray = np.frombuffer(
-            packed_array("d" if is_float else "q", flat), np.float64 if is_float else np.int64
-        )
-    except (TypeError, OverflowError):
+        packed = struct.pack(f"{len(flat)}{'d' if is_float else 'q'}", *flat)
+    except struct.error:
         return None
+    wide: np.ndarray = np.frombuffer(packed, np.float64 if is_float else np.int64)
     # True and False pass as 1 and 0.
-    if any(type(flat[index]) is bool for index in np.flatnonzero((wide == 0) | (wide == 1)).tolist()):
+    if bool in {*map(type, map(flat.__getitem__, np.flatnonzero((wide == 0) | (wide == 1)).tolist()))}:
         return None
     if is_float:
         # Below, no integer loses its last digits; NaN fails the comparison.

@@ -30,6 +30,7 @@ from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.workers.launcher import threads_each
 from airflow_hops.serving.monitoring import logs
 from airflow_hops.serving.monitoring.metrics import REGISTRY
+from airflow_hops.serving.monitoring.stats import RequestKind
 
 ALIVE_EVERY_S = 1.0
 """How often a front says that it lives."""
@@ -128,6 +129,7 @@ class _Front:
         self._assignment = assignment
         self._state = FrontState()
         self._servables: dict[int, Servable] = {}
+        self._told: dict[RequestKind, int] = {}
         self._lifecycle = Lifecycle(self._models)
         self._catalog = _FrontCatalog(self.peer)
         self._catalog.is_coming = self._is_coming
@@ -174,15 +176,18 @@ class _Front:
             self._lifecycle.drain()
 
     def counts(self) -> FrontCounts:
-        """What it counted so far."""
+        """What it counted so far; of requests, the kinds that there were since it was last asked."""
         endpoint = self._endpoint
-        return FrontCounts(
-            endpoint.stats.counts(),
+        requests = endpoint.stats.changed(self._told)
+        counts = FrontCounts(
+            requests,
             endpoint.shadow.counts(),
             endpoint.batches(),
             endpoint.capture.status(),
             [metric for metric in REGISTRY.collect() if not metric.name.startswith("process_")],
         )
+        self._told.update({kind: counted.requests for kind, counted in requests.items()})
+        return counts
 
     def flush(self, timeout_s: float) -> bool:
         """Has everything that it captured written."""

@@ -58,15 +58,19 @@ class Front:
 
     def ask_for_counts(self) -> list[Future[Any]]:
         """Asks what it has counted, unless it still owes the last answer: one that is stuck holds up one round."""
-        if self._asked is not None and not self._asked.done():
-            return []
-        self._asked = self.peer.call("counts")
-        return [self._asked]
+        self.take_counts()
+        if self._asked is None:
+            self._asked = self.peer.call("counts")
+            return [self._asked]
+        return []
 
     def take_counts(self) -> None:
-        """Keeps the answer, if it has come."""
-        if self._asked is not None and self._asked.done() and self._asked.exception() is None:
-            self.counts = self._asked.result()
+        """Keeps the answer, if it has come: kinds of requests that it leaves out are as they were."""
+        if self._asked is not None and self._asked.done():
+            if self._asked.exception() is None:
+                counts: FrontCounts = self._asked.result()
+                self.counts = replace(counts, requests={**self.counts.requests, **counts.requests})
+            self._asked = None
 
     def end(self) -> None:
         """Kills it, if it still runs."""

@@ -152,10 +152,15 @@ class RequestStats:
 
     def counts(self) -> dict[RequestKind, RequestCounts]:
         """Returns what was counted so far, a copy."""
+        return self.changed({})
+
+    def changed(self, known: Mapping[RequestKind, int]) -> dict[RequestKind, RequestCounts]:
+        """Returns what was counted so far, a copy, without the kinds of which there are still so many requests."""
         with self._lock:
             return {
                 kind: RequestCounts(dict(counts.by_code), counts.rows, counts.latency.copy(), counts.run.copy())
                 for kind, counts in sorted(self._kinds.items())
+                if counts.requests != known.get(kind)
             }
 
     def snapshot(self, histograms: bool = False) -> dict[str, dict[int, dict[str, Any]]]:
