@@ -57,7 +57,7 @@ class FrontThread:
     def counts(self) -> FrontCounts:
         self.asked += 1
         self.before_counts()
-        return FrontCounts({KIND: RequestCounts({"OK": self.counted})})
+        return FrontCounts({KIND: RequestCounts({"OK": self.counted})} if self.counted else {})
 
     def end(self) -> None:
         if not self.process.ended.is_set():
@@ -158,6 +158,13 @@ def test_front_that_is_stuck_is_asked_once_and_told_of_as_it_was(fronts: Fronts)
     stuck.counted = 7
     release.set()
     wait_for(lambda: requests(fronts) == 12, "what it counted meanwhile")
+
+
+def test_kinds_of_requests_that_a_front_leaves_out_are_as_they_were(fronts: Fronts) -> None:
+    assert requests(fronts) == 10
+    first, second = threads(fronts).fronts
+    first.counted, second.counted = 0, 7
+    assert requests(fronts) == 12
 
 
 def test_version_that_does_not_open_again_keeps_no_other_from_answering(fronts: Fronts, catalog: Catalog) -> None:

@@ -439,6 +439,19 @@ def test_counts_of_several_fronts_are_those_of_one() -> None:
     assert total.past().capture == {"models": {"m": {"captured_rows": 7}}}
 
 
+def test_kinds_of_requests_that_did_not_change_are_not_told_again() -> None:
+    stats = RequestStats()
+    first, second = (RequestKind(model, 1, "Predict", "GRPC") for model in ("a", "b"))
+    for kind in (first, second):
+        stats.record(kind, 1, 0.01, 0.005)
+    known = {kind: counts.requests for kind, counts in stats.changed({}).items()}
+    assert (known, stats.changed(known)) == ({first: 1, second: 1}, {})
+    stats.record_error(second, "UNAVAILABLE")
+    assert {kind: counts.by_code for kind, counts in stats.changed(known).items()} == {
+        second: {"OK": 1, "UNAVAILABLE": 1}
+    }
+
+
 def test_peers_call_each_other_and_learn_of_errors_and_ends() -> None:
     ours, theirs = socket.socketpair()
     told: list[str] = []
