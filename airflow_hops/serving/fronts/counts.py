@@ -14,7 +14,7 @@ from airflow_hops.serving.capture.capture import TakenCounts
 from airflow_hops.serving.capture.state import WriterState, WrittenCounts
 from airflow_hops.serving.gateway.shadow import ShadowCounts
 from airflow_hops.serving.monitoring.series import BatchTotals
-from airflow_hops.serving.monitoring.stats import RequestCounts, RequestKind, RequestStats, add_counts
+from airflow_hops.serving.monitoring.stats import RequestCounts, RequestKind, RequestStats, add_counts, add_to
 
 _SUMMED = ("spool_bytes", "spool_bytes_limit", "writer_restarts")
 
@@ -43,11 +43,11 @@ class FrontCounts:
         total = cls()
         for part in parts:
             for kind, counts in part.requests.items():
-                total.requests.setdefault(kind, RequestCounts()).merge(counts)
+                add_to(total.requests, kind, counts)
             for model, versions in part.shadow.items():
                 for version, copies in versions.items():
                     total.shadow.setdefault(model, {}).setdefault(version, ShadowCounts()).merge(copies)
-            total.batches = _batches(total.batches, part.batches)
+            total.batches = add_batches(total.batches, part.batches)
             total.capture = _capture(total.capture, part.capture)
         return total
 
@@ -111,7 +111,8 @@ def _note_written(spool: Path, capture: dict[str, Any]) -> bool:
     return is_left
 
 
-def _batches(first: BatchTotals | None, second: BatchTotals | None) -> BatchTotals | None:
+def add_batches(first: BatchTotals | None, second: BatchTotals | None) -> BatchTotals | None:
+    """Returns the sum; None is of a process that batched nothing."""
     if first is None or second is None:
         return first or second
     sizes: dict[float | None, int] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import re
@@ -24,7 +25,7 @@ from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, j
 from airflow_hops.serving.assembly import StartError
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import Flags
-from airflow_hops.serving.fronts.counts import FrontCounts, FrontStats, PastCounts
+from airflow_hops.serving.fronts.counts import FrontCounts, FrontStats, PastCounts, add_batches
 from airflow_hops.serving.fronts.front import FrontAssignment, FrontModel, FrontState, front_flags, run_front
 from airflow_hops.serving.fronts.front_handle import Front, OpenVersion
 from airflow_hops.serving.fronts.peer import error_of
@@ -170,7 +171,8 @@ class Fronts:
 
     def batches(self) -> BatchTotals | None:
         """Returns what was batched so far."""
-        return self.total().batches
+        fronts, past = self._counted()
+        return functools.reduce(add_batches, (front.counts.batches for front in fronts), past.batches)
 
     def ask_all(self, method: str, *arguments: Any, timeout_s: float | None = None) -> list[Any]:
         """Calls a method of every front at once; returns what each returned, None where it did not in time."""

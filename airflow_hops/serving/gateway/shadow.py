@@ -130,7 +130,7 @@ class ShadowCounts:
         add_counts(self.compared_with, other.compared_with)
         self.dropped += other.dropped
         self.rows += other.rows
-        self.latency.merge(other.latency)
+        self.latency += other.latency
         for name, counts in other.outputs.items():
             self.outputs.setdefault(name, OutputCounts()).add(counts)
 

@@ -28,6 +28,7 @@ from airflow_hops.serving.monitoring.stats import (
     LatencyHistogram,
     RequestKind,
     RequestStats,
+    add_to,
 )
 from airflow_hops.serving_api.config import ConfigError, read_message
 from airflow_hops.serving_api.protocol import MonitoringConfig
@@ -102,7 +103,7 @@ class RequestCollector(Collector):
                 labels = {**by_version, **_entry(kind)}
                 rows.add_sample(rows.name, labels, counts.rows)
                 _add_histogram(latency, labels, counts.latency)
-                runs.setdefault((kind.model, kind.version, kind.method), LatencyHistogram()).merge(counts.run)
+                add_to(runs, (kind.model, kind.version, kind.method), counts.run)
         for (model, version, method), run in runs.items():
             labels = {"model_name": model, "version": str(version), "API": method, "runtime": _RUNTIME}
             _add_histogram(runtime, labels, run)

@@ -16,7 +16,7 @@ from typing import Any
 
 from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
 from airflow_hops.serving.errors import invalid_argument
-from airflow_hops.serving.monitoring.stats import LatencyHistogram, RequestCounts, RequestStats
+from airflow_hops.serving.monitoring.stats import LatencyHistogram, RequestCounts, RequestStats, add_to
 
 STEP_S = 10.0
 STEPS = 360
@@ -167,7 +167,7 @@ def _counted(stats: RequestStats) -> dict[_Key, RequestCounts]:
     found: dict[_Key, RequestCounts] = {}
     for kind, counts in stats.counts().items():
         if kind.version:
-            found.setdefault((kind.model, kind.version), RequestCounts()).merge(counts)
+            add_to(found, (kind.model, kind.version), counts)
     return found
 
 

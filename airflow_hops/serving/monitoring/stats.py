@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import threading
 import time
 from collections.abc import Mapping
@@ -42,10 +43,8 @@ class LatencyHistogram:
         self.buckets[bucket if bucket < _BUCKETS else _BUCKETS - 1] += 1
         self.sum_s += latency_s
 
-    def merge(self, other: LatencyHistogram) -> None:
-        """Adds the counts of another."""
-        self.buckets = [mine + theirs for mine, theirs in zip(self.buckets, other.buckets, strict=True)]
-        self.sum_s += other.sum_s
+    def __add__(self, other: LatencyHistogram) -> LatencyHistogram:
+        return LatencyHistogram([*map(operator.add, self.buckets, other.buckets)], self.sum_s + other.sum_s)
 
     def copy(self) -> LatencyHistogram:
         """Returns a histogram that does not change any more."""
@@ -69,10 +68,15 @@ class LatencyHistogram:
         raise AssertionError("the rank is at most the total")
 
 
+def add_to(total: dict[Any, Any], key: object, more: Any) -> None:
+    """Adds something to what there is of the key, if there is."""
+    total[key] = total[key] + more if key in total else more
+
+
 def add_counts(total: dict[Any, int], more: Mapping[Any, int]) -> None:
     """Adds counts to those of the same keys."""
     for key, count in more.items():
-        total[key] = total.get(key, 0) + count
+        add_to(total, key, count)
 
 
 @dataclass
@@ -91,12 +95,10 @@ class RequestCounts:
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     run: LatencyHistogram = field(default_factory=LatencyHistogram)
 
-    def merge(self, other: RequestCounts) -> None:
-        """Adds the counts of another."""
-        add_counts(self.by_code, other.by_code)
-        self.rows += other.rows
-        self.latency.merge(other.latency)
-        self.run.merge(other.run)
+    def __add__(self, other: RequestCounts) -> RequestCounts:
+        by_code = dict(self.by_code)
+        add_counts(by_code, other.by_code)
+        return RequestCounts(by_code, self.rows + other.rows, self.latency + other.latency, self.run + other.run)
 
     @property
     def requests(self) -> int:
@@ -173,7 +175,7 @@ class RequestStats:
         for kind, counts in self.counts().items():
             if not kind.version:
                 continue
-            merged.setdefault((kind.model, kind.version), RequestCounts()).merge(counts)
+            add_to(merged, (kind.model, kind.version), counts)
         models: dict[str, dict[int, dict[str, Any]]] = {}
         for (model, version), total in merged.items():
             models.setdefault(model, {})[version] = _summary(total) | (
