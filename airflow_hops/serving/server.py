@@ -122,7 +122,6 @@ class ModelServer:
         if not self._stop.is_set():
             self._endpoint.appear()
             self._lifecycle.set_ready(True)
-            self._write_ready_file()
             for warning in self._warnings:
                 log.warning("%s", warning)
             log.info(
@@ -131,6 +130,7 @@ class ModelServer:
                 self.grpc_port,
                 f"at {self._flags.host}:{self.rest_api_port}" if self.rest_api_port else "off",
             )
+            self._write_ready_file()
         # A wait without a time-out would keep Python from running the signal handler on some platforms.
         while not self._stop.wait(1.0):
             pass
