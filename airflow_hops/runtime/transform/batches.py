@@ -30,6 +30,7 @@ TASK_ROWS = 500_000
 """Rows that a task takes at least, where a file has more than one row group."""
 
 _PROBED_ROWS = 32
+_ENCODED_ROWS = 8_192  # at a time: the encoder holds all examples in memory
 _loaded: dict[str, Callable[..., dict[str, Any]]] = {}
 
 
@@ -233,8 +234,9 @@ class ExampleWriter(StagedFiles):
 
         lists = pa.RecordBatch.from_arrays([_lists(v) for v in columns.values()], list(columns))
         write = self._tfrecord.write
-        for example in RecordBatchToExamplesEncoder().encode(lists):
-            write(example)
+        for start in range(0, lists.num_rows, _ENCODED_ROWS):
+            for example in RecordBatchToExamplesEncoder().encode(lists.slice(start, _ENCODED_ROWS)):
+                write(example)
 
 
 def _flat(values: Any) -> Any:
