@@ -25,6 +25,7 @@ _KINDS = (
     "classes",
     "code",
     "export",
+    "joined",
     "kernel",
     "measured",
     "mlflow",

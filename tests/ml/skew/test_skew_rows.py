@@ -70,16 +70,18 @@ def awkward_tables(rows: int = 240) -> tuple[pa.Table, pa.Table]:
 
 @pytest.fixture(scope="module")
 def answers(kept: Callable[..., Any]) -> dict[str, Any]:
-    """What this package and TFDV say of the same rows, under each of the options."""
+    """What this package, in stretches that cut batches, and TFDV say of the same rows, under each of the options."""
     base, test = awkward_tables()
     sides = _in_batches(base, 50), _in_batches(test, 64)
-    return {
-        name: {
-            "ours": detect_row_skew(*sides, identifiers=["name", "day"], ignore=["sent"], **options).to_dict(),
-            "tfdv": kept(_by_tfdv, base, test, options),
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(join, "STRETCH_ROWS", 40)
+        return {
+            name: {
+                "ours": detect_row_skew(*sides, identifiers=["name", "day"], ignore=["sent"], **options).to_dict(),
+                "tfdv": kept(_by_tfdv, base, test, options),
+            }
+            for name, options in OPTIONS.items()
         }
-        for name, options in OPTIONS.items()
-    }
 
 
 @pytest.fixture(params=OPTIONS)
@@ -212,7 +214,9 @@ def test_tables_files_and_streams_give_the_same(tmp_path: Path) -> None:
         assert other == first
 
 
-def test_pairs_of_one_identifier_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rows", [join.STRETCH_ROWS, 300])
+def test_pairs_of_one_identifier_come_in_pieces(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join, "STRETCH_ROWS", rows)
     ones = pa.table({"id": [1] * 1000, "x": np.arange(1000.0)})
     options: dict[str, Any] = {"identifiers": ["id"], "allow_duplicate_identifiers": True, "examples": 5}
     whole = detect_row_skew(ones, ones, **options)
@@ -221,6 +225,14 @@ def test_pairs_of_one_identifier_come_in_pieces(monkeypatch: pytest.MonkeyPatch)
     for report in (whole, parts):
         assert (report.pairs, report.features["x"].diff_count) == (1_000_000, 999_000)
         assert report.to_dict()["matches"]["duplicate_id_count"] == 1
+
+
+def test_rows_that_come_in_another_order_the_second_time_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join, "STRETCH_ROWS", 30)
+    rows = pa.table({"id": np.arange(100), "x": np.arange(100.0)})
+    turned = rows.take(pa.array(np.arange(100)[::-1]))
+    with pytest.raises(BadInput, match="serving: 100 pairs were to be compared, but 20 were found when the rows were"):
+        detect_row_skew(rows, lambda columns: (rows if columns else turned).to_batches(), identifiers=["id"])
 
 
 def test_examples_are_drawn_evenly() -> None:

@@ -74,14 +74,23 @@ class Comparison:
         """Compares all serving rows.
 
         Raises:
-            BadInput: a feature of ``confusion`` is not there, is no string, or has several values in a row.
+            BadInput: a feature of ``confusion`` is not there, is no string, or has several values in a row; or the
+                serving rows have come in another order than before.
         """
+        seen = 0
         for batch in serving.batches():
-            names = [n for n in dict.fromkeys([*join.rows.column_names, *batch.schema.names]) if n not in self._ignore]
+            names = [n for n in dict.fromkeys([*join.schema.names, *batch.schema.names]) if n not in self._ignore]
             keys, whole = self._identifiers.hash(batch, serving.side)
-            places = np.flatnonzero(whole)
-            for training_rows, found in join.pairs(keys[places]):
-                self._add(names, join.rows, training_rows, batch, places[found])
+            for first, last, training in join.stretches(seen, seen + len(keys)):
+                places = first - seen + np.flatnonzero(whole[first - seen : last - seen])
+                for training_rows, found in training.pairs(keys[places]):
+                    self._add(names, training.rows, training_rows, batch, places[found])
+            seen += len(keys)
+        if self._pairs != join.pairs:
+            raise BadInput(
+                f"{serving.side}: {join.pairs} pairs were to be compared, but {self._pairs} were found when the rows "
+                "were read again; they must come in the same order each time"
+            )
         absent = self._confusion - self._features.keys()
         if absent and self._pairs:
             raise BadInput(f"confusion names {', '.join(sorted(absent))}; there are {', '.join(self._features)}")
@@ -114,7 +123,10 @@ class Comparison:
     def _draw(self, counted: _Counted, differ: Any, base: Any, test: Any, serving: Any, serving_rows: Any) -> None:
         """Keeps the pairs that drew the lowest numbers: an even sample of all that differ."""
         numbers = self._random.random(len(differ))
-        for place in np.argsort(numbers)[: self._examples]:
+        # What is not below the highest that is kept is not among the lowest.
+        limit = counted.examples[-1][0] if len(counted.examples) == self._examples > 0 else 1.0
+        lower = np.flatnonzero(numbers < limit)
+        for place in lower[np.argsort(numbers[lower])][: self._examples]:
             pair = int(differ[place])
             row = int(serving_rows[pair])
             identifier = {

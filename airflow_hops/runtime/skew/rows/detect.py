@@ -1,16 +1,18 @@
 """Row-level skew: served rows, compared value by value with the training rows of the same identifiers.
 
 It finds what TFDV's feature-skew detector finds (``tensorflow_data_validation.skew``), without Beam, with a hash join
-over Arrow batches in three passes: the identifiers of the serving rows; the training rows, keeping those that were also
-served; and the serving rows, batch by batch.
+over Arrow batches in three passes: the identifiers of the serving rows; the training rows, of which those that were
+also served go to files, by the stretch of serving rows that they meet; and the serving rows, batch by batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.processes.temporary_folders import temporary_folder
 from airflow_hops.runtime.skew.rows.report import RowSkewReport
 
 
@@ -31,12 +33,12 @@ def detect_row_skew(
     Values are compared as in ``tf.Example``: 32-bit floats, NaN equal to NaN, lists in order. A feature that one side
     lacks counts as missing there. Identifiers are joined by a 64-bit hash, as in TFDV.
 
-    Memory holds 8 bytes for each row of both sides, the columns of the training rows that were also served, and a batch
-    of serving rows.
+    Memory holds some tens of bytes for each row of both sides, the training rows that 131,072 serving rows meet, and a
+    batch of serving rows; the other training rows that were served lie in a temporary folder.
 
     Args:
         training: A source as :func:`~airflow_hops.runtime.feature_statistics.generate_statistics` takes; or a function
-            of column names (None for all) that yields Arrow record batches, at each call.
+            of column names (None for all) that yields Arrow record batches, at each call in the same order.
         serving: The same, of what was served.
         identifiers: Features that together identify a row. Rows that lack one are counted, but not compared.
         ignore: Features that are not compared.
@@ -65,9 +67,8 @@ def detect_row_skew(
     before, after = Rows(training, "training"), Rows(serving, "serving")
     while True:
         told = Identifiers(names, float_rounding)
-        try:
-            join = join_rows(before, after, told, duplicates=allow_duplicate_identifiers, ignore=set(ignore))
-            comparison = Comparison(told, float_rounding, {*names, *ignore}, set(confusion), examples, seed)
+        left_out = {*names, *ignore}
+        with suppress(ReadAnew), temporary_folder("joined") as folder:
+            join = join_rows(before, after, told, folder, duplicates=allow_duplicate_identifiers, ignore=left_out)
+            comparison = Comparison(told, float_rounding, left_out, set(confusion), examples, seed)
             return comparison.of(join, after)
-        except ReadAnew:
-            continue
