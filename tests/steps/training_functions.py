@@ -92,8 +92,9 @@ class _StopAfterTwoEpochs(keras.callbacks.Callback):
 
 
 def train_until_stopped(context: TrainContext) -> keras.Model:
-    """Has epochs enough to be measured, and ends after two of them."""
+    """Has epochs enough to be measured, and ends after two of them; reports once before."""
     model = compiled(context)
+    context.report(7, gradient_norm=0.25)
     context.fit(model, epochs=1000, batch_size=100, callbacks=[_StopAfterTwoEpochs(context)])
     return model
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ask_mlflow
 import pytest
+import tensorflow as tf
 from trainings import Trainings
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
@@ -42,6 +45,36 @@ def test_one_rank_and_two_are_measured_and_the_faster_trains(trainings: Training
     assert said[:-1] == BEGIN
     assert re.match(pattern, said[-1])
     assert len(summary["epochs"]) == 2, "no epoch of the measurement counts, and no callback of the user's sees it"
+
+
+def test_mlflow_and_tensorboard_have_the_training_alone(
+    trainings: Trainings, examples: Artifact, start_mlflow: Callable[[Path], str], tmp_path: Path
+) -> None:
+    tracking_uri = start_mlflow(tmp_path)
+    artifact = trainings(
+        "training_functions:train_until_stopped",
+        examples,
+        services={"tracking_uri": tracking_uri},
+        np="auto",
+        where=TWO_SLOTS,
+        tensorboard=True,
+    )
+    assert [line for line in trainings.lines if line.startswith("np='auto'")][:2] == BEGIN
+    (run,) = ask_mlflow.runs(None, tracking_uri, "tests")
+    assert (run["status"], run["params"]["np"]) == ("FINISHED", str(artifact.properties["ranks"]))
+    assert [step for step, _ in run["metrics"]["loss"]] == [1, 2]
+    assert run["metrics"]["gradient_norm"] == [(7, 0.25)]
+    files = list((trainings.store.local(artifact) / "tensorboard").rglob("events.*"))
+    found = [
+        (file.parent.name, value.tag, event.step)
+        for file in files
+        for event in tf.compat.v1.train.summary_iterator(str(file))  # raises where a file is not whole
+        for value in event.summary.value
+        if value.tag in ("loss", "gradient_norm")
+    ]
+    validation = [("validation", "loss", step) for step in (0, 1)]
+    training = [("train", "loss", step) for step in (0, 1)]
+    assert sorted(found) == sorted([*training, *validation, ("train", "gradient_norm", 7)])
 
 
 def test_ranks_that_halve_the_time_are_taken(trainings: Trainings, examples: Artifact) -> None:

@@ -23,6 +23,7 @@ SETTINGS = {
     "seed",
     "stall_timeout_s",
     "strategy",
+    "tensorboard",
     "timeline",
     "where",
 }
