@@ -78,6 +78,11 @@ def follow(page: Page, url: str) -> None:
     page.evaluate(FOLLOW, url)
 
 
+def next_frame(page: Page) -> None:
+    """Waits until the page has drawn what the last move of the mouse has changed."""
+    page.evaluate("new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+
+
 @pytest.fixture(scope="session")
 def pages_built() -> None:
     """Sees to it that the pages are built from the present sources."""

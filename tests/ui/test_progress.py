@@ -8,8 +8,9 @@ from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Page, expect
+from waiting import wait_for
 
-from ui.conftest import OpenPage
+from ui.conftest import OpenPage, next_frame
 from ui.own_airflow import OwnAirflow
 
 pytestmark = [pytest.mark.runtime]
@@ -22,7 +23,7 @@ def _last_of(page: Page, figure: str) -> str:
     assert box is not None
     for left in range(8, 200, 8):
         page.mouse.move(box["x"] + box["width"] - left, box["y"] + box["height"] / 2)
-        page.wait_for_timeout(50)
+        next_frame(page)
         if text := chart.inner_text():
             return text
     return ""
@@ -51,7 +52,7 @@ def test_a_step_is_followed_while_it_runs(open_page: OpenPage, own: OwnAirflow, 
         expect(bar).to_have_attribute("aria-valuenow", str(25 * epoch))
         expect(page.get_by_text(f"{25 * epoch}%", exact=True)).to_be_visible()
     expect(page.get_by_text(re.compile("^about .* left$|^nearly done$"))).to_be_visible()
-    assert "0.333" in _last_of(page, "loss")
+    wait_for(lambda: "0.333" in _last_of(page, "loss"), "the third epoch's point")  # by a question of its own
     (gate / "4").touch()
     expect(bar).to_have_count(0, timeout=60_000)  # what it has made is shown in its place
     assert own.wait_for(lambda: own.states("pages_progress")) == ["success"]

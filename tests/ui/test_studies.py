@@ -98,6 +98,7 @@ def test_a_trial_and_a_search_are_stopped_and_new_trials_appear(
     dialog = page.get_by_role("alertdialog")
     expect(dialog).to_contain_text("Stop trial 29?")
     dialog.get_by_role("button", name="Stop trial 29").click()
+    expect(dialog).to_have_count(0)
     expect(_rows(page).filter(has_text="admin asked to stop it")).to_have_count(1)
     assert study.stop_requests() == {29: "admin"}
     page.get_by_role("button", name="Stop the search", exact=True).click()

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import expect
 
 from ui.accessibility import grave_violations
-from ui.conftest import OpenPage, Site
+from ui.conftest import OpenPage, Site, next_frame
 from ui.test_models import API, DAG, MODEL, PAGE, answering_versions, decide, promote, tiles
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
@@ -74,7 +74,7 @@ def test_a_canary_is_marked_above_the_features_it_may_move(
     # What came after the last comparison stands at that one, near the right end of the line of versions.
     for from_right in range(120, 0, -3):
         page.mouse.move(box["x"] + box["width"] - from_right, box["y"] + 40)
-        page.wait_for_timeout(100)
+        next_frame(page)
         if "began as a canary" in chart.inner_text():
             break
     expect(chart).to_contain_text(f"{MODEL} v{canary} began as a canary")
