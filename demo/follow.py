@@ -12,9 +12,10 @@ from rich.console import Console
 
 from demo.airflow_api import FINISHED, AirflowApi, seconds_of
 
-POLL_S = 0.3
+POLL_S = 0.5
 ASKED_S = 3.0
 """How long a task is seen to wait before it is answered: Airflow kills a process that has asked, and is still at it"""
+_ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
 _MARKS = {"success": "[green]✓[/green]", "skipped": "[yellow]–[/yellow]", "failed": "[red]✗[/red]"}
 _PROGRESS = re.compile(r"^\s*\d+% ")
 
@@ -51,7 +52,6 @@ def follow(
     waiting_since: dict[tuple[str, int], float] = {}
     with console.status(f"{dag_id} starts") as status:
         while True:
-            finished = api.run(dag_id, run_id)["state"] in FINISHED
             instances = api.task_instances(dag_id, run_id)
             for instance in sorted(instances, key=lambda i: i["end_date"] or "~"):
                 task_id, state = instance["task_id"], instance["state"]
@@ -60,7 +60,7 @@ def follow(
                     if time.monotonic() - waiting_since.setdefault(question, time.monotonic()) > ASKED_S:
                         waiting_since[question] = math.inf
                         on_question(task_id)
-                if task_id in tasks or state not in ("success", "failed", "skipped", "upstream_failed"):
+                if task_id in tasks or state not in _ENDED:
                     continue
                 value = api.xcom(dag_id, run_id, task_id) if state == "success" else None
                 tasks[task_id] = {"state": state, "seconds": seconds_of(instance), "value": value}
@@ -69,14 +69,16 @@ def follow(
                 line = f"  {mark} {task_id:<20} {seconds_of(instance):6.1f} s  {describe(why)}"
                 console.print(line, soft_wrap=True)
                 on_task(task_id, state)
-            if finished:
-                break
+            if all(instance["state"] in _ENDED for instance in instances):
+                ended = api.run(dag_id, run_id)["state"]
+                if ended in FINISHED:
+                    break
             running = [i for i in instances if i["state"] == "running"]
             if running and console.is_terminal:
                 status.update(" · ".join(_doing(api, dag_id, run_id, instance) for instance in running))
             time.sleep(POLL_S)
     failed = [i for i in instances if i["state"] == "failed"]
-    if failed or api.run(dag_id, run_id)["state"] == "failed":
+    if failed or ended == "failed":
         logs = "\n".join(
             f"--- {i['task_id']} (try {i['try_number']}) of {run_id}\n"
             + "\n".join(api.log(dag_id, run_id, i["task_id"], i["try_number"])[-40:])
