@@ -55,7 +55,7 @@ test-faults: setup ## the long campaigns: kills by the dozen, requests under cha
 	$(PYTEST_ML) -m faults $(UNHURRIED) $(FAULTS)
 
 quick-tests:
-	$(PYTEST) -m "$(QUICK)"
+	$(PYTEST) --ignore tests/ui -m "$(QUICK)"
 
 quick-tests-ml:
 	$(PYTEST_ML) -m "$(QUICK)"

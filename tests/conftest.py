@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_workers import fork_workers
 from waiting import wait_for
 
 pytest_plugins = ["fault_counts", "served_models", "shown_demo", "small_places", "ssh_servers"]
@@ -41,6 +42,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
     if "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", None):
         gc.disable()  # until all is imported, which makes no garbage
+
+
+def pytest_xdist_setupnodes() -> None:
+    """Imports for all workers what most of their modules import, but Airflow, which reads its worker's settings."""
+    fork_workers("cadwyn", "hypothesis", "libcst", "pandas", "pyarrow", "s3fs", "sqlalchemy.orm")
 
 
 MARKERS = {

@@ -26,6 +26,7 @@ from airflow_hops.contract.artifacts import Artifact, Producer
 from airflow_hops.contract.protocol import Output, StepSpec
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.store import ArtifactStore
+from tests.forked_workers import fork_workers
 from tests.ml.waiting_ranks import WaitingRanks, fork_forkserver, forkserver
 from tests.small_places import small_folder, small_memory  # noqa: F401
 
@@ -40,6 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore::FutureWarning:google")
     if "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", None):
         gc.disable()  # until all is imported, which makes no garbage
+
+
+def pytest_xdist_setupnodes() -> None:
+    """Imports for all workers what most of their modules import; nothing of it may run yet."""
+    fork_workers("horovod.tensorflow", "mlflow.tracking", "sklearn.ensemble", "tensorflow_data_validation")
 
 
 _ANSWER_S = 300.0
