@@ -12,11 +12,15 @@ from pathlib import Path
 from typing import Any
 
 
-def say(context: Any) -> dict[str, Any]:
-    """Speaks in every way that a step can."""
+def say(context: Any, heard: str | None = None) -> dict[str, Any]:
+    """Speaks in every way that a step can; after the first line, waits until who has heard it writes a file."""
     log = logging.getLogger("somewhere.deep")
     print("a plain line")
-    time.sleep(0.5)
+    deadline = time.monotonic() + 30
+    while heard and not Path(heard).exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError("nobody has heard the first line")
+        time.sleep(0.05)
     log.warning("a warning")
     log.error("an error\nof two lines")
     log.debug("nobody asked for this")
