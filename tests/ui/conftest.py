@@ -35,6 +35,12 @@ TIMEOUT_MS = 30_000
 STARTUP_TIMEOUT_S = 240.0
 OpenPage = Callable[..., Page]
 FOLLOW = "url => { history.pushState(null, '', url); dispatchEvent(new PopStateEvent('popstate')) }"
+STILL = """
+const still = new CSSStyleSheet();
+still.replaceSync("*, *::before, *::after { animation: none !important; transition: none !important }");
+document.adoptedStyleSheets.push(still);
+"""
+"""Nothing fades or turns: without a GPU, that is much of what a page costs, and what has been closed is gone."""
 NOWHERE = "nowhere/at/all"
 """A path that no page has."""
 USERS = ",".join(f"{user}:{role}" for user, role in ROLES.items())
@@ -272,8 +278,9 @@ def open_page(
         site = site or request.getfixturevalue("site")
         key = (site.url, user, zone)
         if key not in windows:
-            context = browser.new_context(timezone_id=zone)
+            context = browser.new_context(timezone_id=zone, reduced_motion="reduce")
             context.set_default_timeout(TIMEOUT_MS)
+            context.add_init_script(STILL)
             windows[key] = Windows(context, site.token(user))
         kind, url = windows[key], f"{site.url}/{path}"
         kind.context.add_cookies([{"name": "_token", "value": kind.token, "url": site.url}])
