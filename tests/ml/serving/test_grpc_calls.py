@@ -116,7 +116,8 @@ def test_a_drain_answers_what_has_its_message_and_lets_the_rest_go(echo: Echo) -
     stopped = echo.server.stop(5)
     with grpc.insecure_channel(f"127.0.0.1:{echo.port}") as late, pytest.raises(grpc.RpcError) as refused:
         late.unary_unary(PATH)(b"quick", timeout=10)
-    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    # Cancelled, if the connection came while the port was being closed.
+    assert refused.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
     echo.may_end.set()
     assert (runs.result(), waits.result()) == (b"wait", b"wait")
     assert begun.code() is not grpc.StatusCode.OK
