@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
 from tensorflow_data_validation.statistics.generators import basic_stats_generator
 
 from airflow_hops.runtime.feature_statistics.arrow_lists import is_singletons
+from airflow_hops.runtime.feature_statistics.stand_ins import in_place_of
 
 _of_tfdv = basic_stats_generator._PartialCommonStats
 
@@ -36,11 +36,6 @@ class CommonStats(basic_stats_generator._PartialCommonStats):  # type: ignore[mi
             stats.num_values_summary.AddValues(pa.array([1]), pa.array([rows]))
 
 
-@contextlib.contextmanager
-def counted_by_length() -> Iterator[None]:
+def counted_by_length() -> AbstractContextManager[None]:
     """Within its ``with`` block TFDV's generators count by :class:`CommonStats`."""
-    basic_stats_generator._PartialCommonStats = CommonStats
-    try:
-        yield
-    finally:
-        basic_stats_generator._PartialCommonStats = _of_tfdv
+    return in_place_of(_of_tfdv, CommonStats, basic_stats_generator)

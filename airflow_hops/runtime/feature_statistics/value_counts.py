@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from tensorflow_data_validation.utils import top_k_uniques_stats_util
 from tfx_bsl.arrow import array_util
 
 from airflow_hops.runtime.feature_statistics.frequent_hashes import contents
+from airflow_hops.runtime.feature_statistics.stand_ins import in_place_of
 
 LARGE_BYTES = 1024
 """Bytes above which values are no longer told apart in top values; as TFDV's own sketches have it."""
@@ -95,14 +96,9 @@ def _not_text(values: pa.Array) -> np.ndarray:
     return np.flatnonzero([count_invalid_utf8(values.slice(row, 1)) for row in range(len(values))])
 
 
-@contextlib.contextmanager
-def ascii_told_apart() -> Iterator[None]:
+def ascii_told_apart() -> AbstractContextManager[None]:
     """Within its ``with`` block TFDV's generators count by :func:`count_invalid_utf8`."""
-    array_util.CountInvalidUTF8 = count_invalid_utf8
-    try:
-        yield
-    finally:
-        array_util.CountInvalidUTF8 = _of_tfx
+    return in_place_of(_of_tfx, count_invalid_utf8, array_util)
 
 
 def count_invalid_utf8(values: pa.Array) -> int:
