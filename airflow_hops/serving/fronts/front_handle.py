@@ -1,4 +1,4 @@
-"""A front as the first process sees it, and the versions that all of them have open."""
+"""A front as the first process sees it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ import logging
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import grpc
-
-from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.fronts.counts import FrontCounts
 from airflow_hops.serving.fronts.front import ALIVE_EVERY_S, FrontAssignment
 from airflow_hops.serving.fronts.peer import Peer
-from airflow_hops.serving.models.storage import Fingerprint, VersionFolder
 from airflow_hops.serving.models.workers.frames import connection_pair
 from airflow_hops.serving.models.workers.launcher import Launcher, Process
 from airflow_hops.serving.monitoring.logs import BUFFER
@@ -86,32 +81,3 @@ class Front:
                 self.is_silent = True
                 log.error("front %d gave no sign of life for %g s, and is ended", self.process.pid, timeout_s)
                 self.end()
-
-
-@dataclass(frozen=True)
-class OpenVersion:
-    """A version that the fronts have open, and what its files were like then."""
-
-    model: str
-    version: int
-    folder: Path
-    fingerprint: Fingerprint = ()
-
-    def as_it_is(self) -> OpenVersion:
-        """Returns it with its files as they are now."""
-        return replace(self, fingerprint=VersionFolder(self.version, self.folder).fingerprint())
-
-    def open_in(self, front: Front, key: int) -> None:
-        """Opens it in another front.
-
-        Raises:
-            ServingError: It does not open, or is not what the others have open.
-        """
-        self._check()
-        front.peer.ask("open", key, self.model, self.version, self.folder)
-        self._check()
-
-    def _check(self) -> None:
-        if self.as_it_is() != self:
-            message = f"{self.folder} has changed since model {self.model} version {self.version} was loaded from it"
-            raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, message)

@@ -27,13 +27,14 @@ from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.fronts.counts import FrontCounts, FrontStats, PastCounts, add_batches
 from airflow_hops.serving.fronts.front import FrontAssignment, FrontModel, FrontState, front_flags, run_front
-from airflow_hops.serving.fronts.front_handle import Front, OpenVersion
+from airflow_hops.serving.fronts.front_handle import Front
 from airflow_hops.serving.fronts.peer import error_of
 from airflow_hops.serving.fronts.reports import FrontsCapture, FrontsCollector, FrontsShadow
 from airflow_hops.serving.fronts.servable import FrontServable
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import PortError, hold_port
 from airflow_hops.serving.models.catalog import Catalog, ModelView, State, VersionStatus
+from airflow_hops.serving.models.opened_version import OpenedVersion
 from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.workers.frames import PeerGone
 from airflow_hops.serving.models.workers.launcher import Launcher, threads_each
@@ -87,7 +88,7 @@ class Fronts:
         self._lock = threading.RLock()
         self._counting = threading.Lock()
         self._serving: list[Front] = []
-        self._opened: dict[int, OpenVersion] = {}
+        self._opened: dict[int, OpenedVersion] = {}
         self._refusals = Counter[int]()
         self._keys = itertools.count(1)
         self._past = PastCounts()
@@ -111,7 +112,8 @@ class Fronts:
         }
         flags = front_flags(self._flags, self.grpc_port, self.rest_api_port)
         self._assignment = FrontAssignment(flags, tuple(routes.added))
-        self._launcher = Launcher(threads_each(flags.fronts), f"{run_front.__module__}:{run_front.__qualname__}")
+        run = f"{run_front.__module__}:{run_front.__qualname__}"
+        self._launcher = Launcher(threads_each(flags.fronts), run, flags.front_timeout_seconds)
         try:
             for _ in range(flags.fronts):
                 self._start_front()
@@ -142,7 +144,7 @@ class Fronts:
                 raise ServingError(grpc.StatusCode.UNAVAILABLE, "All fronts have ended, and none is back yet")
             first = self._serving[0]
         key = next(self._keys)
-        opened = OpenVersion(model, version, folder).as_it_is()
+        opened = OpenedVersion(model, version, folder).as_it_is()
         try:
             definitions = first.peer.ask("open", key, model, version, folder)
         except PeerGone:
@@ -158,6 +160,7 @@ class Fronts:
             for other in others:
                 with contextlib.suppress(PeerGone):  # the one that takes its place opens the version, too
                     other.result()
+            opened.check()
         except BaseException:
             self._close(key)
             raise
@@ -258,7 +261,7 @@ class Fronts:
         """Starts a front, has it open what the others have, and lets it take requests."""
         assert self._launcher is not None
         front = Front(self._launcher, self._assignment, self)
-        opened: dict[int, OpenVersion] = {}
+        opened: dict[int, OpenedVersion] = {}
         try:
             while True:
                 with self._lock:
@@ -273,7 +276,9 @@ class Fronts:
                         break
                 for key, version in missing.items():
                     try:
-                        version.open_in(front, key)
+                        version.check()
+                        front.peer.ask("open", key, version.model, version.version, version.folder)
+                        version.check()
                     except ServingError as error:
                         self._go_without(key, error)
                     opened[key] = version

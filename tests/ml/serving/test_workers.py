@@ -311,6 +311,30 @@ def test_version_that_does_not_load_says_why_and_leaves_no_process(
     reload(server, saved_models)
 
 
+def test_folder_that_is_changed_changes_no_answer_until_all_workers_have_ended(
+    server: ServerProcess, saved_models: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(saved_models / "flights" / "2", tmp_path / "copy" / "2")
+    reload(server, saved_models, more=model("copy", tmp_path / "copy"))
+
+    def scores() -> set[float]:
+        answers = [server.predict("copy", ROW)["predictions"][0]["score"] for _ in range(10)]
+        return {score for (score,) in answers}
+
+    before = pids(server, "copy", 2)
+    for file in (saved_models / "flights" / "3").rglob("*.*"):
+        shutil.copyfile(file, tmp_path / "copy" / "2" / file.relative_to(saved_models / "flights" / "3"))
+    os.kill(min(before), signal.SIGKILL)
+    said = f"{tmp_path}/copy/2 has changed since model copy version 2 was loaded from it"
+    wait_until(lambda: server.log().count(said) > 1, server)
+    assert pids(server, "copy", 2) == {max(before)}
+    assert scores() == {2005.0}
+    os.kill(max(before), signal.SIGKILL)
+    wait_until(lambda: len(pids(server, "copy", 2) - before) == 2, server)
+    assert scores() == {3005.0}
+    reload(server, saved_models)
+
+
 def test_deadline_ends_a_request_and_its_worker_goes_on(server: ServerProcess) -> None:
     request = protocol.PredictRequest()
     request.model_spec.name = "vectors"

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 
 from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.models.opened_version import OpenedVersion
 from airflow_hops.serving.models.workers.autoscaling import Autoscaler, ScalingOptions
 from airflow_hops.serving.models.workers.worker import Worker
 
@@ -31,7 +32,7 @@ class WorkerPool:
     """The workers of one version.
 
     Args:
-        name: Model and version, for the log.
+        version: What they open; while one of them serves, it is opened as that one has it, or not at all.
         start: Starts a worker, and returns when it has opened the version; takes what to call when it has ended.
         scaling: How many there are.
 
@@ -43,9 +44,10 @@ class WorkerPool:
         ServingError: The version does not load.
     """
 
-    def __init__(self, name: str, start: StartWorker, scaling: ScalingOptions) -> None:
+    def __init__(self, version: OpenedVersion, start: StartWorker, scaling: ScalingOptions) -> None:
         self.restarts = 0
-        self._name = name
+        self._name = f"model {version.model} version {version.version}"
+        self._version = version.as_it_is()
         self._start = start
         self._scaling = scaling
         self._autoscaler = Autoscaler(scaling)
@@ -159,7 +161,7 @@ class WorkerPool:
     def _open(self) -> None:
         count = self._wanted
         with ThreadPoolExecutor(count, "worker-start") as executor:
-            starts = [executor.submit(self._start, self._on_end) for _ in range(count)]
+            starts = [executor.submit(self._start_with, self._version) for _ in range(count)]
         failed = next((start for start in starts if start.exception()), None)
         workers = [start.result() for start in starts if not start.exception()]
         if failed is not None:
@@ -230,8 +232,9 @@ class WorkerPool:
 
     def _start_one(self) -> None:
         while self._may_start():
+            version = self._version_to_open()
             try:
-                worker = self._start(self._on_end)
+                worker = self._start_with(version)
             except Exception as error:
                 log.error("%s: a worker did not start: %s", self._name, error)
                 with self._changed:
@@ -241,7 +244,7 @@ class WorkerPool:
                 continue
             with self._changed:
                 self._failure = ""
-                if not self._closed:
+                if not self._closed and version == self._version:
                     self._starting -= 1
                     self._add(worker)
                     return
@@ -249,6 +252,23 @@ class WorkerPool:
         with self._changed:
             self._starting -= 1
             self._changed.notify_all()
+
+    def _version_to_open(self) -> OpenedVersion:
+        """Returns the version as the workers have it, or as it is now if none of them is left."""
+        with self._changed:
+            if not self._serving() and (version := self._version.as_it_is()) != self._version:
+                self._version, self._failure = version, ""
+            return self._version
+
+    def _start_with(self, version: OpenedVersion) -> Worker:
+        version.check()
+        worker = self._start(self._on_end)
+        try:
+            version.check()
+        except ServingError:
+            _end([worker])
+            raise
+        return worker
 
     def _may_start(self) -> bool:
         """Waits for as long as the last ends ask for; False when no more worker is wanted."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.opened_version import OpenedVersion
 from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.workers.autoscaling import ScalingOptions
 from airflow_hops.serving.models.workers.frames import PeerGone
@@ -58,7 +59,7 @@ class WorkerSupervisor:
         """
         started_s = time.monotonic()
         start = functools.partial(Worker, self._launcher, Assignment(model, version, folder, self._options))
-        pool = WorkerPool(f"model {model} version {version}", start, self._scaling)
+        pool = WorkerPool(OpenedVersion(model, version, folder), start, self._scaling)
         servable = WorkerServable(model, version, folder, pool, self._closed)
         servable.load_s = time.monotonic() - started_s
         with self._lock:
