@@ -359,6 +359,16 @@ def test_all_fronts_come_back_when_what_they_are_forked_from_ends(server: Server
     assert {answer.version for answer in each(lambda: predict(server))} == {2}
 
 
+def test_fronts_come_back_when_what_they_are_forked_from_hangs(server: ServerProcess) -> None:
+    report = server.get("/v1/fronts")
+    before = {front["pid"] for front in report["fronts"]}
+    os.kill(report["zygote"], signal.SIGSTOP)
+    os.kill(min(before), signal.SIGKILL)
+    wait_for_two(server, before)
+    assert {answer.version for answer in each(lambda: predict(server))} == {2}
+    assert "the process that workers are forked from gave no sign of life for 5 s" in server.log()
+
+
 def test_port_that_is_taken_is_told_before_anything_starts(
     server: ServerProcess, start_server: Callable[..., ServerProcess], tmp_path: Path
 ) -> None:
@@ -379,6 +389,7 @@ def test_fronts_drain_on_sigterm_and_end_with_the_server(server: ServerProcess) 
     with ThreadPoolExecutor(8) as executor:
         asking = [executor.submit(server.call, "/v1/models/vectors:predict", slow) for _ in range(8)]
         time.sleep(0.5)
+        os.kill(server.get("/v1/fronts")["zygote"], signal.SIGSTOP)  # the server ends though this one hangs
         for pid in pids:  # as a service manager and a terminal do
             os.kill(pid, signal.SIGTERM)
         assert server.terminate() == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import pickle
 import signal
@@ -11,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import grpc
 
@@ -22,6 +23,7 @@ from airflow_hops.serving.models.workers.process import run_worker
 log = logging.getLogger(__name__)
 
 _RECORD_BYTES = 1 << 16
+_PING_S = 1.0
 RUN_WORKER = f"{run_worker.__module__}:{run_worker.__qualname__}"
 
 
@@ -67,20 +69,23 @@ class _Zygote:
             )
         self.asked: dict[int, Process] = {}
         self.running: dict[int, Process] = {}
+        self.killed: set[int] = set()
+        self.alive, self.ended = threading.Event(), threading.Event()
 
 
 class Launcher:
-    """Forks workers from a zygote, which is replaced should it die.
+    """Forks workers from a zygote, which is replaced should it die, or hang when something is wanted of it.
 
     Args:
         threads: Of each worker for one operation of OpenMP, unless the environment says.
         program: ``module:function``, what a worker does with its assignment and the control connection.
+        timeout_s: How long a zygote may give no sign of life; 0 waits for ever.
     """
 
-    def __init__(self, threads: int, program: str = RUN_WORKER) -> None:
+    def __init__(self, threads: int, program: str = RUN_WORKER, timeout_s: float = 10.0) -> None:
         # OpenBLAS starts its threads when it is imported, and workers are forked from a process that has only one.
         self._environment = {"OMP_NUM_THREADS": str(threads), **os.environ, "OPENBLAS_NUM_THREADS": "1"}
-        self._program = program
+        self._program, self._timeout_s = program, timeout_s
         self._lock = threading.Lock()
         self._count = 0
         self._closed = False
@@ -113,10 +118,7 @@ class Launcher:
             zygote = self._zygote or self._start()
             self._count += 1
             zygote.asked[self._count] = process
-            record = pickle.dumps(("fork", self._count, pickle.dumps(assignment)))
-            # Where the zygote is no more, the thread that reads its reports ends the process.
-            with contextlib.suppress(ConnectionError):
-                socket.send_fds(zygote.commands, [record], [control.fileno()])
+            _tell(zygote, ("fork", self._count, pickle.dumps(assignment)), [control.fileno()])
         process.forked.wait()
         if process.pid == 0:
             raise ServingError(grpc.StatusCode.INTERNAL, f"No worker could be started: {process.end}")
@@ -128,8 +130,8 @@ class Launcher:
             zygote = self._zygote
             # Only its parent knows for sure that the number still is this process's.
             if zygote is not None and zygote.running.get(process.pid) is process:
-                with contextlib.suppress(ConnectionError):
-                    zygote.commands.sendall(pickle.dumps(("kill", process.pid)))
+                zygote.killed.add(process.pid)
+                _tell(zygote, ("kill", process.pid))
 
     def close(self) -> None:
         """Ends the zygote and all workers, and waits until they have."""
@@ -144,7 +146,25 @@ class Launcher:
     def _start(self) -> _Zygote:
         zygote = self._zygote = _Zygote(self._environment, self._program)
         threading.Thread(target=self._read, args=(zygote,), name="zygote", daemon=True).start()
+        if self._timeout_s:
+            threading.Thread(target=self._watch, args=(zygote,), name="zygote-watch", daemon=True).start()
         return zygote
+
+    def _watch(self, zygote: _Zygote) -> None:
+        """Ends a zygote that hangs, once it is to do something: until then, what would end with it goes on."""
+        silent_s = -math.inf  # at first it imports, for as long as that takes
+        with contextlib.suppress(OSError):  # it has ended just now
+            _tell(zygote, ("ping",))
+            while not zygote.ended.wait(_PING_S):
+                silent_s += _PING_S  # counted, not measured: where everything stood still, this process did, too
+                if zygote.alive.is_set():
+                    zygote.alive.clear()
+                    silent_s = 0.0
+                    _tell(zygote, ("ping",))
+                elif silent_s >= self._timeout_s and (zygote.asked or zygote.killed or self._closed):
+                    log.error("the process that workers are forked from gave no sign of life for %g s", silent_s)
+                    zygote.program.kill()
+                    break
 
     def _read(self, zygote: _Zygote) -> None:
         """Takes in what a zygote reports, until it is no more."""
@@ -156,6 +176,9 @@ class Launcher:
             if not record:
                 break
             report, number, value = pickle.loads(record)
+            if report == "alive":
+                zygote.alive.set()
+                continue
             with self._lock:
                 if report == "forked":
                     process = zygote.asked.pop(number)
@@ -164,11 +187,13 @@ class Launcher:
                     process.forked.set()
                     continue
                 process = (zygote.asked if report == "refused" else zygote.running).pop(number)
+                zygote.killed.discard(process.pid)
             _end(process, str(value) if report == "refused" else _end_of(os.waitstatus_to_exitcode(value)))
         end = f"the end of the process that workers are forked from: {_end_of(zygote.program.wait())}"
         with self._lock:
             self._zygote = None
             orphans = [*zygote.asked.values(), *zygote.running.values()]
+            zygote.ended.set()
             zygote.commands.close()
             if not self._closed:
                 log.error("workers end with %s", end)
@@ -180,6 +205,12 @@ class Launcher:
 def threads_each(processes: int) -> int:
     """Returns how many threads each of so many processes has to itself."""
     return max(1, len(os.sched_getaffinity(0)) // processes)
+
+
+def _tell(zygote: _Zygote, command: tuple[object, ...], descriptors: Sequence[int] = ()) -> None:
+    # Where the zygote is no more, the thread that reads its reports ends its processes.
+    with contextlib.suppress(ConnectionError):
+        socket.send_fds(zygote.commands, [pickle.dumps(command)], descriptors)
 
 
 def _end(process: Process, end: str) -> None:

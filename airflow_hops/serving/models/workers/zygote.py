@@ -5,9 +5,10 @@ The server starts it as a program (``python -m airflow_hops.serving.models.worke
 so that it holds none of the server's threads, locks or ports.
 
 Both sides speak over one socket of records, each a pickled tuple. The server sends ``("fork", number, assignment)``
-with the worker's end of its control connection, and ``("kill", pid)``; it is told ``("forked", number, pid)`` and
-``("exited", pid, status)``, or ``("refused", number, reason)`` where the system has no room for a process. When the
-server is no more, the socket ends, and with it this process and all workers.
+with the worker's end of its control connection, ``("kill", pid)`` and ``("ping",)``; it is told
+``("forked", number, pid)`` and ``("exited", pid, status)``, or ``("refused", number, reason)`` where the system has no
+room for a process, and ``("alive", 0, 0)``. When the server is no more, the socket ends, and with it this process and
+all workers.
 """
 
 from __future__ import annotations
@@ -54,11 +55,15 @@ class Zygote:
         record, descriptors, _, _ = socket.recv_fds(self._commands, _RECORD_BYTES, 1)
         if not record:
             return False
-        command, number, *rest = pickle.loads(record)
+        command, *given = pickle.loads(record)
         if command == "fork":
-            self._fork(number, rest[0], descriptors[0])
+            number, assignment = given
+            self._fork(number, assignment, descriptors[0])
+        elif command == "kill":
+            (pid,) = given
+            self._workers.kill(pid)
         else:
-            self._workers.kill(number)
+            self._tell("alive", 0, 0)
         return True
 
     def _fork(self, number: int, assignment: bytes, control: int) -> None:
