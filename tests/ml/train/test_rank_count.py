@@ -10,8 +10,7 @@ from typing import Any
 
 import ask_mlflow
 import pytest
-import tensorflow as tf
-from trainings import Trainings
+from trainings import Trainings, read_events
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.contract.training import TrainingOptions
@@ -24,61 +23,41 @@ from airflow_hops.runtime.train.training import Training
 TWO_SLOTS = {"kind": "local", "slots": 2}
 
 
-def _train(trainings: Trainings, examples: Artifact, function: str) -> tuple[dict[str, Any], list[str]]:
-    artifact = trainings(f"training_functions:{function}", examples, np="auto", where=TWO_SLOTS, epochs=1000)
+def _train(trainings: Trainings, examples: Artifact, function: str, **given: Any) -> tuple[Artifact, dict[str, Any]]:
+    """The model and its summary."""
+    artifact = trainings(f"training_functions:{function}", examples, np="auto", where=TWO_SLOTS, **given)
     summary = json.loads((trainings.store.local(artifact) / "training.json").read_text())
     assert summary["ranks"] == artifact.properties["ranks"]
-    return summary, [line for line in trainings.lines if line.startswith("np='auto'")]
+    return artifact, summary
 
 
-BEGIN = ["np='auto': measures 1 rank", "np='auto': measures 2 ranks"]
-
-
-def test_one_rank_and_two_are_measured_and_the_faster_trains(trainings: Trainings, examples: Artifact) -> None:
-    summary, said = _train(trainings, examples, "train_until_stopped")
+def test_one_rank_and_two_are_measured_and_the_faster_trains_which_mlflow_and_tensorboard_have_alone(
+    trainings: Trainings, examples: Artifact, start_mlflow: Callable[[Path], str], tmp_path: Path
+) -> None:
+    tracking_uri = start_mlflow(tmp_path)
+    services = {"tracking_uri": tracking_uri}
+    artifact, summary = _train(trainings, examples, "train_until_stopped", services=services, tensorboard=True)
     rates = summary["rows_per_second_by_ranks"]
     assert list(rates) == ["1", "2"]
     assert min(rates.values()) > 0
     expected = 2 if rates["2"] >= 1.1 * rates["1"] else 1
     assert summary["ranks"] == expected
     pattern = rf"np='auto': 1 rank: [\d,]+ rows a second, 2 ranks: [\d,]+ rows a second; trains on {expected} rank"
-    assert said[:-1] == BEGIN
-    assert re.match(pattern, said[-1])
+    *begin, chosen = (line for line in trainings.lines if line.startswith("np='auto'"))
+    assert begin == ["np='auto': measures 1 rank", "np='auto': measures 2 ranks"]
+    assert re.match(pattern, chosen)
     assert len(summary["epochs"]) == 2, "no epoch of the measurement counts, and no callback of the user's sees it"
-
-
-def test_mlflow_and_tensorboard_have_the_training_alone(
-    trainings: Trainings, examples: Artifact, start_mlflow: Callable[[Path], str], tmp_path: Path
-) -> None:
-    tracking_uri = start_mlflow(tmp_path)
-    artifact = trainings(
-        "training_functions:train_until_stopped",
-        examples,
-        services={"tracking_uri": tracking_uri},
-        np="auto",
-        where=TWO_SLOTS,
-        tensorboard=True,
-    )
-    assert [line for line in trainings.lines if line.startswith("np='auto'")][:2] == BEGIN
     (run,) = ask_mlflow.runs(None, tracking_uri, "tests")
-    assert (run["status"], run["params"]["np"]) == ("FINISHED", str(artifact.properties["ranks"]))
+    assert (run["status"], run["params"]["np"]) == ("FINISHED", str(expected))
     assert [step for step, _ in run["metrics"]["loss"]] == [1, 2]
     assert run["metrics"]["gradient_norm"] == [(7, 0.25)]
-    files = list((trainings.store.local(artifact) / "tensorboard").rglob("events.*"))
-    found = [
-        (file.parent.name, value.tag, event.step)
-        for file in files
-        for event in tf.compat.v1.train.summary_iterator(str(file))  # raises where a file is not whole
-        for value in event.summary.value
-        if value.tag in ("loss", "gradient_norm")
-    ]
-    validation = [("validation", "loss", step) for step in (0, 1)]
-    training = [("train", "loss", step) for step in (0, 1)]
-    assert sorted(found) == sorted([*training, *validation, ("train", "gradient_norm", 7)])
+    events = read_events(trainings.store.local(artifact))
+    assert [step for step, _ in events["train/loss"]] == [step for step, _ in events["validation/loss"]] == [0, 1]
+    assert events["train/gradient_norm"] == [(7, 0.25)]
 
 
 def test_ranks_that_halve_the_time_are_taken(trainings: Trainings, examples: Artifact) -> None:
-    summary, _ = _train(trainings, examples, "train_a_millisecond_a_row")
+    _, summary = _train(trainings, examples, "train_a_millisecond_a_row")
     assert summary["ranks"] == 2
     assert summary["rows_per_second_by_ranks"]["2"] > 1.1 * summary["rows_per_second_by_ranks"]["1"]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import ask_mlflow
 import pytest
 from mlflow.tracking import MlflowClient
-from trainings import Trainings
+from trainings import Trainings, read_events
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.runtime.tracking import ModelRegistry
@@ -38,15 +40,18 @@ def tracked(
             marker=str(folder / "marker"),
         )
 
-    with pytest.raises(HopsError, match="was ended by SIGKILL"):
+    with pytest.raises(HopsError, match="was ended by SIGKILL") as failure:
         train()
     (after_failure,) = ask_mlflow.runs(None, tracking_uri, "tests")
     model = train()
+    lines = list(trainings.lines)
     (after_retry,) = ask_mlflow.runs(None, tracking_uri, "tests")
     registered = ModelRegistry(tracking_uri, "m").register(model, Producer("tests", "tracked", "deploy"))
     return {
         "examples": examples,
         "model": model,
+        "failure": failure.value,
+        "lines": lines,
         "failed": after_failure,
         "finished": after_retry,
         "registered": registered,
@@ -63,6 +68,23 @@ def test_a_retry_takes_up_the_run_of_the_try_before(tracked: dict[str, Any]) -> 
     assert {1} <= {step for step, _ in failed["metrics"]["loss"]} <= {1, 2}
     assert sorted({step for step, _ in finished["metrics"]["loss"]}) == [1, 2, 3]
     assert finished["metrics"]["gradient_norm"] == [(7, 0.25)]
+
+
+def test_a_retry_resumes_after_the_last_epoch_whose_checkpoint_is_kept(
+    tracked: dict[str, Any], trainings: Trainings
+) -> None:
+    failure = tracked["failure"]
+    assert failure.retryable and "rank 0 is about to have an accident" in str(failure)
+    kept = re.search(r"The checkpoint after epoch ([12]) \(step (11|22)\) is kept in", str(failure))
+    assert kept is not None
+    assert any(line.startswith(f"resuming after epoch {kept[1]}") for line in tracked["lines"])
+    assert "epoch 1 of 3" not in tracked["lines"]
+    folder = trainings.store.local(tracked["model"])
+    summary = json.loads((folder / "training.json").read_text())
+    assert (summary["resumed_after_epoch"], len(summary["epochs"])) == (int(kept[1]), 3)
+    earlier = "the earlier try's epochs are there, too"
+    assert [step for step, _ in read_events(folder)["train/loss"]] == [0, 1, 2], earlier
+    assert not list(Path(trainings.store.root[7:]).glob("_state/checkpoints/tests/tracked/*/*"))
 
 
 def test_hyperparameters_have_their_own_names(tracked: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 import tensorflow as tf
 import training_functions
 import transformed_examples
-from trainings import Trainings
+from trainings import Trainings, read_events
 
 from airflow_hops.contract.artifacts import MANIFEST_NAME, Artifact, BadInput, HopsError, Manifest, RowCounts
 from airflow_hops.hops.checkpoints import (
@@ -46,17 +45,6 @@ def model(trainings: Trainings, examples: Artifact) -> Any:
         lines=list(trainings.lines),
         progress=list(trainings.progress),
     )
-
-
-def _events(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Steps and values in the event files, by run and tag."""
-    events: dict[str, list[tuple[int, float]]] = {}
-    for path in sorted((folder / "tensorboard").glob("*/events*")):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                found = (event.step, float(tf.make_ndarray(value.tensor)))
-                events.setdefault(f"{path.parent.name}/{value.tag}", []).append(found)
-    return events
 
 
 def test_two_ranks_make_a_model_artifact_with_lineage(model: Any, examples: Artifact) -> None:
@@ -113,35 +101,11 @@ def test_the_model_serves_raw_features_and_events_are_in_its_folder(model: Any) 
     a, b = tf.constant([-3.0, 0.0, 3.0]), tf.constant([-1.0, 0.0, 1.0])
     low, middle, high = signature(a=a, b=b, kind=tf.constant([0, 1, 4], tf.int64))["probability"].numpy()
     assert low < middle < high
-    events = _events(model.folder)
+    events = read_events(model.folder)
     expected = [(epoch, pytest.approx(metrics["val_auc"])) for epoch, metrics in enumerate(model.summary["epochs"])]
     assert events["validation/auc"] == expected
     assert events["train/gradient_norm"] == [(7, 0.25)]
     assert [step for step, _ in events["train/loss"]] == [0, 1, 2, 3]
-
-
-def test_a_retry_resumes_from_the_checkpoint_of_the_same_params_and_ends_with_the_same_weights(
-    trainings: Trainings, examples: Artifact, model: Any, tmp_path: Path
-) -> None:
-    given = {"epochs": 4, "timeline": True, "run_id": "interrupted"}
-    accident = {"accident_after": 3, "marker": str(tmp_path / "marker")}
-    with pytest.raises(HopsError, match="rank 1 of 2 on") as failure:
-        trainings("training_functions:train", examples, **given, **accident)
-    assert failure.value.retryable
-    assert "was ended by SIGKILL" in str(failure.value)
-    assert "rank 1 is about to have an accident" in str(failure.value)
-    assert re.search(r"The checkpoint after epoch (2 \(step 22|3 \(step 33)\) is kept in", str(failure.value))
-    artifact = trainings("training_functions:train", examples, **given, **accident)
-    assert any(line.startswith("resuming after epoch") for line in trainings.lines)
-    assert "epoch 1 of 4" not in trainings.lines
-    folder = trainings.store.local(artifact)
-    summary = json.loads((folder / "training.json").read_text())
-    assert summary["resumed_after_epoch"] in (2, 3)
-    assert len(summary["epochs"]) == 4
-    assert summary["checksum"] == model.summary["checksum"]
-    earlier = "the earlier try's epochs are there, too"
-    assert [step for step, _ in _events(folder)["train/loss"]] == [0, 1, 2, 3], earlier
-    assert not list(Path(trainings.store.root[7:]).glob("_state/checkpoints/tests/interrupted/*/*"))
 
 
 def test_ranks_that_are_faster_than_the_store_go_on_and_are_not_taken_for_stalled(

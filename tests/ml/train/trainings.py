@@ -105,3 +105,16 @@ def _run(
         assert context.spec.output is not None
         assert not context.store.exists(context.spec.output.uri), "a failure has left an artifact"
         raise
+
+
+def read_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Steps and values in a model's event files, by run and tag."""
+    import tensorflow as tf
+
+    events: dict[str, list[tuple[int, float]]] = {}
+    for path in sorted((folder / "tensorboard").glob("*/events*")):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):  # raises where a file is not whole
+            for value in event.summary.value:
+                found = (event.step, float(tf.make_ndarray(value.tensor)))
+                events.setdefault(f"{path.parent.name}/{value.tag}", []).append(found)
+    return events
