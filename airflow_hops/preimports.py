@@ -6,14 +6,18 @@ file. After an update of this package both must be restarted, as with any plugin
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from airflow.listeners import hookimpl
 
-_FORKING = frozenset({"airflow.jobs.scheduler_job_runner", "airflow.jobs.dag_processor_job_runner"})
+_SCHEDULER = "airflow.jobs.scheduler_job_runner"
+_FORKING = frozenset({_SCHEDULER, "airflow.jobs.dag_processor_job_runner"})
 _MODULES = ("airflow.sdk.execution_time.task_runner", "airflow_hops.operators")
+_WORKERS_MODULES = ("airflow.sdk.execution_time.supervisor", "airflow.sdk.definitions.connection")
 
 
 @hookimpl
@@ -22,3 +26,26 @@ def on_starting(component: Any) -> None:
     if _FORKING & sys.modules.keys():
         for module in _MODULES:
             importlib.import_module(module)
+    if _SCHEDULER in sys.modules:
+        _share_with_workers()
+
+
+def _share_with_workers() -> None:
+    """Has each worker of a LocalExecutor share memory with the scheduler that it would take for itself."""
+    for module in _WORKERS_MODULES:
+        importlib.import_module(module)
+    from airflow.sdk.api.client import Client
+
+    # The first client of a process reads the authorities' certificates, which are kept for those that follow.
+    Client(base_url="http://localhost", token="").close()
+    if _freeze_first not in gc.callbacks:
+        gc.callbacks.append(_freeze_first)
+
+
+def _freeze_first(phase: str, info: Mapping[str, int]) -> None:
+    """Leaves out of a full collection what was there when workers were forked, which it would copy.
+
+    The executor freezes it before the forks, and unfreezes it after them.
+    """
+    if phase == "start" and info["generation"] == 2 and not gc.get_freeze_count():
+        gc.freeze()
