@@ -102,22 +102,27 @@ def train_until_stopped(context: TrainContext) -> keras.Model:
 class _WaitForRows(keras.layers.Layer):
     """Takes its time for each row, as a GPU would; waiting ranks do not share a core."""
 
+    def __init__(self, row_s: float) -> None:
+        super().__init__()
+        self._row_s = row_s
+
     def call(self, inputs: Any, training: bool = False) -> Any:
         if not training:
             return inputs
 
         def wait(rows: Any) -> Any:
-            time.sleep(0.001 * len(rows))
+            time.sleep(self._row_s * len(rows))
             return rows
 
         waited = tf.numpy_function(wait, [inputs], tf.float32)
         return inputs + 0 * tf.stop_gradient(tf.ensure_shape(waited, inputs.shape))
 
 
-def train_a_millisecond_a_row(context: TrainContext) -> keras.Model:
-    """As above, but each row takes a millisecond; two ranks are twice as fast."""
+def train_on_rows_that_take_time(context: TrainContext) -> keras.Model:
+    """As above, but each row takes milliseconds; two ranks are twice as fast."""
     numeric = keras.Input((2,), name="numeric")
-    model = keras.Model({"numeric": numeric}, keras.layers.Dense(1, activation="sigmoid")(_WaitForRows()(numeric)))
+    waited = _WaitForRows(context.params.get("row_s", 0.001))(numeric)
+    model = keras.Model({"numeric": numeric}, keras.layers.Dense(1, activation="sigmoid")(waited))
     model.compile(DistributedOptimizer(keras.optimizers.SGD(0.1)), "binary_crossentropy")
     batch_size = context.params.get("batch_size", 100)
     context.fit(model, epochs=1000, batch_size=batch_size, callbacks=[_StopAfterTwoEpochs(context)])
@@ -128,7 +133,7 @@ def train_but_not_on_two_ranks(context: TrainContext) -> keras.Model:
     """Fails on two ranks."""
     if context.size == 2:
         raise ValueError("not on two")
-    return train_a_millisecond_a_row(context)
+    return train_on_rows_that_take_time(context)
 
 
 def train_with_an_own_fit(context: TrainContext) -> keras.Model:

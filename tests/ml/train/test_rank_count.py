@@ -57,7 +57,7 @@ def test_one_rank_and_two_are_measured_and_the_faster_trains_which_mlflow_and_te
 
 
 def test_ranks_that_halve_the_time_are_taken(trainings: Trainings, examples: Artifact) -> None:
-    _, summary = _train(trainings, examples, "train_a_millisecond_a_row")
+    _, summary = _train(trainings, examples, "train_on_rows_that_take_time", row_s=0.002)
     assert summary["ranks"] == 2
     assert summary["rows_per_second_by_ranks"]["2"] > 1.1 * summary["rows_per_second_by_ranks"]["1"]
 
@@ -80,7 +80,7 @@ def test_a_training_loop_of_the_users_own_is_refused_before_it_begins(trainings:
 
 
 def test_rows_of_a_batch_larger_than_the_split_are_counted_once(trainings: Trainings, examples: Artifact) -> None:
-    functions = "training_functions:train_a_millisecond_a_row"
+    functions = "training_functions:train_on_rows_that_take_time"
     artifact = trainings(functions, examples, np="auto", where={"kind": "local", "slots": 1}, batch_size=100_000)
     summary = json.loads((trainings.store.local(artifact) / "training.json").read_text())
     assert 0 < summary["rows_per_second_by_ranks"]["1"] < 1000
