@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import json
 import os
 import signal
+import socket
 import subprocess
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -52,42 +52,46 @@ class ForkedProcess:
 
 
 class Zygote:
-    """The process that servers are forked from (``server_zygote.py``)."""
+    """The process that servers are forked from (``server_zygote.py``).
 
-    def __init__(self, python: Path) -> None:
+    Args:
+        requests: The socket to it.
+        wait: Waits for its end, which that of the socket brings about.
+    """
+
+    def __init__(self, requests: socket.socket, wait: Callable[[], object]) -> None:
         self._lock = threading.Lock()
-        self._program = subprocess.Popen(
-            [str(python), str(REPOSITORY / "tests" / "server_zygote.py")],
-            env=runtime_environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._requests, self._wait = requests, wait
+        self._answers = requests.makefile("r")
         atexit.register(self.close)
+
+    @classmethod
+    def started_by(cls, python: Path) -> Self:
+        """One in a new process of this Python."""
+        ours, theirs = socket.socketpair()
+        command = [str(python), str(REPOSITORY / "tests" / "server_zygote.py"), str(theirs.fileno())]
+        with theirs:
+            program = subprocess.Popen(
+                command, env=runtime_environment(), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+            )
+        return cls(ours, lambda: program.wait(30))
 
     def fork(self, arguments: list[str], environment: Mapping[str, str], log: Path, status_file: Path) -> ForkedProcess:
         files = {"log": str(log), "status": str(status_file)}
-        assert self._program.stdin is not None and self._program.stdout is not None
+        asked = {"arguments": arguments, "environment": dict(environment), **files}
         with self._lock:
-            print(
-                json.dumps({"arguments": arguments, "environment": dict(environment), **files}),
-                file=self._program.stdin,
-                flush=True,
-            )
-            pid = self._program.stdout.readline()
+            self._requests.sendall(json.dumps(asked).encode() + b"\n")
+            pid = self._answers.readline()
         assert pid, "the process that model servers are forked from has ended"
         return ForkedProcess(int(pid), status_file)
 
     def close(self) -> None:
-        assert self._program.stdin is not None
-        self._program.stdin.close()
-        self._program.wait(30)
+        self._requests.shutdown(socket.SHUT_WR)
+        self._wait()
 
 
-@functools.cache
-def zygote_of(python: Path) -> Zygote:
-    """The zygote of this process's tests, started by the first server."""
-    return Zygote(python)
+ZYGOTES: dict[Path, Zygote] = {}
+"""By Python, the zygote of this process's tests; the first server starts it."""
 
 
 class ServerProcess:
@@ -126,7 +130,9 @@ class ServerProcess:
                 )
         else:
             status_file = self.folder / f"status-{self._starts}"
-            self.process = zygote_of(self.python).fork(arguments, environment, self.log_file, status_file)
+            if self.python not in ZYGOTES:
+                ZYGOTES[self.python] = Zygote.started_by(self.python)
+            self.process = ZYGOTES[self.python].fork(arguments, environment, self.log_file, status_file)
         return self
 
     def wait_until_ready(self) -> Self:

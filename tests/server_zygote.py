@@ -1,8 +1,8 @@
 """Forks model servers from a process that has TensorFlow imported; run with the runtime environment's Python.
 
-Each line of standard input is a JSON object: ``arguments`` and ``environment`` of a server, its ``log``, and a file for
-the ``status`` that it ends with. It is answered with a line: the process id. Servers end with this process, which ends
-with its standard input, or when who started it is gone.
+Each line that comes by the socket whose descriptor is given is a JSON object: ``arguments`` and ``environment`` of a
+server, its ``log``, and a file for the ``status`` that it ends with. It is answered with a line: the process id.
+Servers end with this process, which ends with the socket, or when who started it is gone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import os
 import runpy
 import signal
+import socket
 import sys
 import traceback
 from pathlib import Path
@@ -42,6 +43,7 @@ def become_server(asked: dict[str, Any]) -> None:
     nothing, log = os.open(os.devnull, os.O_RDONLY), os.open(asked["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for target, source in enumerate((nothing, log, log)):
         os.dup2(source, target)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
     os.environ.clear()
     os.environ.update(asked["environment"])
     sys.argv[1:] = asked["arguments"]
@@ -57,7 +59,8 @@ def become_server(asked: dict[str, Any]) -> None:
         os._exit(status)
 
 
-def main() -> None:
+def serve(descriptor: int) -> None:
+    """Forks servers until the socket ends, then ends them."""
     end_with(f"{os.getppid()}:{started_at(os.getppid())}")
     gc.disable()
     import_tensorflow()
@@ -68,17 +71,19 @@ def main() -> None:
     set_imports_apart()  # once, in place of in each server
     gc.enable()
     signal.signal(signal.SIGCHLD, reap)
-    for line in sys.stdin:
+    requests = socket.socket(fileno=descriptor)
+    for line in requests.makefile("r"):
         asked = json.loads(line)
         pid = os.fork()
         if pid == 0:
+            requests.close()
             become_server(asked)
         STATUS_FILES[pid] = asked["status"]
-        print(pid, flush=True)
+        requests.sendall(b"%d\n" % pid)
         reap()  # it may have ended before it was known
     for pid in list(STATUS_FILES):
         os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    main()
+    serve(int(sys.argv[1]))

@@ -63,19 +63,21 @@ MARKERS = {
 SHARED = ("spark", "format_models")
 """Fixtures that take long to make: all tests that use one of them are a group."""
 
-FORKING = {"own_process", "two_ranks", "three_ranks"}
+FORKING = {"own_process", "runtime_python", "two_ranks", "three_ranks"}
 """Fixtures that fork processes."""
 
 LONG = (
     "spark",
     "tests/ml/serving/test_remote_base_path.py",
     "ranks",
+    "tests/ml/train/test_rank_count.py",
     "tests/ml/train/test_train.py",
     "tests/ml/gang/test_ssh.py",
     "tests/ml/search/test_search.py",
     "tests/ml/serving/test_capture.py",
     "tests/ml/experiments/test_hops_api.py",
     "tests/ml/train/test_train_resume.py",
+    "tests/ml/serving/test_fronts.py",
     "tests/ml/serving/test_workers.py",
     "tests/ml/gang/test_spark.py",
     "tests/ml/infra_validate/test_infra_validate.py",

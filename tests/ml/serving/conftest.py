@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from server_process import ServerProcess
+import server_zygote
+from server_process import ZYGOTES, ServerProcess, Zygote
+
+from tests.ml.waiting_ranks import forkserver
 
 from . import make_format_models, make_models
 
@@ -22,8 +27,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def runtime_python() -> Path:
-    """The Python that servers run in: this one."""
-    return Path(sys.executable)
+    """The Python that servers run in: this one. They are forks of a fork of pytest's, in which all is imported."""
+    python, forking = Path(sys.executable), forkserver()
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = forking.Process(target=_serve_zygote, args=(theirs,))
+        process.start()
+    ZYGOTES[python] = Zygote(ours, process.join)
+    return python
+
+
+def _serve_zygote(requests: socket.socket) -> None:
+    logging.getLogger().handlers.clear()  # pytest's
+    server_zygote.serve(requests.detach())
 
 
 @pytest.fixture(scope="session")
