@@ -32,7 +32,7 @@ def test_feedback_is_not_read_from_a_crafted_file(tmp_path: Path) -> None:
     assert not (tmp_path / "proof").exists()
 
 
-@pytest.mark.parametrize("pyarrow_is_imported", ["before", "after"])
+@pytest.mark.parametrize("pyarrow_is_imported", [pytest.param("before", marks=pytest.mark.slow), "after"])
 def test_no_process_runs_it(tmp_path: Path, pyarrow_is_imported: str) -> None:
     crafted = crafted_files.write_crafted(tmp_path / "crafted.parquet", tmp_path / "proof")
     ended = _run(crafted_files.__file__, str(crafted), pyarrow_is_imported)

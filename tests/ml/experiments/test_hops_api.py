@@ -231,6 +231,7 @@ def distributed_training() -> Any:
     )
 
 
+@pytest.mark.server
 def test_distributed_training_keeps_checkpoints_and_notebook(as_step: AsStep) -> None:
     (path, returned), (collective, summed) = as_step(distributed_training)
     assert returned == {"metric": 0.5}  # the mean of the ranks' gradients, 0 and -2, from 0
@@ -265,6 +266,7 @@ def notebook() -> Any:
     return path
 
 
+@pytest.mark.server
 def test_a_notebook_trains_with_horovod(as_step: AsStep) -> None:
     path = Path(as_step(notebook))
     assert [(path / "all_reduce" / f"summed-{rank}").read_text() for rank in (0, 1)] == ["3.0", "3.0"]
@@ -290,6 +292,7 @@ def parameter_server() -> Any:
     return experiment.parameter_server(train)
 
 
+@pytest.mark.server
 def test_a_chief_trains_with_a_parameter_server(as_step: AsStep) -> None:
     path, returned = as_step(parameter_server)
     assert returned == {"metric": 5.0} and record(path)["executors"] == 4

@@ -167,6 +167,7 @@ def test_the_step_returns_a_frozen_schema_untouched(
     assert (again.uri, again.fingerprint) == (first.uri, first.fingerprint)
 
 
+@pytest.mark.slow
 def test_schema_and_validation_import_neither_tensorflow_nor_arrow() -> None:
     code = (
         "import sys; from airflow_hops.data import tfdv_extension as x; "

@@ -221,6 +221,7 @@ def model_searches(shared_store: ArtifactStore, tmp_path: Path, own_process: Any
     return Searches(shared_store, tmp_path, own_process)
 
 
+@pytest.mark.slow
 def test_the_winners_model_is_published_and_each_trial_is_a_nested_run(
     model_searches: Searches, write_examples: Any, start_mlflow: Any, make_context: Any, tmp_path: Path
 ) -> None:

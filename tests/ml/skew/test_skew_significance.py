@@ -51,6 +51,7 @@ def _p_values(rows: int, draws: int, shift: float = 0.0) -> dict[str, dict[str, 
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [100, 10_000])
 def test_unchanged_samples_have_p_values_that_are_not_too_small(rows: int) -> None:
     found = _p_values(rows, draws=16)
@@ -74,6 +75,7 @@ def test_random_windows_of_flights_are_stable(flights_raw: Path, rows: int) -> N
         assert report.verdict == "stable", report.drifted
 
 
+@pytest.mark.slow
 def test_real_changes_are_found_the_smaller_the_larger_the_window() -> None:
     def found(rows: int, shift: float) -> dict[str, float]:
         return {

@@ -15,6 +15,8 @@ from tensorflow.python.autograph.impl.conversion import is_allowlisted
 from airflow_hops.hops.keras.legacy import leave_unconverted, use_tf_keras
 from airflow_hops.runtime.gang import Channel, LocalRanks, Placement, run_gang
 
+pytestmark = pytest.mark.server
+
 SCRIPTS = Path(__file__).parent / "horovod_scripts"
 
 
