@@ -52,10 +52,6 @@ def work(
 
 
 def _exchange(placement: Placement, channel: Channel, folders: Mapping[str, Path], noted: Path) -> dict[str, Any]:
-    import horovod.tensorflow as hvd
-    import tensorflow as tf
-
-    hvd.init()
     print(f"rank {placement.rank} says hello")
     output = folders["output"]
     if placement.rank == 0:
@@ -72,10 +68,9 @@ def _exchange(placement: Placement, channel: Channel, folders: Mapping[str, Path
         (output / "large.bin").write_bytes(b"x" * 3_000_001)
         (output / "empty.bin").touch()
     return {
-        "total": float(hvd.allreduce(tf.constant(placement.rank + 1.0), op=hvd.Sum)),
-        "cross_size": hvd.cross_size(),
         "words": (folders["words"] / "words.txt").read_text(),
         "inputs": sorted(path.name for path in folders["words"].iterdir()),
+        "cross_size": os.environ["HOROVOD_CROSS_SIZE"],
         "interface": os.environ["HOROVOD_GLOO_IFACE"],
     }
 

@@ -20,8 +20,6 @@ from server_process import ServerProcess
 
 from airflow_hops.serving_api import protocol
 
-REST_REQUESTS = 2000
-GRPC_REQUESTS = 4000
 MAX_GROWTH_MB = 250
 # What a client may be told: nothing here says that the server is at fault.
 CLIENT_CODES = {
@@ -165,12 +163,13 @@ def garble(random_: random.Random, content: bytearray) -> None:
             del content[at : at + random_.randint(1, 20)]
 
 
-def test_random_rest_bodies(unharmed: ServerProcess) -> None:
+@pytest.mark.parametrize("requests", [800, pytest.param(5000, marks=pytest.mark.faults)])
+def test_random_rest_bodies(unharmed: ServerProcess, requests: int) -> None:
     random_ = random.Random(20130704)
     rest = Rest(unharmed)
     seen: dict[int, int] = {}
     wrong = []
-    for _ in range(REST_REQUESTS):
+    for _ in range(requests):
         path, document = random_.choice(BODIES)
         body = mutated_json(random_, document)
         headers = {"Content-Encoding": "gzip"} if random_.random() < 0.05 else {}
@@ -183,8 +182,8 @@ def test_random_rest_bodies(unharmed: ServerProcess) -> None:
             wrong.append((path, body[:500], status, answer[:500]))
     assert not wrong, "\n".join(map(str, wrong[:20]))
     # Neither all of them refused nor all of them taken: the requests are near what is valid.
-    assert seen[200] > 20
-    assert seen[400] > REST_REQUESTS / 4
+    assert seen[200] > requests / 200
+    assert seen[400] > requests / 4
 
 
 @pytest.mark.parametrize(
@@ -294,14 +293,15 @@ def valid_requests() -> dict[str, bytes]:
     return {str(method): request.SerializeToString() for method, request in requests.items()}
 
 
-def test_random_messages(unharmed: ServerProcess) -> None:
+@pytest.mark.parametrize("requests", [1500, pytest.param(10_000, marks=pytest.mark.faults)])
+def test_random_messages(unharmed: ServerProcess, requests: int) -> None:
     random_ = random.Random(20131231)
     valid = valid_requests()
     seen: dict[grpc.StatusCode, int] = {}
     wrong = []
     with grpc.insecure_channel(unharmed.address, [("grpc.max_receive_message_length", -1)]) as channel:
         methods: dict[str, Callable[..., Any]] = {method: channel.unary_unary(method) for method in valid}
-        for _ in range(GRPC_REQUESTS):
+        for _ in range(requests):
             if random_.random() < 0.6:
                 method, message = str(protocol.Method.PREDICT), predict_request(random_).SerializeToString()
             else:
@@ -319,8 +319,8 @@ def test_random_messages(unharmed: ServerProcess) -> None:
             if code not in allowed or (code is not grpc.StatusCode.OK and not details):
                 wrong.append((method, message[:300], code, details))
     assert not wrong, "\n".join(map(str, wrong[:20]))
-    assert seen[grpc.StatusCode.OK] > 20
-    assert seen[grpc.StatusCode.INVALID_ARGUMENT] > GRPC_REQUESTS / 4
+    assert seen[grpc.StatusCode.OK] > requests / 200
+    assert seen[grpc.StatusCode.INVALID_ARGUMENT] > requests / 4
 
 
 def test_small_messages_that_ask_for_huge_tensors(unharmed: ServerProcess) -> None:

@@ -189,8 +189,7 @@ def test_a_model_takes_vectors_by_every_way_of_asking(
     np.testing.assert_allclose([by_item[row["item"]] for row in few], by_columns, rtol=1e-4)
 
 
-@pytest.mark.parametrize("examples", ["examples", "transformed"])
-@pytest.mark.parametrize("frame", [False, True])
+@pytest.mark.parametrize(("examples", "frame"), [("examples", True), ("transformed", False)])
 def test_estimators_learn_from_vectors_raw_or_transformed_and_serve_them(
     made: dict[str, Artifact],
     trainings: Trainings,
