@@ -12,7 +12,7 @@ from rich.console import Console
 
 from demo.airflow_api import FINISHED, AirflowApi, seconds_of
 
-POLL_S = 0.5
+POLL_S = 1.0
 ASKED_S = 3.0
 """How long a task is seen to wait before it is answered: Airflow kills a process that has asked, and is still at it"""
 _ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")

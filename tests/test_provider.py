@@ -69,12 +69,23 @@ def test_airflow_loads_the_plugin_through_its_entry_point() -> None:
     assert not [source for source in plugins_manager.get_import_errors() if "hops" in source]
 
 
-@pytest.mark.parametrize("component", ["scheduler", "dag_processor", "triggerer"])
-def test_components_that_fork_tasks_and_parsers_have_the_operators_imported_before(component: str) -> None:
-    source = f"import airflow.jobs.{component}_job_runner, sys; from airflow.jobs.job import Job; Job(); "
-    source += "print('airflow_hops.plugin' in sys.modules, 'airflow_hops.operators' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == f"True {component != 'triggerer'}"
+FORKING = """
+import importlib, os, sys
+from airflow.jobs.job import Job
+for component in ("scheduler", "dag_processor", "triggerer"):
+    if not os.fork():
+        importlib.import_module(f"airflow.jobs.{component}_job_runner")
+        Job()
+        imported = ("airflow_hops." + name in sys.modules for name in ("plugin", "operators"))
+        print(component, *imported, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_components_that_fork_tasks_and_parsers_have_the_operators_imported_before() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-3:] == ["scheduler True True", "dag_processor True True", "triggerer True False"]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from airflow_hops.store import ArtifactStore
 pytestmark = pytest.mark.runtime
 TESTS = Path(__file__).parent
 DAG_ID, TASK_ID = "train_durable", "train"
-wait_for = functools.partial(wait_seconds_for, timeout_s=300.0, poll_s=0.2)
+wait_for = functools.partial(wait_seconds_for, timeout_s=300.0, poll_s=0.5)
 
 
 @dataclass
