@@ -231,6 +231,7 @@ def throwaway_server(folder: Path, scratch: Path, timeout_s: float) -> Iterator[
     link = base / str(VERSION)
     link.symlink_to(folder.resolve(), target_is_directory=True)
     ready_file, log_file = scratch / "ready.json", scratch / "server.log"
+    # A program, and no fork of this process, which would know operations that libraries here have registered.
     command = module_command(
         sys.executable,
         "airflow_hops.serving",
