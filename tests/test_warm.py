@@ -128,6 +128,23 @@ def test_step_finds_the_modules_of_its_stage_imported(run_step, warm_launcher, t
     assert {f"airflow_hops.runtime.{stage}" for stage in STAGES} <= set(imported)
 
 
+def test_autograph_converts_functions_of_a_step_and_looks_at_no_other_module(run_step, warm_launcher, tmp_path):
+    (tmp_path / "converting.py").write_text(
+        "import sys, types\nimport tensorflow as tf\n\nlooks = []\n\n"
+        "class Watched(types.ModuleType):\n"
+        "    def __getattribute__(self, name):\n"
+        "        looks.append(name)\n"
+        "        return super().__getattribute__(name)\n\n"
+        "@tf.function\n"
+        "def half_or_double(x):\n"
+        "    if x > 2:\n        x = x / 2\n    else:\n        x = x * 2\n    return x\n\n"
+        "def run(context):\n"
+        "    sys.modules['watched'] = Watched('watched')\n"
+        "    return [[float(half_or_double(tf.constant(x))) for x in (1.0, 8.0)], looks]\n"
+    )
+    assert run_step("converting:run", code_paths=(str(tmp_path),), launcher=warm_launcher) == [[2.0, 4.0], []]
+
+
 def test_the_stages_of_all_common_operators_are_imported():
     def entries(kind):
         yield getattr(kind, "entry", None)
