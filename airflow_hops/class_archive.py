@@ -18,7 +18,7 @@ from airflow_hops.processes.programs import PATH_ENTRY
 from airflow_hops.processes.temporary_folders import temporary_folder
 
 ARCHIVE_NAME = "spark-classes.jsa"
-JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:NewSize=48m")
+JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:NewSize=16m")
 """A step lives for seconds: the second compiler would cost more than it earns, and threads for collecting garbage would
 take the cores from the work. By default the room for new objects grows with the machine's memory, and a step fills all
 of it before garbage is first collected. The archive is good for JVMs with these options."""
@@ -31,8 +31,16 @@ def jvm_options(runtime: Path) -> list[str]:
     archive = runtime / ARCHIVE_NAME
     if not archive.exists() or not archive.stat().st_size:
         return list(JVM_OPTIONS)
-    # An archive of another Java is passed over; nobody needs to be told at every step.
-    return [*JVM_OPTIONS, f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    return [
+        *JVM_OPTIONS,
+        f"-XX:SharedArchiveFile={archive}",
+        # By default it is moved to a random address, and so read and copied as a whole, 80 MiB.
+        "-XX:+UnlockDiagnosticVMOptions",
+        "-XX:ArchiveRelocationMode=0",
+        # An archive of another Java is passed over; nobody needs to be told at every step.
+        "-Xlog:cds=off",
+        "-Xlog:cds+dynamic=off",
+    ]
 
 
 def lacks_archive(runtime: Path) -> bool:

@@ -24,6 +24,10 @@ def test_the_rehearsal_of_the_set_up_has_made_an_archive_and_the_jvm_takes_it(ru
     answer = subprocess.run([str(java.home / "bin" / "java"), *options, "-version"], capture_output=True, text=True)
     assert answer.returncode == 0
     assert "cds" not in answer.stdout + answer.stderr
+    told = subprocess.run(
+        [str(java.home / "bin" / "java"), *options, "-Xlog:cds=info", "-version"], capture_output=True
+    )
+    assert b"at an alternative address" not in told.stdout + told.stderr
 
 
 @pytest.mark.runtime
