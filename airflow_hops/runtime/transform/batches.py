@@ -23,8 +23,11 @@ from airflow_hops.processes.tensorflow_graphs import import_tensorflow, use_one_
 from airflow_hops.runtime.spark.tasks import SplitSummary, StagedFiles
 from airflow_hops.runtime.transform.graph import load_transform
 
-BATCH_ROWS = 65_536
-"""Rows of an Arrow batch."""
+BATCH_ROWS = 16_384
+"""Rows that the graph runs over at a time, which decide how much memory a Python worker takes."""
+
+ROW_GROUP_ROWS = 65_536
+"""Rows of a row group that is written, at least, where there are more."""
 
 TASK_ROWS = 500_000
 """Rows that a task takes at least, where a file has more than one row group."""
@@ -211,6 +214,17 @@ class ExampleWriter(StagedFiles):
         self._path = folder / f"part-{part:05d}"
         self._parquet: Any = None
         self._tfrecord: Any = None
+        self._row_group: list[pa.RecordBatch] = []
+
+    def __exit__(self, failure: type[BaseException] | None, *error: object) -> None:
+        try:
+            if failure is None:
+                self._write_row_group()
+        except BaseException as unwritten:
+            failure = type(unwritten)
+            raise
+        finally:
+            super().__exit__(failure, *error)
 
     def write(self, columns: Mapping[str, Any]) -> None:
         """Writes one batch.
@@ -229,7 +243,9 @@ class ExampleWriter(StagedFiles):
             options = tf.io.TFRecordOptions(compression_type="GZIP", compression_level=1)
             of_records = partial(tf.io.TFRecordWriter, options=options)
             self._tfrecord = self.open(self._path.with_suffix(".tfrecord.gz"), of_records)
-        self._parquet.write_table(pa.Table.from_batches([batch]))
+        self._row_group.append(batch)
+        if sum(batch.num_rows for batch in self._row_group) >= ROW_GROUP_ROWS:
+            self._write_row_group()
         from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
 
         lists = pa.RecordBatch.from_arrays([_lists(v) for v in columns.values()], list(columns))
@@ -237,6 +253,11 @@ class ExampleWriter(StagedFiles):
         for start in range(0, lists.num_rows, _ENCODED_ROWS):
             for example in RecordBatchToExamplesEncoder().encode(lists.slice(start, _ENCODED_ROWS)):
                 write(example)
+
+    def _write_row_group(self) -> None:
+        if self._row_group:
+            self._parquet.write_table(pa.Table.from_batches(self._row_group))
+            self._row_group.clear()
 
 
 def _flat(values: Any) -> Any:

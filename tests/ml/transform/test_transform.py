@@ -279,6 +279,16 @@ def test_bad_data_fails_the_step_with_its_own_sentence_and_leaves_no_artifact(
     assert not folder.exists() and not list(folder.parent.glob("*staging*"))
 
 
+def test_small_batches_make_large_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "ROW_GROUP_ROWS", 100)
+    with batches.ExampleWriter(tmp_path, 0) as writer:
+        for number in range(5):
+            writer.write({"id": np.arange(50) + 50 * number})
+    file = pq.ParquetFile(tmp_path / "part-00000.parquet")
+    assert [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)] == [100, 100, 50]
+    assert file.read()["id"].to_pylist() == list(range(250))
+
+
 def test_an_extra_input_that_there_is_not_is_named(
     transform: Callable[..., Artifact], flights_prepared: Artifact
 ) -> None:
