@@ -137,7 +137,7 @@ class RequestHandler:
             for tries_left in (2, 1, 0):
                 servable = self.catalog.acquire(target.model, target.version, target.label, sticky_key)
                 call = make_call(servable)
-                run_s = time.perf_counter()
+                began_s, cpu_s = time.perf_counter(), time.thread_time()
                 try:
                     reply = servable.answer(call)
                     break
@@ -148,7 +148,8 @@ class RequestHandler:
                     servable.release()
                     servable = None
                     self.catalog.discover(target.model)
-            answered_s = time.perf_counter()
+            answered_s, cpu_s = time.perf_counter(), time.thread_time() - cpu_s
+            run_s = answered_s - began_s
             assert servable is not None
             assert call is not None
         except Exception as error:
@@ -165,10 +166,11 @@ class RequestHandler:
         if servable.computes_here:
             received_bytes = call.json_bytes or len(call.message)
             writing_s = _JSON_S * len(reply.message) if api == "rest" else 0.0
-            self._run_times[api].add(target.model, call.method, received_bytes, answered_s - run_s + writing_s)
+            wait_s = max(0.0, run_s - cpu_s)
+            self._run_times[api].add(target.model, call.method, received_bytes, cpu_s + writing_s, wait_s)
         version = reply.version or servable.version
         kind = RequestKind(target.model, version, call.method.label, _ENTRYPOINTS[api])
-        self.stats.record(kind, reply.rows, latency_s, answered_s - run_s)
+        self.stats.record(kind, reply.rows, latency_s, run_s)
         if self.request_log is not None:
             self.request_log.offer("OK", kind, request_id, latency_s, reply.rows)
         captured = False

@@ -190,6 +190,19 @@ def test_a_rare_long_run_among_quick_ones_is_remembered() -> None:
     assert times.usual_s("m", Method.REGRESS, 300) > 1e-3
 
 
+def test_waits_count_where_each_run_has_them_and_not_where_the_cores_are_busy() -> None:
+    times = RunTimes()
+    for number in range(500):
+        times.add("busy", Method.PREDICT, 100, 1e-5, 0.0 if number % 10 == 0 else 0.005)
+        times.add("waits", Method.PREDICT, 100, 1e-5, 0.005)
+        times.add("changes", Method.PREDICT, 100, 1e-5, 0.0)
+    assert times.usual_s("busy", Method.PREDICT, 100) < 2e-4
+    assert times.usual_s("waits", Method.PREDICT, 100) > 1e-3
+    for _ in range(500):
+        times.add("changes", Method.PREDICT, 100, 1e-5, 0.005)
+    assert times.usual_s("changes", Method.PREDICT, 100) > 1e-3
+
+
 def test_grpcio_is_the_one_that_the_parts_that_are_not_public_were_tried_with() -> None:
     found = version("grpcio")
     assert found.startswith(f"{KNOWN}."), (
