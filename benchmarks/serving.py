@@ -84,6 +84,11 @@ def server(name: str, *, rest: bool = False, **flags: Any) -> ModelServer:
     return ModelServer(name, WORK / "run", WORK / "models.config", rest=rest, **flags)
 
 
+def echo_server(processes: int = 1) -> Echo:
+    """The echo with as many threads as the server has."""
+    return Echo(WORK / "run", WORK / "answers", max(8, 4 * (os.cpu_count() or 1)), processes)
+
+
 def ask(clients: Clients, target: Target, name: str, given: argparse.Namespace, found: Found, console: Console) -> None:
     """All models, rows and numbers of clients."""
     for model in MODELS:
@@ -99,7 +104,7 @@ def ask(clients: Clients, target: Target, name: str, given: argparse.Namespace, 
 def measure_all(clients: Clients, given: argparse.Namespace, console: Console) -> Found:
     """The limits, the server in its ways, the peers."""
     found: Found = {}
-    with Echo(WORK / "run", max(8, 4 * (os.cpu_count() or 1))) as echo:
+    with echo_server() as echo:
         ask(clients, echo, "echo", given, found, console)
     with server("plain") as plain:
         ask(clients, plain, "grpc", given, found, console)
@@ -149,7 +154,7 @@ def measure_limits(clients: Clients, given: argparse.Namespace, console: Console
     small = {"tensorflow_intra_op_parallelism": 1, "grpc_max_threads": threads}
     found = {}
     with (
-        Echo(WORK / "run", 4 * (os.cpu_count() or 1)) as echo,
+        echo_server() as echo,
         server("default") as plain,
         server("small", **small) as few,
     ):
@@ -169,7 +174,10 @@ def measure_switch(clients: Clients, given: argparse.Namespace, console: Console
 
 
 def measure_fronts(clients: Clients, given: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """A front for each of so many cores, the clients on the others where there are any, against one on one core."""
+    """A front for each of so many cores, the clients on the others where there are any, against one on one core.
+
+    The echo, in as many processes, says what of it is gRPC's and the machine's.
+    """
     cores = sorted(os.sched_getaffinity(0))
     counts = [count for count in (1, 2, 4, 8, 16) if count <= len(cores)]
     measured: dict[str, dict[int, list[Measured]]] = {}
@@ -178,12 +186,15 @@ def measure_fronts(clients: Clients, given: argparse.Namespace, console: Console
             count: stack.enter_context(server(f"fronts{count}", fronts=count, tensorflow_intra_op_parallelism=1))
             for count in counts
         }
+        echoes = {count: stack.enter_context(echo_server(count)) for count in counts}
         for turn in range(given.turns):
             for count in counts if turn % 2 == 0 else reversed(counts):
-                servers[count].pin(cores[:count])
+                for program in (servers[count], echoes[count]):
+                    program.pin(cores[:count])
                 clients.pin(cores[count:] or cores)
                 over_rest = servers[count].over_rest()
                 for way, target, model, rows in (
+                    ("echo", echoes[count], "flights", 1),
                     ("grpc", servers[count], "flights", 1),
                     ("rest", over_rest, "flights", 1),
                     ("large_json", over_rest, "mlp", 64),
@@ -347,6 +358,13 @@ def main() -> None:
     print_table(found, console)
     ratios = ratios_of(found, in_process, limits, switches)
     ratios |= {f"fronts_{way}_of_linear_per_core": front["of_linear_per_core"] for way, front in fronts.items()}
+    ratios |= {
+        way.replace("echo", "fronts_grpc") + "_of_the_echo_per_core": round(
+            fronts[way.replace("echo", "grpc")]["of_linear_per_core"] / echo["of_linear_per_core"], 3
+        )
+        for way, echo in fronts.items()
+        if way.startswith("echo")
+    }
     for name, ratio in ratios.items():
         console.print(f"{name}: {ratio}")
     figures = {

@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from airflow_hops.processes.forks import fork
 
-def echo(ready_file: str, threads: int) -> None:
+
+def echo(ready_file: str, answers: str, threads: int, processes: int) -> None:
+    """Answers at a port that processes share."""
+    holder = socket.socket()  # it never listens, so that no connection comes to it
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.bind(("127.0.0.1", 0))
+    port = holder.getsockname()[1]
+    read, write = os.pipe()
+    for _ in range(processes):
+        fork(lambda: _echo(Path(answers), threads, port, write))
+    for _ in range(processes):
+        os.read(read, 1)
+    Path(ready_file).write_text(json.dumps({"grpc_port": port}))
+    os.wait()
+
+
+def _echo(folder: Path, threads: int, port: int, started: int) -> None:
     """Answers each ``Predict`` with the bytes of ``<request's length>.answer`` if there are any, else with its own."""
     import grpc
 
-    answers = {int(path.stem): path.read_bytes() for path in Path(ready_file).parent.glob("answers/*.answer")}
+    answers = {int(path.stem): path.read_bytes() for path in folder.glob("*.answer")}
     handler = grpc.unary_unary_rpc_method_handler(lambda message, context: answers.get(len(message), message))
     server = grpc.server(ThreadPoolExecutor(threads), options=[("grpc.max_receive_message_length", -1)])
     service = "tensorflow.serving.PredictionService"
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {"Predict": handler}),))
-    port = server.add_insecure_port("127.0.0.1:0")
+    server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
-    Path(ready_file).write_text(json.dumps({"grpc_port": port}))
+    os.write(started, b"+")
     server.wait_for_termination()
 
 
@@ -71,6 +90,6 @@ def _rate(work: object, seconds: float) -> dict[str, float]:
 
 if __name__ == "__main__":
     if sys.argv[1] == "echo":
-        echo(sys.argv[2], int(sys.argv[3]))
+        echo(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
     else:
         in_process(sys.argv[2], sys.argv[3], float(sys.argv[4]), sys.argv[5])

@@ -189,12 +189,20 @@ class CapturingInTurns(ModelServer):
 
 
 class Echo(WithReadyFile):
-    """The echo of the same messages on the same gRPC library."""
+    """The echo of the same messages on the same gRPC library, in so many processes that share a port."""
 
-    def __init__(self, folder: Path, threads: int) -> None:
-        self.folder, self.name = folder, "echo"
-        arguments = ["-m", "benchmarks.measurement.serving_limits", "echo", self.ready_file, threads]
-        super().__init__("echo", [RUNTIME, *map(str, arguments)], folder)
+    def __init__(self, folder: Path, answers: Path, threads: int, processes: int = 1) -> None:
+        self.folder, self.name = folder, f"echo{processes}"
+        arguments = [
+            "-m",
+            "benchmarks.measurement.serving_limits",
+            "echo",
+            self.ready_file,
+            answers,
+            threads,
+            processes,
+        ]
+        super().__init__(self.name, [RUNTIME, *map(str, arguments)], folder)
 
     def order(self, bodies: Path, model: str, rows: int) -> dict[str, Any]:
         """The same message as the server's."""
