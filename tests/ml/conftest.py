@@ -45,7 +45,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_xdist_setupnodes() -> None:
     """Imports for all workers what most of their modules import; nothing of it may run yet."""
-    fork_workers("horovod.tensorflow", "mlflow.tracking", "sklearn.ensemble", "tensorflow_data_validation")
+    fork_workers(
+        "horovod.tensorflow",
+        "mlflow.tracking",
+        "s3fs",
+        "skl2onnx",
+        "sklearn.ensemble",
+        "tensorflow_data_validation",
+        "tf_keras",
+        "airflow_hops.runtime.search",
+    )
 
 
 _ANSWER_S = 300.0
