@@ -53,6 +53,6 @@ class RunTimes:
         self._usual_s[key] = run_s if usual_s is None else usual_s + _WEIGHT * (run_s - usual_s)
         least_s = self._wait_s.get(key, wait_s)
         self._wait_s[key] = min(wait_s, least_s + _WAIT_WEIGHT * (wait_s - least_s))
-        # The first run prepares what the others find.
-        if run_s > _LONG_S and usual_s is not None:
-            self._long_until_s[key] = time.monotonic() + _REMEMBERED * run_s
+        # The first run prepares what the others find. One that was long keeps others waiting, whatever it waited for.
+        if (clock_s := run_s + wait_s) > _LONG_S and usual_s is not None:
+            self._long_until_s[key] = time.monotonic() + _REMEMBERED * clock_s

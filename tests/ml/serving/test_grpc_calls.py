@@ -173,14 +173,15 @@ def test_messages_that_wait_take_no_more_memory_than_there_is(echo: Echo) -> Non
         assert echo.ask(bytes(2000), timeout=10) == bytes(2000)
 
 
-def test_a_rare_long_run_among_quick_ones_is_remembered() -> None:
+@pytest.mark.parametrize("long", [(10.0, 0.0), (1e-5, 10.0)], ids=["computes", "waits"])
+def test_a_rare_long_run_among_quick_ones_is_remembered(long: tuple[float, float]) -> None:
     times = RunTimes()
     assert times.usual_s("m", Method.PREDICT, 100) > 1e-3
     times.add("m", Method.PREDICT, 100, 0.7)
     for _ in range(500):
         times.add("m", Method.PREDICT, 100, 1e-5)
     assert times.usual_s("m", Method.PREDICT, 100) < 1e-3
-    times.add("m", Method.PREDICT, 100, 10.0)
+    times.add("m", Method.PREDICT, 100, *long)
     for _ in range(500):
         times.add("m", Method.PREDICT, 100, 1e-5)
     assert times.usual_s("m", Method.PREDICT, 100) > 1e-3
