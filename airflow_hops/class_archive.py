@@ -36,6 +36,7 @@ def jvm_options(runtime: Path) -> list[str]:
         f"-XX:SharedArchiveFile={archive}",
         # By default it is moved to a random address, and so read and copied as a whole, 80 MiB.
         "-XX:+UnlockDiagnosticVMOptions",
+        "-XX:+IgnoreUnrecognizedVMOptions",  # which Java 11 does not know, and need not
         "-XX:ArchiveRelocationMode=0",
         # An archive of another Java is passed over; nobody needs to be told at every step.
         "-Xlog:cds=off",
