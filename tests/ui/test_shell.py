@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 from waiting import wait_for
 
 from ui.accessibility import COLOURS, OPENED, grave_violations
-from ui.conftest import OpenPage, Site, follow
+from ui.conftest import NOWHERE, OpenPage, Site, follow
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -102,8 +102,9 @@ def test_axe_finds_nothing_serious_on_any_page_light_and_dark(site: Site, open_p
     page = open_page("plugin/hops", theme=themes[0])
     found = []
     for path, button in [(path, None) for path in ("plugin/hops", *paths)] + [("plugin/hops", "Skew"), *opened]:
+        follow(page, f"/{NOWHERE}")
+        expect(page.get_by_text("404", exact=True)).to_be_visible()
         follow(page, f"/{path}")
-        page.wait_for_timeout(500)  # until the page before is gone
         expect(page.locator("main h1")).to_be_attached()
         expect(page.locator("[aria-busy=true]")).to_have_count(0)
         expect(page.get_by_text("This part of the page failed")).to_have_count(0)
