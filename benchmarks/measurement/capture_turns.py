@@ -35,21 +35,21 @@ class Turns:
 
     def run_server(self) -> int:
         """Runs the server as its command line says; returns its exit status."""
-        from airflow_hops.serving import __main__, assembly, server
+        from airflow_hops.serving import __main__, assembly
+        from airflow_hops.serving.monitoring.stats import RequestStats
 
-        turns, make_capture = self, assembly.capture
+        make_capture, record = assembly.capture, RequestStats.record
 
-        class Stats(server.RequestStats):
-            def record(self, *counted: Any) -> None:
-                turns._requests += 1
-                super().record(*counted)
+        def count(stats: RequestStats, *given: Any) -> None:
+            self._requests += 1
+            record(stats, *given)
 
         def capture(flags: Any) -> Any:
             self._capture = make_capture(flags)
             threading.Thread(target=self._take_turns, daemon=True).start()
             return self._capture
 
-        assembly.capture, server.RequestStats = capture, Stats  # type: ignore[misc]
+        assembly.capture, RequestStats.record = capture, count  # type: ignore[method-assign]
         return __main__.main()
 
     def _take_turns(self) -> None:
