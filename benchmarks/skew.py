@@ -10,6 +10,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -31,10 +32,11 @@ SIZES = ((100_000, 20), (300_000, 20), (1_000_000, 20), (100_000, 100), (100_000
 WAYS = {"check": "by feature", "row_check": "by row"}
 
 
-def set_up(rows: int, features: int) -> Path:
+def set_up(rows: int, features: int, say: Callable[[str], None]) -> Path:
     """The folder of a captured window and its reference, which are made where they are not there."""
     folder, unfinished = WORK / f"{rows}x{features}", WORK / "unfinished"
     if not folder.exists():
+        say(f"making {rows:,} rows of {features} features")
         shutil.rmtree(unfinished, ignore_errors=True)
         command = [str(RUNTIME / "bin" / "python"), "-m", MODULE, "write", str(unfinished), str(rows), str(features)]
         subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
@@ -62,13 +64,19 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="how often everything is run; medians are reported")
     given = parser.parse_args()
     console = Console(width=110, highlight=False)
-    folders = {size: set_up(*size) for size in SIZES}
+    say = Console(stderr=True, highlight=False).print
+    folders = {size: set_up(*size, say) for size in SIZES}
     runs: dict[tuple[str, tuple[int, int]], list[Timed]] = {(way, size): [] for way in WAYS for size in SIZES}
-    for _ in range(given.rounds):
+    memory: dict[tuple[str, tuple[int, int]], Timed] = {}
+    for number in range(given.rounds + 1):
         for way, size in runs:
-            runs[way, size].append(time_work(RUNTIME, MODULE, way, folders[size]))
-    # In runs of its own, since sampling costs time.
-    memory = {key: time_work(RUNTIME, MODULE, key[0], folders[key[1]], with_memory=True) for key in runs}
+            # The last round is for memory alone, since sampling costs time.
+            timed = time_work(RUNTIME, MODULE, way, folders[size], with_memory=number == given.rounds)
+            if number == given.rounds:
+                memory[way, size] = timed
+            else:
+                runs[way, size].append(timed)
+            say(f"round {number + 1}, {WAYS[way]}, {size[0]:,} rows of {size[1]} features: {timed.cpu_s:.2f} CPU s")
     table = Table("comparison", "rows", "features", "seconds", "CPU seconds", "MiB before", "MiB at the peak")
     figures = {}
     for (way, (rows, features)), found in runs.items():
