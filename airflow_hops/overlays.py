@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -213,7 +213,7 @@ def resolve(
     return [line for line in lines if package_name(line) not in there]
 
 
-def installed_packages(folder: Path) -> Mapping[str, str]:
+def installed_packages(folder: Path) -> dict[str, str]:
     """The packages that lie in an environment itself, by name, and their versions; its Python is not started."""
     found = {}
     for info in sorted(folder.glob("lib/python3*/site-packages/*.dist-info")):
@@ -224,7 +224,8 @@ def installed_packages(folder: Path) -> Mapping[str, str]:
 
 def packages_of(runtime: Path) -> dict[str, str]:
     """The packages of an environment, those of its base included, by name, and their versions."""
-    return {**installed_packages(base_of(runtime)), **installed_packages(runtime)}
+    base, own = base_of(runtime), installed_packages(runtime)
+    return own if base == runtime else {**installed_packages(base), **own}
 
 
 def packages_from_elsewhere(runtime: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Has the processes of Airflow that fork one for each task or DAG file import the operators once for all forks.
+"""Has the processes of Airflow that fork one for each task or DAG file do once what each fork would do for itself.
 
 A LocalExecutor's workers are forks of the scheduler, and their tasks forks of them; a DAG processor forks one for each
 file. After an update of this package both must be restarted, as with any plugin.
@@ -14,6 +14,8 @@ from typing import Any
 
 from airflow.listeners import hookimpl
 
+from airflow_hops.processes.scheduling import preempt_nobody
+
 _SCHEDULER = "airflow.jobs.scheduler_job_runner"
 _FORKING = frozenset({_SCHEDULER, "airflow.jobs.dag_processor_job_runner"})
 _MODULES = ("airflow.sdk.execution_time.task_runner", "airflow_hops.operators")
@@ -28,6 +30,9 @@ def on_starting(component: Any) -> None:
             importlib.import_module(module)
     if _SCHEDULER in sys.modules:
         _share_with_workers()
+        # A worker that the end of its task wakes up must not take the core from it: it would look for that end too
+        # early, and then not for a while (``[workers] min_heartbeat_interval``).
+        preempt_nobody()
 
 
 def _share_with_workers() -> None:

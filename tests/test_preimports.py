@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,7 @@ def private_mib():
 preimports.on_starting(component=None)
 executor = LocalExecutor(parallelism=2)
 executor.start()  # forks both workers
+policies = [os.sched_getscheduler(pid) for pid in executor.workers]
 before = private_mib()
 gc.collect()
 copied = private_mib() - before
@@ -42,7 +44,7 @@ if (pid := os.fork()) == 0:
     os.write(write_end, json.dumps({"imported": sorted(set(sys.modules) - modules), "contexts": contexts}).encode())
     os._exit(0)
 os.waitpid(pid, 0)
-print(json.dumps({"copied": copied, **json.loads(os.read(read_end, 65536))}))
+print(json.dumps({"copied": copied, "policies": policies, **json.loads(os.read(read_end, 65536))}))
 """
 
 
@@ -67,3 +69,7 @@ def test_collecting_garbage_in_the_scheduler_copies_nothing_that_its_workers_sha
 def test_a_worker_imports_nothing_and_reads_no_certificates_for_its_first_task(told: Any) -> None:
     assert told["imported"] == []
     assert told["contexts"] == 1, "that of the scheduler's own client"
+
+
+def test_a_worker_takes_the_core_from_no_task_that_is_about_to_end(told: Any) -> None:
+    assert told["policies"] == [os.SCHED_BATCH, os.SCHED_BATCH]

@@ -16,6 +16,7 @@ from typing import Any
 
 from airflow_hops.contract.artifacts import HopsError
 from airflow_hops.processes.forks import take_streams
+from airflow_hops.processes.scheduling import preempt_nobody
 from airflow_hops.runtime.gang.placement import Placement
 from airflow_hops.runtime.step.generated_code import remove_generated_code
 
@@ -82,9 +83,7 @@ def run_rank(
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
         os.environ.update(environment)
         # A thread of Gloo's that wakes up must not take the core from the one whose lock it then spins for.
-        with contextlib.suppress(OSError):  # where a sandbox forbids it, training is slower
-            if os.sched_getscheduler(0) == os.SCHED_OTHER:  # else the worker's administrator has chosen one
-                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        preempt_nobody()
         channel.send("result", value=work(placement, channel))
         return 0
     except BaseException as error:
