@@ -51,6 +51,7 @@ from demo.services import Stack  # noqa: E402
 DAG_ID = "peer_flights"
 TREES_DAG_ID = "peer_flights_lightgbm"
 ALONE_DAG_ID = "airflow_alone"
+BARE_DAG_ID = "airflow_alone_bare"
 
 
 class ColdStack(Stack):
@@ -105,7 +106,7 @@ def _measure_own(
     runtime = (REPOSITORY / ".venv-runtime").resolve()  # beside which the overlays are
     with ColdStack(home, runtime, REPOSITORY / "benchmarks" / "dags", say=lambda _: None) as stack:
         api = stack.start()
-        for dag_id in (DAG_ID, TREES_DAG_ID, ALONE_DAG_ID):
+        for dag_id in (DAG_ID, TREES_DAG_ID, ALONE_DAG_ID, BARE_DAG_ID):
             api.wait_for_dag(dag_id)
         if with_memory:
             found.memory["idle"] = pss_by_role(stack.processes())
@@ -125,6 +126,7 @@ def _measure_own(
             run("cached but for the comparison with the champion", "second")
             found.cached.append(run("cached", "second", expect_cached=True))
             found.alone.append(run_dag(api, ALONE_DAG_ID, {}))
+            found.bare.append(run_dag(api, BARE_DAG_ID, {}))
             if with_memory:  # in a run that no ratio is made of: sampling costs time
                 stack.forget()
                 with MemoryAccount(stack.processes) as account:
