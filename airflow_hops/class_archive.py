@@ -1,7 +1,8 @@
-"""An archive of the classes that Spark loads at every start, so that its JVM maps them instead of reading them anew.
+"""Archives of the classes that Spark loads at every start, so that its JVM maps them instead of reading them anew.
 
 Java 13 and later (JEP 350, dynamic class-data sharing) can write one at the end of a program. With it a Spark step on
-this machine takes two thirds of the CPU time. Standard library only.
+this machine takes two thirds of the CPU time. There are two, since a JVM maps nearly all of its archive, and most steps
+need less than half of the classes. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from airflow_hops.java import find_java
+from airflow_hops.java import Java, find_java
 from airflow_hops.processes.files import staged
 from airflow_hops.processes.programs import PATH_ENTRY
 from airflow_hops.processes.temporary_folders import temporary_folder
 
-ARCHIVE_NAME = "spark-classes.jsa"
+SQL_ARCHIVE = "spark-classes.jsa"
+CORE_ARCHIVE = "spark-core-classes.jsa"
+"""The archive for steps that do without Spark SQL."""
+_REHEARSALS = {SQL_ARCHIVE: "rehearse_sql", CORE_ARCHIVE: "rehearse_core"}
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:NewSize=16m")
 """A step lives for seconds: the second compiler would cost more than it earns, and threads for collecting garbage would
 take the cores from the work. By default the room for new objects grows with the machine's memory, and a step fills all
@@ -26,9 +30,14 @@ _FIRST_JAVA = 13
 _TIMEOUT_S = 300.0
 
 
-def jvm_options(runtime: Path) -> list[str]:
-    """Options for Spark's JVM on this machine, with the archive where there is one."""
-    archive = runtime / ARCHIVE_NAME
+def jvm_options(runtime: Path, *, sql: bool = True) -> list[str]:
+    """Options for Spark's JVM on this machine, with an archive where there is one.
+
+    Args:
+        runtime: Folder of the runtime environment.
+        sql: Whether the step uses Spark SQL.
+    """
+    archive = runtime / (SQL_ARCHIVE if sql else CORE_ARCHIVE)
     if not archive.exists() or not archive.stat().st_size:
         return list(JVM_OPTIONS)
     return [
@@ -44,61 +53,67 @@ def jvm_options(runtime: Path) -> list[str]:
     ]
 
 
-def lacks_archive(runtime: Path) -> bool:
+def lacks_archives(runtime: Path) -> bool:
     """Whether an archive could be made for a runtime environment, and nobody has tried."""
     java = find_java(runtime)
-    return java is not None and java.supported and java.version >= _FIRST_JAVA and not (runtime / ARCHIVE_NAME).exists()
+    can_be_made = java is not None and java.supported and java.version >= _FIRST_JAVA
+    return can_be_made and not all((runtime / name).exists() for name in _REHEARSALS)
 
 
-def make_archive(runtime: Path, say: Callable[[str], None] = print) -> bool:
-    """Makes the archive, by a rehearsal of what Spark steps do; an empty file tells that it could not be made.
+def make_archives(runtime: Path, say: Callable[[str], None] = print) -> bool:
+    """Makes the archives, by rehearsals of what Spark steps do; an empty file tells that one could not be made.
 
     Args:
         runtime: Folder of the runtime environment.
-        say: Called with why it could not be made.
+        say: Called with why one could not be made.
 
     Returns:
-        Whether there is an archive now.
+        Whether both are there now.
     """
     java = find_java(runtime)
     if java is None:
         return False
-    archive = runtime / ARCHIVE_NAME
-    with temporary_folder("classes") as folder:
-        made = folder / ARCHIVE_NAME
-        options = " ".join([*JVM_OPTIONS, f"-XX:ArchiveClassesAtExit={made}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"])
-        kept = {n: v for n, v in os.environ.items() if not n.startswith(("AIRFLOW", "PYTHON", "SPARK_", "VIRTUAL_ENV"))}
-        environment = {
-            **kept,
-            "PATH": f"{runtime / 'bin'}:{kept.get('PATH', os.defpath)}",
-            "JAVA_HOME": str(java.home),
-            "PYTHONPATH": PATH_ENTRY,
-            "PYSPARK_PYTHON": str(runtime / "bin" / "python"),
-        }
-        command = [str(runtime / "bin" / "spark-submit"), "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
-        command += ["--conf", "spark.log.level=WARN"]
-        command += ["--conf", "spark.driver.host=127.0.0.1", "--conf", f"spark.driver.extraJavaOptions={options}"]
-        rehearsal = folder / "rehearsal.py"
-        rehearsal.write_text("from airflow_hops.runtime.spark.rehearsal import rehearse\n\nrehearse()\n")
-        try:
-            done = subprocess.run(
-                [*command, str(rehearsal)],
-                env=environment,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                timeout=_TIMEOUT_S,
-            )
-            why = done.stdout[-2000:] if done.returncode else ""
-        except (OSError, subprocess.TimeoutExpired) as error:
-            why = str(error)
-        if why or not made.exists():
-            say(f"could not make an archive of Spark's classes; Spark steps work, but start more slowly: {why}")
-            archive.touch()
-            return False
-        with staged(archive) as staging:
-            shutil.copyfile(made, staging)
-        return True
+    for name in _REHEARSALS:
+        with temporary_folder("classes") as folder:
+            why = _rehearse(runtime, java, _REHEARSALS[name], folder / name)
+            if why or not (folder / name).exists():
+                say(f"could not make an archive of Spark's classes; Spark steps work, but start more slowly: {why}")
+                for each in _REHEARSALS:
+                    (runtime / each).touch()
+                return False
+            with staged(runtime / name) as staging:
+                shutil.copyfile(folder / name, staging)
+    return True
+
+
+def _rehearse(runtime: Path, java: Java, rehearsal: str, archive: Path) -> str:
+    """Has the JVM of a rehearsal write an archive; returns what went wrong."""
+    options = " ".join([*JVM_OPTIONS, f"-XX:ArchiveClassesAtExit={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"])
+    kept = {n: v for n, v in os.environ.items() if not n.startswith(("AIRFLOW", "PYTHON", "SPARK_", "VIRTUAL_ENV"))}
+    environment = {
+        **kept,
+        "PATH": f"{runtime / 'bin'}:{kept.get('PATH', os.defpath)}",
+        "JAVA_HOME": str(java.home),
+        "PYTHONPATH": PATH_ENTRY,
+        "PYSPARK_PYTHON": str(runtime / "bin" / "python"),
+    }
+    command = [str(runtime / "bin" / "spark-submit"), "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
+    command += ["--conf", "spark.log.level=WARN"]
+    command += ["--conf", "spark.driver.host=127.0.0.1", "--conf", f"spark.driver.extraJavaOptions={options}"]
+    program = archive.with_name("rehearsal.py")
+    program.write_text(f"from airflow_hops.runtime.spark import rehearsal\n\nrehearsal.{rehearsal}()\n")
+    try:
+        done = subprocess.run(
+            [*command, str(program)],
+            env=environment,
+            cwd=archive.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return done.stdout[-2000:] if done.returncode else ""

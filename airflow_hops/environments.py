@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from airflow_hops.class_archive import lacks_archive, make_archive
+from airflow_hops.class_archive import lacks_archives, make_archives
 from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.cuda import horovod_with_nccl, needs_nccl, toolkit_of_the_machine
 from airflow_hops.java import find_java, own_java
@@ -306,10 +306,10 @@ def find_python(uv: str, given: str | None, version: tuple[int, int], say: Say =
 
 def _archive_classes(path: Path, say: Say) -> bool:
     """Sees to it that Spark starts fast; returns whether anything was done."""
-    if not lacks_archive(path):
+    if not lacks_archives(path):
         return False
-    say("an archive of the classes that Spark loads: its steps then start in two thirds of the time")
-    make_archive(path, say)
+    say("archives of the classes that Spark loads: its steps then start in two thirds of the time")
+    make_archives(path, say)
     return True
 
 

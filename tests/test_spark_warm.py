@@ -30,7 +30,8 @@ def spark_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def warm_spark(runtime: Path, warm_launcher: Any, spark_folder: Path) -> SparkLauncher:
-    return SparkLauncher(runtime, "spark_local", {"spark.local.dir": str(spark_folder)}, warm_launcher.warm)
+    conf = {"spark.local.dir": str(spark_folder)}
+    return SparkLauncher(runtime, "spark_local", conf, warm_launcher.warm, sql=False)
 
 
 def test_a_warm_transform_writes_what_a_cold_one_does_and_leaves_no_file_of_sparks(

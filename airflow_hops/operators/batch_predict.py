@@ -36,6 +36,7 @@ class BatchPredictOperator(SparkOperator):
 
     entry = "airflow_hops.runtime.batch_predict.stage:run"
     output_kind = "predictions"
+    uses_sql = False
     operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (
         *SparkOperator.template_fields,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
@@ -19,6 +19,9 @@ class SparkOperator(HopsOperator):
         conf: Spark properties. (templated)
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
+
+    uses_sql: ClassVar[bool] = True
+    """Whether the step uses Spark SQL."""
 
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "spark_conn_id", "conf")
 
@@ -35,4 +38,5 @@ class SparkOperator(HopsOperator):
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
         """Spark, as the connection says."""
-        return SparkLauncher(hook.settings.runtime, self.spark_conn_id, dict(self.conf or {}), hook.warm_start())
+        conf = dict(self.conf or {})
+        return SparkLauncher(hook.settings.runtime, self.spark_conn_id, conf, hook.warm_start(), sql=self.uses_sql)

@@ -30,6 +30,7 @@ class TransformOperator(SparkOperator):
 
     entry = "airflow_hops.runtime.transform.stage:run"
     output_kind = "transformed_examples"
+    uses_sql = False
     operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (
         *SparkOperator.template_fields,

@@ -16,11 +16,18 @@ from airflow_hops.processes.temporary_folders import temporary_folder
 from airflow_hops.runtime.prepare.classes import Splits, classify
 from airflow_hops.runtime.prepare.files import write_classes
 from airflow_hops.runtime.prepare.stage import read_table, start_spark
+from airflow_hops.runtime.spark.context import spark_conf, start_spark_context
 
 _ROWS = 2000
 
 
-def rehearse() -> None:
+def rehearse_core() -> None:
+    """Runs Python in executors."""
+    spark = start_spark_context(spark_conf())
+    spark.parallelize(range(2), 2).map(abs).collect()
+
+
+def rehearse_sql() -> None:
     """Reads tables, joins and aggregates them, writes examples, and runs Python in executors."""
     from pyspark.sql import functions as F
 
