@@ -1,21 +1,18 @@
 """A season of comparisons in Airflow's database: one run a week, as a monitoring DAG leaves them.
 
 The comparisons are real (:mod:`skew_windows`), and so is what a policy decides; when they ran is made up. Run in
-the environment of a site: ``python tests/skew_history.py <runtime's Python> <store> <DAG> <weeks>``.
+the environment of a site: ``python tests/skew_history.py <DAG> <weeks>``.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
-import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.contract.protocol import StepSpec
 from airflow_hops.contract.retraining import (
     AnyOf,
     Budget,
@@ -25,35 +22,30 @@ from airflow_hops.contract.retraining import (
     Situation,
     decide,
 )
+from airflow_hops.hooks.runtime import RuntimeHook
 
-SCRIPT = Path(__file__).parent / "skew_windows.py"
-RESULT = "artifact: "
 FIRST = datetime(2026, 7, 6, 6, tzinfo=UTC)
 POLICY = RetrainingPolicy(
     when=AnyOf(Drift(), Drift(consecutive=2)), cooldown=timedelta(weeks=3), budget=Budget(6, timedelta(days=180))
 )
 
 
-def make_reports(python: str, store: str, dag_id: str, task_id: str, weeks: int) -> list[dict[str, Any]]:
-    """The artifacts of the comparisons, of windows of the newest training data in a store."""
-    examples = sorted(Path(store.removeprefix("file://")).glob("flights_training/*/prepare/examples"))[0]
-    request = {
-        "store": store,
-        "examples": str(examples),
-        "schema": f"{store}/flights_training/_frozen/schema/schema",
-        "dag_id": dag_id,
-        "task_id": task_id,
-        "run_ids": [_run_id(week) for week in range(weeks)],
-    }
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(request, file)
-        file.flush()
-        root = str(SCRIPT.parents[1])
-        answer = subprocess.run(
-            [python, str(SCRIPT), file.name], env={**os.environ, "PYTHONPATH": root}, stdout=subprocess.PIPE, check=True
-        )
-    lines = answer.stdout.decode().splitlines()
-    return [json.loads(line.removeprefix(RESULT)) for line in lines if line.startswith(RESULT)]
+def make_reports(dag_id: str, task_id: str, weeks: int) -> list[dict[str, Any]]:
+    """The artifacts of the comparisons, of windows of the newest training data in the site's store."""
+    hook = RuntimeHook()
+    store = hook.store
+    folder = Path(store.root.removeprefix("file://"))
+    examples = min(folder.glob("flights_training/*/prepare/examples")).as_uri()
+    uris = {"examples": examples, "schema": store.uri("flights_training", "_frozen", "schema", "schema")}
+    spec = StepSpec(
+        step="windows",
+        entry="skew_windows:run",
+        params={"dag_id": dag_id, "task_id": task_id, "run_ids": [_run_id(week) for week in range(weeks)]},
+        inputs={role: (store.manifest(uri).reference(uri),) for role, uri in uris.items()},
+        code_paths=(str(Path(__file__).parent),),
+    )
+    made: list[dict[str, Any]] = hook.run(spec, cache=False).value
+    return made
 
 
 def record(dag_id: str, task_id: str, asker: str, reports: list[dict[str, Any]]) -> None:
@@ -122,6 +114,6 @@ def is_recorded(dag_id: str) -> bool:
 
 
 if __name__ == "__main__":
-    python, store, dag_id, weeks = sys.argv[1:]
+    dag_id, weeks = sys.argv[1:]
     if not is_recorded(dag_id):
-        record(dag_id, "skew", "request_retraining", make_reports(python, store, dag_id, "skew", int(weeks)))
+        record(dag_id, "skew", "request_retraining", make_reports(dag_id, "skew", int(weeks)))

@@ -1,16 +1,14 @@
 """Compares real windows of flights, one after the other, with the weeks before them, by the stages themselves.
 
-Run with the path of a JSON file: ``store``, ``examples`` and ``schema`` (URIs), ``dag_id``, ``task_id``, ``run_ids``.
 The first half is like the reference, then spring comes; of the last windows one lacks rows, one has its temperatures in
-Celsius. Prints one artifact a line, as JSON after :data:`RESULT`.
+Celsius.
 """
 
 from __future__ import annotations
 
 import functools
-import json
-import sys
 import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -30,17 +28,19 @@ REFERENCE_WEEKS = 6
 MIN_ROWS = 500
 """What a verdict takes: a week of the shown demo's flights, which are a sixth of all, has some 800."""
 FEW_ROWS = 300
-RESULT = "artifact: "
 
 
-def main(request: dict[str, Any]) -> None:
-    store = ArtifactStore(request["store"])
-    train = Path(request["examples"].removeprefix("file://")) / "train"
-    flights = pq.ParquetDataset(train).read().to_pandas()
-    weeks = len(request["run_ids"])
+def run(context: StepContext, *, dag_id: str, task_id: str, run_ids: list[str]) -> list[dict[str, Any]]:
+    """The artifacts of the comparisons, one for each of the runs."""
+    return [skew.to_dict() for skew in _reports(context, dag_id, task_id, run_ids)]
+
+
+def _reports(context: StepContext, dag_id: str, task_id: str, run_ids: list[str]) -> Iterator[Artifact]:
+    store, schema = context.store, context.input("schema")
+    flights = pq.ParquetDataset(context.local("examples") / "train").read().to_pandas()
+    weeks = len(run_ids)
     windows = [(0, REFERENCE_WEEKS), *((REFERENCE_WEEKS + n, REFERENCE_WEEKS + n + 1) for n in range(weeks))]
     reference = None
-    schema = store.manifest(request["schema"]).reference(request["schema"])
     for number, (first, end) in enumerate(windows):
         since, until = START + timedelta(weeks=first), START + timedelta(weeks=end)
         rows = flights[flights["scheduled_at"].between(since.timestamp(), until.timestamp() - 1)].copy()
@@ -53,16 +53,15 @@ def main(request: dict[str, Any]) -> None:
             rows = rows.iloc[:FEW_ROWS]
         if number == weeks - 1:
             rows = winter.sample(len(rows), random_state=number).assign(temp=lambda table: (table["temp"] - 32) / 1.8)
-        run_id = "reference" if number == 0 else request["run_ids"][number - 1]
-        producer = Producer(request["dag_id"], run_id, "statistics")
+        run_id = "reference" if number == 0 else run_ids[number - 1]
+        producer = Producer(dag_id, run_id, "statistics")
         statistics = _statistics(store, producer, rows, [since.isoformat(), until.isoformat()])
         if reference is None:
             reference = statistics
             continue
         inputs = {"reference": (reference,), "current": (statistics,), "schema": (schema,)}
         judge = functools.partial(compare, min_rows=MIN_ROWS)
-        skew = _step(store, Producer(request["dag_id"], run_id, request["task_id"]), "skew", judge, inputs)
-        print(RESULT + json.dumps(skew.to_dict()), flush=True)
+        yield _step(store, Producer(dag_id, run_id, task_id), "skew", judge, inputs)
 
 
 def _statistics(store: ArtifactStore, producer: Producer, rows: pd.DataFrame, window: list[str]) -> Artifact:
@@ -92,7 +91,3 @@ def _step(store: ArtifactStore, producer: Producer, kind: str, function: Any, in
     with tempfile.TemporaryDirectory() as scratch:
         artifact: Artifact = function(StepContext(spec, Path(scratch)))
     return artifact
-
-
-if __name__ == "__main__":
-    main(json.loads(Path(sys.argv[1]).read_text()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -22,10 +21,9 @@ WEEKS = 12
 
 
 @pytest.fixture(scope="module")
-def timeline(site: Site, runtime_python: Path) -> dict[str, Any]:
+def timeline(site: Site) -> dict[str, Any]:
     """What the API says of a season: six weeks like the reference, then spring, too few rows, a fault."""
-    script, store = skew_history.__file__, f"file://{site.home}/store"
-    command = [sys.executable, script, str(runtime_python), store, "flights_monitoring", str(WEEKS)]
+    command = [sys.executable, skew_history.__file__, "flights_monitoring", str(WEEKS)]
     made = subprocess.run(command, env=site.environment, capture_output=True, text=True)
     assert made.returncode == 0, made.stderr[-3000:]
     found: dict[str, Any] = site.get(f"/hops/api/dags/{DAG}/skew")
