@@ -98,22 +98,22 @@ def test_every_row_is_predicted_once_beside_the_columns_asked_for(
 
 def test_what_does_not_go_together_is_named(pipeline: Pipeline, predict: Callable[..., Artifact]) -> None:
     examples = write_examples(pipeline)
-    early = {"launcher": pipeline.launcher}  # before Spark is started
+    no_spark = pipeline.launcher
     cases = [
         ({"signature": "classify"}, "there is no signature 'classify'; there are serving_default"),
         ({"columns": ["plane"]}, "there is no column 'plane', which columns name"),
         (
-            {"columns": ["late", "late"], **early},
+            {"columns": ["late", "late"]},
             "columns is ['late', 'late']; expected a list of names, each once",
         ),
-        ({"splits": [], **early}, "splits is []; expected at least one, or None for all"),
-        ({"splits": "train", **early}, "splits is 'train'; expected a list of names, each once"),
-        ({"batch_rows": -5, **early}, "batch_rows is -5; expected a whole number from 1 on, or None"),
+        ({"splits": []}, "splits is []; expected at least one, or None for all"),
+        ({"splits": "train"}, "splits is 'train'; expected a list of names, each once"),
+        ({"batch_rows": -5}, "batch_rows is -5; expected a whole number from 1 on, or None"),
     ]
     model = pipeline.model("first")
     for params, message in cases:
         with pytest.raises(StepFailed) as caught:
-            predict(examples, model, **params)
+            predict(examples, model, launcher=no_spark, **params)
         assert message in str(caught.value)
         assert not caught.value.retryable
         assert not pipeline.store.exists(pipeline.runner.last_uri)

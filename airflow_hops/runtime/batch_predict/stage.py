@@ -23,7 +23,7 @@ from airflow_hops.runtime.batch_predict.batches import (
 )
 from airflow_hops.runtime.evaluate.scoring import BATCH_BLOBS, BATCH_ROWS
 from airflow_hops.runtime.loaded_models import model_folder
-from airflow_hops.runtime.spark.context import start_spark_context_of
+from airflow_hops.runtime.spark.context import fork_workers_of, spark_conf, start_spark_context
 from airflow_hops.runtime.spark.tasks import SplitSummary, count_rows, remove_leftovers, run_tasks
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking.deployed import deployed_model
@@ -63,13 +63,15 @@ def run(
     model, number = _model(context, model_name, version)
     folder_of_model = model_folder(context.store, model)
     trained = ModelProperties.of(context.store.manifest(model.uri))
-    spark = start_spark_context_of(context)
+    fork_workers_of(context)
     folder = context.local("examples")
     found = list(splits) if splits is not None else list(of.splits or _splits(folder))
     files = {split: example_files(folder, split) for split in found}
     loaded = SignatureModel(folder_of_model, signature)
     kept = tuple(columns) if columns is not None else tuple(filter(None, [of.key]))
     _check(loaded, files, kept)
+    with context.starting():
+        spark = start_spark_context(spark_conf())
     context.progress(0.1, f"{signature} of {model.uri}: {len(loaded.inputs)} inputs to {', '.join(loaded.outputs)}")
     with context.output(model=model) as writer:
         rows_at_once = batch_rows or _batch_rows(files)

@@ -56,10 +56,15 @@ def start_spark_context(conf: Any) -> Any:
     return context
 
 
-def start_spark_context_of(context: StepContext) -> Any:
-    """The Spark context of a step; call it before anything starts a thread."""
+def fork_workers_of(context: StepContext) -> None:
+    """Has the Python workers of a step's Spark forked from it where it can; call it before anything starts a thread."""
     if "tensorflow" in sys.modules and on_this_machine():
         fork_workers_from_here(context.scratch)
+
+
+def start_spark_context_of(context: StepContext) -> Any:
+    """The Spark context of a step; call it before anything starts a thread."""
+    fork_workers_of(context)
     with context.starting():
         return start_spark_context(spark_conf())
 

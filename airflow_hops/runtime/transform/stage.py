@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -22,9 +21,8 @@ from airflow_hops.data.constants import Constants
 from airflow_hops.data.feature_specs import FeatureSpecs, OutputSpec, read_raw_features
 from airflow_hops.data.raw_features import check_columns, example_files
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
-from airflow_hops.runtime.spark.context import as_spark_failure, on_this_machine, spark_conf, start_spark_context
+from airflow_hops.runtime.spark.context import as_spark_failure, fork_workers_of, spark_conf, start_spark_context
 from airflow_hops.runtime.spark.tasks import count_rows, remove_leftovers, run_tasks
-from airflow_hops.runtime.spark.workers import fork_workers_from_here
 from airflow_hops.runtime.step.context import StepContext, resolve
 from airflow_hops.runtime.transform.batches import (
     TransformPlan,
@@ -53,8 +51,7 @@ def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = 
     examples = context.input("examples")
     facts = ExamplesProperties.of(examples)
     target = facts.target
-    if "tensorflow" in sys.modules and on_this_machine():
-        fork_workers_from_here(context.scratch)
+    fork_workers_of(context)
     with ThreadPoolExecutor(1) as pool, context.output() as writer:
         # The JVM makes its Spark context while this process imports TensorFlow and traces.
         spark = pool.submit(start_spark_context, spark_conf())
