@@ -7,13 +7,15 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from forked_workers import fork_workers
 from waiting import wait_for
+
+WARM_PROCESSES: list[Any] = []
+"""Kept for as long as this process: Python complains of a process that it forgets while it runs."""
 
 pytest_plugins = ["fault_counts", "served_models", "shown_demo", "small_places", "ssh_servers"]
 collect_ignore = ["ml"]  # run by the runtime environment's own Python
@@ -28,6 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     home = tempfile.mkdtemp(prefix="hops-tests-airflow-")
     os.environ["AIRFLOW_HOME"] = home
+    os.environ.setdefault("HOPS_TESTS_HOME", home)  # that of the process which workers are forked from
     os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
     os.environ["AIRFLOW__CORE__DAGS_FOLDER"] = str(REPOSITORY / "tests" / "dags")
     os.environ["AIRFLOW__HOPS__RUNTIME"] = str(RUNTIME)
@@ -39,14 +42,32 @@ def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         # Demos that are shown side by side each have a warm process, which listens in the temporary folder.
         os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tmp-", dir=home)
+        copy_database(Path(home))
     config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
     if "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", None):
         gc.disable()  # until all is imported, which makes no garbage
 
 
 def pytest_xdist_setupnodes() -> None:
-    """Imports for all workers what most of their modules import, but Airflow, which reads its worker's settings."""
-    fork_workers("cadwyn", "hypothesis", "libcst", "pandas", "pyarrow", "s3fs", "sqlalchemy.orm")
+    """Imports for all workers what most of their modules import, and makes the database that each has a copy of."""
+    from airflow.settings import dispose_orm
+    from airflow.utils.db import initdb
+
+    initdb()
+    dispose_orm()
+    airflow = ("airflow.api_fastapi.app", "airflow.dag_processing.dagbag", "airflow.sdk.execution_time.supervisor")
+    ours = ("airflow_hops.operators", "airflow_hops.plugin")
+    fork_workers(*airflow, *ours, "cadwyn", "hypothesis", "libcst", "pandas", "pyarrow", "s3fs")
+
+
+def copy_database(home: Path) -> None:
+    """Has Airflow, which was imported before this worker was forked, use a database of the worker's own."""
+    from airflow import settings
+
+    database = shutil.copy(settings.SQL_ALCHEMY_CONN.removeprefix("sqlite:///"), home)
+    os.environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = f"sqlite:///{database}"
+    settings.configure_vars()
+    settings.configure_orm()
 
 
 MARKERS = {
@@ -257,32 +278,31 @@ def spark_launcher(runtime: Path) -> Any:
     return SparkLauncher(runtime, "spark_local", {"spark.sql.shuffle.partitions": "2"})
 
 
-@contextmanager
-def warm_process(runtime: Path, folder: Path) -> Iterator[Any]:
-    """A launcher of steps that are forked from a warm process of this test session."""
+def warm_launcher_in(folder: Path, runtime: Path) -> Any:
+    """A launcher of steps that are forked from a warm process, which ends when its folder is removed."""
     import subprocess
 
     from airflow_hops.launchers.local import LocalLauncher
     from airflow_hops.launchers.warm import WarmStart, warm_command, warm_environment
+    from airflow_hops.processes.locks import locked
 
+    folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / "socket"
-    # Minutes lie between the tests that use it: it is to end with the session, and by itself only after one that died.
-    command = [*warm_command(runtime / "bin" / "python", path), "--idle-timeout-s", "3600"]
-    process = subprocess.Popen(command, env=warm_environment(), cwd="/")
-    try:
-        wait_for(lambda: path.exists() or process.poll() is not None, "the warm process is ready", 600)
-        assert path.exists(), "the warm process did not start"
-        yield LocalLauncher(runtime, WarmStart(path))
-    finally:
-        process.terminate()
-        process.wait(10)
+    with locked(folder / "lock"):
+        if not path.exists():
+            # Minutes lie between the tests that use it.
+            command = [*warm_command(runtime / "bin" / "python", path), "--idle-timeout-s", "3600"]
+            process = subprocess.Popen(command, env={**warm_environment(), "TMPDIR": str(folder)}, cwd="/")
+            wait_for(lambda: path.exists() or process.poll() is not None, "the warm process is ready", 600)
+            assert path.exists(), "the warm process did not start"
+            WARM_PROCESSES.append(process)
+    return LocalLauncher(runtime, WarmStart(path))
 
 
 @pytest.fixture(scope="session")
-def warm_launcher(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Launches steps from a warm process of this test session: for tests of many short steps."""
-    with warm_process(runtime, tmp_path_factory.mktemp("warm")) as launcher:
-        yield launcher
+def warm_launcher(runtime: Path) -> Any:
+    """Launches steps from the one warm process of all workers: for tests of many short steps."""
+    return warm_launcher_in(Path(os.environ["HOPS_TESTS_HOME"], "warm"), runtime)
 
 
 @pytest.fixture(scope="session")
@@ -294,10 +314,11 @@ def run_dag(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """
     import functools
 
+    from airflow.dag_processing.dagbag import BundleDagBag, DagBag
     from airflow.utils.db import initdb
 
-    initdb()
-    from airflow.dag_processing.dagbag import BundleDagBag, DagBag
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # which has a copy of one
+        initdb()
 
     from airflow_hops.hooks.runtime import RuntimeHook
 
@@ -359,11 +380,11 @@ def boosted_runtime(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="session")
-def boosted_launcher(boosted_runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def boosted_launcher(boosted_runtime: Path) -> Any:
     """Launches steps in that overlay, for tests of more than one."""
-    overlay = boosted_runtime.with_name("runtime-boosted")
-    with warm_process(overlay, tmp_path_factory.mktemp("warm-boosted")) as launcher:
-        yield launcher
+    return warm_launcher_in(
+        Path(os.environ["AIRFLOW_HOME"], "warm-boosted"), boosted_runtime.with_name("runtime-boosted")
+    )
 
 
 @pytest.fixture
