@@ -1,4 +1,4 @@
-"""``airflow hops``: one command as a user starts it, the rest by Airflow's own parser in this process."""
+"""``airflow hops``, by Airflow's own parser in this process; ``test_serve.py`` starts a command as a user does."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ def test_defining_the_commands_imports_nothing_that_they_need() -> None:
     assert set(result.stdout.split()) - {"airflow_hops"} == {"airflow_hops.cli", "airflow_hops.cli.definition"}
 
 
-def test_runtime_path_follows_the_configuration(hops: Any, tmp_path: Path) -> None:
+def test_runtime_path_follows_the_configuration(hops: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert hops("runtime", "path")[1].strip() == os.environ["AIRFLOW__HOPS__RUNTIME"]
-    environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__HOPS__RUNTIME": ""}
-    command = [str(Path(sys.executable).with_name("airflow")), "hops", "runtime", "path"]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert result.stdout.strip() == str(tmp_path / "hops-runtime"), result.stderr
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW__HOPS__RUNTIME", "")
+    assert hops("runtime", "path")[1].strip() == str(tmp_path / "hops-runtime")
 
 
 def test_runtime_create_refuses_a_folder_with_something_else_in_it(hops: Any, tmp_path: Path) -> None:
