@@ -62,7 +62,7 @@ class FlightsModels:
     def _rows(self) -> tuple[Any, Any]:
         transform = load_transform(self._graph)
         read = list(read_rows(self._files, self._specs.inputs, others=["late"], batch_rows=65_536))
-        numeric = [transform(**{n: tf.constant(v) for n, v in arrays.items()})["numeric"] for arrays, _ in read]
+        numeric = [transform(**arrays)["numeric"] for arrays, _ in read]
         labels = np.concatenate([batch.column("late").to_numpy() for _, batch in read])
         return tf.concat(numeric, axis=0), tf.constant(labels[:, None], tf.float32)
 

@@ -19,7 +19,7 @@ from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.target import Target
 from airflow_hops.data.feature_specs import OutputSpec
 from airflow_hops.data.raw_features import dense_arrays
-from airflow_hops.processes.tensorflow_graphs import import_tensorflow, use_one_thread
+from airflow_hops.processes.tensorflow_graphs import import_tensorflow
 from airflow_hops.runtime.spark.tasks import SplitSummary, StagedFiles
 from airflow_hops.runtime.transform.graph import load_transform
 
@@ -153,12 +153,11 @@ def run_graph(
     """
     tf = import_tensorflow()
     rows = len(next(iter(arrays.values())))
-    tensors = {name: tf.constant(values) for name, values in arrays.items()}
     try:
-        found = transform(**tensors)
+        found = transform(**arrays)
     except (tf.errors.OpError, ValueError) as error:
         raise BadInput(f"split {split!r}: the transform graph fails on a batch of {rows} rows: {error}") from None
-    outputs = {name: found[name].numpy() for name in plan.outputs}
+    outputs = {name: np.asarray(found[name]) for name in plan.outputs}
     for name, values in outputs.items():
         if values.ndim not in (1, 2) or values.shape[0] != rows:
             raise BadInput(
@@ -307,7 +306,6 @@ def shapes_differ(name: str, first: int | None, second: int | None, where: str) 
 def _load(path: str) -> Callable[..., dict[str, Any]]:
     """The transform graph, loaded once in a Python worker."""
     if path not in _loaded:
-        use_one_thread()
         _loaded.clear()
         _loaded[path] = load_transform(Path(path))
     return _loaded[path]

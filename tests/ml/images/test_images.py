@@ -243,14 +243,14 @@ def look_at(store: ArtifactStore, artifact: Artifact, root: Path) -> dict[str, A
         decoded = np.stack([decode_image(image, spec) for image in rows["image"]])
         found["same"][split] = {
             "records and columns": rows == {name: table.column(name).to_pylist() for name in rows},
-            "reader and graph": bool(np.array_equal(decoded, graph(image=tf.constant(rows["image"]))["image"])),
+            "reader and graph": bool(np.array_equal(decoded, graph(image=np.array(rows["image"], object))["image"])),
         }
         found["splits"][split] = dict(zip(rows["key"], rows[specs.label], strict=True))
         found["mean"] = {**found.get("mean", {}), split: decoded.mean(axis=(0, 1, 2)).tolist()}
         found["std"] = {**found.get("std", {}), split: decoded.std(axis=(0, 1, 2)).tolist()}
         originals = [root / "train" / key for key in rows["key"] if (root / "train" / key).is_file()]
         if originals and split == "train":
-            served = graph(image=tf.constant([path.read_bytes() for path in originals]))["image"].numpy()
+            served = graph(image=np.array([path.read_bytes() for path in originals], object))["image"]
             found["same"][split]["originals, served"] = bool(np.array_equal(decoded, served))
     rejected = sorted((folder / "rejected").glob("*.parquet"))
     if rejected:
@@ -361,7 +361,7 @@ def write_model(context: StepContext, *, steps: int, seed: int = 1) -> Artifact:
     tf = import_tensorflow()
     folder = context.local("images")
     table = pq.read_table(sorted((folder / "train").glob("*.parquet")))
-    inputs = load_transform(folder / "transform_graph")(image=tf.constant(table.column("image").to_pylist()))["image"]
+    inputs = load_transform(folder / "transform_graph")(image=table.column("image").to_numpy())["image"]
     labels = tf.one_hot(table.column("label").to_numpy(), 4)
 
     class Linear(tf.Module):  # type: ignore[misc,name-defined]

@@ -83,7 +83,7 @@ def test_served_model_equals_transform_and_model_one_after_the_other(
 
     tensors = {name: tf.constant(values) for name, values in arrays.items()}
     served = signature(**{name: tensors[name] for name in taken})["probability"].numpy()
-    apart = model(load_transform(transformed / "transform_graph")(**tensors)).numpy()[:, 0]
+    apart = model(load_transform(transformed / "transform_graph")(**arrays)).numpy()[:, 0]
     assert served.shape == (400,) and served.std() > 1e-3
     np.testing.assert_allclose(served, apart, rtol=0, atol=1e-6)
 
