@@ -87,7 +87,7 @@ def api(airflow_settings: pytest.MonkeyPatch, warm_launcher: Any, run_dag: Any) 
     airflow_settings.setattr(RuntimeHook, "local_launcher", lambda hook: warm_launcher)
     pages, other = run_dag("pages", {}), run_dag("pages_other", {})
     assert [str(run.state) for run in (pages, other)] == ["success", "success"]
-    with TestClient(create_app()) as client:
+    with TestClient(create_app("core")) as client:
         yield Api(client, RuntimeHook().store, pages, other)
     inspection._servers.end()
     purge_cached_app()

@@ -132,7 +132,7 @@ def site(request: pytest.FixtureRequest, chromium: str) -> Iterator[Site]:
     log = shown.home / "logs" / "users.log"
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "airflow", "api-server", "--port", url.rpartition(":")[2]],
+            [sys.executable, "-m", "airflow", "api-server", "--apps", "core", "--port", url.rpartition(":")[2]],
             env=settings,
             stdin=subprocess.DEVNULL,
             stdout=stream,

@@ -114,7 +114,7 @@ def own_airflow(home: Path, runtime: Path, *dag_ids: str) -> Iterator[OwnAirflow
         script = str(Path(__file__).with_name("run_dag.py"))
         own = OwnAirflow(site, start(script))
         own.wait_for(own.is_ready)
-        server = OwnAirflow(site, start("-m", "airflow", "api-server", "--port", str(port)))
+        server = OwnAirflow(site, start("-m", "airflow", "api-server", "--apps", "core", "--port", str(port)))
         server.wait_for(lambda: answers(url))
         yield own
     finally:
