@@ -203,7 +203,7 @@ class Stack:
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self.log_ports[0]),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self.log_ports[1]),
             # A task follows its upstream at once, not at the next full second.
-            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.1",
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": kept.get("HOPS_DEMO_SCHEDULER_SLEEP_S", "0.1"),
             # A worker that looks a moment too early for the end of its task's process looks again only after this many
             # seconds; until then it takes no other task, and a skipped one is not known to be over.
             "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",

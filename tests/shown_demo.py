@@ -160,6 +160,7 @@ def shown_demo(
         cwd=REPOSITORY,
         env=demo_environment(
             HOPS_DEMO_EXIT="0",
+            HOPS_DEMO_SCHEDULER_SLEEP_S="0.5",  # the cores are others' meanwhile
             FLIGHTS_DATA=str(some_flights),
             # For the pipeline of pictures; not in the home, by which the processes of the demo are known.
             HOPS_FASHION_MNIST=str(tmp_path_factory.mktemp("pictures")),
