@@ -1,46 +1,57 @@
-"""Answers that take long, to which nothing that is tested has a part: computed once, and kept in pytest's cache."""
+"""Answers that take long, to which nothing that is tested has a part: computed once, and kept."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
+import lzma
 import os
 import pickle
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+ANSWERS = Path(__file__).parent / "answers"
+"""Those that are part of the repository."""
+
+_PINS = Path(__file__).parents[2] / "requirements" / "runtime.txt"
+
 
 @pytest.fixture(scope="session")
-def kept(pytestconfig: pytest.Config) -> Callable[..., Any]:
+def kept() -> Callable[..., Any]:
     """What a function answers: ``kept(function, *arguments)``, for these pins, its module's code and the arguments.
 
-    Beam plans for ten seconds what it then does in two; MLflow migrates an empty database forty times.
+    Beam plans for ten seconds what it then does in two. Commit the answers that a change of pins or code makes.
     """
-    folder = pytestconfig.cache.mkdir("answers")  # type: ignore[union-attr]
-    pins = (Path(__file__).parents[2] / "requirements" / "runtime.txt").read_bytes()
+    return partial(_answer, ANSWERS)
 
-    def answer(function: Callable[..., Any], *arguments: Any) -> Any:
-        told = pickle.dumps((pins, Path(inspect.getfile(function)).read_bytes(), arguments))
-        path = folder / f"{function.__name__}-{hashlib.sha256(told).hexdigest()}"
-        if not path.exists():
-            made = path.with_suffix(f".{os.getpid()}")
-            made.write_bytes(pickle.dumps(function(*arguments)))
-            made.replace(path)
-        return pickle.loads(path.read_bytes())
 
+def _answer(folder: Path, function: Callable[..., Any], *arguments: Any) -> Any:
+    """The answer that is kept in a folder; one of other pins or other code is replaced."""
+    path = folder / f"{function.__name__}-{hashlib.sha256(pickle.dumps(arguments)).hexdigest()[:16]}.xz"
+    made_of = hashlib.sha256(_PINS.read_bytes() + Path(inspect.getfile(function)).read_bytes()).digest()
+    if path.exists():
+        found, answer = pickle.loads(lzma.decompress(path.read_bytes()))
+        if found == made_of:
+            return answer
+    answer = function(*arguments)
+    new = path.with_suffix(f".{os.getpid()}")
+    new.write_bytes(lzma.compress(pickle.dumps((made_of, answer))))
+    new.replace(path)
     return answer
 
 
 @pytest.fixture(scope="session")
-def start_mlflow(kept: Callable[..., Any]) -> Callable[[Path], str]:
-    """Puts the database of an empty MLflow into a folder; returns the address."""
+def start_mlflow(pytestconfig: pytest.Config) -> Callable[[Path], str]:
+    """Puts the database of an empty MLflow, which migrates one forty times, into a folder; returns the address."""
+    cache = pytestconfig.cache.mkdir("answers")  # type: ignore[union-attr]
 
     def start(folder: Path) -> str:
-        (folder / "mlflow.db").write_bytes(kept(_empty_mlflow))
+        (folder / "mlflow.db").write_bytes(_answer(cache, _empty_mlflow))
         return f"sqlite:///{folder}/mlflow.db"
 
     return start
