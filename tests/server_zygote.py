@@ -3,6 +3,8 @@
 Each line that comes by the socket whose descriptor is given is a JSON object: ``arguments`` and ``environment`` of a
 server, its ``log``, and a file for the ``status`` that it ends with. It is answered with a line: the process id.
 Servers end with this process, which ends with the socket, or when who started it is gone.
+
+The process that a server forks its workers or fronts from is a fork, too; what takes its place is a program.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ import os
 import runpy
 import signal
 import socket
+import subprocess
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
+from airflow_hops.processes.forks import receive_request, send_request
 from airflow_hops.processes.lifetime import end_with, started_at
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
 
@@ -36,6 +40,48 @@ def reap(*_: object) -> None:
                 path.with_suffix(".new").rename(path)
 
 
+class PopenOfFork(subprocess.Popen[bytes]):
+    """Starts programs, but for the first one that workers are forked from: this is a fork, made ahead."""
+
+    ahead: tuple[int, socket.socket] | None = None
+
+    def _execute_child(self, command: list[str], *given: Any) -> None:
+        if self.ahead is None or "airflow_hops.serving.models.workers.zygote" not in command:
+            super()._execute_child(command, *given)  # type: ignore[misc]
+            return
+        (self.pid, asking), PopenOfFork.ahead = self.ahead, None
+        with asking:
+            send_request(asking, {"program": command[-1], "environment": given[5]}, [int(command[-2])])
+        self._child_created = True
+        self._close_pipe_fds(*given[9:15])  # type: ignore[attr-defined]
+
+
+def fork_ahead() -> None:
+    """Forks what workers will be forked from, while this process has one thread."""
+    from airflow_hops.serving.models.workers import zygote
+
+    ours, theirs = socket.socketpair()
+    if pid := os.fork():
+        theirs.close()
+        PopenOfFork.ahead = pid, ours
+        subprocess.Popen = PopenOfFork  # type: ignore[misc]
+        return
+    ours.close()
+    status = 1
+    try:
+        asked, (descriptor,) = receive_request(theirs, 1)
+        os.environ |= asked["environment"]
+        zygote.main(descriptor, asked["program"])
+        status = 0
+    except ConnectionError:
+        pass  # the server has ended without it
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
 def become_server(asked: dict[str, Any]) -> None:
     """Runs the program as ``python -m airflow_hops.serving`` does; never returns."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -47,6 +93,8 @@ def become_server(asked: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(asked["environment"])
     sys.argv[1:] = asked["arguments"]
+    if any(argument.startswith(("--fronts=", "--workers=")) for argument in sys.argv):
+        fork_ahead()
     status = 1
     try:
         runpy.run_module("airflow_hops.serving", run_name="__main__", alter_sys=True)
@@ -64,7 +112,10 @@ def serve(descriptor: int) -> None:
     end_with(f"{os.getppid()}:{started_at(os.getppid())}")
     gc.disable()
     import_tensorflow()
+    import airflow_hops.serving.fronts.front
     import airflow_hops.serving.models.saved_model
+    import airflow_hops.serving.models.workers.process
+    import airflow_hops.serving.models.workers.zygote
     import airflow_hops.serving.server  # noqa: F401
     from airflow_hops.serving.models.memory import set_imports_apart
 

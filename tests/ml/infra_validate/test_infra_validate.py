@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from echo_models import write_echo_model
+from server_process import ForkedProcess
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.runtime import infra_validate
 from airflow_hops.store import ArtifactStore
 
-pytestmark = [pytest.mark.runtime, pytest.mark.server]
+pytestmark = [pytest.mark.runtime, pytest.mark.server, pytest.mark.usefixtures("forked_servers")]
 
 Validate = Callable[..., Artifact]
 
@@ -30,7 +30,7 @@ def validate(
     run_shared_stage: Callable[..., Any],
     shared_store: ArtifactStore,
     flights_prepared: Artifact,
-    tmp_path_factory: pytest.TempPathFactory,
+    forked_servers: list[ForkedProcess],
 ) -> Validate:
     """Runs the stage; a failure leaves no artifact, and whatever happens, no server of it is left."""
 
@@ -46,9 +46,7 @@ def validate(
             assert not shared_store.exists(shared_store.address(producer, "infra_blessing"))
             raise
         finally:
-            commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-            servers = [command for command in commands if "--model_name=candidate" in command]
-            assert not [command for command in servers if str(tmp_path_factory.getbasetemp()) in " ".join(command)]
+            assert all(server.poll() is not None for server in forked_servers)
         return artifact
 
     numbers = count()

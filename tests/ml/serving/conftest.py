@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
-import socket
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import server_zygote
-from server_process import ZYGOTES, ServerProcess, Zygote
-
-from tests.ml.waiting_ranks import forkserver
+from server_process import ServerProcess
 
 from . import make_format_models, make_models
 
@@ -23,23 +17,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents and "runtime_python" in getattr(item, "fixturenames", ()):
             item.add_marker("server")
-
-
-@pytest.fixture(scope="session")
-def runtime_python() -> Path:
-    """The Python that servers run in: this one. They are forks of a fork of pytest's, in which all is imported."""
-    python, forking = Path(sys.executable), forkserver()
-    ours, theirs = socket.socketpair()
-    with theirs:
-        process = forking.Process(target=_serve_zygote, args=(theirs,))
-        process.start()
-    ZYGOTES[python] = Zygote(ours, process.join)
-    return python
-
-
-def _serve_zygote(requests: socket.socket) -> None:
-    logging.getLogger().handlers.clear()  # pytest's
-    server_zygote.serve(requests.detach())
 
 
 @pytest.fixture(scope="session")

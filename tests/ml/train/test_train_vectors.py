@@ -33,7 +33,7 @@ from airflow_hops.serving_api import tensors
 from airflow_hops.serving_api.protocol import PredictRequest, PredictResponse
 from airflow_hops.store import ArtifactStore
 
-pytestmark = [pytest.mark.runtime, pytest.mark.server]
+pytestmark = [pytest.mark.runtime, pytest.mark.server, pytest.mark.usefixtures("forked_servers")]
 
 WIDTH = 16
 ROWS = 4000
