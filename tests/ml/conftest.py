@@ -34,6 +34,8 @@ pytest_plugins = ["fault_counts", "small_places", "ssh_servers", "tests.ml.forke
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # The matrices of these tests are multiplied sooner than a thread of OpenBLAS has stopped to wait for another.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Milliseconds after which each rank looks for work again: 1 takes a part of a core from ranks that compute.
+os.environ.setdefault("HOROVOD_CYCLE_TIME", "5")
 
 
 def pytest_configure(config: pytest.Config) -> None:

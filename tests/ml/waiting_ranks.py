@@ -120,14 +120,13 @@ def run_waiting_gang(connections: Sequence[Connection], logs: str) -> None:
 
 
 def _serve(connections: Sequence[Connection], placement: Any, channel: Any) -> None:
-    """What a rank does: one thread, and graphs as they are, for optimizing one takes longer than its few steps."""
+    """What a rank does, in one thread."""
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
     faulthandler.enable()
     # Gloo counts the seconds in which a rank stands still as seconds in which its peer did not answer (30 are allowed).
     os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = "3600"
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     hvd.init()
@@ -152,11 +151,14 @@ def fork_forkserver() -> None:
     The standard library's would import it again. TensorFlow must not have begun: none of its threads is in a fork.
     """
     import skl2onnx  # noqa: F401  # many ranks would import it
+    import tensorflow as tf
     from tensorflow.python.eager.context import context_safe
 
     import airflow_hops.runtime.search  # noqa: F401
 
     assert context_safe() is None, "a test module has run a part of TensorFlow while it was imported"
+    # Here and in forks: optimizing a graph takes longer than the few steps that it is run for.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     server = multiprocessing.forkserver._forkserver
     listener, (ended, alive) = socket.socket(socket.AF_UNIX), os.pipe()
     listener.bind(arbitrary_address("AF_UNIX"))

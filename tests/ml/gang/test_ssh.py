@@ -355,6 +355,9 @@ def test_a_machine_without_an_ssh_client_is_told_so(
 
 def train(launcher: Any, examples: Path, output: Path) -> tuple[dict[str, Any], list[tuple[str, bool]]]:
     """Trains; the summary, and the checkpoints with whether they were there when they were told of."""
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})  # as on the hosts
     checkpoints = []
 
     def on_message(rank: int, message: Mapping[str, Any]) -> None:

@@ -164,19 +164,19 @@ def test_server_that_starts_is_unavailable_until_its_models_are_there_and_then_t
     models = ("flights", "flights/labels/stable", "flights/versions/3", "trains")
     answers: dict[str, set[int]] = {}
     refusals: list[str] = []
-    with ModelServerClient(server.address) as client:
-        while not server.ready_file.exists():
-            assert server.process.poll() is None, server.log()
-            with contextlib.suppress(urllib.error.URLError):
-                for model in models:
-                    status = server.call(f"/v1/models/{model}/metadata")[0]
-                    answers.setdefault(model, set()).add(status)
-                    assert (server.headers["Retry-After"] == "1") == (status == 503)
-                answers.setdefault("/readyz", set()).add(server.call("/readyz")[0])
-                try:
-                    client.metadata("flights")
-                except ModelServerError as error:
-                    refusals.append(str(error))
+    while not server.ready_file.exists():
+        assert server.process.poll() is None, server.log()
+        with ModelServerClient(server.address) as client:  # one that was refused would wait before it connects again
+            try:
+                client.metadata("flights")
+            except ModelServerError as error:
+                refusals.append(str(error))
+        with contextlib.suppress(urllib.error.URLError):
+            for model in models:
+                status = server.call(f"/v1/models/{model}/metadata")[0]
+                answers.setdefault(model, set()).add(status)
+                assert (server.headers["Retry-After"] == "1") == (status == 503)
+            answers.setdefault("/readyz", set()).add(server.call("/readyz")[0])
     server.wait_until_ready()
     for model in models[:3]:
         assert answers[model] - {200} == {503}
