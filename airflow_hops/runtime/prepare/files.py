@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -84,7 +85,8 @@ def write_examples(rows: ClassifiedRows, target: Target, folder: Path) -> None:
         (folder / split).mkdir()
         copies |= {file: folder / split / f"part-{number:05}.parquet" for number, file in enumerate(files)}
     as_floats = _integers_with_nulls(copies)
-    with ThreadPoolExecutor() as pool:
+    # Arrow decodes a file's columns in threads of its own: more files at a time take more memory, not less time.
+    with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2)) as pool:
         list(pool.map(lambda source: _rewrite(source, copies[source], as_floats, target), copies))
     shutil.rmtree(rows.folder)
 
