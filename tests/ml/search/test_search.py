@@ -36,7 +36,7 @@ def noted(notes: Path) -> list[float]:
 
 
 def test_the_best_trial_is_found_and_recorded(searches: Searches) -> None:
-    value = searches("parabola", {"x": Uniform(-5, 5), "y": [0.0, 1.0]}, trials=8, parallel=2, params={"steps": 300})
+    value = searches("parabola", {"x": Uniform(-5, 5), "y": [0.0, 1.0]}, trials=8, parallel=2, params={"steps": 120})
     study, trials = searches.record(), searches.trials()
     best = min(trials, key=lambda trial: trial.values[0])
     assert (study.state, study.counts, study.best, study.error) == ("complete", {"complete": 8}, best.number, None)
@@ -45,7 +45,7 @@ def test_the_best_trial_is_found_and_recorded(searches: Searches) -> None:
     assert study.importance and study.ended
     for trial in trials:
         steps = [step for step, _ in trial.intermediate]
-        assert (len(steps) <= 100, steps[0], steps[-1]) == (True, 0, 299)
+        assert (len(steps) <= 100, steps[0], steps[-1]) == (True, 0, 119)
         assert trial.values == [(trial.params["x"] - 1) ** 2 + trial.params["y"] ** 2]
     assert any(
         line.startswith(f"8 of 8 trials, best loss {best.values[0]:.5g} (#{best.number})") for line in searches.lines
