@@ -59,14 +59,14 @@ class WantedModel:
     Attributes:
         config: Its ``ModelConfig``, or None once the config names it no more.
         looked_at: Whether it is known what lies under its base path, or that nothing does.
-        growing: Whether a version is still being written.
+        growing: Versions that are still being written.
         versions: By number.
         labels: Labels in effect.
     """
 
     config: Any
     looked_at: bool = False
-    growing: bool = False
+    growing: tuple[int, ...] = ()
     versions: dict[int, WantedVersion] = field(default_factory=dict)
     labels: dict[str, int] = field(default_factory=dict)
 
@@ -91,8 +91,8 @@ class WantedModel:
         if not self.looked_at:
             return True
         if version is None:
-            return self.growing or any(known.is_coming for known in self.versions.values())
-        return version in self.versions and self.versions[version].is_coming
+            return bool(self.growing) or any(known.is_coming for known in self.versions.values())
+        return version in self.growing or (version in self.versions and self.versions[version].is_coming)
 
     def want(self, folders: Mapping[int, StoredVersion]) -> None:
         """Takes these versions as the wanted ones; those that failed and have changed are tried again."""

@@ -59,7 +59,7 @@ class WantedModels:
             if name not in wanted:
                 for version in model.versions.values():
                     version.wanted = False
-                model.config, model.growing = None, False
+                model.config, model.growing = None, ()
         self.due_s = 0.0
         self._changed.notify_all()
 
@@ -147,11 +147,11 @@ class WantedModels:
         if isinstance(versions, Exception):
             # A base path that is away for a while must not unload what is serving.
             self._storage_log.check(model.config, versions)
-            model.growing = False
+            model.growing = ()
             return
         found = sort_versions(versions, {number: known.folder.place for number, known in model.versions.items()})
         self._storage_log.check(model.config, found)
-        model.growing = bool(found.growing)
+        model.growing = found.growing
         model.want(wanted_versions(model.config, found.ready))
 
 
