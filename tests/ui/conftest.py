@@ -287,6 +287,7 @@ def open_page(
         is_new = not kind.left or bool(own)
         window = Window(kind.context.new_page()) if is_new else kind.left.pop()
         window.begin(problems_expected=problems_expected)
+        window.page.bring_to_front()  # one that is behind another draws a frame in seconds
         window.page.set_viewport_size({"width": width, "height": height})
         if not is_new:
             window.follow(url, theme)

@@ -112,6 +112,7 @@ def test_an_evaluation_is_drilled_into_by_version_split_and_slice(site: Site, op
     newest = max(site.get(API)["deployed"])
     found = site.get(f"{API}/versions/{newest}/evaluation")
     page = open_page(PAGE)
+    expect(page.get_by_role("img", name="Requests per second by version", exact=True)).to_be_visible()  # above the rows
     page.get_by_role("table", name="Versions").locator("tbody tr[data-index]").first.click()
     expect(page).to_have_url(re.compile(f"tab=evaluation&version={newest}"))
     expect(page.get_by_text("blessed", exact=True)).to_be_visible()
