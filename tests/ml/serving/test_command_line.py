@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
 import socket
 import sys
@@ -151,10 +152,9 @@ def test_server_that_starts_is_unavailable_until_its_models_are_there_and_then_t
     path, config = tmp_path / "grpc.sock", tmp_path / "models.config"
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         port, rest_port = one.getsockname()[1], other.getsockname()[1]
+    written = shutil.copytree(saved_models / "flights" / "3", tmp_path / "flights" / "3") / "saved_model.pb"
     labels = 'version_labels { key: "stable" value: 3 }'
-    config.write_text(
-        f'model_config_list {{ config {{ name: "flights" base_path: "{saved_models}/flights" {labels} }} }}'
-    )
+    config.write_text(f'model_config_list {{ config {{ name: "flights" base_path: "{tmp_path}/flights" {labels} }} }}')
     before, connection = listener_at(path), socket.socket(socket.AF_UNIX)
     connection.connect(str(path))
     accepted = before.accept()[0]
@@ -166,6 +166,8 @@ def test_server_that_starts_is_unavailable_until_its_models_are_there_and_then_t
     refusals: list[str] = []
     while not server.ready_file.exists():
         assert server.process.poll() is None, server.log()
+        if not (any("UNAVAILABLE" in each for each in refusals) and 503 in answers.get("/readyz", ())):
+            written.touch()  # still being written, until both APIs have told so
         with ModelServerClient(server.address) as client:  # one that was refused would wait before it connects again
             try:
                 client.metadata("flights")
