@@ -11,6 +11,8 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from airflow_hops.java import Java, find_java
@@ -37,8 +39,9 @@ def jvm_options(runtime: Path, *, sql: bool = True) -> list[str]:
         runtime: Folder of the runtime environment.
         sql: Whether the step uses Spark SQL.
     """
-    archive = runtime / (SQL_ARCHIVE if sql else CORE_ARCHIVE)
-    if not archive.exists() or not archive.stat().st_size:
+    archives = [runtime / name for name in ([] if sql else [CORE_ARCHIVE]) + [SQL_ARCHIVE]]
+    archive = next((each for each in archives if each.exists() and each.stat().st_size), None)
+    if archive is None:
         return list(JVM_OPTIONS)
     return [
         *JVM_OPTIONS,
@@ -73,17 +76,24 @@ def make_archives(runtime: Path, say: Callable[[str], None] = print) -> bool:
     java = find_java(runtime)
     if java is None:
         return False
-    for name in _REHEARSALS:
-        with temporary_folder("classes") as folder:
-            why = _rehearse(runtime, java, _REHEARSALS[name], folder / name)
-            if why or not (folder / name).exists():
-                say(f"could not make an archive of Spark's classes; Spark steps work, but start more slowly: {why}")
-                for each in _REHEARSALS:
-                    (runtime / each).touch()
-                return False
-            with staged(runtime / name) as staging:
-                shutil.copyfile(folder / name, staging)
-    return True
+    with ThreadPoolExecutor(len(_REHEARSALS)) as side_by_side:
+        failures = list(side_by_side.map(partial(_make_archive, runtime, java), _REHEARSALS))
+    if failure := next(filter(None, failures), None):
+        say(f"could not make an archive of Spark's classes; Spark steps work, but start more slowly: {failure}")
+        for name in _REHEARSALS:
+            (runtime / name).touch()
+    return failure is None
+
+
+def _make_archive(runtime: Path, java: Java, name: str) -> str | None:
+    """Makes one; returns what went wrong."""
+    with temporary_folder("classes") as folder:
+        why = _rehearse(runtime, java, _REHEARSALS[name], folder / name)
+        if why or not (folder / name).exists():
+            return why or "the JVM ended without writing it"
+        with staged(runtime / name) as staging:
+            shutil.copyfile(folder / name, staging)
+    return None
 
 
 def _rehearse(runtime: Path, java: Java, rehearsal: str, archive: Path) -> str:
