@@ -50,4 +50,6 @@ def test_a_rehearsal_that_fails_is_said_once_and_steps_do_without(tmp_path: Path
     assert "no such luck" in said[0]
     assert not lacks_archives(tmp_path)
     assert jvm_options(tmp_path) == jvm_options(tmp_path, sql=False) == list(JVM_OPTIONS)
+    (tmp_path / SQL_ARCHIVE).write_text("of an environment that was made when there was one")
+    assert f"-XX:SharedArchiveFile={tmp_path / SQL_ARCHIVE}" in jvm_options(tmp_path, sql=False)
     assert len(said) == 1

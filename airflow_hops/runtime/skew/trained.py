@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from airflow_hops.runtime.skew.attribution import Attribution
 
 Read = Callable[[Sequence[str]], Iterable[Any]]
+_FEATURES_AT_ONCE = 100
+"""Features whose statistics are computed together: of more, a batch has fewer rows, and each batch costs time."""
 _OF_TIMES_ALONE = {"rows", "wrong_times", "wrong_time"}
 
 
@@ -136,7 +138,7 @@ def compare_rows(
         reference_rows = int(trained.statistics.datasets[0].num_examples)
         report = SkewReport(INSUFFICIENT, (), {}, reference_rows, span.rows, options.rows_needed)
         return Compared(report, trained.statistics, None, trained.origin, facts, counts, notes=tuple(notes))
-    current = generate_statistics(read(list(trained.types)), options=comparable_options())
+    current = _statistics(read, list(trained.types))
     report = compare_statistics(trained.statistics, current, trained.schema, options)
     attribution = None
     if options.attribute and report.verdict in (DRIFT, PIPELINE_FAULT):
@@ -162,6 +164,17 @@ def files_of(folder: Path, split: str) -> list[RowsFile]:
     from airflow_hops.data.raw_features import example_files
 
     return [RowsFile.at(path) for path in example_files(folder, split)]
+
+
+def _statistics(read: Read, names: Sequence[str]) -> Any:
+    """The statistics of features, some at a time, so that what a feature takes does not depend on their number."""
+    statistics, *more = (
+        generate_statistics(read(names[start : start + _FEATURES_AT_ONCE]), options=comparable_options())
+        for start in range(0, max(len(names), 1), _FEATURES_AT_ONCE)
+    )
+    for others in more:
+        statistics.datasets[0].features.extend(others.datasets[0].features)
+    return statistics
 
 
 def _keep_comparators(schema: Any, features: Any) -> None:

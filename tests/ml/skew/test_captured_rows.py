@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,9 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.skew import SkewOptions
 from airflow_hops.runtime.captured.requests import RowsFile
+from airflow_hops.runtime.feature_statistics import comparable_options, generate_statistics
 from airflow_hops.runtime.feature_statistics.formats.layout import BATCH_BYTES
-from airflow_hops.runtime.skew.captured_rows import read_features
+from airflow_hops.runtime.feature_statistics.summary import features_by_name
+from airflow_hops.runtime.skew.captured_rows import CapturedSpan, read_features
+from airflow_hops.runtime.skew.trained import Trained, compare_rows
 
 pytestmark = pytest.mark.runtime
 
@@ -33,6 +38,31 @@ def test_wide_rows_come_in_batches_of_bounded_size_with_the_features_in_the_orde
     assert all(batch.schema.names == names for batch in batches)
     rows = pa.Table.from_batches(batches)
     assert rows["f7"].to_pylist() == (np.arange(12_000.0) + 7).tolist()
+
+
+def test_features_are_compared_a_hundred_at_a_time_as_they_would_be_together() -> None:
+    random = np.random.default_rng(7)
+    before = pa.table({f"f{number}": random.normal(number, 1.0, 2_000) for number in range(201)})
+    after = before.set_column(200, "f200", pa.array(random.normal(190.0, 1.0, 2_000)))
+    together = generate_statistics(after, options=comparable_options())
+    nothing: Any = None
+    compared = compare_rows(
+        nothing,
+        Trained(
+            nothing,
+            nothing,
+            nothing,
+            generate_statistics(before, options=comparable_options()),
+            None,
+            dict.fromkeys(before.column_names, "FLOAT"),
+        ),
+        CapturedSpan(rows=2_000, versions={"1": 2_000}),
+        lambda names: after.select(names).to_batches(),
+        SkewOptions(model_name="wide", attribute=False),
+    )
+    assert features_by_name(compared.current) == features_by_name(together)
+    assert compared.current.datasets[0].num_examples == 2_000
+    assert compared.report.drifted == ("f200",)
 
 
 def test_missing_feature_is_named_with_those_that_are_there(wide: RowsFile) -> None:
