@@ -42,20 +42,16 @@ def test_wide_rows_come_in_batches_of_bounded_size_with_the_features_in_the_orde
 
 def test_features_are_compared_a_hundred_at_a_time_as_they_would_be_together() -> None:
     random = np.random.default_rng(7)
-    before = pa.table({f"f{number}": random.normal(number, 1.0, 2_000) for number in range(201)})
-    after = before.set_column(200, "f200", pa.array(random.normal(190.0, 1.0, 2_000)))
+    words = np.array(["one", "two", "three"], object)
+    before = pa.table({f"f{number}": words[random.integers(0, 3, 2_000)] for number in range(201)})
+    after = before.set_column(200, "f200", pa.array(words[random.integers(0, 2, 2_000)]))
     together = generate_statistics(after, options=comparable_options())
     nothing: Any = None
+    statistics = generate_statistics(before, options=comparable_options())
+    types = dict.fromkeys(before.column_names, "STRING")
     compared = compare_rows(
         nothing,
-        Trained(
-            nothing,
-            nothing,
-            nothing,
-            generate_statistics(before, options=comparable_options()),
-            None,
-            dict.fromkeys(before.column_names, "FLOAT"),
-        ),
+        Trained(nothing, nothing, nothing, statistics, None, types),
         CapturedSpan(rows=2_000, versions={"1": 2_000}),
         lambda names: after.select(names).to_batches(),
         SkewOptions(model_name="wide", attribute=False),
