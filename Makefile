@@ -92,7 +92,8 @@ links: setup ## ask every address that the documentation links to (needs the net
 
 requirements: setup ## compile the pins from pyproject.toml (UPGRADE=1 for the newest that fit)
 	$(UV) $(COMPILE) --universal --extra s3 --group dev --output-file requirements/airflow.txt pyproject.toml >/dev/null
-	$(UV) $(COMPILE) --config-file requirements/uv.toml --group runtime --output-file requirements/runtime.txt >/dev/null
+	$(UV) $(COMPILE) --config-file requirements/uv.toml --override requirements/runtime-override.txt --group runtime \
+		--output-file requirements/runtime.txt >/dev/null
 	echo 'tensorflow[and-cuda]' | $(UV) $(COMPILE) --constraint requirements/runtime.txt --no-annotate \
 		--output-file requirements/.cuda.tmp - >/dev/null
 	sed -n -e '1i -r runtime.txt' -e '/^nvidia-/p' requirements/.cuda.tmp >requirements/runtime-cuda.txt
