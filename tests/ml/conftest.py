@@ -34,6 +34,8 @@ pytest_plugins = ["fault_counts", "small_places", "ssh_servers", "tests.ml.forke
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # The matrices of these tests are multiplied sooner than a thread of OpenBLAS has stopped to wait for another.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Graphs of a few operations are rewritten for oneDNN for longer than they then run.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 # Milliseconds after which each rank looks for work again: 1 takes a part of a core from ranks that compute.
 os.environ.setdefault("HOROVOD_CYCLE_TIME", "5")
 
