@@ -119,8 +119,7 @@ class Transitions:
                 pool.submit(self._load, name, number, version)
 
     def _begin_unloads(self, name: str, model: WantedModel) -> None:
-        any_wanted = any(version.wanted for version in model.versions.values())
-        wanted_ready = any(version.wanted and version.servable for version in model.versions.values())
+        can_drop = model.can_drop
         gone: list[tuple[int, Servable]] = []
         for number, version in list(model.versions.items()):
             if version.wanted or version.loading:
@@ -128,7 +127,7 @@ class Transitions:
             if version.servable is None:
                 del model.versions[number]
                 self._catalog.set_status(name, VersionStatus(number, State.END))
-            elif wanted_ready or not any_wanted:
+            elif can_drop:
                 gone.append((number, version.servable))
                 del model.versions[number]
         labels = model.labels_in_effect(self._options.labels_for_unavailable)

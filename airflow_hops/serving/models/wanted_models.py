@@ -95,7 +95,7 @@ class WantedModels:
         self._remote_looks.stop()
 
     def has_settled(self, looks: int, until_s: float) -> bool:
-        """Whether there was another look, and every version that it found was tried.
+        """Whether there was another look, every version that it found was tried, and others answer no more.
 
         Args:
             looks: Those that do not count.
@@ -103,6 +103,8 @@ class WantedModels:
                 ``time.monotonic()``.
         """
         if self.looks <= looks or not all(version.attempts or not version.wanted for version in self.versions()):
+            return False
+        if not all(model.has_dropped for model in self.by_name.values()):
             return False
         return not (self._growing or self._remote_looks.awaited) or time.monotonic() >= until_s
 

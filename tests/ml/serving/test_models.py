@@ -323,9 +323,8 @@ def test_memory_after_many_reloads_is_that_after_twenty(saved_models: Path, relo
     for reload in range(reloads + 1):
         version = 1 + reload % 2
         loader.reload(config(version))
-        while list(catalog.views["flights"].servables) != [version] or (
-            reload and catalog.statuses("flights", 3 - version)[0].state != 50
-        ):
+        assert list(catalog.views["flights"].servables) == [version]
+        while reload and catalog.statuses("flights", 3 - version)[0].state != 50:
             time.sleep(0.002)
         if reload in (20, reloads):
             time.sleep(0.5)
