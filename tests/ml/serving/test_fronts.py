@@ -394,7 +394,7 @@ def test_fronts_drain_on_sigterm_and_end_with_the_server(server: ServerProcess) 
             os.kill(pid, signal.SIGTERM)
         assert server.terminate() == 0
         assert [answer.result()[0] for answer in asking] == 8 * [200]
-    assert all(map(is_gone, pids))
+    wait_for(lambda: all(map(is_gone, pids)), "the end of the fronts", 5)  # by the kernel, with the zygote
     assert "while the server stops" not in server.log()
     server.start().wait_until_ready()  # at the same ports
     pids = list(fronts(server))
