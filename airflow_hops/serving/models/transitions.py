@@ -119,22 +119,18 @@ class Transitions:
                 pool.submit(self._load, name, number, version)
 
     def _begin_unloads(self, name: str, model: WantedModel) -> None:
-        can_drop = model.can_drop
-        gone: list[tuple[int, Servable]] = []
+        gone = model.superseded
         for number, version in list(model.versions.items()):
-            if version.wanted or version.loading:
-                continue
-            if version.servable is None:
+            if number in gone:
+                del model.versions[number]
+            elif not (version.wanted or version.loading or version.servable):
                 del model.versions[number]
                 self._catalog.set_status(name, VersionStatus(number, State.END))
-            elif can_drop:
-                gone.append((number, version.servable))
-                del model.versions[number]
         labels = model.labels_in_effect(self._options.labels_for_unavailable)
         if gone or labels != model.labels:
             model.labels = labels
             self._catalog.publish(name, model.loaded, labels)
-        for number, servable in gone:
+        for number, servable in gone.items():
             self._catalog.set_status(name, VersionStatus(number, State.UNLOADING))
             self._unload_pool.submit(self._unload, name, number, servable)
 

@@ -76,17 +76,16 @@ class WantedModel:
         return {number: version.servable for number, version in self.versions.items() if version.servable}
 
     @property
-    def can_drop(self) -> bool:
-        """Whether versions that are not wanted may go: one that is wanted answers, or none is wanted."""
+    def superseded(self) -> dict[int, Servable]:
+        """What answers, is not wanted, and may go, by version: one that is wanted answers, or none is wanted."""
         wanted = [version for version in self.versions.values() if version.wanted]
-        return not wanted or any(version.servable for version in wanted)
-
-    @property
-    def has_dropped(self) -> bool:
-        """Whether nothing answers any more that is not wanted, and may go."""
-        return not self.can_drop or all(
-            version.wanted or version.loading or version.servable is None for version in self.versions.values()
-        )
+        if wanted and not any(version.servable for version in wanted):
+            return {}
+        return {
+            number: version.servable
+            for number, version in self.versions.items()
+            if version.servable and not (version.wanted or version.loading)
+        }
 
     def is_coming(self, version: int | None, label: str | None) -> bool:
         """Whether what a request asks for will be there once it is loaded.

@@ -104,7 +104,7 @@ class WantedModels:
         """
         if self.looks <= looks or not all(version.attempts or not version.wanted for version in self.versions()):
             return False
-        if not all(model.has_dropped for model in self.by_name.values()):
+        if any(model.superseded for model in self.by_name.values()):
             return False
         return not (self._growing or self._remote_looks.awaited) or time.monotonic() >= until_s
 
