@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from airflow_hops.contract.artifacts import Artifact
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel
 from airflow_hops.serving.capture.tables import CallTables
-from airflow_hops.serving.monitoring.stats import RequestKind
+from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving_api import tensors
 from airflow_hops.serving_api.capture_layout import FEEDBACK_FOLDER
 from airflow_hops.serving_api.protocol import PredictRequest, PredictResponse

@@ -24,7 +24,6 @@ from typing import Any
 
 from airflow_hops.processes.forks import receive_request, send_request
 from airflow_hops.processes.lifetime import end_with, started_at
-from airflow_hops.processes.tensorflow_graphs import import_tensorflow
 
 STATUS_FILES: dict[int, str] = {}
 
@@ -111,7 +110,6 @@ def serve(descriptor: int) -> None:
     """Forks servers until the socket ends, then ends them."""
     end_with(f"{os.getppid()}:{started_at(os.getppid())}")
     gc.disable()
-    import_tensorflow()
     import airflow_hops.serving.fronts.front
     import airflow_hops.serving.models.saved_model
     import airflow_hops.serving.models.workers.process

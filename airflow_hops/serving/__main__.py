@@ -29,9 +29,7 @@ def main() -> int:
     warnings.filterwarnings("ignore", category=FutureWarning, module="google")
 
     if not (flags.upstream or flags.workers or flags.fronts > 1):
-        from airflow_hops.processes.tensorflow_graphs import import_tensorflow
-
-        import_tensorflow()  # without Keras, which a server has no use for: it is up in half the time
+        import airflow_hops.serving.models.saved_model  # noqa: F401  # it takes no time of the first to load
 
     from airflow_hops.serving.assembly import StartError
     from airflow_hops.serving.server import ModelServer

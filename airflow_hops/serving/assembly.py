@@ -30,7 +30,7 @@ from airflow_hops.serving.models.transitions import OpenVersion, TransitionOptio
 from airflow_hops.serving.models.workers.autoscaling import ScalingOptions
 from airflow_hops.serving.models.workers.supervisor import WorkerSupervisor
 from airflow_hops.serving.monitoring.logs import RequestLog
-from airflow_hops.serving.monitoring.stats import RequestKind
+from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving.tokens import TokenFile
 from airflow_hops.serving_api.config import read_config
 from airflow_hops.serving_api.protocol import ModelServerConfig

@@ -18,7 +18,8 @@ from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call, Servable, VersionGone
 from airflow_hops.serving.monitoring.logs import RequestLog
 from airflow_hops.serving.monitoring.run_times import RunTimes
-from airflow_hops.serving.monitoring.stats import RequestKind, RequestStats
+from airflow_hops.serving.monitoring.stats import RequestStats
+from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving_api.protocol import Method, MultiInferenceHead, RequestHead
 
 # Handing a request to another thread costs 0.1 to 0.2 ms; what runs longer in one keeps the other cores waiting.

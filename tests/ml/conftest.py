@@ -50,11 +50,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_setupnodes() -> None:
     """Imports for all workers what most of their modules import; nothing of it may run yet."""
     fork_workers(
+        "skops.io",  # before modules by the thousand, in all of which it looks for NumPy's functions
         "horovod.tensorflow",
+        "mlflow.store.tracking.sqlalchemy_store",
         "mlflow.tracking",
         "s3fs",
         "skl2onnx",
         "sklearn.ensemble",
+        "tensorboard.summary",
         "tensorflow_data_validation",
         "tf_keras",
         "airflow_hops.runtime.search",

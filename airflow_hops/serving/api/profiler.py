@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from airflow_hops.processes.tensorflow_graphs import without_api
 from airflow_hops.serving.api.grpc_methods import service
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving_api.protocol import PROFILER_SERVICE, ProfileRequest, ProfileResponse, TerminateRequest
@@ -83,31 +84,33 @@ class ProfilerService:
         return folder
 
     def _run(self, request: Any, folder: Path, context: grpc.ServicerContext) -> Any:
-        import tensorflow as tf
+        with without_api():
+            from tensorflow.python.framework.errors_impl import OpError
+            from tensorflow.python.profiler import profiler_v2 as profiler
 
         self._terminated.clear()
         folder.mkdir(parents=True, exist_ok=True)
         staging = folder / f".{uuid.uuid4().hex}"
         wanted = request.opts
-        options = tf.profiler.experimental.ProfilerOptions(
+        options = profiler.ProfilerOptions(
             host_tracer_level=wanted.host_tracer_level,
             python_tracer_level=wanted.python_tracer_level,
             device_tracer_level=wanted.device_tracer_level,
         )
         log.info("profiling for %d ms", request.duration_ms)
         try:
-            tf.profiler.experimental.start(str(staging), options)
+            profiler.start(str(staging), options)
             until_s = time.monotonic() + request.duration_ms / 1e3
             while (left_s := until_s - time.monotonic()) > 0 and context.is_active():
                 if self._terminated.wait(min(left_s, _POLL_S)):
                     break
-            tf.profiler.experimental.stop()
+            profiler.stop()
             found = next(staging.rglob("*.xplane.pb"), None)
             if found is None:
                 return ProfileResponse(empty_trace=True)
             found.replace(folder / f"{request.host_name.replace(':', '_')}.xplane.pb")
             return ProfileResponse()
-        except tf.errors.OpError as error:
+        except OpError as error:
             context.abort(grpc.StatusCode.INTERNAL, error.message)
         finally:
             shutil.rmtree(staging, ignore_errors=True)

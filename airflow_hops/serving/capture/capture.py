@@ -26,7 +26,7 @@ from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CallPacker, CapturedCall, CapturedLabel, pack_label, request_ids
 from airflow_hops.serving.capture.spool import SERVER_LOCK, Lock, Position, Spool, used_bytes
 from airflow_hops.serving.capture.state import WriterState, WrittenCounts
-from airflow_hops.serving.monitoring.stats import RequestKind
+from airflow_hops.serving.request_kind import RequestKind
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from airflow_hops.serving.capture.options import CaptureMode
-from airflow_hops.serving.monitoring.stats import RequestKind
+from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving_api.protocol import Method
 
 Label = bool | int | float | str

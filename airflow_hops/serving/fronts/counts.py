@@ -14,7 +14,8 @@ from airflow_hops.serving.capture.capture import TakenCounts
 from airflow_hops.serving.capture.state import WriterState, WrittenCounts
 from airflow_hops.serving.gateway.shadow import ShadowCounts
 from airflow_hops.serving.monitoring.series import BatchTotals
-from airflow_hops.serving.monitoring.stats import RequestCounts, RequestKind, RequestStats, add_counts, add_to
+from airflow_hops.serving.monitoring.stats import RequestCounts, RequestStats, add_counts, add_to
+from airflow_hops.serving.request_kind import RequestKind
 
 _SUMMED = ("spool_bytes", "spool_bytes_limit", "writer_restarts")
 

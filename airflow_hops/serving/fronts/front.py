@@ -30,7 +30,7 @@ from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.workers.launcher import threads_each
 from airflow_hops.serving.monitoring import logs
 from airflow_hops.serving.monitoring.metrics import REGISTRY
-from airflow_hops.serving.monitoring.stats import RequestKind
+from airflow_hops.serving.request_kind import RequestKind
 
 ALIVE_EVERY_S = 1.0
 """How often a front says that it lives."""

@@ -10,17 +10,20 @@ from typing import Any
 
 import grpc
 import numpy as np
-import tensorflow as tf
-from tensorflow.core.protobuf.config_pb2 import CallableOptions
-from tensorflow.python.framework import ops
-from tensorflow_serving.apis.get_model_metadata_pb2 import SignatureDefMap
 
+from airflow_hops.processes.tensorflow_graphs import without_api
 from airflow_hops.serving.errors import ServingError, check_deadline, code_of, invalid_argument
 from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Signature
+from airflow_hops.serving_api.protocol import SignatureDefMap
 
-tf.get_logger().setLevel("ERROR")
+with without_api():
+    from tensorflow.core.protobuf.config_pb2 import CallableOptions, ConfigProto
+    from tensorflow.python.client.session import Session
+    from tensorflow.python.framework import ops
+    from tensorflow.python.framework.errors_impl import OpError
+    from tensorflow.python.saved_model import loader_impl
 
 # Beyond this many different output filters the callables are not kept: a filter is the client's choice.
 _MAX_CALLABLES = 64
@@ -56,22 +59,22 @@ class SavedModelServable(LocalServable):
         self._in_own_thread = not options.inter_op_threads
         self._callables: dict[tuple[str, tuple[str, ...], int], Any] = {}
         self._long: set[str] = set()
-        graph = tf.Graph()
-        session_config = tf.compat.v1.ConfigProto(
+        graph = ops.Graph()
+        session_config = ConfigProto(
             intra_op_parallelism_threads=options.intra_op_threads,
             inter_op_parallelism_threads=options.inter_op_threads,
         )
-        self._session = tf.compat.v1.Session(graph=graph, config=session_config)
+        self._session = Session(graph=graph, config=session_config)
         try:
             with graph.as_default():
-                meta_graph = tf.compat.v1.saved_model.loader.load(self._session, list(options.tags), folder)
+                meta_graph = loader_impl.load(self._session, list(options.tags), folder)
             # The session has its own copy: Python's of every operation would only weigh on garbage collection.
             ops.dismantle_graph(graph)
             self._has_loops = _has_loops(meta_graph.graph_def)
             definitions = SignatureDefMap()
             for name, definition in meta_graph.signature_def.items():
                 if not name.startswith("__saved_model"):
-                    definitions.signature_def[name].CopyFrom(definition)
+                    definitions.signature_def[name].ParseFromString(definition.SerializeToString())
             super().__init__(model, version, folder, definitions.SerializeToString(), options)
             self.computes_here = self.computes_here and self._in_own_thread and not self._has_loops
         except Exception as error:
@@ -94,7 +97,7 @@ class SavedModelServable(LocalServable):
             run = run or self._callable(signature, aliases, timeout_ms)
             # A string without dimensions is the one value that does not come as NumPy's.
             return [np.array(value, object) if type(value) is bytes else value for value in run(*feeds)]
-        except tf.errors.OpError as error:
+        except OpError as error:
             raise ServingError(code_of(error.error_code), error.message) from error
         except (TypeError, ValueError) as error:
             raise invalid_argument(str(error)) from error
@@ -131,7 +134,7 @@ def _has_loops(graph: Any) -> bool:
 
 
 def _load_error(error: Exception, folder: str) -> ServingError:
-    if isinstance(error, tf.errors.OpError):
+    if isinstance(error, OpError):
         return ServingError(code_of(error.error_code), error.message)
     if isinstance(error, (OSError, RuntimeError)):
         return ServingError(grpc.StatusCode.NOT_FOUND, f"Could not load SavedModel at {folder}: {error}")

@@ -15,11 +15,10 @@ from typing import Any
 
 import grpc
 import numpy as np
-import tensorflow as tf
 from flatbuffers import flexbuffers
 from google.protobuf.message import DecodeError
-from tensorflow.lite.python import schema_py_generated as schema
 
+from airflow_hops.processes.tensorflow_graphs import without_api
 from airflow_hops.serving.errors import ServingError, deadline_exceeded, invalid_argument
 from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.model_options import ModelOptions
@@ -27,12 +26,15 @@ from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
 from airflow_hops.serving_api import tensors
 from airflow_hops.serving_api.protocol import SignatureDefMap
 
+with without_api():
+    from tensorflow.lite.python import schema_py_generated as schema
+    from tensorflow.lite.python.interpreter import Interpreter
+
 PREDICT = "tensorflow/serving/predict"
 
 # Where TensorFlow's signature_def_utils keeps signatures in a file: a FlexBuffer of serialized SignatureDefs by name.
 _SIGNATURES_METADATA = b"signature_defs_metadata"
 
-Interpreter = Any
 Detail = dict[str, Any]
 
 
@@ -59,7 +61,7 @@ class TfLiteServable(LocalServable):
         path = str(folder / "model.tflite")
         threads = options.intra_op_threads or None
         try:
-            self._interpreters = _Pool(lambda: tf.lite.Interpreter(path, num_threads=threads), os.cpu_count() or 1)
+            self._interpreters = _Pool(lambda: Interpreter(path, num_threads=threads), os.cpu_count() or 1)
             with self._interpreters.borrow() as interpreter:
                 definitions = _metadata_signatures(path, interpreter)
                 self._by_tensor = bool(definitions.signature_def) or not interpreter.get_signature_list()

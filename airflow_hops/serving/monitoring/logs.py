@@ -23,7 +23,7 @@ from pathlib import Path
 from airflow_hops.serving import log_lines
 from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
 from airflow_hops.serving.errors import invalid_argument
-from airflow_hops.serving.monitoring.stats import RequestKind
+from airflow_hops.serving.request_kind import RequestKind
 
 log = logging.getLogger(__name__)
 

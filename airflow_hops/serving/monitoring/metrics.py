@@ -26,10 +26,10 @@ from airflow_hops.serving.monitoring.stats import (
     BUCKETS_PER_BOUND,
     LATENCY_BOUNDS_US,
     LatencyHistogram,
-    RequestKind,
     RequestStats,
     add_to,
 )
+from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving_api.config import ConfigError, read_message
 from airflow_hops.serving_api.protocol import MonitoringConfig
 

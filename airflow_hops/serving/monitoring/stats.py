@@ -8,9 +8,10 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from airflow_hops.serving.errors import CLIENT_ERRORS
+from airflow_hops.serving.request_kind import RequestKind
 
 # A percentile is at most 2.5% off, a version costs 4 kB for each method however many requests it answers, and every
 # twelfth bound is one of TensorFlow Serving's own, which grow by 1.8 from 10 microseconds.
@@ -19,15 +20,6 @@ _GROWTH = math.log(1.8) / BUCKETS_PER_BOUND
 _LOWEST_S = 10e-6 / 1.8**4
 _BUCKETS = (4 + 32) * BUCKETS_PER_BOUND + 1
 LATENCY_BOUNDS_US = tuple(10 * 1.8**power for power in range(33))
-
-
-class RequestKind(NamedTuple):
-    """The key by which requests are counted; version 0 if none was found that could have answered."""
-
-    model: str
-    version: int
-    method: str
-    api: str
 
 
 @dataclass

@@ -32,8 +32,8 @@ from airflow_hops.serving.capture.spool import Spool
 from airflow_hops.serving.capture.state import WriterState
 from airflow_hops.serving.capture.waiting import WaitingRecords
 from airflow_hops.serving.capture.warmup import write_warmup_requests
-from airflow_hops.serving.monitoring.stats import RequestKind
 from airflow_hops.serving.prediction_log import read_prediction_logs
+from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving_api import tensors
 from airflow_hops.serving_api.protocol import Method, PredictRequest, PredictResponse
 

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_hops.serving.capture.backlog import Backlog
 from airflow_hops.serving.capture.record import CapturedCall
-from airflow_hops.serving.monitoring.stats import RequestKind
+from airflow_hops.serving.request_kind import RequestKind
 
 KIND = RequestKind("m", 1, "Predict", "GRPC")
 

@@ -14,7 +14,7 @@ from airflow_hops.serving.capture.record import CallPacker, CapturedCall, unpack
 from airflow_hops.serving.capture.tables import CallTables
 from airflow_hops.serving.capture.waiting import WaitingRecords
 from airflow_hops.serving.layouts import REQUEST_TENSORS, NoLayout, find_tensors
-from airflow_hops.serving.monitoring.stats import RequestKind
+from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving_api import protocol, tensors
 
 RANDOM = np.random.default_rng(7)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,15 +116,10 @@ def write_twenty(writer: str, file: Path, traffic_file: Path) -> None:
         traffic_config.set_traffic(traffic_file, name, {1: 100})
 
 
-def test_writers_at_once_never_lose_each_others_change(tmp_path: Path) -> None:
+def test_writers_at_once_never_lose_each_others_change(tmp_path: Path, own_process: Callable[..., None]) -> None:
     file, traffic_file = tmp_path / "models.config", tmp_path / "traffic.json"
-    forking = multiprocessing.get_context("fork")
-    writers = [forking.Process(target=write_twenty, args=(writer, file, traffic_file)) for writer in "abcd"]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(60)
-    assert [writer.exitcode for writer in writers] == [0, 0, 0, 0]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(partial(own_process, write_twenty, file=file, traffic_file=traffic_file), "abcd"))
     assert file.read_text().count("base_path") == 80
     assert len(json.loads(traffic_file.read_text())["models"]) == 80
     assert not list(tmp_path.glob("*.tmp")) + list(tmp_path.glob(".*.tmp"))

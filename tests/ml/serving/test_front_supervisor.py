@@ -29,7 +29,8 @@ from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import hold_port
 from airflow_hops.serving.models.catalog import Catalog, State
 from airflow_hops.serving.models.workers.launcher import Process
-from airflow_hops.serving.monitoring.stats import RequestCounts, RequestKind
+from airflow_hops.serving.monitoring.stats import RequestCounts
+from airflow_hops.serving.request_kind import RequestKind
 
 KIND = RequestKind("m", 1, "Predict", "GRPC")
 

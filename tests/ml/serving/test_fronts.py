@@ -35,7 +35,8 @@ from airflow_hops.serving.fronts.peer import Peer
 from airflow_hops.serving.gateway.traffic import Split, deal_slots
 from airflow_hops.serving.models.workers.frames import PeerGone
 from airflow_hops.serving.monitoring.series import BatchTotals
-from airflow_hops.serving.monitoring.stats import RequestKind, RequestStats
+from airflow_hops.serving.monitoring.stats import RequestStats
+from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving_api.answers import ModelServerError
 from airflow_hops.serving_api.client import ModelServerClient
 from airflow_hops.serving_api.config import parse_config

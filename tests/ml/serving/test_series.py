@@ -9,7 +9,8 @@ from server_process import ServerProcess
 
 from airflow_hops.serving.monitoring.batch_counts import BatchCounts
 from airflow_hops.serving.monitoring.series import STEPS, RequestSeries
-from airflow_hops.serving.monitoring.stats import RequestKind, RequestStats
+from airflow_hops.serving.monitoring.stats import RequestStats
+from airflow_hops.serving.request_kind import RequestKind
 
 
 def test_a_step_counts_what_was_asked_in_it_alone_and_an_hour_is_kept() -> None:

@@ -27,8 +27,9 @@ from airflow_hops.runtime.batch_predict import stage as batch_predict
 from airflow_hops.runtime.evaluate import stage as evaluate
 from airflow_hops.runtime.schema import load_schema
 from airflow_hops.runtime.transform import stage as transform
-from airflow_hops.serving.capture.record import CapturedCall, RequestKind
+from airflow_hops.serving.capture.record import CapturedCall
 from airflow_hops.serving.capture.tables import CallTables
+from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving_api import tensors
 from airflow_hops.serving_api.protocol import PredictRequest, PredictResponse
 from airflow_hops.store import ArtifactStore

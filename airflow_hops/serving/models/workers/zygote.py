@@ -95,11 +95,8 @@ def main(descriptor: int, program: str) -> None:
     # Who stops a service, or presses Ctrl-C, signals all of its processes: workers end when the server has drained.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    from airflow_hops.processes.tensorflow_graphs import import_tensorflow
-    from airflow_hops.serving.models.memory import set_imports_apart
-
-    import_tensorflow()
     import airflow_hops.serving.models.saved_model  # noqa: F401
+    from airflow_hops.serving.models.memory import set_imports_apart
 
     run = pkgutil.resolve_name(program)
     set_imports_apart()  # what is shared with the workers stays shared

@@ -1,0 +1,14 @@
+"""What requests are counted by."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class RequestKind(NamedTuple):
+    """The key by which requests are counted; version 0 if none was found that could have answered."""
+
+    model: str
+    version: int
+    method: str
+    api: str
