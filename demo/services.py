@@ -187,7 +187,7 @@ class Stack:
             "AIRFLOW_HOME": str(self.home / "airflow"),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "AIRFLOW__CORE__PARALLELISM": "8",
+            "AIRFLOW__CORE__PARALLELISM": "4",
             "AIRFLOW__CORE__DEFAULT_TIMEZONE": zone_where_it_is_noon(),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",

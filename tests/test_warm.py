@@ -145,6 +145,22 @@ def test_autograph_converts_functions_of_a_step_and_looks_at_no_other_module(run
     assert run_step("converting:run", code_paths=(str(tmp_path),), launcher=warm_launcher) == [[2.0, 4.0], []]
 
 
+def test_keras_draws_in_a_step_with_matplotlib_which_is_imported_only_then(run_step, warm_launcher, tmp_path):
+    (tmp_path / "drawing.py").write_text(
+        "import sys\nimport keras, numpy\n\n"
+        "def run(context):\n"
+        "    before = 'matplotlib' in sys.modules\n"
+        "    pictures = numpy.zeros((1, 8, 8, 3), 'float32')\n"
+        "    path = str(context.scratch / 'drawn.png')\n"
+        "    keras.visualization.plot_image_gallery(pictures, value_range=(0, 1), path=path)\n"
+        "    from keras.src.visualization import plot_bounding_box_gallery\n"
+        "    assert plot_bounding_box_gallery.patches.Patch(label='box').get_label() == 'box'\n"
+        "    return [before, open(path, 'rb').read(4)[1:].decode(), 'matplotlib' in sys.modules]\n"
+    )
+    drawn = run_step("drawing:run", code_paths=(str(tmp_path),), launcher=warm_launcher)
+    assert drawn == [False, "PNG", True]
+
+
 def test_the_stages_of_all_common_operators_are_imported():
     def entries(kind):
         yield getattr(kind, "entry", None)

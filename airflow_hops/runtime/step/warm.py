@@ -21,8 +21,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from airflow_hops.processes.ending import children, send_signal
@@ -76,6 +77,11 @@ STAGES = (
 )
 """The modules of ``airflow_hops.runtime`` that are entries of operators' steps, but for those which few pipelines have,
 and which import large libraries, or such that start threads."""
+_DRAWING = (
+    ("keras.src.visualization.plot_image_gallery", "plt", "matplotlib.pyplot"),
+    ("keras.src.visualization.plot_bounding_box_gallery", "patches", "matplotlib.patches"),
+)
+"""Keras's modules that draw, what they call Matplotlib's, and which those are."""
 _PACKAGE = Path(PATH_ENTRY).parent
 _PATIENCE_S = 10.0
 
@@ -228,6 +234,26 @@ def _convert_without_touching_modules() -> None:
     inspect_utils._fix_linecache_record = lambda function: None
 
 
+class _ImportedWhenUsed(ModuleType):
+    """Stands for a module in those that have imported it by name."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+@contextlib.contextmanager
+def _matplotlib_when_used() -> Iterator[None]:
+    """Keeps Keras from importing Matplotlib, 21 MiB, for two functions that draw: it is imported once they do."""
+    sys.modules["matplotlib"] = None  # type: ignore[assignment]  # an import of it raises ImportError: Keras goes on
+    try:
+        yield
+    finally:
+        del sys.modules["matplotlib"]
+        for module, name, used in _DRAWING:
+            if (keras := sys.modules.get(module)) is not None:
+                setattr(keras, name, _ImportedWhenUsed(used))
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Imports the libraries, listens, forks."""
     parser = argparse.ArgumentParser(prog="python -m airflow_hops.runtime.step.warm", description=__doc__)
@@ -236,10 +262,11 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     sources = package_sources()
     with imports_for_forks():
-        for module in (*WARM_MODULES, *(f"airflow_hops.runtime.{stage}" for stage in ("__main__", *STAGES))):
-            # A module that fails here fails again, and speaks for itself, in the step that needs it.
-            with contextlib.suppress(Exception):
-                importlib.import_module(module)
+        with _matplotlib_when_used():
+            for module in (*WARM_MODULES, *(f"airflow_hops.runtime.{stage}" for stage in ("__main__", *STAGES))):
+                # A module that fails here fails again, and speaks for itself, in the step that needs it.
+                with contextlib.suppress(Exception):
+                    importlib.import_module(module)
         with contextlib.suppress(Exception):
             _convert_without_touching_modules()
         gc.collect()
