@@ -1,4 +1,4 @@
-"""Spark's Python daemon with TensorFlow imported: its workers are forks, and need not import it again.
+"""Spark's Python daemon with what runs TensorFlow's graphs: its workers are forks, and need not import it again.
 
 For ``spark.python.daemon.module``, where driver and executors are on one machine and this package is on their path.
 """
@@ -6,7 +6,7 @@ For ``spark.python.daemon.module``, where driver and executors are on one machin
 from __future__ import annotations
 
 from airflow_hops.processes.forks import imports_for_forks
-from airflow_hops.processes.tensorflow_graphs import import_tensorflow
+from airflow_hops.processes.tensorflow_graphs import without_api
 from airflow_hops.runtime.spark.workers import leave_out_archives
 
 if __name__ == "__main__":
@@ -16,5 +16,8 @@ if __name__ == "__main__":
         import tfx_bsl.coders.example_coder  # noqa: F401
         from pyspark.daemon import manager
 
-        import_tensorflow()
+        with without_api():  # in which workers of images and of predictions import the rest
+            import tensorflow.python.client.session
+            import tensorflow.python.lib.io.tf_record
+            import tensorflow.python.saved_model.loader_impl  # noqa: F401
     manager()

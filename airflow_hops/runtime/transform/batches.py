@@ -19,7 +19,7 @@ from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.target import Target
 from airflow_hops.data.feature_specs import OutputSpec
 from airflow_hops.data.raw_features import dense_arrays
-from airflow_hops.processes.tensorflow_graphs import import_tensorflow
+from airflow_hops.processes.tensorflow_graphs import without_api
 from airflow_hops.runtime.spark.tasks import SplitSummary, StagedFiles
 from airflow_hops.runtime.transform.graph import load_transform
 
@@ -151,11 +151,13 @@ def run_graph(
     Raises:
         BadInput: the graph fails on the values, or an output is not of the batch's rows.
     """
-    tf = import_tensorflow()
+    with without_api():
+        from tensorflow.python.framework.errors_impl import OpError
+
     rows = len(next(iter(arrays.values())))
     try:
         found = transform(**arrays)
-    except (tf.errors.OpError, ValueError) as error:
+    except (OpError, ValueError) as error:
         raise BadInput(f"split {split!r}: the transform graph fails on a batch of {rows} rows: {error}") from None
     outputs = {name: np.asarray(found[name]) for name in plan.outputs}
     for name, values in outputs.items():
@@ -237,10 +239,12 @@ class ExampleWriter(StagedFiles):
             strings = [column.name for column in batch.schema if pa.types.is_binary(column.type)]
             of_table = partial(pq.ParquetWriter, schema=batch.schema, use_dictionary=strings)
             self._parquet = self.open(self._path.with_suffix(".parquet"), of_table)
-            tf = import_tensorflow()
+            with without_api():
+                from tensorflow.python.lib.io.tf_record import TFRecordOptions, TFRecordWriter
+
             # Level 1: the examples are read once or twice, and level 6 takes four times as long for a tenth less.
-            options = tf.io.TFRecordOptions(compression_type="GZIP", compression_level=1)
-            of_records = partial(tf.io.TFRecordWriter, options=options)
+            options = TFRecordOptions(compression_type="GZIP", compression_level=1)
+            of_records = partial(TFRecordWriter, options=options)
             self._tfrecord = self.open(self._path.with_suffix(".tfrecord.gz"), of_records)
         self._row_group.append(batch)
         if sum(batch.num_rows for batch in self._row_group) >= ROW_GROUP_ROWS:

@@ -13,7 +13,7 @@ from airflow_hops.contract.target import BINARY, CLASS, MULTICLASS, OUTPUTS, REG
 from airflow_hops.data.constants import Constants
 from airflow_hops.data.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.data.vectors import row_shape, split_dtype
-from airflow_hops.processes.tensorflow_graphs import import_tensorflow
+from airflow_hops.processes.tensorflow_graphs import import_tensorflow, without_api
 from airflow_hops.runtime.transform.signature_inputs import LoadedSignature, argument_names, name_inputs
 
 SIGNATURE = "serving_default"
@@ -112,14 +112,16 @@ def load_transform(path: Path) -> Callable[..., dict[str, Any]]:
         A function of the raw features, each a keyword argument, an array of shape ``[batch]`` or, of vectors, ``[batch,
         width]``, to the arrays of the outputs by name.
     """
-    tf = import_tensorflow()
-    from tensorflow.core.protobuf.config_pb2 import CallableOptions
-    from tensorflow.python.framework import ops
+    with without_api():
+        from tensorflow.core.protobuf.config_pb2 import CallableOptions, ConfigProto
+        from tensorflow.python.client.session import Session
+        from tensorflow.python.framework import ops
+        from tensorflow.python.saved_model import loader_impl, tag_constants
 
-    one_thread = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
-    with tf.Graph().as_default() as graph:
-        session = tf.compat.v1.Session(config=one_thread)
-        loaded = tf.compat.v1.saved_model.loader.load(session, [tf.saved_model.SERVING], str(path))
+    one_thread = ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+    with ops.Graph().as_default() as graph:
+        session = Session(config=one_thread)
+        loaded = loader_impl.load(session, [tag_constants.SERVING], str(path))
     ops.dismantle_graph(graph)  # the session has its own
     definition = loaded.signature_def[SIGNATURE]
     inputs, outputs = list(definition.inputs), list(definition.outputs)
