@@ -12,6 +12,7 @@ from airflow_hops.runtime.spark.workers import leave_out_archives
 if __name__ == "__main__":
     leave_out_archives()
     with imports_for_forks():  # a worker collects garbage after every task
+        import pandas  # noqa: F401  # PyArrow does, for its first array of NumPy's
         import pyarrow.parquet  # noqa: F401
         import tfx_bsl.coders.example_coder  # noqa: F401
         from pyspark.daemon import manager
