@@ -43,6 +43,9 @@ def _share_with_workers() -> None:
 
     # The first client of a process reads the authorities' certificates, which are kept for those that follow.
     Client(base_url="http://localhost", token="").close()
+    from airflow_hops.hooks.code import package_fingerprint
+
+    package_fingerprint()
     if _freeze_first not in gc.callbacks:
         gc.callbacks.append(_freeze_first)
 

@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterable
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -43,11 +43,31 @@ _MAGIC = re.compile(r"^([ \t]*)[%!?].*$", re.MULTILINE)
 """A line of a notebook's cell that is IPython's, not Python's."""
 
 
-@cache
+@dataclass(frozen=True)
+class _PackageSources:
+    process: int
+    states: list[tuple[str, int, int]]
+    fingerprint: str
+
+
+_known: _PackageSources | None = None
+
+
 def package_fingerprint() -> str:
-    """SHA-256 (hex) of the ML side's sources."""
-    package = Path(airflow_hops.__file__).parent
-    return _fingerprint((package / name for name in ML_SIDE), package, ".py")
+    """SHA-256 (hex) of the ML side's sources, as each process finds them first.
+
+    A fork takes over what its parent has read if no source has changed since, by inodes and times of change: a task's
+    process has then 5 ms to look where reading takes 18.
+    """
+    global _known
+    if _known is None or _known.process != os.getpid():
+        package = Path(airflow_hops.__file__).parent
+        sources = [source for name in ML_SIDE for source in _files(package / name, ".py")]
+        states = [(source, status.st_ino, status.st_ctime_ns) for source in sources for status in [Path(source).stat()]]
+        same = _known is not None and _known.states == states
+        fingerprint = _known.fingerprint if _known is not None and same else _fingerprint(sources, package)
+        _known = _PackageSources(os.getpid(), states, fingerprint)
+    return _known.fingerprint
 
 
 def user_code_fingerprint(spec: StepSpec) -> str:
@@ -104,7 +124,7 @@ class _UserFiles:
             self.files[name := f"{place}/{file.relative_to(folder).as_posix()}"] = file
             if not any(file.resolve().is_relative_to(each) for each in inside):
                 self.links_out.add(name)
-        return _fingerprint([path], folder)
+        return _fingerprint(_files(path), folder)
 
     def _script_sources(self, script: Any) -> list[str]:
         """The sources of a script, those of the cells where it is a notebook; its folder is one of user code, too."""
@@ -176,12 +196,11 @@ def _module_names(value: Any) -> Iterable[str]:
             yield from _module_names(item)
 
 
-def _fingerprint(paths: Iterable[Path], root: Path, suffix: str = "") -> str:
+def _fingerprint(sources: Iterable[str], root: Path) -> str:
     digest = hashlib.sha256()
-    for path in paths:
-        for source in _files(path, suffix):
-            digest.update(f"{source.removeprefix(f'{root}/')}\0".encode())
-            digest.update(Path(source).read_bytes())
+    for source in sources:
+        digest.update(f"{source.removeprefix(f'{root}/')}\0".encode())
+        digest.update(Path(source).read_bytes())
     return digest.hexdigest()
 
 
