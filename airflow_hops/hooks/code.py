@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -64,9 +64,10 @@ def package_fingerprint() -> str:
         package = Path(airflow_hops.__file__).parent
         sources = [source for name in ML_SIDE for source in _files(package / name, ".py")]
         states = [(source, status.st_ino, status.st_ctime_ns) for source in sources for status in [Path(source).stat()]]
-        same = _known is not None and _known.states == states
-        fingerprint = _known.fingerprint if _known is not None and same else _fingerprint(sources, package)
-        _known = _PackageSources(os.getpid(), states, fingerprint)
+        if _known is not None and _known.states == states:
+            _known = replace(_known, process=os.getpid())
+        else:
+            _known = _PackageSources(os.getpid(), states, _fingerprint(sources, package))
     return _known.fingerprint
 
 

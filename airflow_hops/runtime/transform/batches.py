@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -151,13 +151,10 @@ def run_graph(
     Raises:
         BadInput: the graph fails on the values, or an output is not of the batch's rows.
     """
-    with without_api():
-        from tensorflow.python.framework.errors_impl import OpError
-
     rows = len(next(iter(arrays.values())))
     try:
         found = transform(**arrays)
-    except (OpError, ValueError) as error:
+    except (_graph_error(), ValueError) as error:
         raise BadInput(f"split {split!r}: the transform graph fails on a batch of {rows} rows: {error}") from None
     outputs = {name: np.asarray(found[name]) for name in plan.outputs}
     for name, values in outputs.items():
@@ -167,6 +164,15 @@ def run_graph(
                 f"rows; expected [{rows}] or [{rows}, width]"
             )
     return outputs
+
+
+@cache
+def _graph_error() -> type[Exception]:
+    """What TensorFlow raises."""
+    with without_api():
+        from tensorflow.python.framework.errors_impl import OpError
+
+    return OpError  # type: ignore[no-any-return]
 
 
 def check_rows_are_independent(
