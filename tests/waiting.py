@@ -39,3 +39,9 @@ def is_gone(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.Error:
         return True
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether SIGSTOP has reached a process: those of its threads that run go on until one of them takes it."""
+    threads = [psutil.Process(thread.id) for thread in psutil.Process(pid).threads()]
+    return all(thread.status() == psutil.STATUS_STOPPED for thread in threads)

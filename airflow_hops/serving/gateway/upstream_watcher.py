@@ -169,17 +169,19 @@ class UpstreamWatcher:
 
     def _ask(self, upstream: Upstream, models: Sequence[str], timeout_s: float = _ASK_TIMEOUT_S) -> bool:
         """Asks one upstream for models and publishes what that changes; False if it cannot be reached."""
+        answered = False
         try:
             for model in models:
                 upstream.read_statuses(model, timeout_s)
             self._set_away(upstream, None)
             for model in models:
                 self._read_signatures(upstream, model)
+            answered = True
         except ServingError as error:
             self._set_away(upstream, error)
         for model in models:
             self._publish(model)
-        return not upstream.is_away
+        return answered
 
     def _set_away(self, upstream: Upstream, error: ServingError | None) -> None:
         if error is not None and not upstream.is_away:

@@ -30,6 +30,7 @@ from tensorflow_serving.apis import (
     predict_pb2,
     prediction_service_pb2_grpc,
 )
+from waiting import is_stopped, wait_for
 
 from airflow_hops.serving_api.answers import ModelServerError
 from airflow_hops.serving_api.client import ModelServerClient
@@ -259,11 +260,9 @@ def test_several_upstreams_share_requests_and_one_that_dies_fails_none(
     for client in clients:
         client.start()
 
-    def wait_for(count: int) -> None:
-        deadline_s = time.monotonic() + 60
-        while len(answers) < count:
-            assert time.monotonic() < deadline_s, gateway.log()
-            time.sleep(0.02)
+    def wait_for_answers(count: int) -> None:
+        expected = len(answers) + count
+        wait_for(lambda: len(answers) >= expected, gateway.log, 60, 0.02)
 
     def counted(server: ServerProcess) -> int:
         return int(server.call("/v1/stats")[1]["models"]["flights"]["versions"]["3"]["requests"])
@@ -272,9 +271,9 @@ def test_several_upstreams_share_requests_and_one_that_dies_fails_none(
     deadline_s = time.monotonic() + 60
     while min(counted(first), counted(second)) < 10:
         assert time.monotonic() < deadline_s, gateway.log()
-        wait_for(len(answers) + 20)
+        wait_for_answers(20)
     first.close()
-    wait_for(len(answers) + 100)
+    wait_for_answers(100)
     stop.set()
     for client in clients:
         client.join()
@@ -283,6 +282,7 @@ def test_several_upstreams_share_requests_and_one_that_dies_fails_none(
     }
     # One that hangs keeps no thread of the gateway for long, however many ask for what only it could know.
     second.process.send_signal(signal.SIGSTOP)
+    wait_for(lambda: is_stopped(second.process.pid))
     with ThreadPoolExecutor(16) as executor:
         unknown = list(executor.map(gateway.error, [f"/v1/models/m{n}:predict" for n in range(16)], [ROW] * 16))
     assert {code for code, _ in unknown} == {503}
