@@ -51,8 +51,10 @@ def test_runtime_create_refuses_a_folder_with_something_else_in_it(hops: Any, tm
 @pytest.mark.runtime
 @pytest.mark.slow
 def test_the_doctor_finds_the_libraries_of_the_runtime_environment(
-    hops: Any, runtime: Path, monkeypatch: pytest.MonkeyPatch
+    hops: Any, runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "mlflow.py").write_text("raise ImportError('somebody else has put this into the working directory')")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(checks, "_PROBE_TIMEOUT_S", 600)  # whatever else the machine does
     code, output, _ = hops("doctor", "--output", "json", "--spark-conn-id", "spark_local")
     found = {check["name"]: check for check in json.loads(output)}
@@ -71,9 +73,9 @@ def test_a_machine_too_busy_to_answer_is_no_reason_to_make_the_environment_anew(
     runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "_PROBE_TIMEOUT_S", 0.01)
-    found = list(checks.check_libraries(runtime))
-    assert [(check.status, check.found) for check in found] == [("fail", "no answer within 0.01 s")] * 2
-    assert all("try again" in check.advice and "create" not in check.advice for check in found)
+    (found,) = checks.check_libraries(runtime)
+    assert (found.status, found.found) == ("fail", "no answer within 0.01 s")
+    assert "try again" in found.advice and "create" not in found.advice
 
 
 def test_the_doctor_fails_without_a_runtime_environment_and_says_how_to_make_one(
@@ -104,11 +106,8 @@ def test_a_protobuf_newer_than_tensorflow_is_recognised(
         (tmp_path / STAMP_NAME).write_text(f"{'0' * 64}\n{tmp_path}\n{kind}\n")
     error = "AttributeError: 'MessageFactory' object has no attribute 'GetPrototype'"
     facts = {"version": "7.35.1", "seconds": 0.1, "error": None}
-    answers = {
-        "training": {"modules": {"google.protobuf": facts, "tensorflow": {**facts, "error": error}}},
-        "data": {"modules": {}},
-    }
-    monkeypatch.setattr(checks, "_probe", lambda runtime, group: answers[group])
+    answer = {"modules": {"google.protobuf": facts, "tensorflow": {**facts, "error": error}}}
+    monkeypatch.setattr(checks, "probe", lambda runtime: answer)
     found = {check.name: check for check in checks.check_libraries(tmp_path)}
     assert found["protobuf"].status == found["tensorflow"].status == "fail"
     assert "TensorFlow 2.16 needs protobuf 4" in found["protobuf"].advice

@@ -17,7 +17,6 @@ import pytest
 
 import airflow_hops
 from airflow_hops.api.inspection.servers import RuntimeServers, ServerProgram
-from airflow_hops.cli import checks
 from airflow_hops.contract.protocol import StepResult, StepSpec
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.processes.programs import module_command, with_package
@@ -117,9 +116,8 @@ def test_what_somebody_put_into_the_temporary_folder_is_not_imported_by_what_air
         assert servers.address(program).startswith("http://127.0.0.1:")
     finally:
         servers.end()
-    assert checks._probe(runtime, "none")["error"].endswith("KeyError: 'none'")
     spec_path = planted / "spec.json"
-    spec_path.write_text(StepSpec("none", "airflow_hops.runtime.probe:GROUPS.keys").to_json())
+    spec_path.write_text(StepSpec("none", "airflow_hops.runtime.probe:DISTRIBUTIONS.keys").to_json())
     process = LocalLauncher(runtime).start(spec_path, ())
     lines = list(process.lines())
     process.wait()

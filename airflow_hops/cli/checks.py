@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -38,7 +37,6 @@ Status = Literal["ok", "warn", "fail"]
 
 _TESTED_AIRFLOW = ("3.3", "3.4")
 _PROBE_TIMEOUT_S = 180
-_PROBES = ("training", "data")
 _LOW_DISK_BYTES = 5 << 30
 _NO_DISK_BYTES = 500 << 20
 _LOW_MEMORY_BYTES = 4 << 30
@@ -194,15 +192,11 @@ def check_overlays(base: Path) -> Iterator[Check]:
 
 def check_libraries(runtime: Path) -> Iterator[Check]:
     """Imports the libraries of the runtime environment there, and looks at Horovod's build."""
-    with ThreadPoolExecutor(len(_PROBES)) as pool:
-        answers = list(pool.map(lambda group: _probe(runtime, group), _PROBES))
-    advice = _create_anew(runtime)
-    modules: dict[str, Any] = {}
-    for group, answer in zip(_PROBES, answers, strict=True):
-        if "error" in answer:
-            yield Check(f"{group} libraries", "fail", answer["error"], answer.get("advice", advice))
-        modules |= answer.get("modules", {})
-    for module, facts in modules.items():
+    answer, advice = probe(runtime), _create_anew(runtime)
+    if "error" in answer:
+        yield Check("libraries", "fail", answer["error"], answer.get("advice", advice))
+        return
+    for module, facts in answer["modules"].items():
         name = module.partition(".")[0] if module != "google.protobuf" else "protobuf"
         if facts["error"]:
             hint = "protobuf is newer than TensorFlow supports: " if "GetPrototype" in facts["error"] else ""
@@ -210,12 +204,12 @@ def check_libraries(runtime: Path) -> Iterator[Check]:
         elif module == "google.protobuf" and not str(facts["version"]).startswith("4."):
             yield Check(name, "fail", facts["version"], f"TensorFlow 2.16 needs protobuf 4: {advice}")
         elif module == "horovod.tensorflow":
-            yield _check_horovod(facts["version"], answers[0]["horovod"], advice)
+            yield _check_horovod(facts["version"], answer["horovod"], advice)
         else:
             seconds = f", imported in {facts['seconds']:.1f} s" if facts["seconds"] >= 0.1 else ""
             yield Check(name, "ok", f"{facts['version']}{seconds}")
-    if "gpus" in answers[0]:
-        yield check_cuda(base_of(runtime), answers[0], nvidia_gpus())
+    if "gpus" in answer:
+        yield check_cuda(base_of(runtime), answer, nvidia_gpus())
 
 
 def _create_anew(runtime: Path) -> str:
@@ -231,7 +225,7 @@ def check_cuda(base: Path, answer: Mapping[str, Any], gpus: Sequence[str]) -> Ch
 
     Args:
         base: Folder of the runtime environment.
-        answer: What :func:`airflow_hops.runtime.probe.probe` found of the group ``training``.
+        answer: What :func:`airflow_hops.runtime.probe.probe` found.
         gpus: What :func:`nvidia_gpus` found.
     """
     seen = f"TensorFlow sees {len(answer['gpus'])} GPUs" if answer["gpus"] else f"no GPU: {answer['no_gpu']}"
@@ -319,8 +313,9 @@ def _check_horovod(version: str, built_with: dict[str, Any], advice: str) -> Che
     return Check("horovod", "ok", f"{version}, built with TensorFlow and {', '.join(['Gloo', *extras])}")
 
 
-def _probe(runtime: Path, group: str) -> dict[str, Any]:
-    command = module_command(runtime / "bin" / "python", "airflow_hops.runtime.probe", group)
+def probe(runtime: Path) -> dict[str, Any]:
+    """What :func:`airflow_hops.runtime.probe.probe` finds; else an ``error``, and ``advice`` where that is known."""
+    command = module_command(runtime / "bin" / "python", "airflow_hops.runtime.probe")
     environment = step_environment(runtime)
     try:
         result = subprocess.run(

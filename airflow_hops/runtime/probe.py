@@ -1,15 +1,12 @@
-"""What the runtime environment holds and can do: ``python -m airflow_hops.runtime.probe`` prints it as JSON.
-
-Each group of libraries is imported in a process of its own: in parallel they take no longer than the slowest.
-"""
+"""What the runtime environment holds and can do: ``python -m airflow_hops.runtime.probe`` prints it as JSON."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import json
 import os
-import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -17,52 +14,41 @@ from importlib import metadata
 from typing import Any
 
 DISTRIBUTIONS = {
+    "google.protobuf": "protobuf",
     "tensorflow": "tensorflow",
-    "tensorflow_data_validation": "tensorflow-data-validation",
     "horovod.tensorflow": "horovod",
     "tensorflow_serving.apis.predict_pb2": "tensorflow-serving-api",
+    "tensorflow_data_validation": "tensorflow-data-validation",
     "pyspark.sql": "pyspark",
     "mlflow": "mlflow",
-    "google.protobuf": "protobuf",
 }
-
-GROUPS = {
-    "training": ("google.protobuf", "tensorflow", "horovod.tensorflow", "tensorflow_serving.apis.predict_pb2"),
-    "data": ("tensorflow_data_validation", "pyspark.sql", "mlflow"),
-}
-"""Modules that are imported together."""
+"""By module, in the order in which they are imported."""
 
 
-def probe(group: str) -> dict[str, Any]:
-    """Imports a group's modules.
-
-    Args:
-        group: A key of :data:`GROUPS`.
+def probe() -> dict[str, Any]:
+    """Imports the modules that steps need.
 
     Returns:
-        For each module: ``version``, ``seconds`` of the import, and ``error`` (None when it imports). The group
-        ``training`` adds ``gpus`` (names that TensorFlow sees), ``no_gpu`` (why it sees none) and ``horovod`` (what it
-        was built with; NCCL by its version, as in ``nccl.h``).
+        ``modules``: for each its ``version``, ``seconds`` of the import beyond those before it, and ``error`` (None
+        when it imports); ``gpus`` (names that TensorFlow sees) and ``no_gpu`` (why it sees none), where there is
+        TensorFlow; ``horovod`` (what it was built with; NCCL by its version, as in ``nccl.h``), where that is.
     """
+    gc.disable()  # libraries leave hardly any garbage, and looking for it takes a quarter of the time
     found: dict[str, Any] = {"modules": {}}
-    for module in GROUPS[group]:
+    for module, distribution in DISTRIBUTIONS.items():
         begun = time.monotonic()
         error = _failure(lambda module=module: importlib.import_module(module))  # type: ignore[misc]
-        found["modules"][module] = {
-            "version": _version(DISTRIBUTIONS[module]),
-            "seconds": round(time.monotonic() - begun, 2),
-            "error": error,
-        }
-    if group == "training":
-        if found["modules"]["tensorflow"]["error"] is None:
-            import tensorflow
+        seconds = round(time.monotonic() - begun, 2)
+        found["modules"][module] = {"version": _version(distribution), "seconds": seconds, "error": error}
+    if found["modules"]["tensorflow"]["error"] is None:
+        import tensorflow
 
-            found["gpus"] = [device.name for device in tensorflow.config.list_physical_devices("GPU")]
-            found["no_gpu"] = None if found["gpus"] else why_no_gpu()
-        if found["modules"]["horovod.tensorflow"]["error"] is None:
-            import horovod.tensorflow as hvd
+        found["gpus"] = [device.name for device in tensorflow.config.list_physical_devices("GPU")]
+        found["no_gpu"] = None if found["gpus"] else why_no_gpu()
+    if found["modules"]["horovod.tensorflow"]["error"] is None:
+        import horovod.tensorflow as hvd
 
-            found["horovod"] = {"gloo": bool(hvd.gloo_built()), "mpi": bool(hvd.mpi_built()), "nccl": hvd.nccl_built()}
+        found["horovod"] = {"gloo": bool(hvd.gloo_built()), "mpi": bool(hvd.mpi_built()), "nccl": hvd.nccl_built()}
     return found
 
 
@@ -99,4 +85,4 @@ def _version(distribution: str) -> str | None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(probe(sys.argv[1])))
+    print(json.dumps(probe()))
