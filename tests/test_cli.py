@@ -107,7 +107,7 @@ def test_a_protobuf_newer_than_tensorflow_is_recognised(
     error = "AttributeError: 'MessageFactory' object has no attribute 'GetPrototype'"
     facts = {"version": "7.35.1", "seconds": 0.1, "error": None}
     answer = {"modules": {"google.protobuf": facts, "tensorflow": {**facts, "error": error}}}
-    monkeypatch.setattr(checks, "probe", lambda runtime: answer)
+    monkeypatch.setattr(checks, "_probe", lambda runtime: answer)
     found = {check.name: check for check in checks.check_libraries(tmp_path)}
     assert found["protobuf"].status == found["tensorflow"].status == "fail"
     assert "TensorFlow 2.16 needs protobuf 4" in found["protobuf"].advice

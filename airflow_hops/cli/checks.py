@@ -192,7 +192,7 @@ def check_overlays(base: Path) -> Iterator[Check]:
 
 def check_libraries(runtime: Path) -> Iterator[Check]:
     """Imports the libraries of the runtime environment there, and looks at Horovod's build."""
-    answer, advice = probe(runtime), _create_anew(runtime)
+    answer, advice = _probe(runtime), _create_anew(runtime)
     if "error" in answer:
         yield Check("libraries", "fail", answer["error"], answer.get("advice", advice))
         return
@@ -313,7 +313,7 @@ def _check_horovod(version: str, built_with: dict[str, Any], advice: str) -> Che
     return Check("horovod", "ok", f"{version}, built with TensorFlow and {', '.join(['Gloo', *extras])}")
 
 
-def probe(runtime: Path) -> dict[str, Any]:
+def _probe(runtime: Path) -> dict[str, Any]:
     """What :func:`airflow_hops.runtime.probe.probe` finds; else an ``error``, and ``advice`` where that is known."""
     command = module_command(runtime / "bin" / "python", "airflow_hops.runtime.probe")
     environment = step_environment(runtime)
