@@ -35,12 +35,9 @@ def test_a_step_is_followed_while_it_runs(open_page: OpenPage, own: OwnAirflow, 
     own.run("pages_progress", gate=str(gate))
 
     def running() -> str | None:
-        runs = own.site.get("/api/v2/dags/pages_progress/dagRuns")["dag_runs"]
-        for run in runs:
-            path = f"/api/v2/dags/pages_progress/dagRuns/{quote(run['dag_run_id'], safe='')}/taskInstances/learn"
-            if own.site.get(path)["state"] == "running":
-                return str(run["dag_run_id"])
-        return None
+        path = "/api/v2/dags/~/dagRuns/~/taskInstances?state=running"  # of one DAG: 404 until it is stored
+        tasks = own.site.get(path)["task_instances"]
+        return next((task["dag_run_id"] for task in tasks if task["dag_id"] == "pages_progress"), None)
 
     run = quote(own.wait_for(running), safe="")
     page = open_page(f"dags/pages_progress/runs/{run}/tasks/learn/plugin/hops-task", site=own.site)
