@@ -13,7 +13,8 @@ from typing import Any
 from execnet import gateway_io
 from execnet.gateway_base import Popen2IO
 
-from airflow_hops.processes.forks import fork, imports_for_forks
+from airflow_hops.processes.forks import fork
+from airflow_hops.processes.garbage import uncollected
 
 
 class ForkedWorker(gateway_io.Popen2IOMaster):
@@ -49,7 +50,7 @@ class ForkedWorker(gateway_io.Popen2IOMaster):
 
 def fork_workers(*modules: str) -> None:
     """Has workers forked from now on, of this process with these modules in it."""
-    with imports_for_forks():
+    with uncollected():
         for module in modules:
             importlib.import_module(module)
     gateway_io.Popen2IOMaster = ForkedWorker  # type: ignore[misc]

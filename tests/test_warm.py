@@ -26,7 +26,7 @@ from airflow_hops.hooks.runtime import warm_socket
 from airflow_hops.launchers.local import step_environment
 from airflow_hops.launchers.warm import WarmStart, warm_environment
 from airflow_hops.operators.base import HopsOperator
-from airflow_hops.processes.forks import imports_for_forks
+from airflow_hops.processes.garbage import uncollected
 from airflow_hops.runtime.step.warm import STAGES
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -247,7 +247,7 @@ def test_steps_go_on_when_there_is_no_process_for_another(tmp_path):
 
 def test_what_is_imported_for_forks_is_left_out_of_garbage_collection_which_goes_on_even_after_an_error():
     frozen = gc.get_freeze_count()
-    with contextlib.suppress(ImportError), imports_for_forks():
+    with contextlib.suppress(ImportError), uncollected():
         assert not gc.isenabled()
         imported = [[] for _ in range(1000)]
         raise ImportError

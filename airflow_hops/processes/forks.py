@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import json
 import os
@@ -14,7 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_hops.processes.ending import send_signal
@@ -23,21 +22,6 @@ from airflow_hops.processes.lifetime import end_with_parent
 GO = b"go"
 """What a client answers to the number of its fork, which then begins: a client that has given up says nothing."""
 _MESSAGE_BYTES = 1 << 20
-
-
-@contextlib.contextmanager
-def imports_for_forks() -> Iterator[None]:
-    """Keeps what is imported in the block out of garbage collection, here and in forks of this process.
-
-    Libraries leave hundreds of thousands of objects and hardly any garbage. Looking for it takes a quarter of the
-    time of their import, and copies, in each fork, the memory that it shares.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def fork(run: Callable[[], int | None]) -> int:

@@ -1,4 +1,4 @@
-"""Imports of TensorFlow that take a part of its time and memory: for running graphs, and for making them.
+"""Imports of TensorFlow that take a part of its time and memory: for running graphs, making them, and statistics.
 
 All of TensorFlow 2.16, in 3.7 s and 270 MiB, is its API of a thousand modules, and Keras. What loads and runs
 SavedModels needs a tenth of it (:func:`without_api`); what makes graphs needs the API, but not Keras
@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from airflow_hops.processes.garbage import uncollected
 
 _LEFT_OUT = ("keras", "googleapiclient", "scipy", "h5py")
 
@@ -47,7 +49,8 @@ def without_api() -> Iterator[None]:
         package.__path__ = list(spec.submodule_search_locations)
         sys.modules["tensorflow"] = package
         try:
-            yield
+            with uncollected():
+                yield
             _log_errors_alone()
         finally:
             if sys.modules.get("tensorflow") is package:
@@ -80,7 +83,8 @@ def import_tensorflow() -> Any:
     for name in left_out:
         sys.modules[name] = None  # type: ignore[assignment]  # an import of it raises ImportError, which is expected
     try:
-        tensorflow = importlib.import_module("tensorflow")
+        with uncollected():
+            tensorflow = importlib.import_module("tensorflow")
     finally:
         for name in left_out:
             if sys.modules.get(name, ...) is None:
@@ -88,6 +92,15 @@ def import_tensorflow() -> Any:
     _restore_keras_paths(tensorflow)
     _log_errors_alone()
     return tensorflow
+
+
+def import_tfdv() -> Any:
+    """The module ``tensorflow_data_validation``; where nothing has imported TensorFlow yet, with that part of it."""
+    if "tensorflow_data_validation" not in sys.modules:
+        import_tensorflow()
+        with uncollected():
+            importlib.import_module("tensorflow_data_validation")
+    return sys.modules["tensorflow_data_validation"]
 
 
 def _restore_keras_paths(tensorflow: Any) -> None:

@@ -18,6 +18,7 @@ from airflow_hops.contract.overlay import overlay_name
 from airflow_hops.contract.protocol import WORKER_VARIABLE, StepResult, StepSpec, check_json
 from airflow_hops.contract.redaction import redacted
 from airflow_hops.jobs import Job
+from airflow_hops.processes.garbage import uncollected
 from airflow_hops.processes.lifetime import adopt_orphans, end_with
 from airflow_hops.runtime.step.context import RecordHandler, StepContext, make_current, resolve
 from airflow_hops.runtime.step.generated_code import remove_generated_code
@@ -72,7 +73,8 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
     sys.path[:0] = [path for path in spec.code_paths if path not in sys.path]
     begun = time.time()
     try:
-        entry = resolve(spec.entry)
+        with uncollected():
+            entry = resolve(spec.entry)
         begun = time.time()
         with tempfile.TemporaryDirectory(prefix=f"hops-{spec.step[:50]}-", dir=folder) as scratch:
             context = StepContext(spec, Path(scratch))

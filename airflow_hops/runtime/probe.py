@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import importlib
 import json
 import os
@@ -12,6 +11,8 @@ import traceback
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any
+
+from airflow_hops.processes.garbage import uncollected
 
 DISTRIBUTIONS = {
     "google.protobuf": "protobuf",
@@ -33,11 +34,11 @@ def probe() -> dict[str, Any]:
         when it imports); ``gpus`` (names that TensorFlow sees) and ``no_gpu`` (why it sees none), where there is
         TensorFlow; ``horovod`` (what it was built with; NCCL by its version, as in ``nccl.h``), where that is.
     """
-    gc.disable()  # libraries leave hardly any garbage, and looking for it takes a quarter of the time
     found: dict[str, Any] = {"modules": {}}
     for module, distribution in DISTRIBUTIONS.items():
         begun = time.monotonic()
-        error = _failure(lambda module=module: importlib.import_module(module))  # type: ignore[misc]
+        with uncollected():
+            error = _failure(lambda module=module: importlib.import_module(module))  # type: ignore[misc]
         seconds = round(time.monotonic() - begun, 2)
         found["modules"][module] = {"version": _version(distribution), "seconds": seconds, "error": error}
     if found["modules"]["tensorflow"]["error"] is None:

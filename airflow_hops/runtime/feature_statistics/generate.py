@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Literal
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.processes.tensorflow_graphs import import_tfdv
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ def comparable_options() -> Any:
 
     Deciles do not show a difference within a tenth of the rows. Vector features get samples.
     """
-    import tensorflow_data_validation as tfdv
+    tfdv = import_tfdv()
 
     from airflow_hops.runtime.feature_statistics.vector_sampling import with_vector_samples
 
@@ -121,7 +122,7 @@ def collect_statistics(
         raise BadInput(f"workers is {workers!r}, expected a whole number of at least 1")
     if isinstance(exclude, str):
         raise BadInput(f"exclude is {exclude!r}, expected a list of columns")
-    import tensorflow_data_validation as tfdv
+    tfdv = import_tfdv()
 
     from airflow_hops.runtime.feature_statistics import local
     from airflow_hops.runtime.feature_statistics.combiners import Combiners

@@ -27,6 +27,7 @@ from airflow_hops.contract.artifacts import HopsError
 from airflow_hops.processes.lifetime import end_with_parent
 from airflow_hops.runtime.feature_statistics.combiners import Accumulator, Combiners
 from airflow_hops.runtime.feature_statistics.formats.feature_types import TypesDoNotFit
+from airflow_hops.runtime.feature_statistics.sources import share_out
 
 PARALLEL_SIZE = 8 << 20
 """Bytes below which more processes cost more than they save."""
@@ -189,14 +190,3 @@ def _portable(error: Exception) -> Exception:
 
 def _worker_count(plan: Any) -> int:
     return len(os.sched_getaffinity(0)) if sum(part.size for part in plan.parts) >= PARALLEL_SIZE else 1
-
-
-def share_out(parts: Sequence[Any], workers: int) -> list[list[Any]]:
-    """Shares the parts out evenly by size, the largest first, each share in the source's order."""
-    shares: list[list[tuple[int, Any]]] = [[] for _ in range(max(1, min(workers, len(parts))))]
-    loads = [0] * len(shares)
-    for index in sorted(range(len(parts)), key=lambda index: -parts[index].size):
-        lightest = loads.index(min(loads))
-        shares[lightest].append((index, parts[index]))
-        loads[lightest] += parts[index].size
-    return [[part for _, part in sorted(share, key=lambda item: item[0])] for share in shares]

@@ -377,3 +377,14 @@ def _checked_batch(batch: Any, wanted: Wanted) -> pa.RecordBatch:
     for column in kept.schema:
         check_type(column.name, column.type, "record batches")
     return kept
+
+
+def share_out(parts: Sequence[Any], workers: int) -> list[list[Any]]:
+    """Shares the parts out evenly by size, the largest first, each share in the source's order."""
+    shares: list[list[tuple[int, Any]]] = [[] for _ in range(max(1, min(workers, len(parts))))]
+    loads = [0] * len(shares)
+    for index in sorted(range(len(parts)), key=lambda index: -parts[index].size):
+        lightest = loads.index(min(loads))
+        shares[lightest].append((index, parts[index]))
+        loads[lightest] += parts[index].size
+    return [[part for _, part in sorted(share, key=lambda item: item[0])] for share in shares]

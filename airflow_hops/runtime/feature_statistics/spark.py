@@ -7,25 +7,26 @@ The driver holds one accumulator, the last.
 
 from __future__ import annotations
 
-import gc
 import pickle
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.runtime.feature_statistics.combiners import Accumulator, Combiners
+from airflow_hops.processes.tensorflow_graphs import import_tfdv
 from airflow_hops.runtime.feature_statistics.formats.feature_types import check_type
 from airflow_hops.runtime.feature_statistics.formats.layout import bounded
-from airflow_hops.runtime.feature_statistics.local import share_out
-from airflow_hops.runtime.feature_statistics.sources import BatchPlan, Part, Plan, TypesDoNotFit
+from airflow_hops.runtime.feature_statistics.sources import BatchPlan, Part, Plan, TypesDoNotFit, share_out
 from airflow_hops.runtime.spark.context import as_spark_failure, let_workers_import
+
+if TYPE_CHECKING:  # a worker is to import them with what they need, by import_tfdv()
+    from airflow_hops.runtime.feature_statistics.combiners import Accumulator, Combiners
 
 TABLE = "spark://"
 _FAN_IN = 8
@@ -146,19 +147,13 @@ class _Job:
 
     def unpack(self) -> tuple[Any, Combiners]:
         """The plan and the combiners."""
+        import_tfdv()
         plan, combiners = pickle.loads(self._packed.value)
-        _freeze_imports()
         return plan, combiners
 
     def release(self) -> None:
         """Lets the executors forget it."""
         self._packed.destroy()
-
-
-@cache
-def _freeze_imports() -> None:
-    """Spark's worker collects garbage after every task, and there is none in what was imported."""
-    gc.freeze()
 
 
 def _run(plan: Plan | FramePlan, combiners: Combiners, progress: Progress) -> _Outcome:

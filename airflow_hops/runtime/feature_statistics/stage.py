@@ -11,6 +11,7 @@ from typing import Any, Literal
 from airflow_hops.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.contract.properties import ExamplesProperties, StatisticsProperties
 from airflow_hops.contract.sources import Source
+from airflow_hops.processes.tensorflow_graphs import import_tfdv
 from airflow_hops.runtime.feature_statistics.files import STATISTICS_FILE, SUMMARY_FILE
 from airflow_hops.runtime.feature_statistics.generate import (
     PERCENTILES,
@@ -106,7 +107,7 @@ def _stats_options(context: StepContext, options: Mapping[str, Any] | None, func
         return with_vector_samples(
             options_from({"num_quantiles_histogram_buckets": PERCENTILES, **(options or {})}, schema=schema)
         )
-    import tensorflow_data_validation as tfdv
+    tfdv = import_tfdv()
 
     made = call_shipped(context, **function)
     if not isinstance(made, tfdv.StatsOptions):

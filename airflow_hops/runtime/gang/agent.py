@@ -30,7 +30,7 @@ from typing import Any
 
 from airflow_hops.contract.artifacts import HopsError
 from airflow_hops.processes.ending import descendants, kill_descendants
-from airflow_hops.processes.forks import imports_for_forks
+from airflow_hops.processes.garbage import uncollected
 from airflow_hops.processes.lifetime import adopt_orphans, end_with_parent
 from airflow_hops.processes.locks import lock_folder
 from airflow_hops.processes.programs import module_command, with_package
@@ -144,7 +144,7 @@ class _Agent:
         with _saying_alive(frames):
             job = self._receive()
             os.environ.update(job["environment"])
-            with imports_for_forks():  # the ranks
+            with uncollected():  # the ranks
                 import horovod.tensorflow  # noqa: F401
             frames.send({"type": "ready"})
             self._expect("go")

@@ -5,13 +5,13 @@ For ``spark.python.daemon.module``, where driver and executors are on one machin
 
 from __future__ import annotations
 
-from airflow_hops.processes.forks import imports_for_forks
+from airflow_hops.processes.garbage import uncollected
 from airflow_hops.processes.tensorflow_graphs import without_api
 from airflow_hops.runtime.spark.workers import leave_out_archives
 
 if __name__ == "__main__":
     leave_out_archives()
-    with imports_for_forks():  # a worker collects garbage after every task
+    with uncollected():  # a worker collects garbage after every task
         import pandas  # noqa: F401  # PyArrow does, for its first array of NumPy's
         import pyarrow.parquet  # noqa: F401
         import tfx_bsl.coders.example_coder  # noqa: F401

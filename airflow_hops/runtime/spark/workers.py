@@ -13,7 +13,8 @@ import socket
 import sys
 from pathlib import Path
 
-from airflow_hops.processes.forks import fork, imports_for_forks, receive_request, take_environment, take_streams
+from airflow_hops.processes.forks import fork, receive_request, take_environment, take_streams
+from airflow_hops.processes.garbage import uncollected
 
 DAEMON_MODULE = "airflow_hops.runtime.spark.daemon"
 _PROGRAM = """#!{python} -IS
@@ -65,7 +66,7 @@ def fork_workers_from_here(folder: Path) -> None:
 def _await_daemon(listener: socket.socket, path: Path) -> None:
     """What the fork does: waits for the streams of the daemon that it is to be, and is it."""
     # Meanwhile, so that the daemon need not: what a worker imports first.
-    with imports_for_forks():  # a worker collects garbage after every task
+    with uncollected():  # a worker collects garbage after every task
         import pyarrow.parquet  # noqa: F401
         import pyspark.worker  # noqa: F401
         import tfx_bsl.coders.example_coder  # noqa: F401

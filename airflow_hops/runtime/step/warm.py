@@ -30,11 +30,11 @@ from airflow_hops.processes.ending import children, send_signal
 from airflow_hops.processes.forks import (
     GO,
     Children,
-    imports_for_forks,
     receive_request,
     take_environment,
     take_streams,
 )
+from airflow_hops.processes.garbage import uncollected
 from airflow_hops.processes.lifetime import adopt_orphans
 from airflow_hops.processes.programs import PATH_ENTRY
 
@@ -261,7 +261,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--idle-timeout-s", type=float, default=300.0, help="end after so many seconds without a step")
     given = parser.parse_args(arguments)
     sources = package_sources()
-    with imports_for_forks():
+    with uncollected():
         with _matplotlib_when_used():
             for module in (*WARM_MODULES, *(f"airflow_hops.runtime.{stage}" for stage in ("__main__", *STAGES))):
                 # A module that fails here fails again, and speaks for itself, in the step that needs it.
