@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
 
+gc.disable()  # of the nodes of all pages, which stay to the end, hardly one is garbage
 HERE = Path(__file__).resolve().parent
 # Airflow writes its configuration where it is imported.
 os.environ.setdefault("AIRFLOW_HOME", str(HERE / "_build" / "airflow"))
