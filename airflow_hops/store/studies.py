@@ -9,7 +9,6 @@ search to end a trial, or itself; ``best/`` is the model of the best trial so fa
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from functools import lru_cache
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.search import StudyRecord, TrialRecord
 from airflow_hops.contract.times import now
+from airflow_hops.processes.garbage import collection_paused
 from airflow_hops.store.artifact_store import ArtifactStore
 
 TRIALS_A_FILE = 500
@@ -215,17 +215,12 @@ def _study_in(text: str) -> StudyRecord:
 @lru_cache(maxsize=24)
 def _trials_in(text: str) -> tuple[TrialRecord, ...]:
     trials = []
-    collects = gc.isenabled()
-    gc.disable()  # nothing here is garbage, and looking for some takes half of the time
-    try:
+    with collection_paused():  # nothing here is garbage, and looking for some takes half of the time
         for number, line in enumerate(text.splitlines(), 1):
             try:
                 trials.append(TrialRecord.from_dict(json.loads(line)))
             except (ValueError, TypeError) as error:
                 raise TypeError(f"line {number}: {error}") from error
-    finally:
-        if collects:
-            gc.enable()
     return tuple(trials)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import gc
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +28,7 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 from tfx_bsl.arrow import table_util
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.processes.garbage import collection_paused
 from airflow_hops.runtime.feature_statistics import histograms
 from airflow_hops.runtime.feature_statistics.arrow_lists import as_lists
 from airflow_hops.runtime.feature_statistics.formats.feature_types import batch_of
@@ -213,7 +213,8 @@ class Combiners:
         result = statistics_pb2.DatasetFeatureStatisticsList()
         first = constants.DEFAULT_SLICE_KEY if self.is_sliced else None
         for key in sorted(accumulator.slices, key=lambda key: (key != first, key or "")):
-            with histograms.made_at_once(), _no_collection():
+            # Thousands of small objects: each look for garbage would walk through all of TensorFlow.
+            with histograms.made_at_once(), collection_paused():
                 found = stats_impl.extract_statistics_output(accumulator.slices[key].parts, self.generators)
             dataset = result.datasets.add()
             dataset.CopyFrom(found.datasets[0])
@@ -315,18 +316,6 @@ def _generators(options: tfdv.StatsOptions, looks_twice: bool) -> list[CombinerS
 
         generators.append(lift_generator(options))
     return generators
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Thousands of small objects would set off collections of garbage that walk through all of TensorFlow."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @contextlib.contextmanager
