@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import StepRunner
+from conftest import PROGRAMS, StepRunner
 from served_models import ConnectedServer, Processes
 
 from airflow_hops.hooks.runtime import warm_socket
@@ -57,7 +58,7 @@ class RealAirflow(Stack):
             "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "10",
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
             "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
-            "PYTHONPATH": str(self.home / "package"),
+            "PYTHONPATH": os.pathsep.join((str(self.home / "package"), PROGRAMS)),
             "TMPDIR": str(self.home / "tmp"),
         }
 

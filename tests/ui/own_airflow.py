@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from conftest import PROGRAMS
 from shown_demo import REPOSITORY
 from waiting import wait_for
 
@@ -91,6 +92,7 @@ def own_airflow(home: Path, runtime: Path, *dag_ids: str) -> Iterator[OwnAirflow
         "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__API__WORKERS": "1",
         "AIRFLOW_CONN_HOPS_DEFAULT": json.dumps({"conn_type": "hops", "extra": extra}),
+        "PYTHONPATH": PROGRAMS,
     }
     processes: list[subprocess.Popen[str]] = []
 

@@ -473,7 +473,7 @@ def test_workers_follow_the_load_and_end_when_the_server_has_drained(
     # SIGTERM to all processes, as a service manager sends it: what is in flight is answered, then workers end.
     long_one = threading.Thread(target=lambda: answers.append(server.call("/v1/models/vectors:predict", body)[0]))
     answers.clear()
-    body["inputs"] = 200
+    body["inputs"] = 2_000
     long_one.start()
     wait_until(lambda: workers(server, "vectors", 7)["in_flight"] == 1, server)
     os.killpg(server.process.pid, signal.SIGTERM)
