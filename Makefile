@@ -46,12 +46,9 @@ demo-images: setup ## learn to tell clothes apart from 70,000 pictures, and serv
 check: setup ## after each change, in minutes: style, types, walls, and all tests that start no server, JVM or browser
 	@$(MAKE) $(SIDE_BY_SIDE) --jobs 3 quick-tests quick-tests-ml lint
 
-# Tests that wait leave cores idle, too, for what is looked at beside them.
 test: setup ## all that README and documentation promise: style, types, walls, documentation, all tests
-	@nice -n 19 $(MAKE) $(SIDE_BY_SIDE) lint docs & looks=$$!; \
-	$(MAKE) --no-print-directory --keep-going all-tests all-tests-ml; tested=$$?; \
-	wait $$looks || { echo "style, types, walls, pages or documentation: what was found stands above" >&2; exit 1; }; \
-	exit $$tested
+	@$(MAKE) $(SIDE_BY_SIDE) --jobs 2 lint docs; looked=$$?; \
+	$(MAKE) --no-print-directory --keep-going all-tests all-tests-ml && exit $$looked
 
 test-faults: setup ## the long campaigns: kills by the dozen, requests under change, soak (FAULTS="--kills 50 --requests 10000")
 	$(PYTEST) -m faults $(UNHURRIED) $(FAULTS)
