@@ -22,8 +22,6 @@ collect_ignore = ["ml"]  # run by the runtime environment's own Python
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RUNTIME = Path(os.environ.get("HOPS_RUNTIME", REPOSITORY / ".venv-runtime"))
-PROGRAMS = str(REPOSITORY / "tests" / "programs")
-"""For the ``PYTHONPATH`` of programs: they look for garbage as rarely as the tests."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import PROGRAMS, StepRunner
+from conftest import StepRunner
 from served_models import ConnectedServer, Processes
 
 from airflow_hops.hooks.runtime import warm_socket
@@ -58,7 +57,7 @@ class RealAirflow(Stack):
             "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "10",
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
             "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
-            "PYTHONPATH": os.pathsep.join((str(self.home / "package"), PROGRAMS)),
+            "PYTHONPATH": str(self.home / "package"),
             "TMPDIR": str(self.home / "tmp"),
         }
 

@@ -17,7 +17,6 @@ from typing import Any
 import httpx
 import pyarrow.parquet as pq
 import pytest
-from conftest import PROGRAMS
 from snippets import BLOCK, REPOSITORY
 from uv import find_uv_bin
 from waiting import wait_for
@@ -53,7 +52,6 @@ class Reader:
         self.environment = {
             **kept,
             "PATH": f"{programs}:{kept['PATH']}",
-            "PYTHONPATH": PROGRAMS,
             "AIRFLOW__HOPS__RUNTIME": str(runtime),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__API__WORKERS": "1",

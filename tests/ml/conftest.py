@@ -87,13 +87,11 @@ LONG = (
     "tests/ml/serving/test_remote_base_path.py",
     "ranks",
     "tests/ml/train/test_rank_count.py",
-    "tests/ml/serving/test_series.py",
     "tests/ml/train/test_train.py",
     "tests/ml/gang/test_ssh.py",
     "tests/ml/search/test_search.py",
     "tests/ml/serving/test_capture.py",
     "tests/ml/experiments/test_hops_api.py",
-    "tests/ml/serving/test_gateway.py",
     "tests/ml/train/test_train_resume.py",
     "tests/ml/serving/test_fronts.py",
     "tests/ml/serving/test_workers.py",
@@ -108,7 +106,7 @@ LONG = (
     "tests/ml/statistics/test_statistics_sources.py",
     "format_models",
 )
-"""Groups that take long, or wait for long: those begin first."""
+"""Groups that take long: those begin first."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

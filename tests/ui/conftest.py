@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from conftest import PROGRAMS
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from waiting import wait_for
 
@@ -128,7 +127,7 @@ def site(request: pytest.FixtureRequest, chromium: str) -> Iterator[Site]:
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": USERS,
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
-        "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent.parent), PROGRAMS)),
+        "PYTHONPATH": str(Path(__file__).parent.parent),
     }
     log = shown.home / "logs" / "users.log"
     with log.open("wb") as stream:

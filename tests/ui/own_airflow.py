@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from conftest import PROGRAMS
 from shown_demo import REPOSITORY
 from waiting import wait_for
 
@@ -92,7 +91,6 @@ def own_airflow(home: Path, runtime: Path, *dag_ids: str) -> Iterator[OwnAirflow
         "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__API__WORKERS": "1",
         "AIRFLOW_CONN_HOPS_DEFAULT": json.dumps({"conn_type": "hops", "extra": extra}),
-        "PYTHONPATH": PROGRAMS,
     }
     processes: list[subprocess.Popen[str]] = []
 
