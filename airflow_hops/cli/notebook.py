@@ -58,7 +58,7 @@ def notebook(args: Namespace) -> None:
     print(
         f"JupyterLab: http://127.0.0.1:{args.port}/lab?token={token}\n"
         f"  notebooks  {folder}\n  kernel     {python}\n"
-        f"  store      {spec.store} (connection {args.hops_conn_id!r}): from airflow_hops.hops import pipeline\n"
+        f"  store      {spec.store} (connection {args.hops_conn_id!r}): from airflow_hops.runtime import pipeline\n"
         "It listens on this machine alone, and ends with Ctrl-C.",
         flush=True,
     )

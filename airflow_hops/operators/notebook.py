@@ -17,8 +17,8 @@ class NotebookOperator(HopsOperator):
 
     Each cell's text goes to the task's log as it comes. The artifact ``notebook`` holds the executed ``notebook.ipynb``
     and ``notebook.html``. It is published also when a cell fails, which fails the task. The task always runs: what a
-    notebook reads is not known. A value that it leaves by :func:`airflow_hops.hops.pipeline.result` is the task's XCom
-    ``result``.
+    notebook reads is not known. A value that it leaves by :func:`airflow_hops.runtime.pipeline.result` is the task's
+    XCom ``result``.
 
     Args:
         notebook: Path of the ``.ipynb``, relative to the DAG's folder, of Python code. The kernel works in the file's
@@ -26,7 +26,8 @@ class NotebookOperator(HopsOperator):
         params: Values for variables of the notebook, JSON values. They are set in a cell behind the one tagged
             ``parameters``, which must assign each, or at the top if none is. They are Airflow params of the task: a DAG
             run's ``conf`` overrides their values. Templates in the values given here are rendered.
-        inputs: Upstream artifacts by role, which the notebook finds by :mod:`airflow_hops.hops.pipeline`. (templated)
+        inputs: Upstream artifacts by role, which the notebook finds by :mod:`airflow_hops.runtime.pipeline`.
+            (templated)
         env: Variables of the kernel's environment. (templated)
         cell_timeout_s: Seconds that each cell may take; None for as long as it wants.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.

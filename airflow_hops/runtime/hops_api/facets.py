@@ -5,7 +5,7 @@ import json
 import pandas as pd
 from IPython.display import display
 
-import airflow_hops.hops.pipeline as pipeline
+from airflow_hops.runtime import pipeline
 
 
 def overview(train_data: pd.DataFrame, test_data: pd.DataFrame | None = None) -> None:

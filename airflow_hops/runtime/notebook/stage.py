@@ -36,7 +36,7 @@ def run(
     """Executes a notebook; publishes it with its outputs, and as HTML, also when a cell fails.
 
     Args:
-        context: The step; its inputs are at hand in the notebook, by :mod:`airflow_hops.hops.pipeline`.
+        context: The step; its inputs are at hand in the notebook, by :mod:`airflow_hops.runtime.pipeline`.
         notebook: Path of the ``.ipynb``, relative to a folder of user code.
         params: Values for the notebook's parameters, by name; JSON values.
         env: Further variables of the kernel's environment.

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from airflow_hops.contract.artifacts import Artifact, BadInput
-from airflow_hops.hops import pipeline
+from airflow_hops.runtime import pipeline
 from airflow_hops.runtime.step import context
 from airflow_hops.store import ArtifactStore
 from tests import flights_examples

@@ -1,4 +1,4 @@
-"""The store, artifacts and stages of a pipeline, in a notebook: ``from airflow_hops.hops import pipeline``.
+"""The store, artifacts and stages of a pipeline, in a notebook: ``from airflow_hops.runtime import pipeline``.
 
 It works in the notebook of a :class:`~airflow_hops.operators.notebook.NotebookOperator`, and in those that
 ``airflow hops notebook`` opens. Where an artifact is asked for, the role of one of the notebook's inputs will do, as
