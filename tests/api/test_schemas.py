@@ -45,9 +45,13 @@ class Asking:
             person.result()
 
     def _answer(self, over: threading.Event) -> None:
+        looks = 0
         while not over.wait(0.2):
             waiting = self.newest("admin")
             if waiting is None or waiting["question"] is None or waiting["question"]["state"] != "waiting":
+                continue
+            looks += 1
+            if looks < 5:  # dag.test() notes once more that the run waits, in place of an answer that came before
                 continue
             self.before = {user: self.newest(user) for user in ("admin", "viewer", "only:pages_schema")}
             self.refusals = {user: self.respond(waiting, APPROVE, user) for user in ("viewer", "only:pages")}
