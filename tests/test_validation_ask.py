@@ -12,6 +12,7 @@ from typing import Any
 
 import flights_examples
 import pytest
+from waiting import LOOKS
 
 from airflow_hops.operators.validation import APPROVE, CONTINUE, REJECT
 from airflow_hops.schema_history import publish_schema, schema_history, schema_text
@@ -19,8 +20,6 @@ from airflow_hops.schema_history import publish_schema, schema_history, schema_t
 pytestmark = pytest.mark.runtime
 
 Answer = Callable[[Any, dict[str, Any]], None]
-LOOKS = 5
-"""How often a task is seen to wait before it is answered: ``dag.test()`` notes once more that it waits."""
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,8 @@ from typing import TypeVar
 import psutil
 
 T = TypeVar("T")
+LOOKS = 5
+"""How often a task is seen to wait before it is answered: ``dag.test()`` notes once more that it waits."""
 
 
 def wait_for(

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from waiting import LOOKS
 
 from airflow_hops.operators.validation import APPROVE, CONTINUE, REJECT
 from airflow_hops.schema_history import publish_schema, schema_history, schema_text
@@ -51,7 +52,7 @@ class Asking:
             if waiting is None or waiting["question"] is None or waiting["question"]["state"] != "waiting":
                 continue
             looks += 1
-            if looks < 5:  # dag.test() notes once more that the run waits, in place of an answer that came before
+            if looks < LOOKS:
                 continue
             self.before = {user: self.newest(user) for user in ("admin", "viewer", "only:pages_schema")}
             self.refusals = {user: self.respond(waiting, APPROVE, user) for user in ("viewer", "only:pages")}

@@ -349,7 +349,7 @@ def test_more_in_flight_than_may_be_is_refused_when_it_comes(
         assert [codes[call] for call in order] == [grpc.StatusCode.UNAVAILABLE] * 4 + [grpc.StatusCode.OK] * 2
         assert {call.details() for call in order[:4]} == {"Too many requests in flight"}
     clients = [slow_predict(server, 1_000) for _ in range(2)]
-    in_flight(server, clients[0][0])  # not asked for: a question may be in flight in place of one of them
+    in_flight(server, clients[0][0])  # a status request sent now could take the place of one of them
     while (answer := server.call("/v1/models/vectors"))[0] == 200:
         assert all(client.is_alive() for client, _ in clients)
     assert answer == (503, {"error": "Too many requests in flight"})
