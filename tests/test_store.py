@@ -350,6 +350,74 @@ def test_a_flipped_bit_of_a_version_that_is_kept_elsewhere_does_no_harm(store: A
         store.local(artifact)
 
 
+@pytest.mark.parametrize(
+    "added",
+    ["examples/eval/extra.parquet", "examples/eval/.hidden.parquet", "examples/eval/_SUCCESS.parquet",
+     "examples/other/part.parquet", "assets/deep/er/vocabulary", "weights.crc", "checkpoint-3/state"],
+)  # fmt: skip
+def test_file_that_no_manifest_lists_is_damage(any_store: ArtifactStore, added: str) -> None:
+    artifact = write(any_store, {"examples/eval/part.parquet": "1", "assets/tokens": "2"})
+    record_cached(any_store, PRODUCER, {"code": "c1"}, artifact)
+    folder = any_store.local(artifact)
+    if any_store.is_local:
+        (folder / added).parent.mkdir(parents=True, exist_ok=True)
+    overwrite(any_store, f"{artifact.uri}/{added}", "x")
+    for use in (any_store.verify, any_store.local, lambda it: any_store.local(it, without=["examples"], checked=False)):
+        with pytest.raises(DamagedArtifact, match=re.escape(f"{artifact.uri}/{added}: it is not in the manifest")) as e:
+            use(artifact)
+        assert not e.value.retryable
+        assert "remove it" in str(e.value)
+    assert added in find_cached(any_store, PRODUCER, {"code": "c1"})[1]
+    again = write(any_store, {"examples/eval/part.parquet": "1", "assets/tokens": "2"})
+    any_store.verify(again)
+
+
+@pytest.mark.parametrize("replaced", ["train/other.parquet", "new", "train"])
+def test_link_that_no_manifest_lists_is_damage(store: ArtifactStore, tmp_path: Path, replaced: str) -> None:
+    artifact = write(store, {"train/part.parquet": "1"})
+    folder = store.local(artifact)
+    outside = tmp_path / "outside"
+    shutil.copytree(folder / "train", outside)
+    (outside / "more.parquet").write_text("2")
+    if (folder / replaced).is_dir():
+        shutil.rmtree(folder / replaced)
+    (folder / replaced).symlink_to(outside)
+    with pytest.raises(DamagedArtifact, match="more.parquet" if replaced == "train" else replaced):
+        store.local(artifact)
+
+
+def test_what_file_systems_and_editors_leave_is_no_damage(store: ArtifactStore) -> None:
+    artifact = write(store, {"train/part.parquet": "1", "schema.pbtxt": "2"})
+    folder = store.local(artifact)
+    for name in ("train/_SUCCESS", "train/.part.parquet.crc", "train/._SUCCESS.crc", ".nfs00000000037c1b4200000001",
+                 "schema.pbtxt~", ".schema.pbtxt.swp", "#schema.pbtxt#", ".manifest.json.0123456789ab"):  # fmt: skip
+        (folder / name).write_text("")
+    (folder / "empty" / "folder").mkdir(parents=True)
+    store.verify(artifact)
+    assert store.local(artifact) == folder
+
+
+def test_files_named_like_markers_are_kept(any_store: ArtifactStore) -> None:
+    files = {"weights.crc": "1", "_SUCCESS_rates.json": "2"}
+    artifact = write(any_store, files)
+    assert {name: (any_store.local(artifact) / name).read_text() for name in files} == files
+
+
+def test_link_to_a_folder_is_not_committed(store: ArtifactStore, tmp_path: Path) -> None:
+    with store.create(store.address(PRODUCER, "model"), "model", PRODUCER) as writer:
+        (writer.path / "assets").symlink_to(tmp_path)
+        with pytest.raises(BadInput, match="assets is a link to the folder"):
+            writer.commit()
+
+
+def test_folder_in_place_of_a_file_is_damage(store: ArtifactStore) -> None:
+    artifact = write(store, {"a": "1", "b": "2"})
+    (store.local(artifact) / "a").unlink()
+    (_path(artifact.uri) / "a").mkdir()
+    with pytest.raises(DamagedArtifact, match="model/a: it is in the manifest, but was deleted"):
+        store.local(artifact)
+
+
 def test_a_download_whose_files_were_cleared_is_made_again(s3_store: ArtifactStore) -> None:
     artifact = write(s3_store, {"a": "1", "b/c": "2"})
     folder = s3_store.local(artifact)
@@ -586,15 +654,23 @@ def test_the_command_finds_all_damage_and_exits_with_1(
     for name in ("a", "c"):
         overwrite(any_store, f"{changed.uri}/{name}", "x")
     remove(any_store, f"{lost.uri}/b")
+    overwrite(any_store, f"{lost.uri}/added", "x")
     any_store.files.write(f"{unread.uri}/manifest.json", b"\xff")
     with pytest.raises(SystemExit) as caught:
         verify(*asked)
     assert caught.value.code == 1
     said = capsys.readouterr()
     found = {(row["artifact"], row["file"]): (row["expected"], row["found"]) for row in json.loads(said.out)}
-    assert set(found) == {(changed.uri, "a"), (changed.uri, "c"), (lost.uri, "b"), (unread.uri, "manifest.json")}
+    assert set(found) == {
+        (changed.uri, "a"),
+        (changed.uri, "c"),
+        (lost.uri, "b"),
+        (lost.uri, "added"),
+        (unread.uri, "manifest.json"),
+    }
     assert found[changed.uri, "a"] == tuple(f"SHA-256 {hashlib.sha256(text).hexdigest()}" for text in (b"1", b"x"))
     assert found[lost.uri, "b"][1] == "nothing"
+    assert found[lost.uri, "added"] == ("nothing", "a file")
     assert "expected text in UTF-8" in found[unread.uri, "manifest.json"][1]
     assert "3 damaged" in said.err
     verify("dag/manual__2026-01-01T00:00:00+00:00", *asked)

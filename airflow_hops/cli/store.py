@@ -18,7 +18,7 @@ from airflow_hops.store.integrity import Damage
 
 @suppress_logs_and_warning
 def verify(args: Namespace) -> None:
-    """Reads every file of the artifacts again; lists those that are damaged, and exits with 1 if there are any."""
+    """Reads every file of the artifacts again; lists those that are damaged or added, and exits with 1 if any are."""
     try:
         store = RuntimeHook(args.hops_conn_id).store
         place = _address(store, args.prefix)
@@ -66,5 +66,5 @@ def _check(store: ArtifactStore, artifacts: list[str]) -> tuple[int, list[Damage
 
 
 def _row(damage: Damage) -> dict[str, str]:
-    found = damage.found or "nothing"
-    return {"artifact": damage.uri, "file": damage.path, "expected": damage.expected, "found": found}
+    expected, found = damage.expected or "nothing", damage.found or "nothing"
+    return {"artifact": damage.uri, "file": damage.path, "expected": expected, "found": found}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -24,7 +25,15 @@ from airflow_hops.contract.artifacts import (
 from airflow_hops.contract.redaction import without_password
 from airflow_hops.store.checksums import CHUNK_BYTES, sha256_of
 from airflow_hops.store.files import Files, LocalFiles, StoreFiles
-from airflow_hops.store.integrity import Damage, DamagedArtifact, check_paths, damages, damages_in
+from airflow_hops.store.integrity import (
+    Damage,
+    DamagedArtifact,
+    additions,
+    check_paths,
+    damages,
+    damages_in,
+    paths_in,
+)
 from airflow_hops.store.local_copies import LocalCopies
 from airflow_hops.store.writer import ArtifactWriter
 
@@ -186,26 +195,32 @@ class ArtifactStore:
 
         Raises:
             BadInput: the artifact is missing, or another one lies at its address by now.
-            DamagedArtifact: a file is gone, or its checksum differs from its manifest's.
+            DamagedArtifact: a file is gone, its checksum differs from its manifest's, or the manifest lists no such
+                file: what reads all files of a folder must not read it.
         """
         found, manifest = self.find(artifact)
         files = tuple(entry for entry in manifest.files if entry.path.partition("/")[0] not in without)
         wanted = replace(manifest, files=files)
-        if isinstance(self.files, StoreFiles):
+        damage = next(self._additions(found.uri, manifest), None)
+        if isinstance(self.files, LocalFiles):
+            folder = self.files.path(found.uri)
+            if damage is None and checked:
+                damage = next(damages_in(folder, wanted, found.uri), None)
+        elif damage is None:
             name = "-without-".join([manifest.fingerprint, *sorted(without)])
-            return LocalCopies(self.files, self._local_cache).fetch(found.uri, wanted, name)
-        folder = self.files.path(found.uri)
-        if checked and (damage := next(damages_in(folder, wanted, found.uri), None)) is not None:
-            if self.exists(kept := kept_version(found.uri, artifact.fingerprint)):
-                return self.local(replace(artifact, uri=kept), without=without)
-            raise DamagedArtifact(damage, manifest.producer, retryable=False)
-        return folder
+            folder = LocalCopies(self.files, self._local_cache).fetch(found.uri, wanted, name)
+        if damage is None:
+            return folder
+        kept = kept_version(found.uri, artifact.fingerprint)
+        if self.exists(kept):
+            return self.local(replace(artifact, uri=kept), without=without)
+        raise DamagedArtifact(damage, manifest.producer, retryable=False)
 
     def verify(self, artifact: Artifact) -> Manifest:
         """Re-reads every file of an artifact in the store and compares its checksum with the manifest's.
 
         Raises:
-            DamagedArtifact: a file is missing or differs.
+            DamagedArtifact: a file is missing or differs, or the manifest does not list it.
         """
         manifest = self.manifest(artifact.uri)
         for damage in self.damages(artifact.uri, manifest):
@@ -215,6 +230,7 @@ class ArtifactStore:
     def damages(self, uri: str, manifest: Manifest) -> Iterator[Damage]:
         """Re-reads every file of an artifact in the store; yields those that are not what the manifest says."""
         self._check_inside(uri)
+        yield from self._additions(uri, manifest)
         files = self.files
         if isinstance(files, LocalFiles):
             yield from damages_in(files.path(uri), manifest, uri, reread=True)
@@ -230,13 +246,14 @@ class ArtifactStore:
         """A file of an artifact that is not what the manifest says, as far as can be told without a download."""
         self._check_inside(uri)
         if isinstance(self.files, LocalFiles):
-            return next(damages_in(self.files.path(uri), manifest, uri), None)
+            found = damages_in(self.files.path(uri), manifest, uri)
+            return next(itertools.chain(self._additions(uri, manifest), found), None)
         sizes = self.files.sizes(uri)
         for entry in manifest.files:
             if sizes.get(entry.path) != entry.size_bytes:
-                found = f"{sizes[entry.path]} bytes" if entry.path in sizes else None
-                return Damage(uri, entry.path, f"{entry.size_bytes} bytes", found)
-        return None
+                found_bytes = f"{sizes[entry.path]} bytes" if entry.path in sizes else None
+                return Damage(uri, entry.path, f"{entry.size_bytes} bytes", found_bytes)
+        return next(additions(manifest, uri, sizes), None)
 
     def artifacts(self, uri: str) -> list[str]:
         """Addresses of the artifacts at or below an address of the store, sorted."""
@@ -338,6 +355,12 @@ class ArtifactStore:
         """
         self._check_inside(uri)
         return _pieces(self.files.open(uri))
+
+    def _additions(self, uri: str, manifest: Manifest) -> Iterator[Damage]:
+        """The files in an artifact's folder that its manifest does not list."""
+        files = self.files
+        inside = paths_in(files.path(uri), manifest) if isinstance(files, LocalFiles) else files.sizes(uri)
+        return additions(manifest, uri, inside)
 
     def _check_inside(self, uri: str) -> None:
         if not uri.startswith(f"{self.root}/") or _climbs(uri):

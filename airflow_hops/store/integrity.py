@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from airflow_hops.contract.artifacts import BadInput, FileEntry, HopsError, Manifest, Producer
+from airflow_hops.contract.artifacts import MANIFEST_NAME, BadInput, FileEntry, HopsError, Manifest, Producer
 from airflow_hops.store.checksums import remembered_checksums
+
+# Markers and checksums of Hadoop, what NFS keeps of open files, backups of editors (people edit schemas), and files of
+# airflow_hops.processes.files that are being written. No reader takes one of these names for data.
+_LEFTOVER = re.compile(
+    r"_SUCCESS|\..*\.crc|\.nfs[0-9a-f]+|[^.].*~|\.#.+|#.+#|\..+\.sw[a-z]|\..+\.[0-9a-f]{8,12}", re.DOTALL
+)
+_NO_FILE = (errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
 @dataclass(frozen=True)
@@ -17,16 +27,21 @@ class Damage:
     Attributes:
         uri: The artifact's address.
         path: The file's path in it.
-        expected: What the manifest says: its SHA-256, or its size.
+        expected: What the manifest says: its SHA-256, or its size; None if it does not list the file.
         found: The same of what is there; None if nothing is.
     """
 
     uri: str
     path: str
-    expected: str
+    expected: str | None
     found: str | None
 
     def __str__(self) -> str:
+        if self.expected is None:
+            return (
+                f"{self.uri}/{self.path}: it is not in the manifest, but was added after the artifact was written; "
+                "remove it"
+            )
         if self.found is None:
             return f"{self.uri}/{self.path}: it is in the manifest, but was deleted"
         return (
@@ -53,11 +68,16 @@ class DamagedArtifact(HopsError):
 
 
 def describe(folder: Path) -> Iterable[FileEntry]:
-    """What a manifest says of the files in a folder."""
+    """What a manifest says of the files in a folder.
+
+    Raises:
+        BadInput: a folder in it is a link, whose files no store keeps.
+    """
     with remembered_checksums() as checksums:
         for path in sorted(folder.rglob("*")):
-            # Hadoop leaves checksum files and markers beside its output; they are no part of the data.
-            if path.is_file() and not path.name.startswith("_SUCCESS") and not path.name.endswith(".crc"):
+            if path.is_symlink() and path.is_dir():
+                raise BadInput(f"{path} is a link to the folder {path.readlink()}; write a copy of that folder instead")
+            if path.is_file() and not _LEFTOVER.fullmatch(path.name):
                 yield FileEntry(path.relative_to(folder).as_posix(), path.stat().st_size, checksums.of(path))
 
 
@@ -73,7 +93,9 @@ def damages(manifest: Manifest, uri: str, checksum: Callable[[str], str]) -> Ite
     for entry in manifest.files:
         try:
             found = checksum(entry.path)
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError) and error.errno not in _NO_FILE:
+                raise
             yield Damage(uri, entry.path, f"SHA-256 {entry.sha256}", None)
             continue
         if found != entry.sha256:
@@ -91,6 +113,40 @@ def damages_in(folder: Path, manifest: Manifest, uri: str, *, reread: bool = Fal
     """
     with remembered_checksums() as checksums:
         yield from damages(manifest, uri, lambda path: checksums.of(folder / path, reread=reread))
+
+
+def additions(manifest: Manifest, uri: str, paths: Iterable[str]) -> Iterator[Damage]:
+    """The files that lie in an artifact's folder and that its manifest does not list: no step must read them.
+
+    Args:
+        manifest: The artifact's.
+        uri: Where it lies.
+        paths: Of all that lies in its folder, relative to it.
+    """
+    check_paths(manifest, uri)
+    listed = {MANIFEST_NAME, *(entry.path for entry in manifest.files)}
+    for path in sorted(paths):
+        name = path.rpartition("/")[2]  # empty for an object that only stands for a folder
+        if name and path not in listed and not _LEFTOVER.fullmatch(name):
+            yield Damage(uri, path, None, "a file")
+
+
+def paths_in(folder: Path, manifest: Manifest) -> Iterator[str]:
+    """Paths of all files and links in the local folder of an artifact, relative to it.
+
+    A link to a folder counts as a file, unless the manifest lists files in it.
+    """
+    parents = {parent for entry in manifest.files for parent in PurePosixPath(entry.path).parents}
+    folders = [PurePosixPath()]
+    while folders:
+        inside = folders.pop()
+        with os.scandir(folder / inside) as entries:
+            for entry in entries:
+                path = inside / entry.name
+                if entry.is_dir(follow_symlinks=path in parents):
+                    folders.append(path)
+                else:
+                    yield path.as_posix()
 
 
 def check_paths(manifest: Manifest, uri: str) -> None:

@@ -13,12 +13,13 @@ import shutil
 import threading
 import uuid
 from contextlib import AbstractContextManager
+from itertools import chain
 from pathlib import Path
 
 from airflow_hops.contract.artifacts import MANIFEST_NAME, BadInput, Manifest
 from airflow_hops.processes.locks import lock_folder, locked
 from airflow_hops.store.files import StoreFiles
-from airflow_hops.store.integrity import DamagedArtifact, damages_in
+from airflow_hops.store.integrity import DamagedArtifact, additions, damages_in, paths_in
 from airflow_hops.store.private_folders import cache_folder, private_folder
 
 BYTES_VARIABLE = "HOPS_LOCAL_CACHE_BYTES"
@@ -67,7 +68,8 @@ class LocalCopies:
         target = self.folder / name
         while True:
             if _use(target):
-                damage = next(damages_in(target, manifest, uri), None)
+                added = additions(manifest, uri, paths_in(target, manifest))
+                damage = next(chain(added, damages_in(target, manifest, uri)), None)
                 if damage is None:
                     with contextlib.suppress(OSError):
                         os.utime(target)  # how the least recently used is told

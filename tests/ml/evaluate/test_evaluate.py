@@ -20,6 +20,7 @@ from airflow_hops.runtime.evaluate import stage
 from airflow_hops.runtime.evaluate.binary_metrics import Difference, binary_metrics, compare
 from airflow_hops.runtime.evaluate.blessing import BlessingRule, bless
 from airflow_hops.store import ArtifactStore
+from airflow_hops.store.integrity import DamagedArtifact
 from airflow_hops.store.model_records import write_record
 from tests import flights_examples
 
@@ -180,6 +181,26 @@ def test_first_model_is_scored_overall_and_by_slice(
     assert {entry["value"] for entry in slices} == {"EWR", "JFK", "LGA"}
     single = [e["candidate"] for e in report["splits"]["newest"]["slices"]["carrier"] if e["candidate"]["auc"] is None]
     assert all("the AUC needs both classes" in entry["reason"] for entry in single)
+
+
+def test_rows_and_model_files_that_no_manifest_lists_are_not_read(
+    evaluate: Evaluate, shared_store: ArtifactStore, flights_model: Artifact, flights_prepared: Artifact, tmp_path: Path
+) -> None:
+    def with_another_file(artifact: Artifact, name: str) -> tuple[Artifact, Path]:
+        folder = shared_store.local(artifact)
+        copied = shutil.copytree(folder, folder.parent.parent / f"added-{tmp_path.name}" / folder.name)
+        shutil.copyfile(next(copied.rglob("*.parquet"), copied / "saved_model" / "saved_model.pb"), copied / name)
+        return replace(artifact, uri=copied.as_uri()), copied / name
+
+    examples, rows = with_another_file(flights_prepared, "eval/part-99999.parquet")
+    model, asset = with_another_file(flights_model, "saved_model/assets_extra")
+    with pytest.raises(DamagedArtifact, match=r"eval/part-99999\.parquet: it is not in the manifest"):
+        evaluate(flights_model, examples)
+    with pytest.raises(DamagedArtifact, match=r"saved_model/assets_extra: it is not in the manifest"):
+        evaluate(model)
+    for added in (rows, asset):
+        added.unlink()
+    assert evaluate(model, examples).metrics == evaluate(flights_model).metrics
 
 
 def test_champion_is_scored_on_the_same_rows_and_decides(
