@@ -157,11 +157,11 @@ def test_server_that_is_away_and_fields_that_are_wrong_are_named(monkeypatch: py
         ("model_server", {"timeout": "soon"}, "'serving_timeout' is 'soon'; expected a number of seconds"),
         ("model_server", {"ca_file": "/no/such.pem"}, "'serving_ca_file' is '/no/such.pem'; there is no such file"),
         ("model_server", {"cert_file": "/c.pem"}, "expected both or neither"),
-        ("spark", {}, "is of type 'spark'; expected 'model_server'"),
+        ("spark", {}, "is of type 'spark', expected 'model_server'"),
     ):
         monkeypatch.setenv("AIRFLOW_CONN_BAD", json.dumps({"conn_type": conn_type, "extra": extra}))
         assert message in ModelServerHook("bad").test_connection()[1]
-    with pytest.raises(BadInput, match="there is no connection 'nowhere', or it cannot be read"):
+    with pytest.raises(BadInput, match="there is no connection 'nowhere'; add one of type model_server, or set"):
         ModelServerHook("nowhere").services  # noqa: B018
     connection = {"conn_type": "model_server", "extra": {"kind": "tensorflow_model_server"}}
     monkeypatch.setenv("AIRFLOW_CONN_TF", json.dumps(connection))

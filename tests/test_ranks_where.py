@@ -85,7 +85,7 @@ def test_hosts_alone_and_spark_need_no_connection_of_this_type() -> None:
         ({"extra": {"slots": "two"}}, "field 'slots' is 'two', expected a number of ranks, 1 or more"),
         ({"extra": {"hosts": ["gpu-1:4"]}}, "field 'hosts' is ['gpu-1:4'], expected a text"),
         ({"conn_type": "ssh"}, "ranks_conn_id: connection 'gpus' is of type 'ssh', expected 'horovod' or 'spark'"),
-        ("{not json", "ranks_conn_id: there is no connection 'gpus', or it cannot be read; add one of type horovod"),
+        ("{not json", "ranks_conn_id: connection 'gpus': AIRFLOW_CONN_GPUS cannot be read; expected a URI"),
     ],
 )
 def test_what_cannot_be_used_is_named(connection: Any, value: Any, message: str) -> None:

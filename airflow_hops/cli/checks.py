@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 import psutil
 
+from airflow_hops.connections import find_connection
 from airflow_hops.contract.overlay import base_of
 from airflow_hops.cuda import cuda_of
 from airflow_hops.environments import (
@@ -72,7 +73,7 @@ def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
         advice = f"airflow connections add {hops_conn_id} --conn-type hops, or use --hops-conn-id to check another one"
         yield Check(f"connection {hops_conn_id}", "fail", f"{type(error).__name__}: {error}", advice)
         return
-    yield Check(f"connection {hops_conn_id}", "ok", f"store {settings.store}")
+    yield Check(f"connection {hops_conn_id}", "ok", f"store {settings.store}, from {settings.source}")
     base = base_of(settings.runtime)
     yield check_java(base)
     runtime = check_runtime(base)
@@ -135,26 +136,20 @@ def check_plugin() -> Check:
 
 def check_spark_connection(conn_id: str) -> Check:
     """Whether there is a Spark connection; ``spark_default`` need not exist."""
-    from airflow.sdk import BaseHook
-    from airflow.sdk.exceptions import AirflowNotFoundException
-
     name = f"connection {conn_id}"
+    advice = (
+        f"for Spark on this machine: airflow connections add {conn_id} "
+        """--conn-json '{"conn_type": "spark", "host": "local[*]"}'"""
+    )
     try:
-        connection = BaseHook.get_connection(conn_id)
+        found = find_connection(conn_id, "spark")
     except Exception as error:
-        is_missing = isinstance(error, AirflowNotFoundException) and not os.environ.get(
-            f"AIRFLOW_CONN_{conn_id.upper()}"
-        )
-        if conn_id == DEFAULT_CONN_ID and is_missing:
-            return Check(name, "ok", f"none: Spark runs on this machine ({THIS_MACHINE})")
-        advice = (
-            f"for Spark on this machine: airflow connections add {conn_id} "
-            """--conn-json '{"conn_type": "spark", "host": "local[*]"}'"""
-        )
-        return Check(name, "warn", f"{error}; the operators that name it fail", advice)
-    if connection.conn_type != "spark":
-        return Check(name, "fail", f"its type is {connection.conn_type!r}", "change it to type spark")
-    return Check(name, "ok", f"master {connection.host or 'yarn'}")
+        return Check(name, "fail", str(error), advice)
+    if found is not None:
+        return Check(name, "ok", f"master {found[0].host or 'yarn'}, from {found[1]}")
+    if conn_id == DEFAULT_CONN_ID:
+        return Check(name, "ok", f"none: Spark runs on this machine ({THIS_MACHINE})")
+    return Check(name, "warn", "none; the operators that name it fail", advice)
 
 
 def check_java(runtime: Path) -> Check:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+
 from airflow.cli.cli_config import (
     ARG_OUTPUT,
     ARG_VERBOSE,
@@ -17,11 +19,19 @@ def _command(
     function: str, help: str, args: tuple[Arg, ...], description: str | None = None, name: str | None = None
 ) -> ActionCommand:
     """The command of a function of ``airflow_hops.cli``, by default of the same name."""
+    command = lazy_load_command(f"airflow_hops.cli.{function}")
+
+    def run(parsed: Namespace) -> None:
+        from airflow_hops.connections import connections_of_tasks
+
+        with connections_of_tasks():
+            command(parsed)
+
     return ActionCommand(
         name=name or function.partition(".")[2],
         help=help,
         description=description,
-        func=lazy_load_command(f"airflow_hops.cli.{function}"),
+        func=run,
         args=args,
     )
 

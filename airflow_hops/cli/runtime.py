@@ -12,6 +12,7 @@ from pathlib import Path
 from airflow.cli.simple_table import AirflowConsole
 from airflow.configuration import conf
 
+from airflow_hops.connections import check_options
 from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.contract.overlay import base_of, locked_packages
 from airflow_hops.cuda import cuda_of
@@ -151,6 +152,7 @@ def freeze(args: Namespace) -> None:
         print(line)
 
 
+@_command
 def path(args: Namespace) -> None:
     """Prints the folder of the runtime environment."""
     print(runtime_folder())
@@ -158,6 +160,7 @@ def path(args: Namespace) -> None:
 
 def runtime_folder() -> Path:
     """``[hops] runtime``, or ``hops-runtime`` in AIRFLOW_HOME; needs no database."""
+    check_options()
     configured = conf.get("hops", "runtime", fallback="")
     home = Path(os.environ.get("AIRFLOW_HOME") or "~/airflow")
     return Path(configured or home / "hops-runtime").expanduser().absolute()

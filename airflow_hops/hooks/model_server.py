@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 from asgiref.sync import sync_to_async
 
+from airflow_hops.connections import field_names, find_connection, read_extra
 from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.contract.protocol import json_object
 from airflow_hops.server_address import TENSORFLOW_MODEL_SERVER, ServerAddress
 
 if TYPE_CHECKING:
@@ -24,25 +23,6 @@ if TYPE_CHECKING:
 Api = Literal["grpc", "rest"]
 
 log = logging.getLogger(__name__)
-
-FIELDS = (
-    "kind",
-    "rest_port",
-    "base_path",
-    "server_base_path",
-    "storage_options",
-    "config_file",
-    "traffic_file",
-    "capture_path",
-    "ca_file",
-    "cert_file",
-    "key_file",
-    "rest_tls",
-    "prediction_token",
-    "timeout",
-)
-"""Fields of the connection beside host and port."""
-
 
 _REFUSALS = (
     "FAILED_PRECONDITION",
@@ -91,15 +71,9 @@ class ModelServerHook(BaseHook):
 
             found = RuntimeHook(self.model_server_conn_id).settings.services
             return {name: value for name, value in found.items() if name.startswith("serving_")}
-        connection = self._connection()
-        if connection.conn_type != self.conn_type:
-            raise BadInput(
-                f"connection {self.model_server_conn_id!r} is of type {connection.conn_type!r}; expected "
-                f"{self.conn_type!r}"
-            )
-        # Airflow itself takes an extra that does not parse for an empty one.
-        extra = json_object(connection.extra, f"connection {self.model_server_conn_id!r}: field 'extra'")
-        services = {f"serving_{name}": str(extra.get(name) or "") for name in FIELDS}
+        connection = self._connection
+        extra = read_extra(self.model_server_conn_id, connection)
+        services = {f"serving_{name}": str(extra.get(name) or "") for name in field_names(self.conn_type)}
         if isinstance(extra.get("storage_options"), Mapping):
             services["serving_storage_options"] = json.dumps(extra["storage_options"])
         return {
@@ -115,7 +89,7 @@ class ModelServerHook(BaseHook):
         from airflow_hops.hooks.runtime import RuntimeHook
 
         is_default = self.model_server_conn_id == RuntimeHook.default_conn_name
-        return is_default or bool(self._connection().conn_type == "hops")
+        return is_default or bool(self._connection.conn_type == "hops")
 
     @property
     def address(self) -> ServerAddress:
@@ -278,15 +252,15 @@ class ModelServerHook(BaseHook):
         except (TypeError, ValueError) as error:  # an input that does not fit the signature's dtype, or is no JSON
             raise BadInput(str(error)) from error
 
+    @cached_property
     def _connection(self) -> Any:
-        try:
-            return self.get_connection(self.model_server_conn_id)
-        except AirflowNotFoundException:
-            # Airflow takes a variable that it cannot parse for none at all.
+        found = find_connection(self.model_server_conn_id, self.conn_type, "hops")
+        if found is None:
             raise BadInput(
-                f"there is no connection {self.model_server_conn_id!r}, or it cannot be read; add one of type "
-                f"model_server, or set AIRFLOW_CONN_{self.model_server_conn_id.upper()} to a URI or a JSON object"
-            ) from None
+                f"there is no connection {self.model_server_conn_id!r}; add one of type model_server, or set "
+                f"AIRFLOW_CONN_{self.model_server_conn_id.upper()} to a URI or a JSON object"
+            )
+        return found[0]
 
 
 def model_server_services(model_server_conn_id: str | None) -> dict[str, str]:

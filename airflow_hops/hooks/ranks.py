@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_hops.connections import find_connection, read_extra
 from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.contract.protocol import StepSpec, json_object
+from airflow_hops.contract.protocol import StepSpec
 
 SPARK = "spark"
 _OF_HOSTS = ("key_file", "config_file", "python", "address")
@@ -43,8 +43,9 @@ class RanksHook(BaseHook):
         Raises:
             BadInput: there is no such connection, or a field has another type than it should.
         """
-        connection = _connection(self.ranks_conn_id)
-        extra = self._extra(connection.extra)
+        connection = _connection(self.ranks_conn_id, self.conn_type)
+        fields = read_extra(self.ranks_conn_id, connection)
+        extra = {name: value for name, value in fields.items() if value not in (None, "")}
         for name in _TEXTS:
             if not isinstance(extra.get(name, ""), str):
                 raise self._bad_field(name, extra[name], "a text")
@@ -78,11 +79,6 @@ class RanksHook(BaseHook):
             return False, str(error)
         return True, "; ".join(found)
 
-    def _extra(self, text: str | None) -> dict[str, Any]:
-        # Airflow itself takes one that does not parse for an empty one.
-        extra = json_object(text, f"connection {self.ranks_conn_id!r}: field 'extra'")
-        return {name: value for name, value in extra.items() if value not in (None, "")}
-
     def _bad_field(self, name: str, value: Any, expected: str) -> BadInput:
         return BadInput(f"connection {self.ranks_conn_id!r}: field {name!r} is {value!r}, expected {expected}")
 
@@ -102,27 +98,24 @@ def where_ranks_run(ranks_conn_id: str | None, hosts: str | None) -> dict[str, A
     """
     if not ranks_conn_id:
         return {"kind": "ssh", "hosts": hosts, "hosts_from": "argument 'hosts'"} if hosts else None
-    type_ = _connection(ranks_conn_id).conn_type
-    if type_ == SPARK:
+    if _connection(ranks_conn_id, RanksHook.conn_type, SPARK).conn_type == SPARK:
         if hosts:
             raise BadInput(
                 f"hosts is {hosts!r}, but connection {ranks_conn_id!r} is of type 'spark', whose cluster decides on "
                 "hosts; give only one of the two"
             )
         return {"kind": SPARK}
-    if type_ != RanksHook.conn_type:
-        raise BadInput(
-            f"ranks_conn_id: connection {ranks_conn_id!r} is of type {type_!r}, expected 'horovod' or 'spark'"
-        )
     return RanksHook(ranks_conn_id).where(hosts)
 
 
-def _connection(conn_id: str) -> Any:
+def _connection(conn_id: str, *types: str) -> Any:
     try:
-        return BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException:
-        # Airflow takes a variable that it cannot parse for none at all.
+        found = find_connection(conn_id, *types)
+    except BadInput as error:
+        raise BadInput(f"ranks_conn_id: {error}") from None
+    if found is None:
         raise BadInput(
-            f"ranks_conn_id: there is no connection {conn_id!r}, or it cannot be read; add one of type horovod (hosts) "
-            f"or spark, or set AIRFLOW_CONN_{conn_id.upper()} to a URI or a JSON object"
-        ) from None
+            f"ranks_conn_id: there is no connection {conn_id!r}; add one of type horovod (hosts) or spark, or set "
+            f"AIRFLOW_CONN_{conn_id.upper()} to a URI or a JSON object"
+        )
+    return found[0]

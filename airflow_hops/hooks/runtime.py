@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from airflow.configuration import conf
-from airflow.sdk import BaseHook
+from airflow.sdk import BaseHook, Connection
 from airflow.sdk.log import mask_secret
 
+from airflow_hops.connections import check_options, find_connection, read_extra
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.contract.overlay import base_of
 from airflow_hops.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line
@@ -43,6 +44,7 @@ _PLACES = {
     "serving_capture_path": "captured",
 }
 _PATIENCE_S = 10.0
+NO_CONNECTION = "no connection: defaults of [hops] apply"
 
 
 class Launcher(Protocol):
@@ -62,13 +64,18 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings: the ``hops`` connection's fields, completed from the ``[hops]`` configuration section."""
+    """Settings: the ``hops`` connection's fields, completed from the ``[hops]`` configuration section.
+
+    Attributes:
+        source: Where the connection was found.
+    """
 
     store: str
     runtime: Path
     tracking_uri: str
     storage_options: Mapping[str, Any] = field(repr=False)
     services: Mapping[str, str] = field(repr=False)
+    source: str = ""
 
 
 class StepFailed(HopsError):
@@ -108,18 +115,26 @@ class RuntimeHook(BaseHook):
         """The connection's fields, completed from the configuration and the defaults.
 
         Raises:
-            BadInput: a field does not parse.
+            BadInput: a field does not parse, or there is no field or option of its name.
         """
-        extra, host, port, password = self._connection_fields()
+        check_options()
+        found = find_connection(self.hops_conn_id, self.conn_type)
+        if found is None and self.hops_conn_id != self.default_conn_name:
+            raise BadInput(
+                f"there is no connection {self.hops_conn_id!r}; add one of type hops, or set "
+                f"AIRFLOW_CONN_{self.hops_conn_id.upper()}"
+            )
+        connection, source = found or (Connection(conn_id=self.hops_conn_id, conn_type=self.conn_type), NO_CONNECTION)
+        extra = read_extra(self.hops_conn_id, connection)
         home = Path(os.environ.get("AIRFLOW_HOME") or Path("~/airflow").expanduser())
 
         def setting(name: str, default: str) -> str:
             return str(extra.get(name) or conf.get("hops", name, fallback="") or default)
 
-        services = {"serving_host": host or "127.0.0.1", "serving_port": str(port or 8500)}
+        services = {"serving_host": connection.host or "127.0.0.1", "serving_port": str(connection.port or 8500)}
         services |= {name: _text(value) for name, value in extra.items() if name.startswith("serving_") and value}
-        if password:
-            services["serving_token"] = password
+        if connection.password:
+            services["serving_token"] = connection.password
         rest_port = services.get("serving_rest_port", "1")
         if not rest_port.isdigit() or not 0 < int(rest_port) < 65536:
             raise self._bad_field("serving_rest_port", rest_port, "a port from 1 to 65535")
@@ -140,6 +155,7 @@ class RuntimeHook(BaseHook):
             tracking_uri=tracking_uri,
             storage_options=opened.storage_options,
             services={"tracking_uri": tracking_uri, **with_default_places(services, home)},
+            source=source,
         )
 
     def _runtime_folder(self, given: str, default: Path) -> Path:
@@ -188,6 +204,8 @@ class RuntimeHook(BaseHook):
     def complete(self, spec: StepSpec) -> StepSpec:
         """A spec with store, services and cache key parts filled in."""
         settings = self.settings
+        if settings.source == NO_CONNECTION:
+            self.log.info("There is no connection %r: the store is %s", self.hops_conn_id, settings.store)
         services = {**settings.services, **spec.services}
         spec = replace(spec, store=settings.store, storage_options=settings.storage_options, services=services)
         return replace(spec, cache_key_parts=self._cache_key_parts(spec))
@@ -305,28 +323,6 @@ class RuntimeHook(BaseHook):
             # Properties count: equal rows may be of different windows.
             parts[f"input {role}"] = _fingerprint_of_json([[a.fingerprint, a.properties] for a in artifacts])
         return {**parts, **spec.cache_key_parts}
-
-    def _connection_fields(self) -> tuple[dict[str, Any], str | None, int | None, str | None]:
-        from airflow.sdk.exceptions import AirflowNotFoundException
-
-        try:
-            connection = self.get_connection(self.hops_conn_id)
-        except AirflowNotFoundException:
-            variable = f"AIRFLOW_CONN_{self.hops_conn_id.upper()}"
-            if os.environ.get(variable):
-                # Airflow takes one that it cannot parse for none at all; the defaults would be another store.
-                raise BadInput(
-                    f"connection {self.hops_conn_id!r}: {variable} cannot be read; expected a URI hops://, or a JSON "
-                    "object with conn_type, host, port (a number) and extra"
-                ) from None
-            if self.hops_conn_id != self.default_conn_name:
-                raise BadInput(
-                    f"there is no connection {self.hops_conn_id!r}; add one of type hops, or set {variable}"
-                ) from None
-            return {}, None, None, None
-        # Airflow itself takes an extra that does not parse for an empty one.
-        extra = self._json_object("extra", connection.extra)
-        return extra, connection.host, connection.port, connection.password
 
     def _json_object(self, name: str, value: Any) -> dict[str, Any]:
         return json_object(value, f"connection {self.hops_conn_id!r}: field {name!r}")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 import shlex
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
-
 import airflow_hops
 from airflow_hops.class_archive import jvm_options
+from airflow_hops.connections import find_connection
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.overlay import base_of
 from airflow_hops.java import SUPPORTED_VERSIONS, find_java
@@ -138,18 +135,16 @@ class SparkLauncher:
 
     def _master(self) -> str:
         """The master that the connection names; this machine, if there is no ``spark_default``."""
-        try:
-            connection = BaseHook.get_connection(self.conn_id)
-        except AirflowNotFoundException:
-            variable = f"AIRFLOW_CONN_{self.conn_id.upper()}"
-            if self.conn_id == DEFAULT_CONN_ID and not os.environ.get(variable):
-                log.info("There is no connection %r: Spark runs on this machine (%s)", self.conn_id, THIS_MACHINE)
-                return THIS_MACHINE
-            raise BadInput(
-                f"there is no Spark connection {self.conn_id!r}; for Spark on this machine, set "
-                f'{variable}=\'{{"conn_type": "spark", "host": "local[*]"}}\''
-            ) from None
-        return str(connection.host or "")
+        found = find_connection(self.conn_id, "spark")
+        if found is not None:
+            return str(found[0].host or "")
+        if self.conn_id == DEFAULT_CONN_ID:
+            log.info("There is no connection %r: Spark runs on this machine (%s)", self.conn_id, THIS_MACHINE)
+            return THIS_MACHINE
+        raise BadInput(
+            f"there is no Spark connection {self.conn_id!r}; for Spark on this machine, set "
+            f'AIRFLOW_CONN_{self.conn_id.upper()}=\'{{"conn_type": "spark", "host": "local[*]"}}\''
+        )
 
 
 def _zip_sources(folders: Sequence[Path], archive: Path) -> None:

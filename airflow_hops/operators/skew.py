@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.names import suggestion
 from airflow_hops.contract.protocol import StepResult
 from airflow_hops.contract.skew import SkewOptions, SkewProperties
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -184,10 +184,9 @@ def _check_some_dag_deploys(store: ArtifactStore, model_name: str) -> None:
     if not isinstance(SUPERVISOR_COMMS.send(GetAssetByUri(uri=model_asset(model_name).uri)), ErrorResponse):
         return
     known = recorded_models(store)
-    close = get_close_matches(model_name, known)
     raise BadInput(
         f"model_name is {model_name!r}, of which no version was ever deployed to {store.root}, and no DAG has a "
         "DeployModelOperator with this name"
-        + (f"; did you mean {' or '.join(map(repr, close))}?" if close else "")
+        + suggestion(model_name, known)
         + f" Models with a record: {', '.join(known) or 'none'}"
     )

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Self
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.json_fields import JsonFields, where_told
-from airflow_hops.contract.retraining.parts import Part, check_part, suggestion
+from airflow_hops.contract.names import suggestion
+from airflow_hops.contract.retraining.parts import Part, check_part
 from airflow_hops.contract.retraining.situation import Situation
 from airflow_hops.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT
 

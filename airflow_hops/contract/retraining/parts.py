@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import Any, ClassVar, Self
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.names import suggestion
 
 _KINDS: dict[str, type[Part]] = {}
 _UNITS = ("days", "hours", "minutes", "seconds")
@@ -128,12 +128,6 @@ def check_part(owner: Any, name: str, value: Any, expected: type[Part]) -> None:
     """
     if not isinstance(value, expected):
         raise BadInput(f"{type(owner).__name__}: {name} is {value!r}, expected a {expected.__name__}")
-
-
-def suggestion(name: str, known: Sequence[str]) -> str:
-    """What somebody may have meant by a name that is unknown: the end of a message."""
-    close = get_close_matches(name, known)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def _as_json(value: Any) -> Any:

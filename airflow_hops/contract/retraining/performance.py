@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import ClassVar
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.names import suggestion
 from airflow_hops.contract.performance import LOWER_IS_BETTER, PerformanceProperties, VersionPerformance, worse_by
 from airflow_hops.contract.retraining.conditions import Condition, Finding, Memory
-from airflow_hops.contract.retraining.parts import suggestion
 from airflow_hops.contract.retraining.situation import Situation, as_utc
 
 _DAY = timedelta(days=1)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.names import suggestion
 from airflow_hops.contract.performance import METRICS
 from airflow_hops.contract.properties import ModelProperties
 from airflow_hops.contract.retraining import (
@@ -23,7 +24,6 @@ from airflow_hops.contract.retraining import (
     RetrainingPolicy,
     as_utc,
 )
-from airflow_hops.contract.retraining.parts import suggestion
 
 NEVER = "never"
 BUILT_IN = (NEVER, "monthly", "weekly", "drift", "performance")

@@ -1,0 +1,166 @@
+"""Connections as tasks get them: found in the same order, and refused where a field or the type is unknown."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from airflow.configuration import conf
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
+
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.names import suggestion
+from airflow_hops.contract.protocol import json_object
+from airflow_hops.provider_info import PROVIDER_INFO
+
+_TYPES = {each["connection-type"]: each for each in PROVIDER_INFO["connection-types"]}
+_OPTIONS = PROVIDER_INFO["config"]["hops"]["options"]
+_OPTION_PREFIX = "AIRFLOW__HOPS__"
+_CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
+_ENVIRONMENT = "airflow.secrets.environment_variables.EnvironmentVariablesBackend"
+
+_in_command = False
+
+
+@contextmanager
+def connections_of_tasks() -> Iterator[None]:
+    """Has a command ask for connections what a task would ask, and print where each was found."""
+    global _in_command
+    context = os.environ.get(_CONTEXT)
+    # As `airflow connections test` does: without it, Airflow leaves out its database.
+    os.environ[_CONTEXT], _in_command = "server", True
+    try:
+        yield
+    finally:
+        _in_command = False
+        os.environ.pop(_CONTEXT)
+        if context is not None:
+            os.environ[_CONTEXT] = context
+
+
+def find_connection(conn_id: str, *types: str) -> tuple[Any, str] | None:
+    """Returns a connection and where it was found, or None if there is none of that name.
+
+    Args:
+        conn_id: The connection.
+        types: Types that it may have.
+
+    Raises:
+        BadInput: it cannot be parsed, or is of another type.
+        HopsError: a secrets backend failed, and none after it has the connection.
+    """
+    found = None
+    if not _in_command:
+        with suppress(AirflowNotFoundException):
+            found = BaseHook.get_connection(conn_id), "Airflow"
+    found = found or _ask_backends(conn_id)
+    if _in_command:
+        print(f"Connection {conn_id!r}: {found[1] if found else 'there is none'}", file=sys.stderr)
+    if found and found[0].conn_type not in types:
+        expected = " or ".join(map(repr, types))
+        raise BadInput(f"connection {conn_id!r} is of type {found[0].conn_type!r}, expected {expected}")
+    return found
+
+
+def read_extra(conn_id: str, connection: Any) -> dict[str, Any]:
+    """Returns the fields in a connection's extra.
+
+    Raises:
+        BadInput: the extra is not a JSON object, or a field has a value that connections of this type do not have.
+    """
+    # Airflow itself takes an extra that does not parse for an empty one.
+    extra = json_object(connection.extra, f"connection {conn_id!r}: field 'extra'")
+    unused = _TYPES[connection.conn_type]["ui-field-behaviour"]["hidden-fields"]
+    known = field_names(connection.conn_type)
+    for name, value in [*extra.items(), *((name, getattr(connection, name)) for name in unused)]:
+        if value not in (None, "") and name not in known:
+            raise BadInput(
+                f"connection {conn_id!r}: connections of type {connection.conn_type!r} have no field {name!r}"
+                + (suggestion(name, known) or f"; the fields in extra are {', '.join(known)}")
+            )
+    return extra
+
+
+def field_names(conn_type: str) -> list[str]:
+    """Returns the names of the fields that a connection of a type may have in its extra."""
+    names = dict.fromkeys(_TYPES[conn_type]["conn-fields"])
+    if conn_type == "hops":  # names a model server, too
+        names |= dict.fromkeys(f"serving_{name}" for name in field_names("model_server"))
+    return list(names)
+
+
+def check_options() -> None:
+    """Checks the names of the options in ``[hops]``.
+
+    Raises:
+        BadInput: there is no option of a name in Airflow's configuration or in the environment.
+    """
+    in_file = conf.options("hops") if conf.has_section("hops") else []
+    in_environment = [name for name in os.environ if name.startswith(_OPTION_PREFIX)]
+    for name in [*in_environment, *in_file]:
+        option = name.removeprefix(_OPTION_PREFIX).lower()
+        if option not in _OPTIONS:
+            where = name if name in in_environment else f"[hops] {name} in Airflow's configuration"
+            raise BadInput(
+                f"{where}: there is no option {option!r}"
+                + (suggestion(option, _OPTIONS) or f"; the options of [hops] are {', '.join(_OPTIONS)}")
+            )
+
+
+def _ask_backends(conn_id: str) -> tuple[Any, str] | None:
+    """Asks each secrets backend itself: Airflow takes one that fails for one without the connection."""
+    from airflow.sdk.configuration import ensure_secrets_loaded
+    from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
+
+    backends = ensure_secrets_backend_loaded()
+    if _in_command:  # what a task's worker asks comes first
+        backends = [*ensure_secrets_loaded([_ENVIRONMENT]), *backends]
+    variable = f"AIRFLOW_CONN_{conn_id.upper()}"
+    failure: HopsError | None = None
+    for backend in backends:
+        name = type(backend).__name__
+        try:
+            connection = backend.get_connection(conn_id=conn_id)
+            if connection:
+                connection.get_uri()  # decrypts all of it
+        except Exception as error:
+            if name == "EnvironmentVariablesBackend":
+                failure = BadInput(
+                    f"connection {conn_id!r}: {variable} cannot be read; expected a URI hops://, or a JSON "
+                    "object with conn_type, host, port (a number) and extra"
+                )
+            elif name != "MetastoreBackend" or _has_tables():
+                # Not the message: that of a value which does not parse may contain a part of it.
+                failure = HopsError(f"connection {conn_id!r}: {_source(name, variable)} failed: {type(error).__name__}")
+            continue
+        if connection:
+            mask_secret(connection.password)
+            return connection, _source(name, variable)
+    if failure:
+        raise failure
+    return None
+
+
+def _source(backend: str, variable: str) -> str:
+    known = {
+        "EnvironmentVariablesBackend": f"environment variable {variable}",
+        "MetastoreBackend": "Airflow's database",
+    }
+    return known.get(backend, f"secrets backend {backend}")
+
+
+def _has_tables() -> bool:
+    """Whether Airflow's database cannot be asked, or has its tables: before ``airflow db migrate``, it has none."""
+    from airflow import settings
+    from sqlalchemy import inspect
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        return inspect(settings.engine).has_table("connection")
+    except SQLAlchemyError:
+        return True

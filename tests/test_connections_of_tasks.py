@@ -1,0 +1,236 @@
+"""Commands find the connections that tasks find, and print where; names that nothing reads are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_hops.connections import check_options
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.hooks.model_server import ModelServerHook
+from airflow_hops.hooks.ranks import RanksHook, where_ranks_run
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.launchers.spark import SparkLauncher
+
+LOCAL_FILES = "airflow.secrets.local_filesystem.LocalFilesystemBackend"
+
+
+@pytest.fixture
+def in_database(run_dag: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Adds connections to Airflow's database, and has none of them in the environment."""
+    from airflow.models.connection import Connection
+    from airflow.utils.session import create_session
+
+    added: list[str] = []
+
+    def add(conn_id: str, **fields: Any) -> None:
+        monkeypatch.delenv(f"AIRFLOW_CONN_{conn_id.upper()}", raising=False)
+        added.append(conn_id)
+        with create_session() as session:
+            session.add(Connection(conn_id=conn_id, **fields))
+
+    yield add
+    with create_session() as session:
+        session.query(Connection).filter(Connection.conn_id.in_(added)).delete()
+
+
+@pytest.fixture
+def secrets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Configures a secrets backend of files, of a section of Airflow's configuration, with connections."""
+    from airflow.sdk.configuration import clear_secrets_backends_cache
+
+    def configure(section: str, option: str, connections: dict[str, Any] | None) -> None:
+        path = tmp_path / f"{section}.json"
+        if connections is not None:
+            path.write_text(json.dumps(connections))
+        prefix = f"AIRFLOW__{section.upper()}__{option}"
+        monkeypatch.setenv(prefix, LOCAL_FILES)
+        monkeypatch.setenv(f"{prefix}_KWARGS", json.dumps({"connections_file_path": str(path)}))
+        clear_secrets_backends_cache()
+
+    yield configure
+    monkeypatch.undo()
+    clear_secrets_backends_cache()
+
+
+def checks(hops: Any, *arguments: str) -> dict[str, Any]:
+    _, output, _ = hops("doctor", "--output", "json", *arguments)
+    return {check["name"]: check for check in json.loads(output)}
+
+
+@pytest.mark.runtime
+def test_commands_use_the_store_of_a_connection_in_the_database(
+    hops: Any, run_dag: Any, in_database: Any, tmp_path: Path
+) -> None:
+    in_database("hops_default", conn_type="hops", extra=json.dumps({"store": str(tmp_path / "store")}))
+    run = run_dag("task_hops", {})
+    code, _, errors = hops("store", "verify", f"task_hops/{run.run_id}")
+    assert code == 0, errors
+    assert f"1 artifacts in file://{tmp_path}/store/task_hops" in errors
+    assert "Connection 'hops_default': Airflow's database\n" in errors
+
+
+def test_doctor_prints_where_connections_come_from(
+    hops: Any, in_database: Any, secrets: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AIRFLOW__HOPS__RUNTIME", str(tmp_path / "none"))
+    monkeypatch.delenv("AIRFLOW_CONN_HOPS_DEFAULT")
+    assert checks(hops)["connection hops_default"]["found"].endswith("from no connection: defaults of [hops] apply")
+    in_database("hops_default", conn_type="hops", extra='{"store": "/of/database"}')
+    in_database("spark_default", conn_type="spark", host="local[3]")
+    found = checks(hops)
+    assert found["connection hops_default"]["found"] == "store file:///of/database, from Airflow's database"
+    assert found["connection spark_default"]["found"] == "master local[3], from Airflow's database"
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", '{"conn_type": "hops", "extra": {"store": "/of/variable"}}')
+    assert checks(hops)["connection hops_default"]["found"] == (
+        "store file:///of/variable, from environment variable AIRFLOW_CONN_HOPS_DEFAULT"
+    )
+    secrets("secrets", "BACKEND", {"hops_default": {"conn_type": "hops", "extra": {"store": "/of/secrets"}}})
+    assert checks(hops)["connection hops_default"]["found"] == (
+        "store file:///of/secrets, from secrets backend LocalFilesystemBackend"
+    )
+    secrets("workers", "SECRETS_BACKEND", {"hops_default": {"conn_type": "hops", "extra": {"store": "/of/workers"}}})
+    assert checks(hops)["connection hops_default"]["found"].startswith("store file:///of/workers, from secrets backend")
+    assert "_AIRFLOW_PROCESS_CONTEXT" not in os.environ
+
+
+def test_serve_has_the_ports_of_a_connection_in_the_database(
+    hops: Any, in_database: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    extra = {"rest_port": 9601, "config_file": str(tmp_path / "models.config")}
+    in_database("models", conn_type="model_server", port=9600, extra=json.dumps(extra))
+    became: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "execve", lambda *given: became.append(given))
+        code, _, errors = hops("serve", "--conn-id", "models")
+    assert code == 0, errors
+    ((_, command, _),) = became
+    assert {"--port=9600", "--rest_api_port=9601"} <= set(command)
+    assert "Connection 'models': Airflow's database\n" in errors
+
+
+def test_failing_secrets_backend_is_not_taken_for_a_missing_connection(
+    hops: Any, secrets: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_HOPS_DEFAULT")
+    secrets("secrets", "BACKEND", None)
+    with pytest.raises(HopsError, match="'hops_default': secrets backend LocalFilesystemBackend failed") as failure:
+        RuntimeHook().settings  # noqa: B018
+    assert not isinstance(failure.value, BadInput)  # a retry may succeed
+    code, _, errors = hops("store", "verify")
+    assert code == 1
+    assert "secrets backend LocalFilesystemBackend failed" in errors
+    secrets("secrets", "BACKEND", {})
+    assert RuntimeHook().settings.source
+
+
+def test_connection_that_cannot_be_decrypted_is_not_taken_for_none(
+    hops: Any, in_database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.models import crypto
+    from cryptography.fernet import Fernet
+
+    def use_key() -> None:
+        monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", Fernet.generate_key().decode())
+        crypto.get_fernet.cache_clear()
+
+    use_key()
+    in_database("hops_default", conn_type="hops", extra='{"store": "/of/database"}')
+    use_key()
+    try:
+        code, _, errors = hops("store", "verify")
+    finally:
+        monkeypatch.undo()
+        crypto.get_fernet.cache_clear()
+    assert code == 1
+    assert "connection 'hops_default': Airflow's database failed: " in errors
+
+
+def ask(conn_type: str) -> None:
+    {
+        "hops": lambda: RuntimeHook("odd").settings,
+        "model_server": lambda: ModelServerHook("odd").services,
+        "horovod": lambda: RanksHook("odd").where(),
+    }[conn_type]()
+
+
+@pytest.mark.parametrize(
+    ("conn_type", "fields", "message"),
+    [
+        ("hops", {"extra": {"stor": "/x"}}, "have no field 'stor'; did you mean 'store'?"),
+        ("hops", {"extra": {"serving_rest_prot": 1}}, "no field 'serving_rest_prot'; did you mean 'serving_rest_port'"),
+        ("hops", {"extra": {"Store": "/x"}}, "have no field 'Store'; did you mean 'store'?"),
+        ("hops", {"extra": {"zzz": False}}, "have no field 'zzz'; the fields in extra are store, storage_options, "),
+        ("hops", {"login": "ann"}, "have no field 'login'"),
+        ("model_server", {"extra": {"rest_prt": 1}}, "have no field 'rest_prt'; did you mean 'rest_port'"),
+        ("model_server", {"extra": {"serving_rest_port": 1}}, "no field 'serving_rest_port'; did you mean 'rest_port'"),
+        ("horovod", {"extra": {"host": "gpu-1:4"}}, "have no field 'host'; did you mean 'hosts'"),
+        ("horovod", {"host": "gpu-1"}, "have no field 'host'; did you mean 'hosts'"),
+    ],
+)  # fmt: skip
+def test_misspelt_field_is_refused(
+    conn_type: str, fields: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_ODD", json.dumps({"conn_type": conn_type, **fields}))
+    with pytest.raises(BadInput) as refused:
+        ask(conn_type)
+    assert f"connection 'odd': connections of type '{conn_type}' have " in str(refused.value)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["kind", "timeout", "server_base_path"])
+def test_hops_connection_has_the_fields_of_its_model_server(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {f"serving_{name}": "bundled", "store": None, "no_field": ""}
+    monkeypatch.setenv("AIRFLOW_CONN_ODD", json.dumps({"conn_type": "hops", "extra": extra}))
+    assert RuntimeHook("odd").settings.services[f"serving_{name}"] == "bundled"
+
+
+@pytest.mark.parametrize(
+    ("conn_type", "expected"), [("hops", "'hops'"), ("model_server", "'model_server'"), ("horovod", "'horovod'")]
+)
+def test_connection_of_another_type_is_refused(conn_type: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_ODD", '{"conn_type": "http"}')
+    with pytest.raises(BadInput, match=f"connection 'odd' is of type 'http', expected {expected}"):
+        ask(conn_type)
+
+
+def test_spark_connection_of_another_type_is_refused(runtime: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_ODD", '{"conn_type": "http", "host": "local[2]"}')
+    with pytest.raises(BadInput, match="connection 'odd' is of type 'http', expected 'spark'"):
+        SparkLauncher(runtime, "odd").start(tmp_path / "spec.json", ())
+    with pytest.raises(BadInput, match="connection 'odd' is of type 'http', expected 'horovod' or 'spark'"):
+        where_ranks_run("odd", None)
+
+
+def test_doctor_fails_for_a_misspelt_field_and_a_wrong_type(hops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", '{"conn_type": "hops", "extra": {"stor": "/x"}}')
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "http"}')
+    found = checks(hops)
+    assert (found["connection hops_default"]["status"], found["connection spark_default"]["status"]) == ("fail", "fail")
+    assert "did you mean 'store'" in found["connection hops_default"]["found"]
+
+
+def test_misspelt_option_is_refused(hops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.configuration import conf
+
+    with monkeypatch.context() as patch:
+        patch.setenv("AIRFLOW__HOPS__STOR", "/x")
+        message = "AIRFLOW__HOPS__STOR: there is no option 'stor'; did you mean 'store'?"
+        with pytest.raises(BadInput, match=message):
+            RuntimeHook().settings  # noqa: B018
+        code, _, errors = hops("runtime", "path")
+        assert (code, message in errors) == (1, True)
+    check_options()
+    conf.read_dict({"hops": {"warmstart": "False"}})
+    try:
+        with pytest.raises(
+            BadInput, match=r"\[hops\] warmstart .*there is no option 'warmstart'; did you mean 'warm_start'"
+        ):
+            check_options()
+    finally:
+        conf.remove_option("hops", "warmstart")
