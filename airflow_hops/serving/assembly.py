@@ -69,6 +69,7 @@ def model_source(flags: Flags, catalog: Catalog, config: Any, open_version: Open
         config_poll_s=flags.model_config_file_poll_wait_seconds,
         traffic_poll_s=traffic_poll_s,
         write_back_config=flags.write_back_model_config,
+        first_loads_s=flags.first_load_timeout_seconds,
         transitions=TransitionOptions(
             max_load_retries=flags.max_num_load_retries,
             retry_interval_s=max(0, flags.load_retry_interval_micros) / 1e6,

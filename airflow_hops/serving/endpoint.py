@@ -17,8 +17,9 @@ from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import (
     GrpcSocket,
     bind_grpc,
-    bind_rest,
     grpc_credentials,
+    hold_port,
+    port_error,
     read_ssl_config,
     rest_context,
 )
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Endpoint:
-    """Answers requests in this process.
+    """Answers requests in this process, from when its ports open on.
 
     Args:
         flags: How.
@@ -59,15 +60,18 @@ class Endpoint:
         self._lifecycle = lifecycle
         self._access = assembly.access(flags)
         ssl_config = read_ssl_config(flags.ssl_config_file)
-        self._tls = rest_context(ssl_config) if flags.rest_api_enable_ssl else None
+        context = rest_context(ssl_config) if ssl_config else None  # also checks what gRPC takes, before models load
+        self._tls = context if flags.rest_api_enable_ssl else None
+        self._credentials = grpc_credentials(ssl_config) if ssl_config else None
         self._memory = RequestMemory(flags.request_memory_bytes)
         self._grpc = GrpcServer(assembly.grpc_options(flags, shared), self._memory, self._access)
         self._listener = None
         if flags.rest_api_port is not None:
-            self._listener = bind_rest(flags.host, flags.rest_api_port, shared)
+            self._listener = hold_port("rest_api_port", flags.host, flags.rest_api_port, shared)
         self.rest_api_port: int | None = self._listener.getsockname()[1] if self._listener else None
-        credentials = grpc_credentials(ssl_config) if ssl_config else None
-        self.grpc_port = bind_grpc(self._grpc.server, flags.host, flags.port, credentials)
+        self._grpc_holder = hold_port("port", flags.host, flags.port, shared)
+        self.grpc_port: int = self._grpc_holder.getsockname()[1]
+        self._is_open = False
         self._socket = GrpcSocket(self._grpc.server, flags.grpc_socket_path) if flags.grpc_socket_path else None
         self._rest: HttpServer | None = None
         self.capture = assembly.capture(flags)
@@ -78,7 +82,7 @@ class Endpoint:
         self._handler.request_log = assembly.request_log(flags)
 
     def start(self, controls: Controls, routes: Routes) -> None:
-        """Takes requests.
+        """Makes what answers requests.
 
         Args:
             controls: What answers questions about config and traffic.
@@ -93,16 +97,30 @@ class Endpoint:
             self._rest = HttpServer(
                 self._listener, routes, self._lifecycle, self._access, http, self._memory, self._tls
             )
-            self._rest.start()
-        self._grpc.start()
 
-    def appear(self) -> None:
-        """Puts the UNIX socket at its path, once requests are welcome."""
+    def open_ports(self) -> None:
+        """Opens the ports, and puts the UNIX socket at its path, once requests are welcome.
+
+        Raises:
+            PortError: Another program has taken a port since.
+        """
+        bind_grpc(self._grpc.server, self._flags.host, self.grpc_port, self._credentials)
+        self._grpc_holder.close()
+        if self._rest is not None:
+            try:
+                self._rest.start()
+            except OSError as error:
+                raise port_error("rest_api_port", self._flags.host, self.rest_api_port or 0, error) from error
+        self._grpc.start()
+        self._is_open = True
         if self._socket is not None:
             self._socket.appear()
 
     def drain(self) -> None:
         """Answers what is in flight, and takes nothing more; the lifecycle refuses it already."""
+        if not self._is_open:
+            self.shadow.close()
+            return
         timeout_s = self._flags.drain_seconds
         until_s = time.monotonic() + timeout_s
         grpc_drained = self._grpc.server.stop(timeout_s)

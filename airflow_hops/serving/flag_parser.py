@@ -353,6 +353,11 @@ def _add_control(group: argparse._ArgumentGroup) -> None:
         help="percentage of answered requests to log; errors are always logged (default 100)",
     )
     group.add_argument(
+        "--first_load_timeout_seconds",
+        type=flag_values.seconds,
+        help="at the start, maximum wait for models that are still loading before the ports open (default 600)",
+    )
+    group.add_argument(
         "--drain_delay_seconds",
         type=flag_values.seconds,
         help="after SIGTERM, how long new requests are still answered while /readyz returns 503 (default 0)",

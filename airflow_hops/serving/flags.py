@@ -114,6 +114,7 @@ class Flags:
     capture_retention_days: float = 0
     capture_retention_bytes: int = 0
     capture_shadow: bool = False
+    first_load_timeout_seconds: float = 600
     drain_seconds: float = 30
     drain_delay_seconds: float = 0
     ready_file: str = ""

@@ -22,43 +22,41 @@ class PortError(Exception):
     """A port or socket that cannot be listened at."""
 
 
-def bind_rest(host: str, port: int, shared: bool = False) -> socket.socket:
-    """Returns a socket bound to the REST port; port 0 takes a free one.
-
-    Args:
-        host: Address to listen at.
-        port: Port.
-        shared: Whether other processes listen there, too.
-
-    Raises:
-        PortError: The port is taken or not allowed.
-    """
-    try:
-        return socket.create_server((host, port), family=_family(host), backlog=1024, reuse_port=shared)
-    except OSError as error:
-        raise _port_error("rest_api_port", host, port, error) from error
-
-
-def hold_port(flag: str, host: str, port: int) -> socket.socket:
-    """Returns a socket that keeps others from a port at which processes of this server are to listen.
+def hold_port(flag: str, host: str, port: int, shared: bool = False) -> socket.socket:
+    """Returns a socket that is bound to a port and does not listen yet: who connects is refused until it does.
 
     Args:
         flag: The flag that asks for it.
         host: Address.
         port: Port; 0 takes a free one.
+        shared: Whether other processes of this user may share the port; one that they share counts as free.
 
     Raises:
         PortError: The port is taken or not allowed.
     """
+    holder = socket.socket(_family(host))
     try:
-        # Sharing a port works with whoever shares it: only a socket that does not finds out whether it is free.
-        with socket.create_server((host, port), family=_family(host)) as free:
-            port = free.getsockname()[1]  # by its number: one that the kernel chose is given back with the shutdown
-        holder = socket.create_server((host, port), family=_family(host), reuse_port=True)
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # which gives way to all that have it
-        return holder
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if holder.family == socket.AF_INET6:
+            holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if shared:
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind((host, port))
     except OSError as error:
-        raise _port_error(flag, host, port, error) from error
+        holder.close()
+        raise port_error(flag, host, port, error) from error
+    return holder
+
+
+def hold_shared_port(flag: str, host: str, port: int) -> socket.socket:
+    """Returns a socket that is bound to a port at which processes of this server are to listen.
+
+    Raises:
+        PortError: The port is taken or not allowed.
+    """
+    with hold_port(flag, host, port) as free:
+        port = free.getsockname()[1]
+    return hold_port(flag, host, port, shared=True)
 
 
 def bind_grpc(server: grpc.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
@@ -84,7 +82,7 @@ def bind_grpc(server: grpc.Server, host: str, port: int, credentials: grpc.Serve
     try:
         socket.create_server((host, port), family=_family(host)).close()
     except OSError as error:
-        raise _port_error("port", host, port, error) from error
+        raise port_error("port", host, port, error) from error
     if credentials:
         raise PortError("--ssl_config_file: server_key and server_cert are no key and certificate in PEM that match")
     raise PortError(f"--port={port}: gRPC cannot listen at {host}:{port}")
@@ -189,7 +187,8 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def _port_error(flag: str, host: str, port: int, error: OSError) -> PortError:
+def port_error(flag: str, host: str, port: int, error: OSError) -> PortError:
+    """Returns the error for a port that cannot be listened at."""
     if error.errno == errno.EADDRINUSE:
         free = "0" if flag == "port" else "auto"
         return PortError(

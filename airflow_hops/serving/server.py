@@ -110,8 +110,11 @@ class ModelServer:
     def run(self) -> None:
         """Serves until SIGTERM or SIGINT, then answers what is in flight and writes what was captured.
 
+        As TensorFlow Serving, opens its ports once every model of the config has loaded or failed: a client that waits
+        for a port gets an answer from a model.
+
         Raises:
-            StartError: The processes that are to answer requests cannot start.
+            StartError: The processes that are to answer requests cannot start, or a port was taken meanwhile.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
@@ -120,8 +123,8 @@ class ModelServer:
         self._loader.start()
         self._loader.wait_for_first_round(self._stop.is_set)
         if not self._stop.is_set():
-            self._endpoint.appear()
             self._lifecycle.set_ready(True)
+            self._open_ports()
             for warning in self._warnings:
                 log.warning("%s", warning)
             log.info(
@@ -135,6 +138,12 @@ class ModelServer:
         while not self._stop.wait(1.0):
             pass
         self._drain()
+
+    def _open_ports(self) -> None:
+        try:
+            self._endpoint.open_ports()
+        except PortError as error:
+            raise StartError(str(error)) from error
 
     def _drain(self) -> None:
         """Answers what is in flight while new requests are refused, and ends."""

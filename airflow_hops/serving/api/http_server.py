@@ -35,6 +35,7 @@ from airflow_hops.serving.request_memory import RequestMemory, Reservation, pars
 
 log = logging.getLogger(__name__)
 
+_BACKLOG = 1024
 _COMPRESSED_FROM_BYTES = 1024
 _INFLATED_AT_ONCE_BYTES = 2**20
 _CORS_HEADERS = {
@@ -76,7 +77,7 @@ class HttpServer:
     ``/readyz``, however busy the threads are. A body that arrives slowly holds no thread.
 
     Args:
-        listener: A bound socket.
+        listener: A bound socket, at which it listens from the start on.
         routes: What answers.
         lifecycle: Whether the server is ready, or draining.
         access: Who may do what.
@@ -111,7 +112,11 @@ class HttpServer:
         self._shown: dict[str, Callable[[], HttpResponse]] = {"/healthz": self._healthz, "/readyz": self._readyz}
 
     def start(self) -> None:
-        """Starts answering."""
+        """Starts listening and answering.
+
+        Raises:
+            OSError: Another program listens at the port.
+        """
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
 
@@ -142,7 +147,7 @@ class HttpServer:
         )
         self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await self._runner.setup()
-        await web.SockSite(self._runner, self._listener, ssl_context=self._tls).start()
+        await web.SockSite(self._runner, self._listener, ssl_context=self._tls, backlog=_BACKLOG).start()
 
     async def _stop(self) -> None:
         if self._runner is not None:

@@ -67,7 +67,7 @@ class FrontState:
         shadow: Shares of shadow traffic by model.
         ready: Whether requests are welcome.
         draining: Whether they are refused.
-        was_ready: Whether they were ever welcome.
+        is_open: Whether the ports are open, as they are from when requests were first welcome on.
         unavailable: Names of models that are wanted and have no available version.
     """
 
@@ -75,7 +75,7 @@ class FrontState:
     shadow: Mapping[str, Mapping[int | str, int]] = field(default_factory=dict)
     ready: bool = False
     draining: bool = False
-    was_ready: bool = False
+    is_open: bool = False
     unavailable: tuple[str, ...] = ()
 
 
@@ -150,13 +150,13 @@ class _Front:
             give_back()
 
     def serve(self, state: FrontState) -> None:
-        """Listens at the ports, and takes requests."""
+        """Makes what answers requests, and takes them if the ports are open."""
         self._endpoint = Endpoint(self._assignment.flags, self._catalog, self._lifecycle, shared=True)
-        self.take(state)
         routes = Routes()
         for route, path in self._assignment.routes:
             routes.add(route, self._hand_on, path)
         self._endpoint.start(_FrontControls(self.peer), routes)
+        self.take(state)
 
     def take(self, state: FrontState) -> None:
         """Is like this from now on."""
@@ -172,6 +172,8 @@ class _Front:
         )
         if state.ready != before.ready:
             self._lifecycle.set_ready(state.ready)
+        if state.is_open and not before.is_open:
+            self._endpoint.open_ports()
         if state.draining and not before.draining:
             self._lifecycle.drain()
 
@@ -209,7 +211,7 @@ class _Front:
         }
 
     def _is_coming(self, model: str, version: int | None, label: str | None) -> bool:
-        if self._state.was_ready and model in self._catalog.views:
+        if self._state.is_open and model in self._catalog.views:
             return False
         return bool(self.peer.ask("is_coming", model, version, label))
 

@@ -32,7 +32,7 @@ from airflow_hops.serving.fronts.peer import error_of
 from airflow_hops.serving.fronts.reports import FrontsCapture, FrontsCollector, FrontsShadow
 from airflow_hops.serving.fronts.servable import FrontServable
 from airflow_hops.serving.lifecycle import Lifecycle
-from airflow_hops.serving.listeners import PortError, hold_port
+from airflow_hops.serving.listeners import PortError, hold_port, hold_shared_port
 from airflow_hops.serving.models.catalog import Catalog, ModelView, State, VersionStatus
 from airflow_hops.serving.models.opened_version import OpenedVersion
 from airflow_hops.serving.models.servable import Servable
@@ -73,10 +73,11 @@ class Fronts:
     """
 
     def __init__(self, flags: Flags, catalog: Catalog, lifecycle: Lifecycle) -> None:
-        self._holders = [hold_port("port", flags.host, flags.port)]
-        if flags.rest_api_port is not None:
-            self._holders.append(hold_port("rest_api_port", flags.host, flags.rest_api_port))
-        self.grpc_port, self.rest_api_port, *_ = *(holder.getsockname()[1] for holder in self._holders), None
+        asked = {"port": flags.port, "rest_api_port": flags.rest_api_port}
+        self._holders = {
+            flag: hold_shared_port(flag, flags.host, port) for flag, port in asked.items() if port is not None
+        }
+        self.grpc_port, self.rest_api_port, *_ = *(holder.getsockname()[1] for holder in self._holders.values()), None
         self.restarts = self.hangs = 0
         self.stats = FrontStats(self.total)
         self.capture = FrontsCapture(self)
@@ -93,11 +94,12 @@ class Fronts:
         self._keys = itertools.count(1)
         self._past = PastCounts()
         self._pushed = FrontState()
+        self._is_open = False
         self._last_end = ""
         self._closing = threading.Event()
 
     def start(self, controls: Controls, routes: Routes) -> None:
-        """Starts the fronts, which take requests from then on.
+        """Starts the fronts.
 
         Raises:
             StartError: One cannot.
@@ -123,14 +125,22 @@ class Fronts:
         except StartError:
             self._launcher.close()
             raise
-        for holder in self._holders:
-            holder.shutdown(socket.SHUT_RDWR)  # it keeps the port, and gets no connections any more
         self._catalog.on_change = self._push
         self._lifecycle.watch(lambda ready: self._push())
         threading.Thread(target=self._look_after, name="fronts", daemon=True).start()
 
-    def appear(self) -> None:
-        """Nothing: ports are all that there is."""
+    def open_ports(self) -> None:
+        """Has the fronts listen at the ports.
+
+        Raises:
+            PortError: Another program has taken a port since.
+        """
+        for flag, holder in self._holders.items():
+            # Ports can be shared with any server of this user that shares them, too.
+            hold_port(flag, self._flags.host, holder.getsockname()[1]).close()
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # keeps others out while no front listens
+        self._is_open = True
+        self._push()
 
     def open(self, model: str, version: int, folder: Path) -> Servable:
         """Opens a version in every front: first in one, so that a model that ends its process ends no more of them.
@@ -315,7 +325,7 @@ class Fronts:
             shadow=dict(self._catalog.traffic.shadow),
             ready=report["ready"],
             draining=self._lifecycle.draining,
-            was_ready=self._pushed.was_ready or report["ready"],
+            is_open=self._is_open,
             unavailable=(*report["unavailable"], *(name for name, model in models.items() if not model.keys)),
         )
 

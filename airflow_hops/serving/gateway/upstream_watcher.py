@@ -14,6 +14,7 @@ import grpc
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.gateway.upstream import Upstream, UpstreamLabel, UpstreamServable
 from airflow_hops.serving.models.catalog import Catalog, CurrentConfig, State, VersionStatus
+from airflow_hops.serving.models.loader import GROWING_S
 from airflow_hops.serving_api.config import ConfigError, check_config
 
 log = logging.getLogger(__name__)
@@ -86,13 +87,16 @@ class UpstreamWatcher:
             upstream.close()
 
     def wait_for_first_round(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Waits until every upstream was asked once, there or not.
+        """Waits until every upstream was asked once, there or not, and then a while for models that they still load.
 
         Args:
             stop: Asked now and then; True ends the wait early.
         """
         with self._changed:
-            while self._asked < len(self._upstreams) and not stop():
+            until_s = time.monotonic() + GROWING_S
+            while not stop() and (
+                self._asked < len(self._upstreams) or (self._still_loading() and time.monotonic() < until_s)
+            ):
                 self._changed.wait(0.2)
 
     def reload(self, config: Any) -> None:
@@ -143,6 +147,17 @@ class UpstreamWatcher:
             if found:
                 self._models.add(model)
         return found
+
+    def _still_loading(self) -> bool:
+        """Whether a model of the config has no version yet, and may get one: an upstream that starts is away."""
+        if any(upstream.is_away for upstream in self._upstreams):
+            return not self.current_names() <= self._catalog.views.keys()
+        return any(
+            status.state < State.AVAILABLE
+            for model in self.current_names() - self._catalog.views.keys()
+            for upstream in self._upstreams
+            for status in upstream.statuses.get(model, {}).values()
+        )
 
     def _watch(self, upstream: Upstream) -> None:
         back_off_s = _POLL_S

@@ -23,7 +23,7 @@ from airflow_hops.serving_api.config import ConfigError, check_config
 log = logging.getLogger(__name__)
 
 # How long a reload and the start wait for a version that is still being written, and for what a store says.
-_GROWING_S = 10.0
+GROWING_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class LoaderOptions:
         config_poll_s: Seconds between looks at the config file; 0 never looks again.
         traffic_poll_s: Seconds between looks at the traffic file; 0 never looks again.
         write_back_config: Whether a config that came by RPC is written to the config file.
+        first_loads_s: How long the start waits for versions that are still loading, at most.
         transitions: How often to try, and how many at once.
     """
 
@@ -42,6 +43,7 @@ class LoaderOptions:
     config_poll_s: float = 0.0
     traffic_poll_s: float = 1.0
     write_back_config: bool = False
+    first_loads_s: float = 600.0
     transitions: TransitionOptions = field(default_factory=TransitionOptions)
 
 
@@ -109,14 +111,23 @@ class Loader:
         self._cache.close()
 
     def wait_for_first_round(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Waits until every wanted version was tried once.
+        """Waits until every wanted version was tried once, or for as long as the options allow.
 
         Args:
             stop: Asked now and then; True ends the wait early.
         """
         with self._changed:
-            until_s = time.monotonic() + _GROWING_S
+            started_s = time.monotonic()
+            until_s, give_up_s = started_s + GROWING_S, started_s + self._options.first_loads_s
             while not self._wanted.has_settled(0, until_s) and not stop():
+                if time.monotonic() >= give_up_s:
+                    log.warning(
+                        "still loading after --first_load_timeout_seconds=%g: %s; the ports open without them, and "
+                        "requests for them are UNAVAILABLE until then",
+                        self._options.first_loads_s,
+                        ", ".join(self._wanted.untried()),
+                    )
+                    break
                 self._changed.wait(0.2)
             self._is_started = True
 
@@ -142,7 +153,7 @@ class Loader:
         with self._changed:
             self._set_config(config, "HandleReloadConfigRequest")
             looks = self._wanted.looks
-            until_s = time.monotonic() + _GROWING_S
+            until_s = time.monotonic() + GROWING_S
             while not self._stopping and not self._wanted.has_settled(looks, until_s):
                 self._changed.wait(0.2)
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from airflow_hops.serving.models.model_cache import ModelCache
@@ -17,7 +17,7 @@ from airflow_hops.serving.models.storage import (
     version_folders,
     wanted_versions,
 )
-from airflow_hops.serving.models.version_states import WantedModel, WantedVersion
+from airflow_hops.serving.models.version_states import WantedModel
 from airflow_hops.serving_api.protocol import ModelServerConfig
 
 NEVER = float("inf")
@@ -71,11 +71,6 @@ class WantedModels:
         models.config.extend(model.config for model in self.by_name.values() if model.config is not None)
         return in_effect
 
-    def versions(self) -> Iterator[WantedVersion]:
-        """The versions of all models."""
-        for model in self.by_name.values():
-            yield from model.versions.values()
-
     def look(self, now_s: float) -> None:
         """Looks at the base paths, where it is time.
 
@@ -102,11 +97,20 @@ class WantedModels:
             until_s: How long to wait for versions that are still being written, and for what stores say, as of
                 ``time.monotonic()``.
         """
-        if self.looks <= looks or not all(version.attempts or not version.wanted for version in self.versions()):
+        if self.looks <= looks or self.untried():
             return False
         if any(model.superseded for model in self.by_name.values()):
             return False
         return not (self._growing or self._remote_looks.awaited) or time.monotonic() >= until_s
+
+    def untried(self) -> list[str]:
+        """Returns the versions that are wanted and whose first load has not ended."""
+        return [
+            f"{name} version {number}"
+            for name, model in self.by_name.items()
+            for number, version in sorted(model.versions.items())
+            if version.wanted and not version.attempts
+        ]
 
     def is_coming(self, name: str, version: int | None, label: str | None) -> bool:
         """Whether what a request asks for will be there once it is loaded."""

@@ -9,10 +9,14 @@ import signal
 import socket
 import sys
 import threading
+import time
 import urllib.error
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 from server_process import ServerProcess
@@ -20,7 +24,8 @@ from waiting import wait_for
 
 from airflow_hops.serving.__main__ import main
 from airflow_hops.serving.flags import parse_flags
-from airflow_hops.serving_api.answers import ModelServerError
+from airflow_hops.serving.prediction_log import LoggedCall, write_prediction_logs
+from airflow_hops.serving_api import protocol, tensors
 from airflow_hops.serving_api.client import ModelServerClient
 
 
@@ -146,48 +151,133 @@ def listener_at(path: Path) -> socket.socket:
     return listener
 
 
-def test_server_that_starts_is_unavailable_until_its_models_are_there_and_then_takes_the_socket_over(
-    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+def first_answer(server: ServerProcess, ask: Callable[[], Any]) -> Any:
+    """What the first connection that is accepted is answered."""
+    while True:
+        assert server.process.poll() is None, server.log()
+        try:
+            return ask()
+        except (ConnectionRefusedError, urllib.error.URLError):
+            time.sleep(0.001)
+
+
+def slow_model(saved_models: Path, folder: Path, rounds: int) -> Path:
+    """A copy of a model, with a request to warm up with that takes milliseconds for each round."""
+    version = shutil.copytree(saved_models / "vectors" / "7", folder / "7")
+    request = protocol.PredictRequest()
+    request.model_spec.name, request.model_spec.signature_name = folder.name, "slow"
+    tensors.fill_proto(request.inputs["rounds"], np.array(rounds))
+    path = version / "assets.extra" / "tf_serving_warmup_requests"
+    write_prediction_logs(path, [LoggedCall(protocol.Method.PREDICT, request.SerializeToString())])
+    return folder
+
+
+@pytest.mark.parametrize("mode", [{}, {"workers": 1}, {"fronts": 2}], ids=["one process", "workers", "fronts"])
+def test_ports_open_once_models_answer(
+    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path, mode: dict[str, int]
 ) -> None:
-    path, config = tmp_path / "grpc.sock", tmp_path / "models.config"
+    config = tmp_path / "models.config"
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         port, rest_port = one.getsockname()[1], other.getsockname()[1]
-    written = shutil.copytree(saved_models / "flights" / "3", tmp_path / "flights" / "3") / "saved_model.pb"
-    labels = 'version_labels { key: "stable" value: 3 }'
-    config.write_text(f'model_config_list {{ config {{ name: "flights" base_path: "{tmp_path}/flights" {labels} }} }}')
+    slow_model(saved_models, tmp_path / "vectors", 600)
+    (tmp_path / "broken" / "1").mkdir(parents=True)
+    (tmp_path / "broken" / "1" / "saved_model.pb").write_bytes(b"no model")
+    labels = 'version_labels { key: "stable" value: 7 }'
+    config.write_text(
+        f'model_config_list {{ config {{ name: "broken" base_path: "{tmp_path}/broken" }}'
+        f' config {{ name: "vectors" base_path: "{tmp_path}/vectors" {labels} }} }}'
+    )
+    server = start_server(wait=False, port=port, rest_api_port=rest_port, model_config_file=config, **mode)
+    server.ports = {"port": port, "rest_api_port": rest_port}
+    wait_for(lambda: "model broken version 1 did not load" in server.log(), server.log)
+    for each in (port, rest_port):  # the other model is still loading
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", each), timeout=5).close()
+
+    def predict_by_grpc() -> Any:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        with ModelServerClient(server.address) as client:
+            return client.predict("vectors", {"x": [[1.0, 2.0, 3.0]]}).version
+
+    body = {"inputs": [[1.0, 2.0, 3.0]]}
+    with ThreadPoolExecutor(3) as executor:
+        asks = (
+            lambda: server.call("/v1/models/vectors/labels/stable:predict", body),
+            predict_by_grpc,
+            lambda: server.call("/readyz"),
+        )
+        asked = [executor.submit(first_answer, server, ask) for ask in asks]
+        answers = [answer.result(60) for answer in asked]
+    ready = {"ready": True, "models": {"vectors": [7]}, "unavailable": ["broken"]}
+    assert answers == [(200, {"outputs": [[2.0, 4.0, 6.0]]}), 7, (200, ready)]
+    status, message = server.error("/v1/models/broken:predict", body)
+    assert (status, message) == (503, "Servable is not loaded yet: Latest(broken)")  # it is tried again
+    assert server.headers["Retry-After"] == "1"
+
+
+@pytest.mark.parametrize("taken", ["port", "rest_api_port"])
+@pytest.mark.parametrize("fronts", [1, 2])
+def test_port_that_is_taken_while_models_load_is_one_line(
+    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path, taken: str, fronts: int
+) -> None:
+    path = slow_model(saved_models, tmp_path / "vectors", 600)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = start_server(wait=False, model_base_path=path, fronts=fronts, **{taken: port})
+    wait_for(lambda: is_held(port), server.log)
+    with socket.create_server(("127.0.0.1", port)):
+        assert server.process.wait(60) == 1
+    assert f"airflow_hops.serving: --{taken}={port}: port {port} of 127.0.0.1 is taken by another" in server.log()
+
+
+def is_held(port: int) -> bool:
+    """Whether a socket is bound to a port, listening or not."""
+    with socket.socket() as unshared, contextlib.suppress(OSError):
+        unshared.bind(("127.0.0.1", port))
+        return False
+    return True
+
+
+def test_load_that_does_not_end_holds_the_ports_for_a_while_only(
+    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "models.config"
+    slow_model(saved_models, tmp_path / "slow", 10**12)
+    config.write_text(
+        f'model_config_list {{ config {{ name: "slow" base_path: "{tmp_path}/slow" }}'
+        f' config {{ name: "vectors" base_path: "{saved_models}/vectors" }} }}'
+    )
+    server = start_server(model_config_file=config, first_load_timeout_seconds=2)
+    assert server.predict("vectors", {"inputs": [[1.0, 2.0, 3.0]]}) == {"outputs": [[2.0, 4.0, 6.0]]}
+    assert server.error("/v1/models/slow:predict", {"inputs": 1})[0] == 503
+    assert "still loading after --first_load_timeout_seconds=2: slow version 7" in server.log()
+
+
+def test_gateway_that_starts_with_its_upstream_opens_its_ports_after_it(
+    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+) -> None:
+    path, config = slow_model(saved_models, tmp_path / "vectors", 600), tmp_path / "models.config"
+    config.write_text(f'model_config_list {{ config {{ name: "vectors" base_path: "{path}" }} }}')
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    gateway = start_server(wait=False, upstream=f"127.0.0.1:{port}", model_config_file=config)
+    wait_for(lambda: "is away" in gateway.log(), gateway.log)
+    start_server(wait=False, port=port, model_config_file=config)
+    assert gateway.wait_until_ready().predict("vectors", {"inputs": [[1.0, 2.0, 3.0]]}) == {
+        "outputs": [[2.0, 4.0, 6.0]]
+    }
+
+
+def test_server_that_is_ready_takes_the_socket_of_another_over(
+    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "grpc.sock"
     before, connection = listener_at(path), socket.socket(socket.AF_UNIX)
     connection.connect(str(path))
     accepted = before.accept()[0]
-    flags = {"port": port, "rest_api_port": rest_port, "grpc_socket_path": path, "model_config_file": config}
-    server = start_server(wait=False, **flags)
-    server.ports = {"port": port, "rest_api_port": rest_port}
-    models = ("flights", "flights/labels/stable", "flights/versions/3", "trains")
-    answers: dict[str, set[int]] = {}
-    refusals: list[str] = []
-    while not server.ready_file.exists():
-        assert server.process.poll() is None, server.log()
-        if not (any("UNAVAILABLE" in each for each in refusals) and 503 in answers.get("/readyz", ())):
-            written.touch()  # still being written, until both APIs have told so
-        with ModelServerClient(server.address) as client:  # one that was refused would wait before it connects again
-            try:
-                client.metadata("flights")
-            except ModelServerError as error:
-                refusals.append(str(error))
-        with contextlib.suppress(urllib.error.URLError):
-            for model in models:
-                status = server.call(f"/v1/models/{model}/metadata")[0]
-                answers.setdefault(model, set()).add(status)
-                assert (server.headers["Retry-After"] == "1") == (status == 503)
-            answers.setdefault("/readyz", set()).add(server.call("/readyz")[0])
-    server.wait_until_ready()
-    for model in models[:3]:
-        assert answers[model] - {200} == {503}
-        assert server.call(f"/v1/models/{model}/metadata")[0] == 200
-    assert answers["trains"] == {404}
-    assert 503 in answers["/readyz"]
-    assert any("UNAVAILABLE" in each and "Servable is not loaded yet: Latest(flights)" in each for each in refusals)
+    server = start_server(model_name="vectors", model_base_path=saved_models / "vectors", grpc_socket_path=path)
     with ModelServerClient(f"unix:{path}") as client:
-        assert client.status("flights")
+        assert client.status("vectors")
     accepted.send(b"still here")
     assert connection.recv(100) == b"still here"
     after = listener_at(path)

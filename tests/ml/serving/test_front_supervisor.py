@@ -26,7 +26,6 @@ from airflow_hops.serving.fronts.peer import Peer
 from airflow_hops.serving.fronts.supervisor import Fronts
 from airflow_hops.serving.gateway.traffic import TrafficTable
 from airflow_hops.serving.lifecycle import Lifecycle
-from airflow_hops.serving.listeners import hold_port
 from airflow_hops.serving.models.catalog import Catalog, State
 from airflow_hops.serving.models.workers.launcher import Process
 from airflow_hops.serving.monitoring.stats import RequestCounts
@@ -215,13 +214,10 @@ def test_front_that_ends_while_the_server_stops_is_told_of_and_not_replaced(
     assert len(threads(fronts).fronts) == 2
 
 
-def test_port_is_kept_from_others_while_no_front_listens() -> None:
-    with hold_port("port", "127.0.0.1", 0) as holder:
-        port = holder.getsockname()[1]
-        with socket.create_server(("127.0.0.1", port), reuse_port=True):
-            holder.shutdown(socket.SHUT_RDWR)
-        with pytest.raises(OSError, match="in use"):  # a server that lets no other share its port, as most are
-            socket.create_server(("127.0.0.1", port))
+def test_port_is_kept_from_others_while_no_front_listens(fronts: Fronts) -> None:
+    fronts.open_ports()
+    with pytest.raises(OSError, match="in use"):  # a server that lets no other share its port, as most are
+        socket.create_server(("127.0.0.1", fronts.grpc_port))
 
 
 def test_channel_arguments_do_not_take_the_shared_port_from_the_fronts() -> None:
