@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import itertools
 import json
 import shutil
@@ -10,6 +11,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +37,17 @@ ROWS = [
     {"id": 2, "at": "2013-01-02T00:00:00Z", "amount": None, "note": "café"},
     {"id": 3, "at": "2013-01-03T00:00:00Z", "amount": 4.0, "note": "x"},
 ]
+
+
+def encrypted_zip() -> bytes:
+    """An archive whose member is marked as encrypted."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("a.csv", CSV)
+    content = bytearray(stream.getvalue())
+    content[6] |= 1  # in the member's own header
+    content[content.index(b"PK\x01\x02") + 8] |= 1  # in the archive's directory
+    return bytes(content)
 
 
 @pytest.fixture
@@ -211,6 +224,14 @@ def test_memory_does_not_grow_with_the_file(run_step: Any, tmp_path: Path) -> No
         ("t.csv", "id,at\n", {}, "table 't': '{path}' has no rows"),
         ("t.csv", CSV + "4,2013-01-04T00:00:00Z\n", {}, "t.csv, row 4: CSV parse error: Expected 4 columns, got 2"),
         ("t.csv", CSV.encode("latin-1"), {}, "t.csv: column 'note' is not text in utf8"),
+        ("t.csv", "größe,b\n1,2\n".encode("latin-1"), {}, "t.csv: the header b'gr\\xf6\\xdfe,b' is not text in utf8"),
+        ("t.csv", CSV.encode("utf-16"), {}, "t.csv: the file is in utf-16, not in UTF-8; give the source"),
+        ("t.csv", CSV, {"encoding": "ascii"}, "t.csv: cannot be read: 'ascii' codec can't decode byte 0xc3"),
+        ("t.jsonl", '{"a": 1}\n'.encode("utf-16"), {}, "t.jsonl: the file is in utf-16, not in UTF-8; write it anew"),
+        ("t.jsonl", '{"é": 1}\n'.encode("latin-1"), {}, "t.jsonl: cannot be read: 'utf-8' codec can't"),
+        ("t.jsonl", '{"a": 1}\n{"a": "\0"}\n', {}, "t.jsonl, row 2: a NUL byte"),
+        ("t.jsonl", '{"a": ' + "[" * 5000 + "]" * 5000 + "}\n", {}, "t.jsonl: cannot be read"),
+        ("t.zip", encrypted_zip(), {}, "t.zip: 'a.csv' is encrypted"),
         ("t.csv", "id,id\n1,2\n", {}, "t.csv: the header names column 'id' more than once"),
         ("t.csv", ",id\n0,1\n", {}, "t.csv: column 1 ('') has no name; rename it, or leave it out"),
         ("t.csv.gz", gzip.compress(CSV.encode() * 99, mtime=0)[:-12], {}, "t.csv.gz: cannot be read: Truncated"),
@@ -238,6 +259,31 @@ def test_a_damaged_page_of_parquet_is_found(ingest: Any, tmp_path: Path) -> None
     content[2000:2200] = b"\xff" * 200
     (tmp_path / "t.parquet").write_bytes(content)
     assert f"{tmp_path}/t.parquet: cannot be read" in refused(ingest, t=tmp_path / "t.parquet")
+
+
+def test_parquet_of_a_newer_writer(ingest: Any, tmp_path: Path) -> None:
+    numbers = pa.array([1, 2])
+    columns = {
+        "id": pa.array([bytes(15) + b"\1", None], pa.uuid()),
+        "json": pa.array(['{"a": 1}', None], pa.json_()),
+        "view": pa.array(["é", None], pa.string_view()),
+        "list": pa.array([[1], None], pa.list_view(pa.int64())),
+        "price": pa.array([Decimal("1.50"), None], pa.decimal32(5, 2)),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    assert table_of(ingest, ingest(t=tmp_path / "t.parquet"), "t").to_pydict() == {
+        "id": ["00000000-0000-0000-0000-000000000001", None],
+        "json": ['{"a": 1}', None],
+        "view": ["é", None],
+        "list": [[1], None],
+        "price": [Decimal("1.50"), None],
+    }
+    for options in ({"use_byte_stream_split": ["x"]}, {"column_encoding": {"x": "DELTA_LENGTH_BYTE_ARRAY"}}):
+        column = numbers if "use_byte_stream_split" in options else numbers.cast(pa.string())
+        pq.write_table(pa.table({"x": column}), tmp_path / "t.parquet", use_dictionary=False, **options)
+        message = refused(ingest, t=tmp_path / "t.parquet")
+        assert f"{tmp_path}/t.parquet: cannot be read" in message
+        assert "does not know this feature of the format; write the file anew without it" in message
 
 
 def test_a_column_without_a_name_may_be_left_out_and_two_of_one_name_in_parquet_are_refused(

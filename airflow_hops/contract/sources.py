@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -48,6 +49,10 @@ class Source:
             raise BadInput("a source's uri is empty; expected a path or a URI")
         if self.format is not None and self.format not in FORMATS:
             raise BadInput(f"source {self.uri!r}: format is {self.format!r}, expected one of {', '.join(FORMATS)}")
+        try:
+            codecs.lookup(self.encoding)
+        except LookupError:
+            raise BadInput(f"source {self.uri!r}: encoding is {self.encoding!r}, which Python does not know") from None
 
     @classmethod
     def from_value(cls, table: str, value: Source | str | Mapping[str, Any]) -> Source:

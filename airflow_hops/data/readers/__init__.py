@@ -13,8 +13,8 @@ from types import ModuleType
 import pyarrow as pa
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.data.readers.raw_file import RawFile
-from airflow_hops.data.readers.types import Types, wanted
+from airflow_hops.data.readers.raw_file import RawFile, explained
+from airflow_hops.data.readers.types import Types, check_values, wanted
 
 _FORMATS = ("csv", "jsonl", "parquet")
 
@@ -31,7 +31,8 @@ def first_types(file: RawFile) -> Types:
     Raises:
         BadInput: the file cannot be read, or a wanted column is not in it.
     """
-    return wanted(_reader(file).first_types(file), file)
+    with explained(file.name):
+        return wanted(_reader(file).first_types(file), file)
 
 
 def infer_types(file: RawFile) -> Types:
@@ -41,7 +42,8 @@ def infer_types(file: RawFile) -> Types:
         BadInput: a value does not fit the type that the source's ``schema`` gives its column, or a JSON field is of
             types that no one type holds.
     """
-    return wanted(_reader(file).infer_types(file), file)
+    with explained(file.name):
+        return wanted(_reader(file).infer_types(file), file)
 
 
 def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -56,6 +58,11 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
 
     Raises:
         TypesDoNotFit: a block's values are not of these types.
-        BadInput: the file is damaged.
+        BadInput: the file is damaged, or has a value that a snapshot cannot hold.
     """
-    yield from _reader(file).read(file, types)
+    rows = 0
+    with explained(file.name):
+        for batch, position in _reader(file).read(file, types):
+            check_values(batch, file, rows)
+            yield batch, position
+            rows += batch.num_rows

@@ -117,7 +117,14 @@ def header_of(block: bytes, file: RawFile) -> list[str]:
     if not block.strip():
         raise BadInput(f"{file.name}: the file has no header; expected the columns' names in its first row")
     first_row = block[: end_of_rows(block, file.source.delimiter, first=True) or None]
-    names: list[str] = parse(first_row, file, None, {}, 0).schema.names
+    schema = parse(first_row, file, None, {}, 0).schema
+    try:
+        names: list[str] = schema.names
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"{file.name}: the header {first_row[:60].strip()!r} is not text in {file.source.encoding}; name its "
+            "encoding in the source's 'encoding'"
+        ) from error
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise BadInput(f"{file.name}: the header names column {twice!r} more than once")

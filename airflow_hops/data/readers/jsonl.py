@@ -66,6 +66,9 @@ def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
 
 
 def _parse(block: bytes, file: RawFile, rows_before: int, **options: Any) -> pa.Table:
+    if (zero := block.find(b"\0")) >= 0:  # Arrow would take it for the end
+        line = rows_before + block.count(b"\n", 0, zero) + 1
+        raise BadInput(f"{file.name}, row {line}: a NUL byte; expected one JSON object a line")
     try:
         return json.read_json(
             io.BytesIO(block),

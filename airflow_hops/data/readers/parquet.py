@@ -3,28 +3,50 @@
 from __future__ import annotations
 
 import io
+import json
+import logging
+import uuid
 from collections.abc import Iterator
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.data.readers.raw_file import RawFile
-from airflow_hops.data.readers.types import Types, cast
+from airflow_hops.data.readers.types import Types, cast, value_text
+
+log = logging.getLogger(__name__)
+
+_FIRST_GREGORIAN_DAY = date(1582, 10, 15)
+_FIRST_SAFE_TIME = datetime(1900, 1, 1, tzinfo=UTC)
+"""From then on times of Spark's older calendar, and its zones, are those of today."""
 
 
 def first_types(file: RawFile) -> Types:
-    """The columns of the footer.
+    """The columns of the footer, less the index that pandas wrote, unless the source names it.
 
     Raises:
         BadInput: a name occurs twice in it.
     """
     with file.stream() as (stream, _):
-        schema = pq.ParquetFile(stream).schema_arrow
+        parquet = pq.ParquetFile(stream, metadata=footer(stream))
+        schema, texts = parquet.schema_arrow, {*_columns(parquet, "UUID", "JSON", "ENUM")}
     if twice := [name for name in schema.names if schema.names.count(name) > 1]:
         raise BadInput(f"{file.name}: two columns have the name {twice[0]!r}; rename one of them")
-    return {item.name: item.type for item in schema}
+    source = file.source
+    asked = {*(source.columns or ()), *source.schema, source.time_column}
+    index = [name for name in index_columns(schema) if name not in asked]
+    if index:
+        log.warning(
+            "%s: leaves out %s, which pandas marks as the frame's index; to keep it, name it in the source's 'columns' "
+            "or 'schema'",
+            file.name,
+            ", ".join(map(repr, index)),
+        )
+    return {item.name: pa.string() if item.name in texts else item.type for item in schema if item.name not in index}
 
 
 def infer_types(file: RawFile) -> Types:
@@ -32,16 +54,121 @@ def infer_types(file: RawFile) -> Types:
     return first_types(file)
 
 
+def index_columns(schema: pa.Schema) -> list[str]:
+    """The columns that pandas wrote of a frame's index: the order of its rows, not a fact about them."""
+    try:
+        index = json.loads((schema.metadata or {})[b"pandas"])["index_columns"]
+    except (KeyError, TypeError, ValueError):
+        return []
+    return [name for name in index if isinstance(name, str) and name in schema.names]
+
+
 def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Streams the rows, with the position in the raw file."""
+    """Streams the rows, with the position in the raw file.
+
+    Raises:
+        BadInput: a value does not fit its type, or cannot be told from another one.
+    """
     rows = 0
     with file.stream() as (stream, raw):
-        parquet = pq.ParquetFile(stream)
-        if any(pa.types.is_fixed_size_list(item.type) for item in parquet.schema_arrow):
-            parquet = pq.ParquetFile(stream, metadata=_without_arrow_types(stream))
+        metadata = footer(stream)
+        parquet = pq.ParquetFile(stream, metadata=metadata, coerce_int96_timestamp_unit="us")
+        uuids = [name for name in _columns(parquet, "UUID") if types.get(name) == pa.string()]
+        int96 = [name for name in _columns(parquet, "INT96") if name in types]
+        checked = [name for name in int96 if file.source.schema.get(name) != "timestamp"]
+        exact = pq.ParquetFile(stream, metadata=metadata).iter_batches(columns=checked) if checked else None
         for batch in parquet.iter_batches(columns=list(types)):
-            yield cast(batch, types, file, rows), raw.tell()
+            if exact is not None:
+                nanoseconds = next(exact)
+                for name in checked:
+                    _check_no_nanoseconds(_column(batch, name), _column(nanoseconds, name), name, file, rows)
+            _check_calendar(batch, metadata.metadata or {}, int96, file, rows)
+            yield cast(_with_uuids(batch, uuids), types, file, rows), raw.tell()
             rows += batch.num_rows
+
+
+def footer(stream: Any) -> Any:
+    """A file's metadata as Arrow reads it.
+
+    The Arrow types that its writer had are left out where a newer Arrow wrote them, and of lists of a fixed size, which
+    Arrow does not read where one is missing: the columns then are of Parquet's own types.
+    """
+    try:
+        metadata = pq.read_metadata(stream)
+        schema = metadata.schema.to_arrow_schema()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        try:
+            return _without_arrow_types(stream)
+        except (pa.ArrowException, OSError, ValueError):
+            raise error from None
+    # Parquet itself has no durations.
+    if any(pa.types.is_fixed_size_list(item.type) for item in schema) and "duration" not in str(schema.types):
+        return _without_arrow_types(stream)
+    return metadata
+
+
+def _columns(parquet: pq.ParquetFile, *kinds: str) -> list[str]:
+    """The flat columns of a physical or logical type."""
+    columns = [parquet.schema.column(index) for index in range(len(parquet.schema))]
+    flat = {item.path for item in columns if {item.physical_type, item.logical_type.type} & {*kinds}}
+    return [name for name in parquet.schema_arrow.names if name in flat]
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    return batch.column(batch.schema.get_field_index(name))
+
+
+def _with_uuids(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+    """The batch with these columns, 16 bytes each, as text."""
+    for name in names:
+        texts = [None if value is None else str(uuid.UUID(bytes=value)) for value in _column(batch, name).to_pylist()]
+        columns = [
+            pa.array(texts, pa.string()) if other == name else _column(batch, other) for other in batch.schema.names
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, batch.schema.names)
+    return batch
+
+
+def _check_no_nanoseconds(times: pa.Array, exact: pa.Array, name: str, file: RawFile, rows_before: int) -> None:
+    """Compares the microseconds of INT96 with its nanoseconds, which overflow outside the years 1678 to 2262."""
+    # Both overflow in the same way.
+    differ = pc.not_equal(pc.multiply(times.cast(pa.int64()), 1000), exact.cast(pa.int64()))
+    if pc.any(differ).as_py():
+        row = pc.index(differ, True).as_py()
+        raise BadInput(
+            f"{file.name}, row {rows_before + row + 1}, column {name!r}: {value_text(exact, row)} has nanoseconds, a "
+            "snapshot microseconds; in the source's 'schema', give the column the type 'timestamp' to cut times to "
+            "microseconds"
+        )
+
+
+def _check_calendar(
+    batch: pa.RecordBatch, facts: dict[bytes, bytes], int96: list[str], file: RawFile, rows: int
+) -> None:
+    """Refuses old times that Spark wrote in the Julian calendar, in which they are other days than they say.
+
+    Source: https://spark.apache.org/docs/latest/sql-data-sources-parquet.html, ``datetimeRebaseMode``.
+    """
+    version = tuple(map(int, facts.get(b"org.apache.spark.version", b"9.9").split(b".")[:2]))
+    is_julian = b"org.apache.spark.legacyDateTime" in facts or version < (3, 0)
+    is_julian_int96 = b"org.apache.spark.legacyINT96" in facts or version < (3, 1)
+    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        if not (is_julian_int96 if name in int96 else is_julian):
+            continue
+        if pa.types.is_date32(array.type):
+            first = pa.scalar(_FIRST_GREGORIAN_DAY)
+        elif pa.types.is_timestamp(array.type):
+            first = pa.scalar(_FIRST_SAFE_TIME, array.type)
+        else:
+            continue
+        least = pc.min(array)
+        if least.is_valid and pc.less(least, first).as_py():
+            row = pc.index(array, least).as_py()
+            raise BadInput(
+                f"{file.name}, row {rows + row + 1}, column {name!r}: {value_text(array, row)} is written in Spark's "
+                "older calendar, in which it is another time; write the file anew with Spark 3, "
+                "spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED and int96RebaseModeInWrite=CORRECTED"
+            )
 
 
 def _without_arrow_types(stream: Any) -> Any:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
+import gzip
+import lzma
+import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -27,6 +32,17 @@ _NAMES = {
 _COMPRESSED = frozenset({"gz", "zip", "bz2", "zst"})
 _NEVER_EMPTY = frozenset({"parquet", "arrow"})
 _MAGIC = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+_MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_UNREADABLE = (
+    pa.ArrowException, ValueError, ArithmeticError, EOFError, NotImplementedError, RecursionError, struct.error,
+    zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile,
+)  # fmt: skip
+"""What libraries raise for the contents of a file."""
+_UNKNOWN_FEATURE = re.compile(
+    r"(?i)not (yet )?(implemented|supported|recognized)|un(recognized|supported|known)|only supports"
+)
 
 
 class EmptyFile(BadInput):
@@ -93,39 +109,55 @@ def identify(fs: Any, file: SourceFile, source: Source) -> RawFile:
         error = BadInput if format_ in _NEVER_EMPTY else EmptyFile
         raise error(f"{file.name}: the file is empty; expected {format_ or 'CSV, JSON lines or Parquet'}")
     compression = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+    encoding = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
+    if encoding and codecs.lookup(source.encoding).name == "utf-8":
+        what_to_do = "write it anew in UTF-8" if format_ == "jsonl" else f"give the source encoding={encoding!r}"
+        raise BadInput(f"{file.name}: the file is in {encoding}, not in UTF-8; {what_to_do}")
+    if format_ == "parquet" and compression not in (None, "zip"):
+        raise BadInput(f"{file.name}: a Parquet file within {compression} cannot be read in parts; decompress it first")
     raw = RawFile(fs, file, source, format_ or "", compression)
     return raw if format_ else RawFile(fs, file, source, _format_from_content(raw), compression)
 
 
 @contextmanager
 def explained(name: str) -> Iterator[None]:
-    """Turns the errors of damaged files, and of those that would run code, into errors that name the file."""
+    """Turns what libraries raise for a file's contents into an error that names the file and is not retried."""
     try:
         yield
     except HopsError:
         raise
-    except (EOFError, zlib.error, zipfile.BadZipFile, UnicodeDecodeError, pa.ArrowInvalid) as error:
-        raise BadInput(
-            f"{name}: cannot be read: {error}; the file is damaged, truncated or of another format"
-        ) from error
+    except _UNREADABLE as error:
+        raise _unreadable(name, error) from error
     except RuntimeError as error:
         why = why_refused(error)
         if why is None:
             raise
         raise BadInput(f"{name}: refused: {why}") from None
     except OSError as error:
-        # Arrow raises OSError without a number for damaged contents; one with a number comes from the file system.
-        if error.errno is not None:
+        # Arrow raises a plain OSError without a number for damaged contents; all others come from the file system.
+        if type(error) is not OSError or error.errno is not None:
             raise
-        raise BadInput(
-            f"{name}: cannot be read: {error}; the file is damaged, truncated or of another format"
-        ) from error
+        raise _unreadable(name, error) from error
+
+
+def _unreadable(name: str, error: Exception) -> BadInput:
+    why = "the file is damaged, truncated or of another format"
+    if _UNKNOWN_FEATURE.search(str(error)):
+        why = (
+            f"the runtime environment (PyArrow {pa.__version__}) does not know this feature of the format; write the "
+            "file anew without it, with older encodings and types"
+        )
+    elif isinstance(error, UnicodeError):
+        why = "the text is not in the encoding that the source names, which is UTF-8 by default"
+    return BadInput(f"{name}: cannot be read: {error}; {why}")
 
 
 def _only_member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
     members = [m for m in archive.infolist() if not m.is_dir() and not m.filename.startswith("__MACOSX/")]
     if len(members) != 1:
         raise BadInput(f"{name}: the archive holds {len(members)} files, expected one")
+    if members[0].flag_bits & 1:
+        raise BadInput(f"{name}: {members[0].filename!r} is encrypted; expected a file without a password")
     return members[0]
 
 

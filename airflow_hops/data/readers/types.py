@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.sources import Source
+from airflow_hops.data.readers.plain import plain
 from airflow_hops.data.readers.raw_file import RawFile
-from airflow_hops.data.vectors import is_list, plain_lists
+from airflow_hops.data.vectors import is_list
 
 Types = dict[str, pa.DataType]
-_MOST_SECONDS = 250_000_000_000
-"""Of a time within the calendar, by about a century."""
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
+"""The years 1 to 9999: Python and Spark have no others."""
+_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_MOST_DIGITS = 38
+"""Of a decimal, in Spark."""
+_STORED = (
+    pa.types.is_boolean, pa.types.is_signed_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_string,
+    pa.types.is_binary, pa.types.is_decimal128, pa.types.is_date32, pa.types.is_timestamp, pa.types.is_duration,
+)  # fmt: skip
+_LEAVE_OUT = "leave it out: name the columns to read in the source's 'columns'"
 _ALIASES = {"timestamp": pa.timestamp("us", "UTC"), "date": pa.date32(), "int": pa.int64(), "float": pa.float64()}
 
 
@@ -29,7 +38,8 @@ def unify(found: Mapping[str, Types]) -> Types:
         found: Types by file name.
 
     Raises:
-        BadInput: a column is not in all files, or has types that no one type holds without loss.
+        BadInput: a column is not in all files, or has types that no one type holds without loss, or that a snapshot
+            cannot hold.
     """
     (first, unified), *others = found.items()
     unified = dict(unified)
@@ -48,8 +58,30 @@ def unify(found: Mapping[str, Types]) -> Types:
                     "in the source's 'schema'"
                 )
             unified[column] = joined
-    # A column without a single value still needs a type that every reader knows.
-    return {column: pa.string() if pa.types.is_null(type_) else type_ for column, type_ in unified.items()}
+    return {column: _stored(type_, column, first) for column, type_ in unified.items()}
+
+
+def _stored(type_: pa.DataType, column: str, where: str) -> pa.DataType:
+    """The normalised type of a column as a snapshot holds it: what has no value still needs a type.
+
+    Raises:
+        BadInput: Spark reads no such type.
+    """
+    kinds = pa.types
+    if kinds.is_null(type_):
+        return pa.string()
+    if kinds.is_list(type_):
+        return pa.list_(_stored(type_.value_type, column, where))
+    if kinds.is_map(type_):
+        return pa.map_(_stored(type_.key_type, column, where), _stored(type_.item_type, column, where))
+    if kinds.is_struct(type_) and type_.num_fields:
+        return pa.struct([(field.name, _stored(field.type, column, where)) for field in type_])
+    if not any(is_of(type_) for is_of in _STORED):
+        raise BadInput(
+            f"{where}: column {column!r} is {type_}, which Spark cannot read; {_LEAVE_OUT}"
+            + ("" if kinds.is_nested(type_) else ", or give it the type 'string' in the source's 'schema'")
+        )
+    return type_
 
 
 def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -72,19 +104,37 @@ def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def normalised(type_: pa.DataType) -> pa.DataType:
-    """The type in which a snapshot holds values of a type: one that Spark, pandas and TFDV all read."""
-    if pa.types.is_dictionary(type_):
+    """The type in which a snapshot holds values of a type: one that Spark, pandas and TFDV all read.
+
+    A type that has no such one stays as it is.
+    """
+    kinds = pa.types
+    if kinds.is_dictionary(type_):
         return normalised(type_.value_type)
-    if pa.types.is_timestamp(type_):
+    if isinstance(type_, pa.BaseExtensionType):
+        return normalised(type_.storage_type)
+    if kinds.is_unsigned_integer(type_):
+        return {8: pa.int16(), 16: pa.int32()}.get(type_.bit_width, pa.int64())
+    if kinds.is_timestamp(type_):
         return pa.timestamp("us", "UTC" if type_.tz else None)
-    if pa.types.is_time(type_) or pa.types.is_large_string(type_):
+    if kinds.is_duration(type_):
+        return pa.duration("us")
+    if kinds.is_time(type_) or kinds.is_large_string(type_):
         return pa.string()
-    if pa.types.is_date(type_):
+    if kinds.is_large_binary(type_) or kinds.is_fixed_size_binary(type_):
+        return pa.binary()
+    if kinds.is_date(type_):
         return pa.date32()
-    if pa.types.is_float16(type_):
+    if kinds.is_float16(type_):
         return pa.float32()
-    if is_list(type_) and not pa.types.is_nested(type_.value_type):
+    if kinds.is_decimal256(type_) and type_.scale <= _MOST_DIGITS:
+        return pa.decimal128(min(type_.precision, _MOST_DIGITS), type_.scale)
+    if is_list(type_):
         return pa.list_(normalised(type_.value_type))
+    if kinds.is_map(type_):
+        return pa.map_(normalised(type_.key_type), normalised(type_.item_type))
+    if kinds.is_struct(type_):
+        return pa.struct([(field.name, normalised(field.type)) for field in type_])
     return type_
 
 
@@ -133,7 +183,7 @@ def cast(batch: pa.RecordBatch, types: Types, file: RawFile, rows_before: int) -
 
     Raises:
         TypesDoNotFit: a value of a column, whose type was inferred, does not fit.
-        BadInput: a value of a column, whose type the source's ``schema`` gives, does not fit.
+        BadInput: a value of a column, whose type the file or the source's ``schema`` gives, does not fit.
     """
     arrays = []
     for column, type_ in types.items():
@@ -141,39 +191,149 @@ def cast(batch: pa.RecordBatch, types: Types, file: RawFile, rows_before: int) -
         array = pa.nulls(batch.num_rows, type_) if index < 0 else batch.column(index)
         if array.type != type_:
             try:
-                array = (plain_lists(array) if pa.types.is_list(type_) and is_list(array.type) else array).cast(type_)
+                array = converted(array, type_, cut=column in file.source.schema)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                if column not in file.source.schema:
+                if column not in file.source.schema and file.format != "parquet":
                     raise TypesDoNotFit(f"{file.name}: column {column!r}: {error}") from error
                 raise misfit(array, type_, column, file, rows_before) from error
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(list(types.items())))
 
 
-def misfit(array: pa.Array, type_: pa.DataType, column: str, file: RawFile, rows_before: int) -> BadInput:
-    """The error that names the first value of ``array`` that is not of a type, with its row."""
+def converted(array: pa.Array, type_: pa.DataType, *, cut: bool = False) -> pa.Array:
+    """The values in another type, without loss.
+
+    Args:
+        array: The values.
+        type_: The other type.
+        cut: Cuts nanoseconds to microseconds where that is the other type, which somebody asked for.
+
+    Raises:
+        pa.ArrowInvalid: a value does not fit.
+        pa.ArrowNotImplementedError: no value can.
+    """
+    array = plain(array)
+    if pa.types.is_decimal(array.type) and pa.types.is_string(type_):  # Arrow has no such cast
+        return pa.array([None if value is None else format(value, "f") for value in array.to_pylist()], type_)
+    if pa.types.is_string(type_) and not _is_in_calendar(array):  # Arrow writes "value out of range"
+        raise pa.ArrowInvalid("a time outside the years 1 to 9999")
+    if cut and pa.types.is_timestamp(array.type) and pa.types.is_timestamp(type_) and type_.unit == "us":
+        array = pc.floor_temporal(array, unit="microsecond")
+    return array.cast(type_)
+
+
+def first_bad(array: pa.Array, is_good: Callable[[pa.Array], bool]) -> int:
+    """The index of the first value for whose sake an array is not good."""
     low, high = 0, len(array)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(array[low:middle], type_) else (low, middle)
-    value = array[low].as_py() if len(array) else None
-    return BadInput(
-        f"{file.name}, row {rows_before + low + 1}, column {column!r}: {value!r} is not of type {type_}, which the "
-        "source's 'schema' gives"
-    )
+        low, high = (middle, high) if is_good(array[low:middle]) else (low, middle)
+    return low
+
+
+def value_text(array: pa.Array, index: int) -> str:
+    """A value for a message; Python may not have such a time, but Arrow has text for it."""
+    value = array[index : index + 1]
+    if pa.types.is_timestamp(array.type) or pa.types.is_date(array.type):
+        value = value.cast(pa.string())
+    try:
+        return repr(value[0].as_py()) if len(value) else "None"
+    except (ValueError, OverflowError):
+        return " ".join(str(value).split())
+
+
+def misfit(array: pa.Array, type_: pa.DataType, column: str, file: RawFile, rows_before: int) -> BadInput:
+    """The error that names the first value of ``array`` that is not of a type, with its row."""
+    index = first_bad(array, lambda some: fits(some, type_))
+    where = f"{file.name}, row {rows_before + index + 1}, column {column!r}: {value_text(array, index)}"
+    if column in file.source.schema:
+        return BadInput(f"{where} is not of type {type_}, which the source's 'schema' gives")
+    give = "in the source's 'schema', give the column the type"
+    advice = f"{give} 'string' to keep it as text"
+    if pa.types.is_nested(array.type):
+        advice = _LEAVE_OUT
+    elif pa.types.is_duration(array.type):
+        advice = f"{give} 'int64' to keep it as a number, in {array.type.unit}"
+    elif not _is_in_calendar(array[index : index + 1]):
+        advice = f"{give} 'int64' to keep it as a number"
+    elif pa.types.is_timestamp(array.type) and array.type.unit == "ns":
+        advice = f"{give} 'timestamp' to cut times to microseconds"
+        advice += "" if column == file.source.time_column else ", or 'string' to keep them as text"
+    return BadInput(f"{where} does not fit {type_}, in which a snapshot holds this column; {advice}")
+
+
+def check_values(batch: pa.RecordBatch, file: RawFile, rows_before: int) -> None:
+    """Checks what the types of a snapshot's columns do not say.
+
+    Raises:
+        BadInput: text is not in UTF-8, or a time is outside the years 1 to 9999.
+    """
+    check_text(batch, file, rows_before)
+    for column, array in zip(batch.schema.names, batch.columns, strict=True):
+        if not _is_in_calendar(array):
+            index = first_bad(array, _is_in_calendar)
+            number = "int64" if pa.types.is_timestamp(array.type) else "int32"
+            raise BadInput(
+                f"{file.name}, row {rows_before + index + 1}, column {column!r}: {value_text(array, index)} is outside "
+                "the years 1 to 9999; correct it, or give the column the type "
+                f"{number if file.format == 'parquet' else 'string'!r} in the source's 'schema'"
+            )
+
+
+def check_text(batch: pa.RecordBatch, file: RawFile, rows_before: int) -> None:
+    """Checks that the text of all columns is in UTF-8, which Arrow takes for granted in Parquet and JSON.
+
+    Raises:
+        BadInput: a value is not.
+    """
+    for column, array in zip(batch.schema.names, batch.columns, strict=True):
+        if not _is_valid(array):
+            row = rows_before + first_bad(array, _is_valid) + 1
+            binary = ", or give the column the type 'binary' in the source's 'schema'" * (file.format == "parquet")
+            raise BadInput(
+                f"{file.name}, row {row}, column {column!r}: the text is not in UTF-8; write the file anew in UTF-8"
+                f"{binary}"
+            )
+
+
+def _is_valid(array: pa.Array) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _is_in_calendar(array: pa.Array) -> bool:
+    """Whether all dates and timestamps are in the years 1 to 9999, at any depth."""
+    kinds, kind = pa.types, array.type
+    if kinds.is_map(kind):
+        return _is_in_calendar(array.keys) and _is_in_calendar(array.items)
+    if kinds.is_list(kind):
+        return _is_in_calendar(array.flatten())
+    if kinds.is_struct(kind):
+        return all(_is_in_calendar(field) for field in array.flatten())
+    if kinds.is_timestamp(kind):
+        numbers, units = array.cast(pa.int64()), float(_UNITS[kind.unit])
+    elif kinds.is_date32(kind):
+        numbers, units = array.cast(pa.int32()), 1 / 86_400
+    else:
+        return True
+    ends = pc.min_max(numbers).as_py()
+    return ends["min"] is None or (ends["min"] >= _FIRST_SECOND * units and ends["max"] < (_LAST_SECOND + 1) * units)
 
 
 def as_utc(array: pa.Array, column: str, file: RawFile, rows_before: int) -> pa.Array:
     """A time column as ``timestamp[us, UTC]``; times without a zone count as UTC, integers as seconds of the epoch.
 
     Raises:
-        BadInput: the column holds no times, or integers that are no seconds, such as milliseconds.
+        BadInput: the column holds no times, or one outside the years 1 to 9999, such as milliseconds.
     """
     utc, plain = pa.timestamp("us", "UTC"), pa.timestamp("us")
     if pa.types.is_integer(array.type):
         seconds = array.cast(pa.int64())
         for value in pc.min_max(seconds).as_py().values():
-            if value is not None and abs(value) > _MOST_SECONDS:
+            if value is not None and not _FIRST_SECOND <= value <= _LAST_SECOND:
                 raise BadInput(f"{file.name}: time_column {column!r} has {value}; expected seconds since the epoch")
         return pc.multiply(seconds, 1_000_000).cast(utc)
     if pa.types.is_timestamp(array.type) and array.type.tz:
@@ -185,8 +345,11 @@ def as_utc(array: pa.Array, column: str, file: RawFile, rows_before: int) -> pa.
             return array.cast(utc)
         if fits(array, plain):
             return array.cast(plain).cast(pa.int64()).cast(utc)
-        found = misfit(array, utc, column, file, rows_before)
-        raise BadInput(f"{str(found).partition(' is not of type')[0]} is not a time; time_column requires ISO 8601")
+        index = first_bad(array, lambda some: fits(some, utc) or fits(some, plain))
+        raise BadInput(
+            f"{file.name}, row {rows_before + index + 1}, column {column!r}: {value_text(array, index)} is not a time; "
+            "time_column requires ISO 8601, with six digits of a second at most"
+        )
     raise BadInput(
         f"{file.name}: time_column {column!r} is of type {array.type}; expected timestamps, dates, ISO 8601 text or "
         "integers (seconds since the epoch)"
@@ -196,7 +359,7 @@ def as_utc(array: pa.Array, column: str, file: RawFile, rows_before: int) -> pa.
 def fits(array: pa.Array, type_: pa.DataType) -> bool:
     """Whether all values of ``array`` can be given a type."""
     try:
-        array.cast(type_)
+        converted(array, type_)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return False
     return True

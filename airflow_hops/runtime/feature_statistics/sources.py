@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.sources import Source
-from airflow_hops.data.readers.raw_file import EmptyFile, RawFile, identify
+from airflow_hops.data.readers.raw_file import EmptyFile, RawFile, explained, identify
 from airflow_hops.data.readers.types import type_named
 from airflow_hops.runtime.feature_statistics.formats import format_of
 from airflow_hops.runtime.feature_statistics.formats.feature_types import (
@@ -173,7 +173,8 @@ class FilePlan(Plan):
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         file = self.files[part.file]
         try:
-            yield from format_of(file).read(file, part.span, self.types, self.wanted)
+            with explained(file.name):
+                yield from format_of(file).read(file, part.span, self.types, self.wanted)
         except CorruptFile:
             raise
         except BadInput as error:
@@ -210,7 +211,7 @@ class FilePlan(Plan):
         layouts = {}
         for name, file in self.files.items():
             # One that is found to be corrupt is for read() to tell.
-            with contextlib.suppress(BadInput):
+            with contextlib.suppress(BadInput), explained(file.name):
                 layouts[name] = Layout(format_of(file).all_types(file), ())
         return replace(self, types=_joined(layouts, self.files, self.wanted))
 
@@ -236,8 +237,9 @@ def _plan_files(source: Source, wanted: Wanted, on_corrupt: str) -> FilePlan:
     skipped: dict[str, str] = {}
     for item in listed:
         try:
-            file = identify(fs, item, source)
-            layouts[item.name] = format_of(file).lay_out(file)
+            with explained(item.name):
+                file = identify(fs, item, source)
+                layouts[item.name] = format_of(file).lay_out(file)
             files[item.name] = file
         except EmptyFile:
             continue

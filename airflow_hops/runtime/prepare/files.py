@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.prepare import PrepareOptions
 from airflow_hops.contract.target import Target
 from airflow_hops.runtime.prepare.classes import CLASS_COLUMN, REJECTED, python_failures, quoted
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ROW_GROUP_ROWS = 1 << 17
+_EXACT = 2**53
+"""A double counts whole numbers one by one up to it."""
 
 
 @dataclass(frozen=True)
@@ -132,4 +136,20 @@ def _rewrite(source: Path, copy: Path, as_floats: set[str], target: Target) -> N
             for each in target.all:
                 label = schema.get_field_index(each.label)
                 table = table.set_column(label, each.label, numbers(table.column(label), each))
+            for name in as_floats:
+                _check_exact(table.column(name), name)
             writer.write_table(table.cast(schema))
+
+
+def _check_exact(column: pa.ChunkedArray, name: str) -> None:
+    """Refuses integers that would not be the same as floats.
+
+    Raises:
+        BadInput: one has too many digits.
+    """
+    for value in pc.min_max(column).as_py().values():
+        if value is not None and abs(value) > _EXACT:
+            raise BadInput(
+                f"prepare's column {name!r} has missing values, so that it becomes float64, which cannot hold {value} "
+                "exactly; an identifier is a string: cast it in prepare, or drop it"
+            )

@@ -124,7 +124,8 @@ def read_table(spark: SparkSession, folder: Path) -> DataFrame:
     first = min(folder.glob("*.parquet"))
     schema = from_arrow_schema(pq.read_schema(first).remove_metadata(), prefer_timestamp_ntz=True)
     _tell_case_apart(spark, schema.names)
-    return spark.read.schema(schema).parquet(spark_path(folder))
+    # Arrow's calendar is Spark's own of today: no date needs to be moved, and Spark refuses to guess before 1582.
+    return spark.read.schema(schema).option("datetimeRebaseMode", "CORRECTED").parquet(spark_path(folder))
 
 
 def call_prepare(

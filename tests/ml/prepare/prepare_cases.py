@@ -57,6 +57,12 @@ def inner_join(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
     return tables["orders"].join(tables["customers"].limit(3), "customer")
 
 
+def long_numbers(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
+    """An account of 19 digits, which one row lacks."""
+    number = F.col("number")
+    return tables["orders"].withColumn("account", F.when(number != 7, number + 1234567890123456789))
+
+
 def one_class(spark: SparkSession, tables: dict[str, DataFrame]) -> DataFrame:
     return tables["orders"].withColumn("returned", F.lit(1))
 

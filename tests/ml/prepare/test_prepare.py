@@ -289,6 +289,12 @@ def test_classes_are_numbered_as_they_are_named_and_rows_of_others_or_without_a_
         ),
         ("good", {"prepare": "nowhere:prepare"}, "'nowhere:prepare': there is no module 'nowhere'"),
         (
+            "long_numbers",
+            {},
+            "prepare's column 'account' has missing values, so that it becomes float64, which cannot hold "
+            "123456789012345",
+        ),
+        (
             "all_rejected",
             {"max_rejected": 1},
             "no rows are left in split 'train': 2000 rows in, 2000 rejected ({'closed': 2000})",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.data.readers.plain import is_plain, plain
 
 Types = dict[str, pa.DataType]
 
@@ -116,44 +115,9 @@ def empty_batch(types: Types) -> pa.RecordBatch:
 
 def with_plain_types(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with lists and bytes of fixed size as those of any size, and half floats as floats, at any depth."""
-    if all(_is_plain(kind) for kind in batch.schema.types):
+    if all(is_plain(kind) for kind in batch.schema.types):
         return batch
-    return pa.RecordBatch.from_arrays([_plain(column) for column in batch.columns], batch.schema.names)
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    kinds = pa.types
-    if kinds.is_dictionary(kind):
-        return _is_plain(kind.value_type)
-    if is_list(kind):
-        return _is_plain(kind.value_type)
-    if kinds.is_struct(kind):
-        return all(_is_plain(field.type) for field in kind)
-    return not (kinds.is_fixed_size_list(kind) or kinds.is_fixed_size_binary(kind) or kinds.is_float16(kind))
-
-
-def _plain(array: pa.Array) -> pa.Array:
-    kind, kinds = array.type, pa.types
-    if _is_plain(kind):
-        return array
-    missing = np.asarray(array.is_null())
-    if kinds.is_dictionary(kind):
-        return _plain(array.dictionary_decode())
-    if kinds.is_float16(kind):
-        return pa.array(array.to_numpy(zero_copy_only=False).astype(np.float32), mask=missing)
-    if kinds.is_fixed_size_binary(kind):
-        # Arrow's cast of a slice reads beyond its values, which take() copies; that of a null has length.
-        values = array.take(pa.array(np.flatnonzero(~missing))).cast(pa.binary())
-        return values.take(pa.array(np.cumsum(~missing) - 1, mask=missing))
-    if kinds.is_struct(kind):
-        fields = [_plain(field) for field in array.flatten()]
-        return pa.StructArray.from_arrays(fields, [field.name for field in kind], mask=pa.array(missing))
-    # flatten() leaves out the values of missing lists.
-    lengths = np.asarray(pc.fill_null(pc.list_value_length(array), 0))
-    ends = pa.array(np.append(0, np.cumsum(lengths)), mask=np.append(missing, False))
-    if kinds.is_large_list(kind):
-        return pa.LargeListArray.from_arrays(ends.cast(pa.int64()), _plain(array.flatten()))
-    return pa.ListArray.from_arrays(ends.cast(pa.int32()), _plain(array.flatten()))
+    return pa.RecordBatch.from_arrays([plain(column) for column in batch.columns], batch.schema.names)
 
 
 def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

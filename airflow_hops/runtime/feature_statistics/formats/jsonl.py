@@ -16,7 +16,7 @@ from pyarrow import json
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.data.readers.jsonl import blocks
 from airflow_hops.data.readers.raw_file import BLOCK_BYTES, RawFile
-from airflow_hops.data.readers.types import type_named
+from airflow_hops.data.readers.types import check_text, type_named
 from airflow_hops.runtime.feature_statistics.formats.feature_types import Types, TypesDoNotFit, is_list
 from airflow_hops.runtime.feature_statistics.formats.layout import Layout, Span, Wanted, bounded, whole_file
 from airflow_hops.runtime.feature_statistics.formats.row_spans import (
@@ -162,7 +162,9 @@ def _parse(block: bytes, file: RawFile, types: Types, rows_before: int) -> pa.Re
             ) from error
         raise BadInput(f"{file.name}{where}: {error}; expected one JSON object a line") from error
     columns = [column.combine_chunks() for column in table.columns]
-    return pa.RecordBatch.from_arrays(columns, table.schema.names)
+    batch = pa.RecordBatch.from_arrays(columns, table.schema.names)
+    check_text(batch, file, rows_before)
+    return batch
 
 
 def _end_of_lines(text: bytes) -> int:

@@ -6,12 +6,15 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_hops.data.readers.parquet import footer, index_columns
 from airflow_hops.data.readers.raw_file import RawFile, explained
+from airflow_hops.data.readers.types import check_text
 from airflow_hops.runtime.feature_statistics.formats.feature_types import Types, batch_of, join, row_bytes, types_of
 from airflow_hops.runtime.feature_statistics.formats.layout import (
     BATCH_BYTES,
@@ -32,30 +35,36 @@ __all__ = ["join", "lay_out", "read"]
 def lay_out(file: RawFile) -> Layout:
     """The columns and row groups of the footer; small row groups are put together."""
     with _opened(file) as parquet:
-        footer = parquet.metadata
+        metadata = parquet.metadata
         width = row_bytes(parquet.schema_arrow.types)
         spans: list[Span] = []
         start = rows = size = 0
-        for index in range(footer.num_row_groups):
-            group = footer.row_group(index)
+        for index in range(metadata.num_row_groups):
+            group = metadata.row_group(index)
             rows += group.num_rows
             size += max(group.total_byte_size, int(group.num_rows * width))
-            is_last = index == footer.num_row_groups - 1
+            is_last = index == metadata.num_row_groups - 1
             if rows and (is_last or rows >= BATCH_ROWS // 2 or size >= BATCH_BYTES // 2):
                 batches = max(rows // BATCH_ROWS, size // BATCH_BYTES) if file.is_local else 1
                 spans.append(Span(size, start, index + 1, batches))
                 start, rows, size = index + 1, 0, 0
-        return Layout(types_of(parquet.schema_arrow, file.name), tuple(spans), footer.num_rows)
+        schema = parquet.schema_arrow
+        types = types_of(schema, file.name)
+        for name in index_columns(schema):
+            if name not in (file.source.columns or ()):
+                del types[name]
+        return Layout(types, tuple(spans), metadata.num_rows)
 
 
 def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """The rows of a span."""
     with _opened(file) as parquet:
         # Parquet's "a.b" may be a column, or a field of the struct "a": both were read.
-        yield from bounded(wanted.of(batch) for batch in _batches(parquet, span, types))
+        yield from bounded(wanted.of(batch) for batch in _batches(parquet, span, types, file))
 
 
-def _batches(parquet: pq.ParquetFile, span: Span, types: Types) -> Iterator[pa.RecordBatch]:
+def _batches(parquet: pq.ParquetFile, span: Span, types: Types, file: RawFile) -> Iterator[pa.RecordBatch]:
+    row = sum(parquet.metadata.row_group(index).num_rows for index in range(span.start))
     names = [name for name in parquet.schema_arrow.names if name in types]
     count = itertools.count()
     for index in range(span.start, span.stop or 0):
@@ -65,7 +74,11 @@ def _batches(parquet: pq.ParquetFile, span: Span, types: Types) -> Iterator[pa.R
                 yield batch_of([], [], parquet.metadata.row_group(index).num_rows)
             continue
         rows = batch_rows(_row_bytes(parquet, parquet.metadata.row_group(index), names, options))
-        yield from (batch for batch in parquet.iter_batches(rows, **options) if span.has(next(count)))
+        for batch in parquet.iter_batches(rows, **options):
+            if span.has(next(count)):
+                check_text(batch, file, row)
+                yield batch
+            row += batch.num_rows
 
 
 @contextmanager
@@ -77,13 +90,14 @@ def _opened(file: RawFile) -> Iterator[pq.ParquetFile]:
             yield pq.ParquetFile(file.file.path, metadata=metadata, buffer_size=_PIECE_BYTES)
     else:
         with file.stream() as (stream, _):
-            yield pq.ParquetFile(stream)
+            yield pq.ParquetFile(stream, metadata=footer(stream))
 
 
 @lru_cache(maxsize=64)
 def _footer(path: str, version: str) -> Any:
     """The footer of a local file; a process that reads many of its row groups parses it once."""
-    return pq.read_metadata(path)
+    with Path(path).open("rb") as stream:
+        return footer(stream)
 
 
 def _row_bytes(parquet: pq.ParquetFile, group: Any, names: list[str], options: dict[str, Any]) -> float:
