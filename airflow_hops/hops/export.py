@@ -25,6 +25,7 @@ from airflow_hops.contract.target import OUTPUTS, REGRESSION, Target
 from airflow_hops.data.feature_specs import FeatureSpecs
 from airflow_hops.data.vectors import split_dtype
 from airflow_hops.hops.onnx_converters import Graph, NotConvertible, convert
+from airflow_hops.hops.proof import Differs, TrainedAnswers
 from airflow_hops.hops.scikit_learn import UntrustedTypes, write_skops
 from airflow_hops.hops.trained_models import FRAMEWORKS, Sample, answers_of
 from airflow_hops.serving.errors import ServingError
@@ -36,7 +37,6 @@ from airflow_hops.serving.models.signature_defs import ProblemOutputs
 from airflow_hops.serving_api import tensors
 
 TOLERANCE = 1e-3
-_NAMED_ROWS = 5
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,11 @@ def export_model(
         raise BadInput(f"framework is {framework!r}; expected one of {', '.join(FRAMEWORKS)}")
     rows = Sample.of(sample, order)
     expected = answers_of(model, rows, framework, target)
+
+    def trained(probe: Sample) -> Mapping[str, np.ndarray[Any, Any]]:
+        return answers_of(model, probe, framework, target, checked=False)
+
+    answers = TrainedAnswers.of(rows, expected, trained)
     signature = _signature(rows, target, transform_graph, widths or {})
     staging = folder / f".staging-export-{uuid.uuid4().hex[:8]}"
     staging.mkdir(parents=True)
@@ -118,30 +123,38 @@ def export_model(
         try:
             graph = convert(model, rows, framework, target)
             (staging / "model.onnx").write_bytes(graph.content)
-            signature = _with_outputs(_with_model(signature, graph.inputs, rows), graph, target)
-        except NotConvertible as error:
-            if framework != "sklearn" or not fall_back or isinstance(model, Mapping):
-                raise BadInput(f"{error}{_advice(framework, model)}") from error
+            taken = replace(_with_model(signature, graph.inputs, rows), refused=answers.refused)
+            stored = _with_outputs(taken, graph, target)
+            largest = _prove(staging, form, stored, answers, target, tolerance)
+        except (NotConvertible, Differs) as error:
+            can_fall_back = framework == "sklearn" and not isinstance(model, Mapping)
+            if not can_fall_back or not fall_back:
+                raise BadInput(_refusal(error, model, can_fall_back)) from error
             reason, form = str(error), "skops"
-            signature = _with_model(signature, rows.inputs, rows)
+            stored = _with_model(signature, rows.inputs, rows)
+            (staging / "model.onnx").unlink(missing_ok=True)
             try:
                 write_skops(model, staging)
+                largest = _prove(staging, form, stored, answers, target, tolerance)
             except UntrustedTypes as untrusted:
                 raise BadInput(f"{reason}, and {untrusted}; use another step") from error
-        largest = _prove(staging, form, signature, rows, expected, target, tolerance)
+            except Differs as differs:
+                raise BadInput(_refusal(differs, model, False)) from differs
         if transform_graph is not None:
             shutil.copytree(transform_graph, staging / TRANSFORM_GRAPH)
-        (staging / SIGNATURE_FILE).write_text(signature.to_json())
+        (staging / SIGNATURE_FILE).write_text(stored.to_json())
         _open(staging, form).close()
         final = folder / form
         if final.exists():
             raise FileExistsError(f"{final}: exists already; a model is written once")
         staging.rename(final)
+    except ServingError as error:
+        raise BadInput(f"the exported model does not load: {error}".replace(f"{staging}/", "")) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     inputs = {
         name: _dtype(kind) + (f"[{shape[1]}]" if len(shape) > 1 else "")
-        for name, kind, shape in signature.requests.specs()
+        for name, kind, shape in stored.requests.specs()
     }
     return ExportedModel(form, framework, _versions(framework, form), largest, inputs, reason)
 
@@ -198,85 +211,50 @@ def _prove(
     folder: Path,
     form: ModelFormat,
     signature: ModelSignature,
-    rows: Sample,
-    expected: Mapping[str, np.ndarray[Any, Any]],
+    answers: TrainedAnswers,
     target: Target,
     tolerance: float,
 ) -> float:
-    """Asks what will be served for the rows of the sample, without the transform graph."""
+    """Compares what will be served with the trained model, without the transform graph."""
     alone = replace(signature, requests=signature.model, order=None)
     (folder / SIGNATURE_FILE).write_text(alone.to_json())
-    servable = _open(folder, form)
     try:
-        found = servable.predict(rows.arrays(signature.model))
+        servable = _open(folder, form)
     except ServingError as error:
-        raise BadInput(f"the exported model rejects the rows of the sample: {error}") from error
-    finally:
-        servable.close()
+        raise NotConvertible(f"the exported model ({form}) does not load: {error}".replace(f"{folder}/", "")) from error
     probabilities = {
         f"{target.output_prefix(each.label)}{OUTPUTS[each.problem]}"
         for each in target.all
         if each.problem != REGRESSION
     }
-    return max(
-        _largest_difference(
-            found[output], values, rows, tolerance, f"{form}, output {output!r}" if len(expected) > 1 else form,
-            relative=output not in probabilities,
+    try:
+        return answers.compare(
+            lambda sample: servable.predict(sample.arrays(signature.model)), form, tolerance, probabilities
         )
-        for output, values in expected.items()
-    )  # fmt: skip
-
-
-def _largest_difference(
-    found: np.ndarray[Any, Any],
-    expected: np.ndarray[Any, Any],
-    rows: Sample,
-    tolerance: float,
-    what: str,
-    *,
-    relative: bool,
-) -> float:
-    """Between what is served and what the model said, of any row; relative to the latter's standard deviation."""
-    differences = np.abs(found.astype(np.float64) - expected)
-    if relative:
-        differences /= float(expected.std()) or float(np.abs(expected).max()) or 1.0
-    by_row = differences.reshape(len(differences), -1).max(axis=1)
-    largest = float(by_row.max())
-    if not largest <= tolerance:
-        beyond = np.flatnonzero(~(by_row <= tolerance))
-        named = "; ".join(
-            f"row {rows.labels[row]}: {_shown(found[row])} and not {_shown(expected[row])}"
-            for row in beyond[np.argsort(-by_row[beyond], kind="stable")][:_NAMED_ROWS]
-        )
-        raise BadInput(
-            f"the exported model ({what}) differs from the trained one by more than {tolerance:g} in {len(beyond)} of "
-            f"{len(by_row)} rows of the sample: {named}. Features are float32 when it serves: train on float32 "
-            "values, so that no threshold lies between a value and its float32; or set tolerance"
-        )
-    return largest
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.7g}" if np.ndim(value) == 0 else f"[{', '.join(f'{each:.4g}' for each in np.ravel(value)[:10])}]"
+    finally:
+        servable.close()
 
 
 def _open(folder: Path, form: ModelFormat) -> LocalServable:
-    try:
-        if form == "skops":
-            from airflow_hops.serving.models.scikit_learn import EstimatorServable
+    if form == "skops":
+        from airflow_hops.serving.models.scikit_learn import EstimatorServable
 
-            return EstimatorServable("export", 1, folder, ModelOptions())
-        from airflow_hops.serving.models.onnx import OnnxServable
+        return EstimatorServable("export", 1, folder, ModelOptions())
+    from airflow_hops.serving.models.onnx import OnnxServable
 
-        return OnnxServable("export", 1, folder, ModelOptions())
-    except ServingError as error:
-        raise BadInput(f"the exported model does not load: {error}".replace(f"{folder}/", "")) from error
+    return OnnxServable("export", 1, folder, ModelOptions())
 
 
-def _advice(framework: str, model: Any) -> str:
+def _refusal(error: NotConvertible | Differs, model: Any, can_fall_back: bool) -> str:
+    """The error with what to do."""
+    advice = [error.advice] if isinstance(error, Differs) and error.advice else []
+    if can_fall_back:
+        advice.append("set fall_back=True to store the estimator itself with skops")
+    if isinstance(error, NotConvertible):
+        advice.append("use another step")
     if isinstance(model, Mapping):
-        return "; models of several labels are only served as one ONNX graph: use another step"
-    return "; set fall_back=True to store it with skops, or use another step" if framework == "sklearn" else ""
+        advice.append("models of several labels are only served as one ONNX graph")
+    return f"{error}. {'; '.join(advice)}"
 
 
 def _versions(framework: str, form: ModelFormat) -> dict[str, str]:

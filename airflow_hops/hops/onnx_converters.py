@@ -7,14 +7,27 @@ import importlib
 import io
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.target import REGRESSION, Target
+from airflow_hops.hops.converter_fixes import (
+    BoosterInputs,
+    correct_spark,
+    correct_texts,
+    missing_directions,
+    models_within,
+    name_apart,
+    numbers_missing_alone,
+    prefix_apart,
+    refuse_unknown_categories,
+    round_thresholds,
+    steps_of,
+    strict_categories,
+    text_options,
+)
 from airflow_hops.hops.trained_models import Sample, rows_for_torch, spark_output, spark_session
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
 from airflow_hops.serving_api import tensors
@@ -76,6 +89,7 @@ def _merged(graphs: Mapping[str, Graph]) -> Graph:
     inputs = next(iter(graphs.values())).inputs
     nodes, initializers, outputs, names = [], [], [], {}
     opsets: dict[str, int] = {}
+    apart = prefix_apart(inputs.columns)
     for number, (label, graph) in enumerate(graphs.items()):
         if graph.inputs != inputs:
             raise BadInput(
@@ -84,12 +98,13 @@ def _merged(graphs: Mapping[str, Graph]) -> Graph:
                 "the same form"
             )
         own = onnx.load_from_string(graph.content)
-        part = onnx.compose.add_prefix(own, f"{number}/").graph
-        nodes += [onnx.helper.make_node("Identity", [of.name], [f"{number}/{of.name}"]) for of in own.graph.input]
+        prefix = f"{apart}{number}/"
+        part = onnx.compose.add_prefix(own, prefix, rename_functions=False).graph
+        nodes += [onnx.helper.make_node("Identity", [of.name], [f"{prefix}{of.name}"]) for of in own.graph.input]
         nodes += part.node
         initializers += part.initializer
         ((_, output),) = graph.outputs.items()
-        names[label] = f"{number}/{output}"
+        names[label] = f"{prefix}{output}"
         outputs += [of for of in part.output if of.name == names[label]]
         for each in own.opset_import:
             opsets[each.domain] = max(each.version, opsets.get(each.domain, 0))
@@ -106,13 +121,13 @@ def _of_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
     inputs = _inputs_of(model, sample)
     given = _given(inputs, types)
     # A scaler divides, as in scikit-learn: multiplied by the inverse, a value may pass a threshold.
-    options: dict[Any, Any] = {step: {"div": "div"} for step in _scalers()}
+    options: dict[Any, Any] = {step: {"div": "div"} for step in _scalers()} | text_options(model)
     if target.problem != REGRESSION:
         options[id(model)] = {"zipmap": False}
-    for each in _models_within(model):
-        _round_thresholds(each)
+    for each in models_within(model):
+        round_thresholds(each)
     try:
-        with _numbered_features(step for _, step in _steps(model, "")):
+        with missing_directions(), _numbered_features(step for _, step in steps_of(model)):
             graph = skl2onnx.convert_sklearn(
                 model, initial_types=given, options=options, target_opset={"": _OPSET, "ai.onnx.ml": 3}
             )
@@ -120,41 +135,10 @@ def _of_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
         raise NotConvertible(
             f"{_step_that_failed(model, error)} does not convert to ONNX: {_first_line(error)}"
         ) from error
-    _rename_inputs(graph.graph, [name for name, _ in given])
+    correct_texts(graph.graph)
+    refuse_unknown_categories(graph.graph, strict_categories(model))
+    graph = name_apart(graph, [name for name, _ in given])
     return Graph(graph.SerializeToString(), inputs, {"": _output(graph)})
-
-
-def _models_within(model: Any) -> Iterator[Any]:
-    """A model's own models, at any depth, and itself: steps of pipelines, members of ensembles."""
-    if isinstance(model, list | tuple | np.ndarray):
-        for each in model:
-            yield from _models_within(each)
-    else:
-        for _, step in _steps(model, ""):
-            yield step
-            for members in ("estimators_", "final_estimator_"):
-                yield from _models_within(getattr(step, members, ()))
-
-
-def _round_thresholds(model: Any) -> None:
-    """Moves thresholds of scikit-learn's trees down to a float32: none lies between, so all rows go where they went.
-
-    The converter takes the nearest float32, which may be a row's own value, above the threshold.
-    """
-    found = [model.tree_.threshold] if hasattr(model, "tree_") else []
-    found += [tree.nodes["num_threshold"] for trees in getattr(model, "_predictors", ()) for tree in trees]
-    for thresholds in found:
-        nearest = thresholds.astype(np.float32)
-        thresholds[:] = np.where(nearest > thresholds, np.nextafter(nearest, np.float32(-np.inf)), nearest)
-
-
-def _rename_inputs(graph: Any, names: Sequence[str]) -> None:
-    """Gives a graph's inputs their columns' names: the converter leaves only letters, digits and ``_`` of them."""
-    renamed = {given.name: name for given, name in zip(graph.input, names, strict=True) if given.name != name}
-    for node in graph.node:
-        node.input[:] = [renamed.get(name, name) for name in node.input]
-    for given in graph.input:
-        given.name = renamed.get(given.name, given.name)
 
 
 def _given(inputs: EstimatorInputs, types: Any) -> list[tuple[str, Any]]:
@@ -184,24 +168,15 @@ def _inputs_of(model: Any, sample: Sample) -> EstimatorInputs:
 
 def _step_that_failed(model: Any, error: Exception) -> str:
     """Names the step of a pipeline that the error speaks of, by its type, or else the model."""
-    for path, step in _steps(model, ""):
+    for path, step in steps_of(model):
         if path and type(step).__name__ in str(error):
             return f"step {path!r} ({type(step).__name__})"
     return type(model).__name__
 
 
-def _steps(model: Any, path: str) -> Iterator[tuple[str, Any]]:
-    inner = getattr(model, "steps", None) or getattr(model, "transformers_", None) or ()
-    for name, step, *_ in inner:
-        if not isinstance(step, str):
-            yield from _steps(step, f"{path}.{name}" if path else name)
-    if not inner:
-        yield path, model
-
-
 def _register_boosters(model: Any) -> None:
     """Teaches skl2onnx the boosted trees that stand in a pipeline."""
-    families = {type(step).__module__.partition(".")[0] for _, step in _steps(model, "")}
+    families = {type(step).__module__.partition(".")[0] for _, step in steps_of(model)}
     for family in families & {"lightgbm", "xgboost"}:
         _imported("onnxmltools", family)
         operators = importlib.import_module(f"onnxmltools.convert.{family}.operator_converters")
@@ -220,7 +195,7 @@ def _register_boosters(model: Any) -> None:
                 getattr(module, name),
                 f"{of[0]}{name}",
                 getattr(shapes, f"calculate_{calculate}_output_shapes"),
-                converter,
+                BoosterInputs.converter(converter),
                 options={"nocl": [True, False], "zipmap": [True, False, "columns"]} if is_classifier else None,
             )
 
@@ -234,10 +209,11 @@ def _of_booster(model: Any, sample: Sample, framework: str, target: Target) -> G
     if framework == "lightgbm":
         options["zipmap"] = False
     try:
-        with _numbered_features([model]):
+        with _numbered_features([model]), numbers_missing_alone(model):
             graph = getattr(onnxmltools, f"convert_{framework}")(model, initial_types=given, **options)
     except Exception as error:  # a converter can fail in any way
         raise NotConvertible(f"{type(model).__name__} does not convert to ONNX: {_first_line(error)}") from error
+    BoosterInputs.of(model).correct(graph)
     inputs = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["float"]}, width)
     return Graph(graph.SerializeToString(), inputs, {"": _output(graph)})
 
@@ -253,29 +229,11 @@ def _of_spark(model: Any, sample: Sample, target: Target) -> Graph:
         raise NotConvertible(
             f"{_stage_that_failed(model, error)} does not convert to ONNX: {_first_line(error)}"
         ) from error
-    _mend(graph.graph)
-    return Graph(graph.SerializeToString(), sample.inputs, {"": spark_output(target)})
-
-
-def _mend(graph: Any) -> None:
-    """Has the graph compute as Spark does where the converter's does not.
-
-    Vectors are assembled of floats: the converter leaves integers, and numbers of words, as they are. A logistic
-    regression of more than two classes is multinomial: the converter writes one of each class against the rest.
-    """
-    onnx = importlib.import_module("onnx")
-    nodes = []
-    for node in graph.node:
-        attributes = {attribute.name: attribute for attribute in node.attribute}
-        if node.op_type == "Concat" and attributes["axis"].i == 1:
-            for number, column in enumerate(node.input):
-                node.input[number] = f"{node.name}/{number}"
-                nodes.append(onnx.helper.make_node("Cast", [column], [node.input[number]], to=onnx.TensorProto.FLOAT))
-        if node.op_type == "LinearClassifier" and len(attributes["classlabels_ints"].ints) > 2:
-            attributes["post_transform"].s = b"SOFTMAX"
-        nodes.append(node)
-    del graph.node[:]
-    graph.node.extend(nodes)
+    correct_spark(graph.graph)
+    refuse_unknown_categories(graph.graph, strict_categories(model))
+    (output,) = [number for number, of in enumerate(graph.graph.output) if of.name == spark_output(target)]
+    graph = name_apart(graph, [name for name, _ in given])
+    return Graph(graph.SerializeToString(), sample.inputs, {"": str(graph.graph.output[output].name)})
 
 
 def _stage_that_failed(model: Any, error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,39 @@ class Sample:
                     raise BadInput(f"column {name!r} of the sample holds strings; expected numbers alone")
         return np.asarray(self.rows, dtype=np.float32)
 
+    def columns(self) -> list[Array]:
+        """The columns of the data frame or matrix: numbers, or objects."""
+        if self.inputs.width is not None:
+            rows = np.asarray(self.rows)
+            return list((rows if rows.dtype.kind == "f" else rows.astype(np.float32)).T)
+        return [self.rows[name].to_numpy() for name in self.rows.columns]
+
+    def column_name(self, number: int) -> str:
+        """The name of a column for messages."""
+        names = self.inputs.columns if self.inputs.width is None else self.order or ()
+        is_named = len(names) == (self.inputs.width or len(names))
+        return repr(list(names)[number]) if is_named else f"column {number} of the matrix"
+
+    def with_columns(self, columns: Sequence[Array], labels: Sequence[Any]) -> Sample:
+        """Returns other rows of the same inputs."""
+        if self.inputs.width is not None:
+            return replace(self, rows=np.stack(columns, axis=1), labels=labels)
+        frame = type(self.rows)(dict(zip(self.rows.columns, columns, strict=True)))
+        return replace(self, rows=frame, labels=labels)
+
+    def rounded(self) -> Sample:
+        """Returns the rows with numbers as the server holds them: float32."""
+        columns = [
+            column.astype(np.float32).astype(column.dtype) if column.dtype.kind == "f" else column
+            for column in self.columns()
+        ]
+        return self.with_columns(columns, self.labels)
+
+    def between(self, first: int, end: int) -> Sample:
+        """Returns some of the rows."""
+        rows = self.rows[first:end] if self.inputs.width is not None else self.rows.iloc[first:end]
+        return replace(self, rows=rows, labels=self.labels[first:end])
+
     def arrays(self, inputs: EstimatorInputs) -> dict[str, Array]:
         """The rows as a request holds them."""
         if inputs.width is not None:
@@ -110,7 +143,7 @@ class Sample:
         }
 
 
-def answers_of(model: Any, sample: Sample, framework: str, target: Target) -> dict[str, Array]:
+def answers_of(model: Any, sample: Sample, framework: str, target: Target, *, checked: bool = True) -> dict[str, Array]:
     """Returns a model's predictions for the rows, by the names of the served outputs.
 
     Args:
@@ -119,6 +152,7 @@ def answers_of(model: Any, sample: Sample, framework: str, target: Target) -> di
         sample: The rows.
         framework: The framework that it was trained with.
         target: What it predicts.
+        checked: Whether predictions must be finite, and probabilities between 0 and 1.
 
     Returns:
         float64: for a label, the probability of the second class, those of all classes, or a number; other outputs
@@ -132,13 +166,13 @@ def answers_of(model: Any, sample: Sample, framework: str, target: Target) -> di
     whose = "the train function" if by_label else type(model).__name__
     heads = check_heads(found, target, whose)
     if heads is None:
-        return {OUTPUTS[target.problem]: _scores(model, found, sample, target)}
+        return {OUTPUTS[target.problem]: _scores(model, found, sample, target, checked)}
     answers = {}
     for each in target.all:
         head, served = heads[each.label], target.output_prefix(each.label) + OUTPUTS[each.problem]
         try:
             said = _ask(head, sample, framework, each) if by_label else head
-            answers[served] = _scores(head if by_label else model, said, sample, each)
+            answers[served] = _scores(head if by_label else model, said, sample, each, checked)
         except BadInput as error:
             raise BadInput(f"label {each.label!r}: {error}") from None
     labels = [each.label for each in target.all]
@@ -166,7 +200,7 @@ def _ask(model: Any, sample: Sample, framework: str, target: Target) -> Any:
         raise BadInput(f"{type(model).__name__} does not predict for the rows of the sample: {error}") from error
 
 
-def _scores(model: Any, found: Any, sample: Sample, target: Target) -> Array:
+def _scores(model: Any, found: Any, sample: Sample, target: Target, checked: bool) -> Array:
     scores = np.asarray(found, dtype=np.float64)
     if scores.ndim == 2 and scores.shape[1] == 1:
         scores = scores[:, 0]
@@ -179,7 +213,8 @@ def _scores(model: Any, found: Any, sample: Sample, target: Target) -> Array:
             f"{type(model).__name__} gives {list(scores.shape)} for {rows} rows; expected {list(expected)}, since the "
             f"problem is {target.problem}"
         )
-    _check_values(model, scores, target)
+    if checked:
+        _check_values(model, scores, target)
     return scores
 
 

@@ -14,6 +14,7 @@ from airflow_hops.contract.properties import ONNX, SAVED_MODEL, SKOPS, ExamplesP
 from airflow_hops.contract.target import Target
 from airflow_hops.data.raw_features import example_files
 from airflow_hops.runtime.import_model.checks import check_model, more_labels
+from airflow_hops.runtime.import_model.zip_maps import unzip_probabilities
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking.client import mlflow_errors, open_tracking
 from airflow_hops.runtime.transform.graph import SIGNATURE
@@ -26,7 +27,7 @@ from airflow_hops.serving.models.estimator_signature import (
     read_inputs,
 )
 from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, ModelSignature, read_signature
-from airflow_hops.serving.models.onnx import graph_inputs, graph_labels
+from airflow_hops.serving.models.onnx import MODEL_FILE, graph_inputs, graph_labels
 from airflow_hops.serving.models.scikit_learn import estimator_labels
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 from airflow_hops.serving_api import tensors
@@ -270,6 +271,8 @@ def _write_signature(
         )
         return replace(target, classes=_in_order(known.outputs.classes, target), more=tuple(more))
     labels = (graph_labels if found.format == ONNX else estimator_labels)(folder)
+    if found.format == ONNX:
+        unzip_probabilities(folder / MODEL_FILE)
     outputs = ProblemOutputs(target.problem, _in_order(labels, target))
     if known is None:
         known = _signature(found, folder, features, prediction)

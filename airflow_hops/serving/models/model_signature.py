@@ -46,6 +46,42 @@ class Head:
 
 
 @dataclass(frozen=True)
+class Refused:
+    """Numbers that the trained model refuses, whatever the stored one does with them.
+
+    Attributes:
+        missing: Numbers of the columns, among those that the model takes, that must not be NaN.
+        infinite: Numbers of the columns that must not be infinite.
+    """
+
+    missing: tuple[int, ...] = ()
+    infinite: tuple[int, ...] = ()
+
+    def check(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Compares what the model takes with it.
+
+        Args:
+            arrays: Columns by name in the model's order, or one matrix.
+
+        Raises:
+            ValueError: A number is refused; the message names column and row.
+        """
+        for columns, is_refused, what in ((self.missing, np.isnan, "NaN"), (self.infinite, np.isinf, "infinite")):
+            if not columns:
+                continue
+            names = list(arrays)
+            is_matrix = len(names) == 1 and arrays[names[0]].ndim == 2
+            values = arrays[names[0]].T if is_matrix else [arrays[name].ravel() for name in names]
+            for column in columns:
+                if (refused := is_refused(values[column])).any():
+                    name = f"column {column} of the model's matrix" if is_matrix else f"input {names[column]!r}"
+                    raise ValueError(
+                        f"{name} is {what} in row {int(refused.argmax())}, which the trained model refuses; send a "
+                        "finite number, or train it with a step that replaces such values"
+                    )
+
+
+@dataclass(frozen=True)
 class ModelSignature:
     """The signature of a model.
 
@@ -58,6 +94,7 @@ class ModelSignature:
         output: Name of the graph's output that is the prediction; None for the only one of floats.
         heads: What it predicts for further labels, by label.
         passed: Outputs of the graph that are served as they are, by the names that they are served under.
+        refused: Numbers that the model refuses.
     """
 
     requests: EstimatorInputs
@@ -67,6 +104,7 @@ class ModelSignature:
     output: str | None = None
     heads: Mapping[str, Head] = field(default_factory=dict)
     passed: Mapping[str, str] = field(default_factory=dict)
+    refused: Refused = Refused()
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -121,6 +159,8 @@ class ModelSignature:
             }
         if self.passed:
             document["passed"] = dict(self.passed)
+        if self.refused != Refused():
+            document["refused"] = {"missing": self.refused.missing, "infinite": self.refused.infinite}
         return json.dumps(document, indent=1) + "\n"
 
 
@@ -158,7 +198,8 @@ def read_signature(folder: Path) -> ModelSignature:
         passed = dict(document.get("passed", {}))
         if (heads or passed) and outputs is None:
             raise ValueError("there are 'heads' or 'passed' outputs, and no 'problem', which says the first prediction")
-        signature = ModelSignature(requests, model, order, outputs, output, heads, passed)
+        refused = Refused(**{kind: tuple(map(int, columns)) for kind, columns in document.get("refused", {}).items()})
+        signature = ModelSignature(requests, model, order, outputs, output, heads, passed, refused)
         _check(signature, folder)
         return signature
     except (KeyError, TypeError, AttributeError) as error:
@@ -192,5 +233,5 @@ def _check(signature: ModelSignature, folder: Path) -> None:
     for name in signature.wanted:
         if name not in held:
             raise ValueError(f"the model takes {name!r}, which requests do not hold; they hold {', '.join(held)}")
-        if signature.order and held[name] is tensors.STRING:
-            raise ValueError(f"the model's matrix takes {name!r}, which is a string")
+        if signature.order and (held[name] is tensors.STRING) != (tensors.STRING in signature.model.columns.values()):
+            raise ValueError(f"the model's matrix takes {name!r}, which is a {held[name].name}")

@@ -114,6 +114,7 @@ class OnnxServable(DescribedServable):
                 given = {name: _as_given(feed) for name, feed in zip(signature.inputs, feeds, strict=True)}
                 return [_as_answer(value) for value in self._run_graph(names, given, deadline_s)]
             arranged = self._arranged(signature, feeds, deadline_s)
+            self._signature.refused.check(arranged)
             given = {name: _as_input(node, arranged) for name, node in self._inputs.items()}
             if self._signature.outputs is None:
                 return [_as_answer(value) for value in self._run_graph(names, given, deadline_s)]
@@ -153,15 +154,16 @@ def graph_inputs(folder: Path) -> EstimatorInputs:
         ValueError: An input is no tensor.
     """
     nodes = _load(folder / MODEL_FILE, ModelOptions()).get_inputs()
+    columns = {node.name: _type_of(node) for node in nodes}
     width = nodes[0].shape[1] if len(nodes) == 1 and len(nodes[0].shape) == 2 else None
     is_matrix = isinstance(width, int) and width > 1
-    return EstimatorInputs({node.name: _type_of(node) for node in nodes}, width if is_matrix else None)
+    return EstimatorInputs(columns, width if is_matrix else None)
 
 
 def graph_labels(folder: Path) -> tuple[str, ...] | None:
     """The labels of a version folder's classifier, in the order of its probabilities; None if it names none.
 
-    Of labels that only operations without classes know, as those of neighbours or of networks, nothing is known.
+    Of labels that only operations without classes know, as those of networks, nothing is known.
     """
     import onnx
     from google.protobuf.message import DecodeError
@@ -304,7 +306,7 @@ def _output(outputs: Sequence[Any], name: str | None) -> str:
     if name is None:
         found = [node.name for node in outputs if node.type in ("tensor(float)", "tensor(double)")]
     else:
-        found = [node.name for node in outputs if node.name == name]
+        found = [node.name for node in outputs if node.name == name and _type_of(node)]
     if len(found) != 1:
         listed = ", ".join(f"{node.name} ({node.type})" for node in outputs)
         raise ValueError(

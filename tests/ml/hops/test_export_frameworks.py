@@ -111,6 +111,49 @@ def test_trees_of_xgboost(boosters: None, tmp_path: Path) -> None:
         served(numbers, tmp_path / "numbers", "xgboost", WINE, X, order=NAMES)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"zero_as_missing": True}, {"use_missing": False}],
+    ids=["plain", "zero is missing", "none is missing"],
+)
+def test_gaps_and_zeros_of_lightgbm(boosters: None, options: dict[str, Any], tmp_path: Path) -> None:
+    """Also of rows that are not like those that it was trained on."""
+    import lightgbm
+
+    frame = pd.DataFrame(X, columns=NAMES)
+    frame["kind"] = np.arange(len(X), dtype=np.float32) % 5
+    model = lightgbm.LGBMClassifier(n_estimators=10, verbose=-1, min_child_samples=5, **options)
+    model.fit(frame, Y, categorical_feature=["kind"])
+    in_pipeline = make_pipeline(StandardScaler(), lightgbm.LGBMClassifier(n_estimators=10, verbose=-1, **options))
+    for number, (each, framework) in enumerate([(model, "lightgbm"), (in_pipeline.fit(frame, Y), "sklearn")]):
+        served(each, tmp_path / str(number), framework, WINE, frame)
+        check_values(each, tmp_path / str(number) / "onnx", frame, [np.nan, 0, -1, 1e-36, 2.5, np.inf])
+
+
+@pytest.mark.parametrize("missing", [np.nan, 0.0, -1.0])
+def test_value_that_xgboost_takes_for_missing(boosters: None, missing: float, tmp_path: Path) -> None:
+    import xgboost
+
+    frame = pd.DataFrame(X * (np.median(X, axis=0) < X), columns=NAMES)
+    model = xgboost.XGBClassifier(n_estimators=10, missing=missing).fit(frame, Y)
+    served(model, tmp_path, "xgboost", WINE, frame)
+    assert model.missing == missing or np.isnan(missing)
+    check_values(model, tmp_path / "onnx", frame, [np.nan, 0, -1, 100])
+
+
+def check_values(model: Any, folder: Path, frame: Any, values: list[float]) -> None:
+    """Compares a served model with its own on rows with these values in each column."""
+    servable: Any = open_model("m", 1, folder, ModelOptions())
+    for name in frame:
+        for value in values:
+            rows = frame[::9].assign(**{name: np.float32(value)})
+            if "StandardScaler" in repr(model) and np.isinf(value):
+                continue  # which it refuses
+            found = servable.predict({column: rows[column].to_numpy("float32") for column in rows})
+            np.testing.assert_allclose(found["probabilities"], model.predict_proba(rows), atol=1e-5)
+    servable.close()
+
+
 def cpu_build_of_torch() -> str | None:
     """The requirement of a build without CUDA, where pip is configured with a folder that holds one."""
     asked = subprocess.run([sys.executable, "-m", "pip", "config", "get", "global.find-links"], capture_output=True)

@@ -82,6 +82,32 @@ def test_a_graph_of_a_matrix_takes_columns_once_they_are_named(
         brought(graph, features=["age", "miles"])
 
 
+@pytest.mark.parametrize("names", [(0, 1), ("punctual", "late")], ids=["numbers", "names"])
+def test_probabilities_in_maps_by_class_are_a_tensor_once_imported(
+    brought: Callable[..., Artifact], names: tuple[Any, Any], store: Any, tmp_path: Path
+) -> None:
+    """A graph as skl2onnx leaves it by default."""
+    from skl2onnx import to_onnx
+    from sklearn.neighbors import KNeighborsClassifier
+
+    matrix = ROWS.to_numpy("float32")
+    for number, estimator in enumerate((LogisticRegression(), KNeighborsClassifier(3))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        estimator.fit(matrix, np.array(names)[LATE])
+        (folder / "model.onnx").write_bytes(to_onnx(estimator, matrix[:1], target_opset=18).SerializeToString())
+        for options in ({}, {"prediction": "output_probability"}):
+            model = brought(folder, features=["age", "visits"], **options)
+            classes = ModelProperties.of(model).classes
+            assert classes == (("punctual", "late") if names == (0, 1) else ("late", "punctual"))
+            found = ServedModel(store.local(model) / "onnx").predict(
+                {name: matrix[:, n] for n, name in enumerate(ROWS)}
+            )
+            np.testing.assert_allclose(found, estimator.predict_proba(matrix)[:, 1], atol=1e-6)
+        with pytest.raises(BadInput, match=r"output_label.* expected"):
+            brought(folder, features=["age", "visits"], prediction="nothing")
+
+
 def test_what_was_exported_for_this_server_is_imported_as_it_is(
     brought: Callable[..., Artifact], tmp_path: Path
 ) -> None:

@@ -1,0 +1,318 @@
+"""Corrections where a converter's graph computes differently from the model."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+_MEMBERS = (
+    "estimators_", "final_estimator_", "best_estimator_", "calibrated_classifiers_", "estimator", "estimator_",
+    "regressor_",
+)  # fmt: skip
+_OPSET = 15
+_WORD = r"[\p{L}\p{N}_]"
+_TOKENS = {
+    r"(?u)\b\w\w+\b": _WORD + "{2,}",
+    r"\b\w\w+\b": _WORD + "{2,}",
+    r"(?u)\b\w+\b": _WORD + "+",
+    r"\b\w+\b": _WORD + "+",
+    r"\w+": _WORD + "+",
+}
+"""By a vectorizer's pattern, the same in RE2's syntax, whose ``\\w`` and ``\\b`` know ASCII alone."""
+
+
+def steps_of(model: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The steps of a Pipeline or ColumnTransformer at any depth, with their paths; or the model itself."""
+    inner = getattr(model, "steps", None) or getattr(model, "transformers_", None) or ()
+    for name, step, *_ in inner:
+        if not isinstance(step, str):
+            yield from steps_of(step, f"{path}.{name}" if path else name)
+    if not inner:
+        yield path, model
+
+
+def models_within(model: Any) -> Iterator[Any]:
+    """A model's own models, at any depth, and itself: steps of pipelines, members of ensembles."""
+    if isinstance(model, list | tuple | np.ndarray):
+        for each in model:
+            yield from models_within(each)
+    else:
+        for _, step in steps_of(model):
+            yield step
+            for members in _MEMBERS:
+                yield from models_within(getattr(step, members, ()))
+
+
+def round_thresholds(model: Any) -> None:
+    """Moves thresholds of scikit-learn's trees down to a float32: none lies between, so all rows go where they went.
+
+    The converter takes the nearest float32, which may be a row's own value, above the threshold.
+    """
+    found = [model.tree_.threshold] if hasattr(model, "tree_") else []
+    found += [tree.nodes["num_threshold"] for trees in getattr(model, "_predictors", ()) for tree in trees]
+    for thresholds in found:
+        nearest = thresholds.astype(np.float32)
+        thresholds[:] = np.where(nearest > thresholds, np.nextafter(nearest, np.float32(-np.inf)), nearest)
+
+
+@contextlib.contextmanager
+def missing_directions() -> Iterator[None]:
+    """Has missing values go to the side to which scikit-learn's trees send them; skl2onnx's all go to the right."""
+    trees = importlib.import_module("skl2onnx.common.tree_ensemble")
+    name = "add_tree_to_attribute_pairs"
+    add_tree = getattr(trees, name)
+
+    def with_directions(attributes: Any, is_classifier: bool, tree: Any, *args: Any, **options: Any) -> None:
+        add_tree(attributes, is_classifier, tree, *args, **options)
+        goes_left = (tree.missing_go_to_left != 0) & (tree.children_left >= 0)
+        attributes["nodes_missing_value_tracks_true"][-tree.node_count :] = goes_left.astype(int).tolist()
+
+    users = [module for module in list(sys.modules.values()) if getattr(module, name, None) is add_tree]
+    try:
+        for module in users:
+            setattr(module, name, with_directions)
+        yield
+    finally:
+        for module in users:
+            setattr(module, name, add_tree)
+
+
+def text_options(model: Any) -> dict[int, dict[str, str]]:
+    """Options of skl2onnx, by id, for the vectorizers within a model: words of any alphabet."""
+    return {
+        id(step): {"tokenexp": _TOKENS[step.token_pattern]}
+        for step in models_within(model)
+        if hasattr(step, "vocabulary_") and getattr(step, "analyzer", "") == "word" and step.token_pattern in _TOKENS
+    }
+
+
+def correct_texts(graph: Any) -> None:
+    """Has strings become lower case by a locale that every Linux has, and that knows all alphabets."""
+    for node in graph.node:
+        if node.op_type == "StringNormalizer" and not any(each.name == "locale" for each in node.attribute):
+            node.attribute.append(importlib.import_module("onnx").helper.make_attribute("locale", "C.UTF-8"))
+
+
+def strict_categories(model: Any) -> list[Sequence[Any]]:
+    """The categories of each column of the encoders within a model that answer nothing for others."""
+    found: list[Sequence[Any]] = []
+    for step in getattr(model, "stages", None) or models_within(model):
+        if type(step).__name__ == "OrdinalEncoder" and step.handle_unknown == "error":
+            found += step.categories_
+        elif type(step).__name__ == "StringIndexerModel" and step.getHandleInvalid() != "keep":
+            found += step.labelsArray
+    return found
+
+
+def refuse_unknown_categories(graph: Any, categories: Iterable[Sequence[Any]]) -> None:
+    """Has a graph refuse what is none of a column's categories; converters give it the number -1.
+
+    Args:
+        graph: The graph.
+        categories: As :func:`strict_categories`.
+    """
+    onnx = importlib.import_module("onnx")
+    known = {_keys(values) for values in categories}
+    for number, node in enumerate(list(graph.node)):
+        attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+        keys = next((values for name, values in attributes.items() if name.startswith("keys_")), ())
+        is_default = attributes.get("default_int64", -1) < 0
+        if node.op_type != "LabelEncoder" or "values_int64s" not in attributes or not is_default:
+            continue
+        if _keys(keys) not in known:
+            continue
+        codes = np.arange(max(attributes["values_int64s"]) + 1)
+        others = [each for each in node.attribute if each.name != "default_int64"]
+        del node.attribute[:]
+        node.attribute.extend([*others, onnx.helper.make_attribute("default_int64", len(codes))])
+        output, node.output[0] = node.output[0], f"{node.output[0]}/any"
+        table = f"{node.output[0]}/codes"
+        graph.initializer.append(onnx.numpy_helper.from_array(codes, table))
+        # Refuses an index beyond the last.
+        refusing = onnx.helper.make_node("Gather", [table, node.output[0]], [output], name=f"unknown category {number}")
+        graph.node.insert(list(graph.node).index(node) + 1, refusing)
+
+
+def _keys(values: Sequence[Any]) -> tuple[str, ...]:
+    def text(value: Any) -> str:
+        return (
+            value.decode()
+            if isinstance(value, bytes)
+            else str(np.float32(value) if isinstance(value, float) else value)
+        )
+
+    return tuple(map(text, np.asarray(values, object).tolist()))
+
+
+@dataclass(frozen=True)
+class BoosterInputs:
+    """Values that boosted trees take for other values.
+
+    Attributes:
+        nan_as_zero: By feature, whether a missing value counts as 0.
+        zero_as_nan: By feature, whether 0 counts as missing.
+        truncated: By feature, whether it is a category, of which digits after the point do not count.
+        missing: The number that counts as missing in every feature; NaN if there is none.
+    """
+
+    nan_as_zero: Array
+    zero_as_nan: Array
+    truncated: Array
+    missing: float = np.nan
+
+    @classmethod
+    def of(cls, model: Any) -> BoosterInputs:
+        """Those of a model of LightGBM or XGBoost."""
+        if type(model).__module__.startswith("xgboost"):
+            none = np.zeros(0, bool)
+            found = getattr(model, "missing", None)
+            return cls(none, none, none, np.nan if found is None else float(found))
+        booster = getattr(model, "booster_", model)
+        dump = booster.dump_model()
+        kinds: list[set[str]] = [set() for _ in range(booster.num_feature())]
+        nodes = [tree["tree_structure"] for tree in dump["tree_info"]]
+        while nodes:
+            node = nodes.pop()
+            if "split_feature" in node:
+                kind = "category" if node["decision_type"] == "==" else node["missing_type"]
+                kinds[node["split_feature"]].add(kind)
+                nodes += [node["left_child"], node["right_child"]]
+        none, zero, category = (np.array([of == {kind} for of in kinds]) for kind in ("None", "Zero", "category"))
+        return cls(none, zero, category)
+
+    def nodes(self, source: str, output: str) -> list[tuple[str, list[str], list[str], dict[str, Any]]]:
+        """Operators that make the trees' input: type, inputs, outputs and attributes of each; none if not needed."""
+        onnx = importlib.import_module("onnx")
+        made: list[tuple[str, list[str], list[str], dict[str, Any]]] = []
+
+        def constant(value: Any) -> str:
+            name = f"{output}/constant {len(made)}"
+            made.append(("Constant", [], [name], {"value": onnx.numpy_helper.from_array(np.asarray(value), name)}))
+            return name
+
+        def add(kind: str, *inputs: str, **attributes: Any) -> str:
+            name = f"{output}/{kind} {len(made)}"
+            made.append((kind, list(inputs), [name], attributes))
+            return name
+
+        def replaced(values: str, where: str, features: Array, by: str) -> str:
+            return add("Where", add("And", where, constant(features[np.newaxis])), by, values)
+
+        values, number = add("Cast", source, to=onnx.TensorProto.FLOAT), np.float32
+        if self.truncated.any():
+            whole = add("Mul", add("Sign", values), add("Floor", add("Abs", values)))
+            values = add("Where", constant(self.truncated[np.newaxis]), whole, values)
+        if self.nan_as_zero.any():
+            values = replaced(values, add("IsNaN", values), self.nan_as_zero, constant(number(0)))
+        if self.zero_as_nan.any():
+            is_zero = add("LessOrEqual", add("Abs", values), constant(number(1e-35)))
+            values = replaced(values, is_zero, self.zero_as_nan, constant(number(np.nan)))
+        if not np.isnan(self.missing):
+            values = add(
+                "Where", add("Equal", values, constant(number(self.missing))), constant(number(np.nan)), values
+            )
+        if len(made) == 1:
+            return []
+        return [*made, ("Identity", [values], [output], {})]
+
+    def correct(self, model: Any) -> None:
+        """Changes the input of all trees of an ONNX model."""
+        onnx = importlib.import_module("onnx")
+        graph, output = model.graph, "as the trees see it"
+        trees = [node for node in graph.node if node.op_type.startswith("TreeEnsemble")]
+        made = self.nodes(trees[0].input[0], output) if trees else []
+        for number, (kind, inputs, outputs, attributes) in enumerate(made):
+            graph.node.insert(number, onnx.helper.make_node(kind, inputs, outputs, **attributes))
+        for node in trees if made else ():
+            node.input[0] = output
+        for opset in model.opset_import:
+            if made and not opset.domain:  # a converter states the lowest that has its operators
+                opset.version = max(opset.version, _OPSET)
+
+    @classmethod
+    def converter(cls, convert: Any) -> Any:
+        """A converter within skl2onnx, which changes the trees' input."""
+
+        def corrected(scope: Any, operator: Any, container: Any) -> None:
+            source = operator.input_full_names[0]
+            output = scope.get_unique_variable_name("as_the_trees_see_it")
+            model = operator.raw_operator
+            made = cls.of(model).nodes(source, output)
+            for kind, inputs, outputs, attributes in made:
+                container.add_node(
+                    kind, inputs, outputs, op_version=_OPSET, name=scope.get_unique_operator_name(kind), **attributes
+                )
+            before = len(container.nodes)
+            with numbers_missing_alone(model):
+                convert(scope, operator, container)
+            for node in container.nodes[before:] if made else ():
+                if node.op_type.startswith("TreeEnsemble"):
+                    node.input[0] = output
+
+        return corrected
+
+
+@contextlib.contextmanager
+def numbers_missing_alone(model: Any) -> Iterator[None]:
+    """Has a model of XGBoost count NaN alone as missing, which is all that its converter knows."""
+    before = getattr(model, "missing", None)
+    if before is None:
+        yield
+        return
+    model.missing = np.nan
+    try:
+        yield
+    finally:
+        model.missing = before
+
+
+def name_apart(model: Any, names: Sequence[str]) -> Any:
+    """Returns a graph whose inputs have the columns' names, and all else names that no column can have.
+
+    A converter leaves only letters, digits and ``_`` of its inputs' names, and calls results ``label`` or ``variable``.
+    """
+    onnx = importlib.import_module("onnx")
+    renamed = onnx.compose.add_prefix(model, prefix_apart(names), rename_functions=False)
+    columns: Mapping[str, str] = dict(zip([each.name for each in renamed.graph.input], names, strict=True))
+    for node in renamed.graph.node:
+        node.input[:] = [columns.get(name, name) for name in node.input]
+    for given in renamed.graph.input:
+        given.name = columns[given.name]
+    return renamed
+
+
+def prefix_apart(names: Iterable[str]) -> str:
+    """A prefix that none of the names has."""
+    prefix = "/"
+    while any(name.startswith(prefix) for name in names):
+        prefix += "/"
+    return prefix
+
+
+def correct_spark(graph: Any) -> None:
+    """Has the graph compute as Spark does where the converter's does not.
+
+    Vectors are assembled of floats: the converter leaves integers, and numbers of words, as they are. A logistic
+    regression of more than two classes is multinomial: the converter writes one of each class against the rest.
+    """
+    onnx = importlib.import_module("onnx")
+    nodes = []
+    for node in graph.node:
+        attributes = {attribute.name: attribute for attribute in node.attribute}
+        if node.op_type == "Concat" and attributes["axis"].i == 1:
+            for number, column in enumerate(node.input):
+                node.input[number] = f"{node.name}/{number}"
+                nodes.append(onnx.helper.make_node("Cast", [column], [node.input[number]], to=onnx.TensorProto.FLOAT))
+        if node.op_type == "LinearClassifier" and len(attributes["classlabels_ints"].ints) > 2:
+            attributes["post_transform"].s = b"SOFTMAX"
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
