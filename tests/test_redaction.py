@@ -6,12 +6,15 @@ import json
 import logging
 
 import pytest
+from airflow.sdk.log import mask_secret
 
+from airflow_hops.contract import redaction
 from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.contract.protocol import format_record, parse_line
-from airflow_hops.contract.redaction import redacted
+from airflow_hops.contract.protocol import StepSpec, format_record, parse_line
+from airflow_hops.contract.redaction import hide, masked, redacted
 from airflow_hops.contract.sources import Source
-from airflow_hops.runtime.__main__ import _explain
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.runtime.__main__ import _explain, run_step
 
 
 @pytest.mark.parametrize(
@@ -32,6 +35,18 @@ from airflow_hops.runtime.__main__ import _explain
         ("S3FileSystem(aws_session_token='abc', anon=False)", "S3FileSystem(aws_session_token='***', anon=False)"),
         ('"serving_token": "abc"', '"serving_token": "***"'),
         ("{'serving_prediction_token': 'abc'}", "{'serving_prediction_token': '***'}"),
+        ("password=hunter2", "password=***"),
+        ("PGPASSWORD=hunter2 psql -h x", "PGPASSWORD=*** psql -h x"),
+        ("connects with password = hunter2, retries 3", "connects with password = ***, retries 3"),
+        ("f(x=1, api_key=ab-c, y=2)", "f(x=1, api_key=***, y=2)"),
+        ("host: db\npassword: hunter2\nuser: ann", "host: db\npassword: ***\nuser: ann"),
+        ('{"password": 12345, "x": 1}', '{"password": ***, "x": 1}'),
+        ("{'db': {'passwd': b'abc'}}", "{'db': {'passwd': b'***'}}"),
+        ("run --api-key abc123 --epochs 3", "run --api-key *** --epochs 3"),
+        ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
+        ("{'Authorization': 'Basic YTpi'}", "{'Authorization': 'Basic ***'}"),
+        ("https://h/x?token=abc&key=d&y=2", "https://h/x?token=***&key=***&y=2"),
+        ("db_pwd=x;Secret=y", "db_pwd=***;Secret=***"),
     ],
 )
 def test_what_is_secret_is_left_out(text: str, shown: str) -> None:
@@ -49,6 +64,12 @@ def test_what_is_secret_is_left_out(text: str, shown: str) -> None:
         "{'token': 'the', 'signature': 'serving_default', 'key': 'flight'}",
         "signature='serving_default' has 3 tokens; keys: 'a', 'b'",
         "ann@example.org: 12:30",
+        "abfs://container@account.dfs.core.windows.net/x",
+        "field 'password': expected text, found a number",
+        "password: expected text; secret: none",
+        "password=None, secret_key=null",
+        "max_tokens=512, keys=3, tokenizer=bert, compass=north",
+        "the secret is out; passwords expire",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
@@ -68,3 +89,62 @@ def test_the_options_of_a_source_are_not_shown() -> None:
         Source.from_value("flights", value)
     assert "abc123" not in str(caught.value)
     assert "abc123" not in repr(Source("s3://bucket/x", storage_options={"key": "abc123"}))
+
+
+def test_parameters_are_masked_by_name_in_nested_values_and_options() -> None:
+    given = {
+        "lr": 0.1,
+        "password": "hunter2",
+        "db": {"Passwd": 12345, "token": "abc", "uri": "https://ann:PW@h/x?sig=abc&y=1"},
+        "args": ["--api-key", "abc", "--password=abc", "-v", "epochs=3"],
+        "pad_token": "<pad>",
+        "max_tokens": 512,
+        "secret": None,
+        "use_password": True,
+        "authorization": "Basic abc",
+        "credentials": {"any": "thing"},
+    }
+    before = json.dumps(given)
+    assert masked(given) == {
+        "lr": 0.1,
+        "password": "***",
+        "db": {"Passwd": "***", "token": "***", "uri": "https://***@h/x?sig=***&y=1"},
+        "args": ["--api-key", "***", "--password=***", "-v", "epochs=3"],
+        "pad_token": "<pad>",
+        "max_tokens": 512,
+        "secret": None,
+        "use_password": True,
+        "authorization": "***",
+        "credentials": "***",
+    }
+    assert json.dumps(given) == before
+
+
+def test_step_is_told_which_of_its_parameters_are_secrets() -> None:
+    mask_secret("from-a-connection")
+    params = {
+        "lr": 0.1,
+        "where": ["from-a-connection"],
+        "env": {"API_TOKEN": "abcdef"},
+        "uri": "https://h/x?sig=a1b2c3",
+    }
+    spec = RuntimeHook().complete(StepSpec("train", "m:f", params=params, services={"serving_token": "served"}))
+    assert spec.secrets == ("where/0", "env/API_TOKEN", "uri")
+    again = StepSpec.from_json(spec.to_json(), spec.variables())
+    assert list(again.secret_values()) == ["from-a-connection", "abcdef", "served"]
+    assert again.params == params
+
+
+def test_step_hides_its_secrets_from_all_that_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "_hidden", [])
+    spec = StepSpec("fails", "builtins:float", params={"x": "hunter2-x"}, secrets=("x",))
+    assert "float() takes no keyword arguments" in str(run_step(spec).error)
+    assert redacted("it was hunter2-x") == "it was ***"
+
+
+def test_what_a_step_knows_as_secret_is_left_out_of_every_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "_hidden", [])
+    hide(['s3"cr/t', "abc", 12345678])
+    said = json.dumps({"p": 's3"cr/t'}), 'it is s3"cr/t', "https://h/s3%22cr%2Ft", "abc 12345678"
+    assert [redacted(text) for text in said] == ['{"p": "***"}', "it is ***", "https://h/***", "abc 12345678"]
+    assert masked({"p": 's3"cr/t'}) == {"p": "***"}

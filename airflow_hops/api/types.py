@@ -9,6 +9,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
+from airflow_hops.contract.redaction import masked
+
 
 def finite(value: Any) -> Any:
     """The same JSON value with null for every number that JSON cannot say (NaN, infinities)."""
@@ -36,6 +38,8 @@ Number = Annotated[float | None, BeforeValidator(finite)]
 """A number; null where there is none, or none that JSON can say."""
 Json = Annotated[Any, BeforeValidator(finite)]
 """Any JSON value."""
+Facts = Annotated[dict[str, Json], BeforeValidator(masked)]
+"""Parameters, or what else a user gave, by name: without credentials."""
 Time = Annotated[
     datetime,
     PlainSerializer(_as_utc, return_type=str, when_used="json"),

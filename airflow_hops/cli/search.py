@@ -21,6 +21,7 @@ from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.redaction import masked
 from airflow_hops.contract.search import StudyRecord, TrialRecord
 from airflow_hops.contract.times import seconds_since
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -220,7 +221,7 @@ def _values(record: StudyRecord, values: Sequence[float]) -> str:
 
 
 def _params(params: Mapping[str, Any]) -> str:
-    words = {name: f"{value:.5g}" if isinstance(value, float) else str(value) for name, value in params.items()}
+    words = {name: f"{value:.5g}" if isinstance(value, float) else str(value) for name, value in masked(params).items()}
     return ", ".join(f"{name}={word}" for name, word in words.items())
 
 

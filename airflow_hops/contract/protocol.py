@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.contract.json_fields import JsonFields
-from airflow_hops.contract.redaction import redacted
+from airflow_hops.contract.redaction import redacted, secrets_in
 
 RECORD_SEPARATOR = "\x1e"
 STEP_ID_VARIABLE = "HOPS_STEP_ID"
@@ -61,6 +61,7 @@ class StepSpec:
         cache_key_parts: Recorded in the manifest.
         services: Services that the step uses, and that do not affect its result: ``tracking_uri`` of MLflow, the model
             server's ``serving_*``, and, as JSON under ``ranks``, the place where a training's ranks run.
+        secrets: Paths of the parameters that are secrets, such as ``env/API_TOKEN``.
 
     Raises:
         BadInput: a parameter is not a JSON value.
@@ -77,6 +78,7 @@ class StepSpec:
     code_paths: tuple[str, ...] = ()
     cache_key_parts: Mapping[str, str] = field(default_factory=dict)
     services: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         # Here, since a spec is first hashed for the cache, and only then written.
@@ -86,6 +88,11 @@ class StepSpec:
         """The text of ``spec.json``: everything except :meth:`variables`."""
         value = {name: item for name, item in asdict(self).items() if name not in _OF_CONNECTIONS}
         return json.dumps(value, indent=1)
+
+    def secret_values(self) -> Iterator[str]:
+        """Yields the texts that must not be in what the step says or writes; of a URI, its parts are masked anyway."""
+        yield from (text for path, text in _texts(self.params) if path in self.secrets and "://" not in text)
+        yield from secrets_in({**self.storage_options, **self.services})
 
     def variables(self) -> dict[str, str]:
         """Values of connections, as a variable of the step's environment: they are not in any file."""
@@ -107,8 +114,18 @@ class StepSpec:
                 "output": Output(**value["output"]) if value["output"] else None,
                 "producer": Producer(**value["producer"]),
                 "code_paths": tuple(value["code_paths"]),
+                "secrets": tuple(value.get("secrets", ())),
             }
         )
+
+
+def _texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """The texts in a JSON value, by their paths."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping | list | tuple):
+        for name, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _texts(item, f"{path}/{name}".removeprefix("/"))
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,68 @@
-"""Removes credentials from texts that people see: messages, logs, pages.
+"""Removes credentials from texts and parameters that people see: messages, logs, records, pages.
 
 It uses only the standard library; both sides import it. It removes the user and password of a URL, signatures and
-tokens in its query, and values of fields with names such as ``password``, in dicts, JSON and ``name=value``.
+tokens in its query, values of fields with names such as ``password``, in dicts, JSON, ``name=value`` and options of
+commands, and the values that a step was told are secrets (:func:`hide`).
 """
 
 from __future__ import annotations
 
+import json
 import re
-from urllib.parse import unquote
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, unquote
 
 REDACTED = "***"
 
-# A user may be a token. A password may hold what a URL forbids there; digits up to a slash are a port.
-_USER = re.compile(r"""(://)(?:[^\s/'"]+|[^\s/@:\[\]'"]*:(?!\d+/)[^\s@'"]+)@""")
+# A user may be a token. A password may hold what a URL forbids there; digits up to a slash are a port. In a URI of
+# Azure's, the container stands where others have a user.
+_USER = re.compile(r"""(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)(://)(?:[^\s/'"]+|[^\s/@:\[\]'"]*:(?!\d+/)[^\s@'"]+)@""")
 _SECRET = (
-    r"[\w.-]*(?:secret|passw(?:or)?d|passphrase|secret[_.-]?(?:access[_.-]?)?key|(?:access|account|api|private|shared)"
-    r"[_.-]?key|(?:access|auth|bearer|prediction|refresh|sas|security|serving|session)[_.-]?token|connection[_.-]?string)"
+    r"[\w.-]*(?:secret|passw(?:or)?d|passphrase|passcode|pwd|secret[_.-]?(?:access[_.-]?)?key"
+    r"|(?:access|account|api|private|service|shared)[_.-]?key|webhook[_.-]?url|dsn|connection[_.-]?string"
+    r"|(?:access|api|auth|bearer|hf|prediction|refresh|sas|security|serving|session)[_.-]?token)"
 )
-_QUERY = re.compile(rf"([?&;](?:{_SECRET}|sig|[\w-]*signature|[\w-]*credential)=)[^\s&;'\"]+", re.IGNORECASE)
+_QUERY = re.compile(
+    rf"([?&;](?:{_SECRET}|[\w-]*token|[\w-]*signature|[\w-]*credential|sig|key|pass|auth)=)[^\s&;'\"]+", re.IGNORECASE
+)
+_NAMED = rf"""(?<![\w.-])(?:\\?["'])?{_SECRET}(?:\\?["'])?\s*"""
+# Possessive, as a text without the closing quote would be tried in every way; of such a one the line goes.
 _QUOTED = re.compile(
-    rf"""((?<![\w.-])(?:\\?["'])?{_SECRET}(?:\\?["'])?\s*[:=]\s*(\\?["']))(?:(?!\2)[^\\]|\\(?!["'])|(?!\2)\\.)+(?=\2)""",
+    rf"""({_NAMED}[:=]\s*[bru]{{0,2}}(\\?["']))(?:(?:(?!\2)(?:\\\\\\.|\\.|[^\\]))++(?=\2)|(?!\2)[^\n]+)""",
     re.IGNORECASE,
 )
-_MAY_HOLD_ONE = re.compile("secret|passw|passphrase|key|token|string|sig|credential", re.IGNORECASE)
+# After a colon, one word that ends a line or an item is a value; several are a sentence.
+_UNQUOTED = re.compile(
+    rf"""({_NAMED}(?:=\s*|:\s*(?=[^\s,;}})\]]+\s*(?:[,;}})\]]|$))))(?![bru]{{0,2}}\\?["']|(?:none|null|true|false)\b)"""
+    r"""[^\s'"&;]*[^\s'"&;,)}\]\\]""",
+    re.IGNORECASE | re.MULTILINE,
+)
+_OPTION = re.compile(rf"((?<!\S)--?{_SECRET}\s+)(?![-'\"])\S+", re.IGNORECASE)
+_HEADER = re.compile(
+    r"""(authorization(?:\\?["'])?\s*[:=]\s*(?:\\?["'])?(?:(?:basic|bearer|token)\s+)?)[^\s'"\\]+""", re.IGNORECASE
+)
+_MAY_HOLD_ONE = re.compile(
+    r"""(?:secret|passw(?:or)?d|passphrase|passcode|pwd|key|token|url|dsn|string|signature|credential|sig|pass|auth"""
+    r"""|authorization)(?:\\?["'])?\s*[:=]|(?<!\S)--?[\w.-]*(?:secret|pass|pwd|key|token|dsn|url|string)""",
+    re.IGNORECASE,
+)
+_SECRET_NAME = re.compile(rf"{_SECRET}|[\w.-]*authorization|[\w.-]*credentials?", re.IGNORECASE)
+# Tokens of a vocabulary, such as the padding of a text, are no secrets.
+_TOKEN_NAME = re.compile(
+    r"(?!.*(?:bos|cls|end|eos|mask|oov|pad|sep|special|start|unk)[_.-]?token)(?:.*[_.-])?token", re.IGNORECASE
+)
+_LEAST_CHARACTERS = 5
+"""Of a secret that is sought in texts: shorter ones are parts of other words."""
+
+_hidden: list[str] = []
+
+
+def hide(values: Iterable[Any]) -> None:
+    """Has :func:`redacted` remove values from texts, in this process and its forks; also as JSON and URLs have them."""
+    texts = [value for value in values if isinstance(value, str) and len(value) >= _LEAST_CHARACTERS]
+    forms = {form for text in texts for form in (text, json.dumps(text)[1:-1], quote(text, safe=""))}
+    _hidden[:] = sorted({*_hidden, *forms}, key=len, reverse=True)
 
 
 def without_password(uri: str) -> tuple[str, str | None]:
@@ -37,8 +77,49 @@ def without_password(uri: str) -> tuple[str, str | None]:
 
 def redacted(text: str) -> str:
     """Returns a text without its credentials."""
+    for value in _hidden:
+        text = text.replace(value, REDACTED)
     if "://" in text:
         text = _USER.sub(rf"\1{REDACTED}@", text)
     if _MAY_HOLD_ONE.search(text):
-        text = _QUOTED.sub(rf"\1{REDACTED}", _QUERY.sub(rf"\1{REDACTED}", text))
+        for pattern in (_QUERY, _HEADER, _QUOTED, _UNQUOTED, _OPTION):
+            text = pattern.sub(rf"\1{REDACTED}", text)
     return text
+
+
+def masked(value: Any) -> Any:
+    """Returns a JSON value without its credentials: those in its texts, and what the names in it say are secrets.
+
+    Args:
+        value: Parameters, or any other JSON value; it is not changed.
+    """
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, Mapping):
+        return {name: REDACTED if _is_secret(str(name), item) else masked(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        # An option of a command has its value behind it.
+        before = [None, *value][: len(value)]
+        options = (isinstance(option, str) and option.startswith("-") for option in before)
+        return [
+            REDACTED if named and _is_secret(str(option).lstrip("-"), item) else masked(item)
+            for named, option, item in zip(options, before, value, strict=True)
+        ]
+    return value
+
+
+def secrets_in(value: Any) -> Iterator[str]:
+    """Yields the texts in a JSON value that the names in it say are secrets."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            if isinstance(item, str) and _is_secret(str(name), item):
+                yield item
+            else:
+                yield from secrets_in(item)
+
+
+def _is_secret(name: str, value: Any) -> bool:
+    if value is None or isinstance(value, bool) or value in ("", [], {}):
+        return False
+    is_token = isinstance(value, str) and _TOKEN_NAME.fullmatch(name) is not None
+    return is_token or _SECRET_NAME.fullmatch(name) is not None

@@ -14,6 +14,7 @@ from typing import Any
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.contract.protocol import Line, Output, StepResult, StepSpec
+from airflow_hops.contract.redaction import REDACTED, masked
 from airflow_hops.contract.run_record import (
     FILE_PARAMS,
     REPRODUCED,
@@ -113,7 +114,7 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
         return RecordedRun(name, training, None, trial.metrics, trial_metric=record.params["metrics"][0])
     best = None
     if record.entry == SEARCH_ENTRY and artifact is not None:
-        best = artifact.properties.get("params")
+        best = masked(artifact.properties.get("params"))
     elif record.entry == SEARCH_ENTRY and record.params.get("study") is None:
         trial = _best_trial(study_folder(store, dag_id, told["task"], told["dag_run_id"]))
         best, metrics = (trial.params, trial.metrics) if trial else (None, {})
@@ -215,6 +216,11 @@ def launcher_of(hook: RuntimeHook, record: RunRecord, spark_conn_id: str = DEFAU
     if "conf" not in record.parts and record.params.get("engine") != "spark":
         return None
     conf = json.loads(record.parts.get("conf", "{}"))
+    if secrets := sorted(name for name, value in conf.items() if REDACTED in str(value)):
+        raise BadInput(
+            f"the record has no secrets, and conf had {', '.join(secrets)}; credentials belong into the Spark "
+            f"connection {spark_conn_id!r}, not into conf: run the step anew with them there"
+        )
     return SparkLauncher(hook.settings.runtime, spark_conn_id, conf, hook.warm_start())
 
 
@@ -322,6 +328,7 @@ def _from_training(store: ArtifactStore, name: str, model: Artifact) -> Recorded
         told = store.read_json(uri)
         train = {"script" if told["train"].endswith((".py", ".ipynb")) else "train": told["train"]}
         options = {option: told[option] for option in ("params", "seed", "deterministic", "strategy")}
+        secrets = tuple(f"params/{param}" for param, value in told["params"].items() if REDACTED in json.dumps(value))
     except (FileNotFoundError, LookupError, TypeError, AttributeError) as error:
         raise BadInput(f"{uri}: not what a training writes ({error!r}); {name} cannot be run again") from error
     manifest = store.manifest(model.uri)
@@ -339,6 +346,7 @@ def _from_training(store: ArtifactStore, name: str, model: Artifact) -> Recorded
         python=str(told.get("versions", {}).get("python", "")),
         packages={},
         started=now(),
+        secrets=secrets,
         output_kind=model.kind,
     )
     lacking = ("code", "environment", "options of the step other than params, seed, deterministic, strategy and ranks")

@@ -13,7 +13,7 @@ from airflow.sdk.log import redact  # type: ignore[attr-defined]
 import airflow_hops
 from airflow_hops.contract.artifacts import HopsError
 from airflow_hops.contract.protocol import StepSpec
-from airflow_hops.contract.redaction import redacted
+from airflow_hops.contract.redaction import masked
 from airflow_hops.contract.run_record import RunRecord, is_recorded, record_key
 from airflow_hops.contract.times import now
 from airflow_hops.hooks.code import user_code
@@ -22,8 +22,6 @@ from airflow_hops.store import ArtifactStore
 from airflow_hops.store.run_records import has_record, write_record
 
 _URI = re.compile(r"[a-z][a-z\d+.:-]*://\S+", re.IGNORECASE)
-_CONTAINER = re.compile(r"^((?:abfs|wasb)s?://)[^/@:]+@", re.IGNORECASE)
-"""In a URI of Azure's, the container stands where others have a user."""
 _QUERY = re.compile(r"\?[\w.~%+-]+=")
 _OPTION = re.compile("key|sas|token|secret|password|account", re.IGNORECASE)
 
@@ -79,11 +77,10 @@ def record_run(store: ArtifactStore, runtime: Path, spec: StepSpec) -> str | Non
 def without_secrets(params: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Parameters less their secrets, which are ``None`` instead; and the paths of these.
 
-    A secret is what Airflow would mask in a log, a URI with a password or a query, and an option of storage whose name
-    tells that it is one.
+    A secret is what Airflow would mask in a log, what :func:`~airflow_hops.contract.redaction.masked` would, a URI with
+    a query, and an option of storage whose name tells that it is one.
     """
     secrets: list[str] = []
-    masked = redact(dict(params))
 
     def compare(value: Any, shown: Any, path: str) -> Any:
         if isinstance(value, str) and _is_secret(value, path):
@@ -98,11 +95,21 @@ def without_secrets(params: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
         secrets.append(path.removeprefix("/"))
         return None
 
-    return compare(params, masked, ""), tuple(secrets)
+    return compare(params, redact(_masked(params)), ""), tuple(secrets)
+
+
+def _masked(value: Any, shown: Any = ...) -> Any:
+    """The parameters without what their names and words say are secrets; the words of code are no secrets."""
+    shown = masked(value) if shown is ... else shown
+    if isinstance(value, Mapping) and isinstance(shown, Mapping):
+        return {name: _masked(item, shown[name]) for name, item in value.items()}
+    if isinstance(value, list | tuple) and isinstance(shown, list):
+        return [_masked(*pair) for pair in zip(value, shown, strict=True)]
+    return value if isinstance(value, str) and "\n" in value else shown
 
 
 def _is_secret(value: str, path: str) -> bool:
     _, options, name = path.partition("/storage_options/")
     if options and _OPTION.search(name):
         return bool(value)
-    return bool(_URI.fullmatch(value) and (_QUERY.search(value) or redacted(of := _CONTAINER.sub(r"\1", value)) != of))
+    return bool(_URI.fullmatch(value) and _QUERY.search(value))

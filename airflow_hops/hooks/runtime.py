@@ -26,7 +26,7 @@ from airflow_hops.contract.protocol import Line, StepResult, StepSpec, json_obje
 from airflow_hops.contract.redaction import without_password
 from airflow_hops.hooks.code import package_fingerprint, user_code_fingerprint
 from airflow_hops.hooks.progress import ProgressWriter
-from airflow_hops.hooks.run_records import record_run
+from airflow_hops.hooks.run_records import record_run, without_secrets
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.process import Detached, StepProcess, describe_exit
 from airflow_hops.launchers.warm import WarmStart, import_settings
@@ -207,7 +207,9 @@ class RuntimeHook(BaseHook):
         if settings.source == NO_CONNECTION:
             self.log.info("There is no connection %r: the store is %s", self.hops_conn_id, settings.store)
         services = {**settings.services, **spec.services}
+        secrets = without_secrets(spec.params)[1]
         spec = replace(spec, store=settings.store, storage_options=settings.storage_options, services=services)
+        spec = replace(spec, secrets=secrets)
         return replace(spec, cache_key_parts=self._cache_key_parts(spec))
 
     def find_cached(self, spec: StepSpec) -> StepResult | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from airflow_hops.contract.redaction import masked
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.base import HopsOperator
@@ -34,7 +36,10 @@ class SparkOperator(HopsOperator):
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """The Spark properties: some change what an expression gives (``spark.sql.ansi.enabled``)."""
-        return {"conf": json.dumps(dict(self.conf or {}), sort_keys=True)}
+        conf = dict(self.conf or {})
+        shown = masked(conf)
+        secret = hashlib.sha256(json.dumps(conf, sort_keys=True).encode()).hexdigest()
+        return {"conf": json.dumps(shown, sort_keys=True), **({} if shown == conf else {"secrets of conf": secret})}
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
         """Spark, as the connection says."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.contract.overlay import overlay_name
 from airflow_hops.contract.protocol import WORKER_VARIABLE, StepResult, StepSpec, check_json
-from airflow_hops.contract.redaction import redacted
+from airflow_hops.contract.redaction import hide, redacted
 from airflow_hops.jobs import Job
 from airflow_hops.processes.garbage import uncollected
 from airflow_hops.processes.lifetime import adopt_orphans, end_with
@@ -70,6 +70,7 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
         folder: Where its scratch folder is made: whoever made that folder removes it, even if the step is killed.
     """
     started = started or time.time()
+    hide(spec.secret_values())
     sys.path[:0] = [path for path in spec.code_paths if path not in sys.path]
     begun = time.time()
     try:

@@ -29,7 +29,7 @@ from airflow_hops.api.artifacts.lookup import (
     run_of,
 )
 from airflow_hops.api.pipelines.definitions import PipelineDag
-from airflow_hops.api.types import Json, Limit, Model, Number, Offset, Page, TaskAddress, Time
+from airflow_hops.api.types import Facts, Limit, Model, Number, Offset, Page, TaskAddress, Time
 from airflow_hops.contract.artifacts import Artifact, Manifest, Producer, RowCounts, total_rows
 from airflow_hops.store import ArtifactStore
 
@@ -64,7 +64,7 @@ class ArtifactSummary(ArtifactAddress):
     """By table, split or window."""
     total_rows: Rows | None
     """All of them, each row counted once; null where none were counted."""
-    properties: dict[str, Json]
+    properties: Facts
 
 
 class ArtifactEntry(ArtifactSummary):

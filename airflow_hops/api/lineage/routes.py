@@ -19,7 +19,7 @@ from airflow_hops.api.artifacts.routes import ArtifactAddress, address_of, retur
 from airflow_hops.api.lineage.walk import Key, Opened, known_links, links_of, walk_back, walk_on
 from airflow_hops.api.models.records import read_model_record
 from airflow_hops.api.pipelines.definitions import PipelineDag, definitions
-from airflow_hops.api.types import Json, Model, Number, RunAddress, Time
+from airflow_hops.api.types import Facts, Model, Number, RunAddress, Time
 from airflow_hops.contract.artifacts import Manifest, total_rows
 from airflow_hops.contract.model_record import ModelRecord
 from airflow_hops.contract.properties import DeploymentProperties
@@ -66,7 +66,7 @@ class LineageNode(Model):
     window: list[str | None] | None
     """The time that its rows are of."""
     metrics: dict[str, Number]
-    facts: dict[str, Json]
+    facts: Facts
     cached: bool
     """The run that was asked for took it from an earlier one."""
     runs: list[RunAddress]

@@ -14,8 +14,9 @@ from pydantic import Field
 
 from airflow_hops.api.access import READS_ARTIFACTS, READS_RUNS, TRIGGERS_RUNS, may_change, name_of
 from airflow_hops.api.artifacts.lookup import MapIndex, hook_of, pipeline_of, reaching
-from airflow_hops.api.types import Json, Limit, Model, Number, Offset, Page
+from airflow_hops.api.types import Facts, Json, Limit, Model, Number, Offset, Page
 from airflow_hops.contract.artifacts import BadInput, Producer
+from airflow_hops.contract.redaction import masked
 from airflow_hops.contract.search import StudyRecord, TrialRecord
 from airflow_hops.hooks.studies import check_runs, ended_without_record, task_of, task_states
 from airflow_hops.store.studies import StudyFolder, recorded_studies, study_folder
@@ -30,7 +31,7 @@ class BestTrial(Model):
 
     number: int
     values: list[Number]
-    params: dict[str, Json]
+    params: Facts
 
 
 class StudyEntry(Model):
@@ -282,9 +283,10 @@ def _described(record: StudyRecord, task_state: str | None) -> dict[str, Any]:
 
 
 def _columns(trials: Sequence[TrialRecord], metrics: int) -> TrialColumns:
-    names = dict.fromkeys(name for trial in trials for name in trial.params)
+    shown = [masked(trial.params) for trial in trials]
+    names = dict.fromkeys(name for params in shown for name in params)
     columns: dict[str, Any] = {name: [getattr(each, name) for each in trials] for name in TrialColumns.model_fields}
-    columns["params"] = {name: [trial.params.get(name) for trial in trials] for name in names}
+    columns["params"] = {name: [params.get(name) for params in shown] for name in names}
     columns["values"] = [
         [trial.values[place] if place < len(trial.values) else None for trial in trials] for place in range(metrics)
     ]

@@ -20,6 +20,7 @@ from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.protocol import format_record
+from airflow_hops.contract.redaction import masked
 from airflow_hops.contract.search import SearchOptions, TrialRecord
 from airflow_hops.contract.times import now
 from airflow_hops.contract.training import SINGLE, TrainingOptions
@@ -235,7 +236,7 @@ def _search(
     folder.write(replace(record, finished=now(), **ended, **named))  # type: ignore[arg-type]
     if record.trials.keys() - {"complete"} or search.cut_short:
         log.warning("%s: %s: %s", folder.path, search.cut_short or "not all calls count", record.trials)
-    run.finish(None, {"value": dict(returned), "params": dict(params)}, {f"{user.name}.py": user.source})
+    run.finish(None, {"value": dict(returned), "params": masked(params)}, {f"{user.name}.py": user.source})
     return Outcome(folder.path, params, returned)
 
 
@@ -321,7 +322,7 @@ def _returned(folder: ExperimentFolder, name: str, trial: TrialRecord) -> Mappin
         summary = folder.project.store.read_json(uri)
     except FileNotFoundError:
         summary = {"params": None}
-    if len({json.dumps(params, sort_keys=True) for params in (summary["params"], trial.params)}) > 1:
+    if len({json.dumps(params, sort_keys=True) for params in (summary["params"], masked(trial.params))}) > 1:
         raise BadInput(
             f"{uri} is not of trial {trial.number}, {dict(trial.params)}, or not there; remove {folder.path}, and its "
             "calls are made anew"

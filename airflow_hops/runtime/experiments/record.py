@@ -15,6 +15,7 @@ from typing import Any
 from airflow_hops.contract import run_record
 from airflow_hops.contract.artifacts import BadInput, Producer
 from airflow_hops.contract.json_fields import JsonFields
+from airflow_hops.contract.redaction import masked
 from airflow_hops.contract.times import now
 from airflow_hops.runtime.experiments.project import Project
 from airflow_hops.runtime.tracking.training_run import environment_lock
@@ -236,7 +237,7 @@ def new_record(
 
 def trial_name(params: Mapping[str, Any]) -> str:
     """A trial's name as Hopsworks has it: ``learning_rate=0.001.dropout=0.7``."""
-    return ".".join(f"{key}={value}" for key, value in params.items())
+    return ".".join(f"{key}={value}" for key, value in masked(params).items())
 
 
 def folder_names(names: Sequence[str] | None, taken: Collection[str]) -> Callable[[str, int], str]:

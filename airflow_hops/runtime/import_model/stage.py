@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
 from airflow_hops.contract.properties import ONNX, SAVED_MODEL, SKOPS, ExamplesProperties, ModelFormat, ModelProperties
+from airflow_hops.contract.redaction import redacted
 from airflow_hops.contract.target import Target
 from airflow_hops.data.raw_features import example_files
 from airflow_hops.runtime.import_model.checks import check_model, more_labels
@@ -104,7 +105,8 @@ def run(
         model, asked = check_model(folder, files, target, rows=rows, source=source)
         told = replace(target, more=more_labels(model, files, target, rows=rows, source=source))
         inputs = tuple(model.inputs)
-        record = {"source": source, "format": found.format, "file": found.file.name, "split": split, "rows": asked}
+        record = {"source": redacted(source), "format": found.format, "file": found.file.name}
+        record |= {"split": split, "rows": asked}
         (writer.path / "import.json").write_text(json.dumps(record, indent=1) + "\n")
         return writer.commit(
             rows={split: RowCounts(asked, asked)},

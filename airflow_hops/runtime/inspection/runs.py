@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.redaction import masked
 from airflow_hops.runtime.inspection.natural import natural_key
 from airflow_hops.runtime.inspection.place import Place
 from airflow_hops.runtime.inspection.run_filter import explain
@@ -262,8 +263,8 @@ def _run(run: Any) -> dict[str, Any]:
         "status": info.status,
         "start_time": info.start_time,
         "end_time": info.end_time,
-        "params": dict(run.data.params),
+        "params": masked(run.data.params),
         "metrics": dict(run.data.metrics),
-        "tags": dict(run.data.tags),
+        "tags": masked(run.data.tags),
         "parent": run.data.tags.get(_PARENT_TAG),
     }

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from nbformat import from_dict
 from nbformat.v4 import new_code_cell, upgrade
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.redaction import masked
 
 PARAMETERS_TAG = "parameters"
 INJECTED_TAG = "injected-parameters"
@@ -99,10 +101,27 @@ def inject_parameters(notebook: nbformat.NotebookNode, params: Mapping[str, Any]
         del notebook.cells[earlier]
     if not params:
         return
-    source = "\n".join(["# Parameters", *(f"{name} = {_literal(value)}" for name, value in params.items())])
-    cell = new_code_cell(source, metadata={"tags": [INJECTED_TAG]})
+    cell = new_code_cell(_assignments(params), metadata={"tags": [INJECTED_TAG]})
     position = _position(notebook, PARAMETERS_TAG)
     notebook.cells.insert(0 if position is None else position + 1, cell)
+
+
+def mask_secrets(notebook: nbformat.NotebookNode, params: Mapping[str, Any]) -> None:
+    """Removes the credentials from a notebook that was executed: from its parameters, and from what its cells said.
+
+    Args:
+        notebook: The notebook, which is changed.
+        params: Its parameters.
+    """
+    for cell in notebook.cells:
+        if INJECTED_TAG in cell.metadata.get("tags", []):
+            cell.source = _assignments(masked(params))
+        if cell.cell_type == "code":
+            cell.outputs = [from_dict(masked(output)) for output in cell.outputs]
+
+
+def _assignments(params: Mapping[str, Any]) -> str:
+    return "\n".join(["# Parameters", *(f"{name} = {_literal(value)}" for name, value in params.items())])
 
 
 def _literal(value: Any) -> str:

@@ -12,11 +12,12 @@ import nbformat
 
 from airflow_hops.contract.artifacts import Artifact, BadInput
 from airflow_hops.contract.properties import NOTEBOOK_PAGE, NotebookProperties
+from airflow_hops.contract.redaction import masked
 from airflow_hops.processes.programs import with_package
 from airflow_hops.runtime.notebook.execute import execute
 from airflow_hops.runtime.notebook.page import to_html
 from airflow_hops.runtime.notebook.session import spec_variables
-from airflow_hops.runtime.notebook.source import inject_parameters, read_notebook
+from airflow_hops.runtime.notebook.source import inject_parameters, mask_secrets, read_notebook
 from airflow_hops.runtime.step.context import StepContext, find_file
 
 log = logging.getLogger(__name__)
@@ -56,12 +57,13 @@ def run(
     done = execute(content, path, env=variables, progress=context.progress, cell_timeout_s=cell_timeout_s)
     properties = NotebookProperties(
         notebook=notebook,
-        parameters=dict(params or {}),
+        parameters=masked(params or {}),
         failed_cell=done.failed_cell,
         error=None if done.failure is None else str(done.failure)[:_ERROR_CHARACTERS],
         cut_cells=tuple(done.cut_cells),
         result=done.result,
     )
+    mask_secrets(content, params or {})
     with context.output() as writer:
         nbformat.write(content, writer.path / NOTEBOOK_FILE)
         (writer.path / NOTEBOOK_PAGE).write_text(_page(content, notebook, done.failed_cell), encoding="utf-8")

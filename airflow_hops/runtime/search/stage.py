@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.contract.artifacts import CUT_SHORT, MANIFEST_NAME, Artifact, BadInput, HopsError, cache_key
+from airflow_hops.contract.redaction import masked
 from airflow_hops.contract.search import SearchOptions, StudyRecord, TrialRecord
 from airflow_hops.contract.training import TrainingOptions
 from airflow_hops.runtime.gang import RankLauncher
@@ -198,7 +199,7 @@ def _outcome(
         trained_s = sum(trial.seconds or 0.0 for trial in ledger.trials)
         trained_s += summary["seconds"]["total"] if options.refit else 0.0
         context.gpu_s.append(summary.get("gpus", 0) * trained_s)
-        return publish(writer, trained, summary, data, context.spec.inputs, **facts, params=params), summary
+        return publish(writer, trained, summary, data, context.spec.inputs, **facts, params=masked(params)), summary
 
 
 def _note_published(ledger: Ledger) -> None:

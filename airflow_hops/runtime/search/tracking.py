@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from airflow_hops.contract.redaction import masked
 from airflow_hops.contract.search import StudyRecord, TrialRecord
 from airflow_hops.runtime.tracking import TrainingRun
 from airflow_hops.runtime.tracking.entries import entry_name, log_params, param_text
@@ -79,7 +80,8 @@ class StudyRuns:
         }
         experiment = client.get_run(self.parent).info.experiment_id
         run = client.create_run(experiment, start_time=began, run_name=f"trial {trial.number}", tags=tags).info.run_id
-        log_params(client, run, {entry_name(name): param_text(value) for name, value in trial.params.items()})
+        params = {entry_name(name): param_text(value) for name, value in masked(trial.params).items()}
+        log_params(client, run, params)
         stride = -(-len(curves) // _MAX_METRICS) or 1
         kept = [*curves[::stride], *curves[-1:]]
         points = [(step, name, value) for step, metrics in kept for name, value in metrics.items()]

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_hops.contract.artifacts import Artifact, BadInput
 from airflow_hops.contract.properties import ModelProperties
+from airflow_hops.contract.redaction import masked
 
 _PARAM_CHARS = 6000
 """MLflow's limit on a parameter's value."""
@@ -53,10 +54,10 @@ def lineage_tags(model: Artifact) -> dict[str, str]:
 
 
 def log_params(client: Any, run_id: Any, params: Mapping[str, str]) -> None:
-    """Logs parameters, however many there are."""
+    """Logs parameters, however many there are, less credentials."""
     from mlflow.entities import Param
 
-    given = [Param(name, value) for name, value in params.items()]
+    given = [Param(name, value) for name, value in masked(params).items()]
     for first in range(0, len(given), 100):  # MLflow's limit for one call
         client.log_batch(run_id, params=given[first : first + 100])
 

@@ -15,6 +15,7 @@ from typing import Any
 from airflow_hops.contract.artifacts import Artifact, HopsError, Manifest
 from airflow_hops.contract.overlay import locked_packages, overlay_name
 from airflow_hops.contract.protocol import StepSpec
+from airflow_hops.contract.redaction import masked
 from airflow_hops.contract.run_record import is_recorded, record_key
 from airflow_hops.runtime.tracking.client import experiment_id, mlflow_errors, open_tracking
 from airflow_hops.runtime.tracking.entries import entry_name, lineage_tags, log_params, metrics_of, param_text
@@ -144,7 +145,7 @@ class TrainingRun:
                 tags["mlflow.source.git.commit"] = commit
             name = f"{producer.dag_id} {producer.run_id} {producer.task_id}"
             self._id = client.create_run(experiment, run_name=name, tags=tags).info.run_id
-            log_params(client, self._id, {entry_name(key): param_text(value) for key, value in params.items()})
+            log_params(client, self._id, {entry_name(key): param_text(value) for key, value in masked(params).items()})
             if examples is not None and manifest is not None:
                 client.log_inputs(self._id, datasets=_datasets(examples, manifest))
         client.set_tag(self._id, "hops.try", str(producer.try_number))

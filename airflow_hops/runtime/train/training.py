@@ -20,6 +20,7 @@ import tensorflow as tf
 
 import airflow_hops.runtime.train.rank_program  # noqa: F401  # for the ranks
 from airflow_hops.contract.properties import ExamplesProperties
+from airflow_hops.contract.redaction import masked
 from airflow_hops.contract.training import OF_ANY_FRAMEWORK, TrainingOptions
 from airflow_hops.data.feature_specs import FeatureSpecs
 from airflow_hops.runtime.gang import LocalRanks, RankJob, RankLauncher, run_gang
@@ -90,7 +91,7 @@ def train_model(training: Training, *, on_message: OnMessage | None = None) -> d
     first, ranks = ranks[0], [rank for rank in ranks if rank is not None]
     summary = {
         "train": training.program.name,
-        "params": dict(options.params),
+        "params": masked(options.params),
         "seed": options.seed,
         "deterministic": options.deterministic,
         "strategy": options.strategy,

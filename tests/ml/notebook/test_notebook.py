@@ -47,12 +47,11 @@ def test_notebook_gets_its_parameters_and_inputs_and_is_published_as_executed(
         "from airflow_hops.runtime import pipeline\nprint(f'{rate=} {tags=}', flush=True)\nprint('half', end='')",
         "import os\nprint(sorted(n for n in os.environ if n.startswith('HOPS_')), pipeline.store().storage_options)",
         "print((pipeline.path('rows') / 'rows.txt').read_text(), os.getcwd())",
-        "pipeline.result({'auc': 0.75})",
-        parameters="rate = 0.1\ntags: list = []",
+        "pipeline.result({'auc': 0.75})\nprint(f'{password=}')\nassert len(password) == 7",
+        parameters="rate = 0.1\ntags: list = []\npassword = ''",
     )
-    artifact = run_stage(
-        stage.run, kind="notebook", inputs={"rows": rows}, notebook=str(path), params={"tags": ["a", None], "rate": 1.5}
-    )
+    params = {"tags": ["a", None], "rate": 1.5, "password": "hunter2"}
+    artifact = run_stage(stage.run, kind="notebook", inputs={"rows": rows}, notebook=str(path), params=params)
     said = capfd.readouterr().out
     assert "rate=1.5 tags=['a', None]\nhalf\n" in said and "cell 3 of 6" in said
     assert f"three\n {tmp_path}\n" in said and "[] {}" in said  # its credentials are in no variable that a cell sees
@@ -62,6 +61,9 @@ def test_notebook_gets_its_parameters_and_inputs_and_is_published_as_executed(
     cells = sources_of(store, artifact)
     assert [cell.execution_count for cell in cells] == [1, 2, 3, 4, 5, 6]
     assert cells[1].metadata.tags == ["injected-parameters"]
+    assert properties.parameters == {**params, "password": "***"}
+    assert not any(b"hunter2" in file.read_bytes() for file in store.local(artifact).iterdir())
+    assert cells[-1].outputs[-1].text == "password='***'\n"
     page = (store.local(artifact) / "notebook.html").read_text()
     assert "rate=1.5" in page and "<script" not in page and "http" not in page
     assert store.manifest(artifact.uri).inputs["rows"][0].fingerprint == rows.fingerprint

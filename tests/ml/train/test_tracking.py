@@ -18,6 +18,12 @@ from airflow_hops.runtime.tracking import ModelRegistry
 pytestmark = pytest.mark.runtime
 
 
+SECRETS = {
+    "password": "hunter2",
+    "source": {"uri": "https://ann:PW-x@h/x?sig=s1g", "token": "t0ken", "args": ["--api-key", "k3y", "secret=h1dden"]},
+}
+
+
 @pytest.fixture(scope="module")
 def tracked(
     trainings: Trainings, examples: Artifact, start_mlflow: Any, tmp_path_factory: pytest.TempPathFactory
@@ -38,6 +44,7 @@ def tracked(
             accident_after=2,
             rank=0,
             marker=str(folder / "marker"),
+            **SECRETS,
         )
 
     with pytest.raises(HopsError, match="was ended by SIGKILL") as failure:
@@ -96,6 +103,25 @@ def test_hyperparameters_have_their_own_names(tracked: dict[str, Any]) -> None:
         "seed": "0",
         "train": "training_functions:train",
     }
+
+
+def test_secrets_among_hyperparameters_are_written_nowhere(tracked: dict[str, Any], trainings: Trainings) -> None:
+    params = tracked["finished"]["params"]
+    assert params["password"] == "***"
+    assert json.loads(params["source"]) == {
+        "uri": "https://***@h/x?sig=***",
+        "token": "***",
+        "args": ["--api-key", "***", "secret=***"],
+    }
+    folder = trainings.store.local(tracked["model"])
+    assert json.loads((folder / "training.json").read_text())["params"]["password"] == "***"
+    client = MlflowClient(tracked["tracking_uri"])
+    logged = Path(client.download_artifacts(tracked["finished"]["id"], "training.json", str(trainings.store.root[7:])))
+    written = {str(file): file.read_bytes() for file in [logged, *folder.rglob("*")] if file.is_file()}
+    for secret in ("hunter2", "PW-x", "s1g", "t0ken", "k3y", "h1dden"):
+        assert [name for name, content in written.items() if secret.encode() in content] == []
+        assert secret not in json.dumps(tracked["runs"])
+        assert not [line for line in tracked["lines"] if secret in line]
 
 
 def test_the_data_it_was_made_from_is_named(tracked: dict[str, Any]) -> None:
