@@ -105,8 +105,8 @@ def run(
         model, asked = check_model(folder, files, target, rows=rows, source=source)
         told = replace(target, more=more_labels(model, files, target, rows=rows, source=source))
         inputs = tuple(model.inputs)
-        record = {"source": redacted(source), "format": found.format, "file": found.file.name}
-        record |= {"split": split, "rows": asked}
+        asked_for = {"split": split, "rows": asked}
+        record = {"source": redacted(source), "format": found.format, "file": found.file.name, **asked_for}
         (writer.path / "import.json").write_text(json.dumps(record, indent=1) + "\n")
         return writer.commit(
             rows={split: RowCounts(asked, asked)},
