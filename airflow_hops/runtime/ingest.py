@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from airflow_hops.contract.sources import Source, SourceFile
 from airflow_hops.data.raw_features import check_names
 from airflow_hops.data.readers import first_types, infer_types, read
 from airflow_hops.data.readers.raw_file import RawFile, identify
-from airflow_hops.data.readers.types import Types, TypesDoNotFit, as_utc, unify
+from airflow_hops.data.readers.types import Types, TypesDoNotFit, as_utc, stored, unify
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.store.source_files import list_files
 
@@ -158,15 +158,15 @@ def _copy_table(
     fs: Any, listed: Sequence[SourceFile], source: Source, window: Window, folder: Path, report: Any
 ) -> _Counts:
     files = [identify(fs, file, source) for file in listed]
-    found = {file.name: first_types(file) for file in files}
     try:
-        return _copy(files, unify(found), window, folder, report)
+        return _copy(files, _types(files, first_types), window, folder, report)
     except TypesDoNotFit as error:
         log.info("Types of the first block do not fit all rows (%s); reading all rows for their types first", error)
-        try:
-            return _copy(files, unify({file.name: infer_types(file) for file in files}), window, folder, report)
-        except TypesDoNotFit as last:
-            raise BadInput(f"{last}; give the column's type in the source's 'schema'") from last
+        return _copy(files, _types(files, infer_types), window, folder, report)
+
+
+def _types(files: Sequence[RawFile], types_of: Callable[[RawFile], Types]) -> Types:
+    return unify({file.name: types_of(file) for file in files}, of_text=all(file.is_text for file in files))
 
 
 def _check_unchanged(source: Source, listed: Sequence[SourceFile]) -> None:
@@ -191,7 +191,7 @@ def _copy(files: list[RawFile], types: Types, window: Window, folder: Path, repo
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     counts = _Counts()
-    schema = pa.schema([(name, _written_type(name, type_, files[0].source)) for name, type_ in types.items()])
+    schema = pa.schema([(name, _written_type(name, stored(type_), files[0].source)) for name, type_ in types.items()])
     kept = [name for name in types if files[0].source.columns is None or name in files[0].source.columns]
     check_names(kept, files[0].source.uri)
     selected = _select(files, types, window, counts, report)

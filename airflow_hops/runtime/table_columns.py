@@ -160,7 +160,7 @@ def _file(source: Source) -> RawFile:
 
 def _read(file: RawFile, label: str) -> tuple[pa.Table, bool]:
     """The first rows of a table, with types that hold all of them, and whether these are all rows; NaN is null."""
-    types = unify({file.name: infer_types(file)})
+    types = unify({file.name: infer_types(file)}, of_text=file.is_text)
     if file.format == "csv":  # categories are read as they stand there: TRUE is not True
         types = {n: pa.string() if pa.types.is_boolean(t) and n != label else t for n, t in types.items()}
     batches, rows, whole = [], 0, True

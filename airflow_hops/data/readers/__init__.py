@@ -1,7 +1,7 @@
 """Readers of raw files: CSV, JSON lines and Parquet as streams of Arrow record batches of known types.
 
 Types are inferred from the first block of each file. Should a later block not fit them, :func:`infer_types` reads all
-blocks and widens: integer to float, anything to text in CSV. Memory holds a few blocks, whatever the size of the file.
+blocks, by the same rules. Memory holds a few blocks, whatever the size of the file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.data.readers.raw_file import RawFile, explained
-from airflow_hops.data.readers.types import Types, check_values, wanted
+from airflow_hops.data.readers.types import Types, cast, check_values, stored, wanted
 
 _FORMATS = ("csv", "jsonl", "parquet")
 
@@ -39,8 +39,7 @@ def infer_types(file: RawFile) -> Types:
     """The columns and types of a file as all of its blocks together have them.
 
     Raises:
-        BadInput: a value does not fit the type that the source's ``schema`` gives its column, or a JSON field is of
-            types that no one type holds.
+        BadInput: the file cannot be read, or a wanted column is not in it.
     """
     with explained(file.name):
         return wanted(_reader(file).infer_types(file), file)
@@ -61,8 +60,10 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
         BadInput: the file is damaged, or has a value that a snapshot cannot hold.
     """
     rows = 0
+    columns = stored(types, file.name)
     with explained(file.name):
-        for batch, position in _reader(file).read(file, types):
+        for raw, position in _reader(file).read(file, types):
+            batch = cast(raw, columns, file, rows)
             check_values(batch, file, rows)
             yield batch, position
             rows += batch.num_rows

@@ -7,19 +7,26 @@ a Python file (a zip's member, an object of S3), dropping it before its end is a
 from __future__ import annotations
 
 import codecs
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pyarrow as pa
 from pyarrow import csv
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.data.readers.raw_file import BLOCK_BYTES, RawFile
-from airflow_hops.data.readers.types import Types, TypesDoNotFit, fits, join, misfit, type_named
+from airflow_hops.data.readers.text_types import TEXT, Blame, as_type, join, type_of, why_not, why_text
+from airflow_hops.data.readers.types import Types, TypesDoNotFit, fits, misfit, type_named
 
-_CANDIDATES = (pa.int64(), pa.float64(), pa.bool_(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
-"""Types that text is tried as, in this order; text that is none of them stays text."""
+log = logging.getLogger(__name__)
+
 _LONGEST_ROW_BYTES = 64 << 20
+
+
+class _NotConverted(Exception):
+    """A value is not of a type that the source's ``schema`` gives."""
 
 
 def first_types(file: RawFile) -> Types:
@@ -29,34 +36,55 @@ def first_types(file: RawFile) -> Types:
         BadInput: there is no header, a name occurs twice in it, or the text is not of the source's encoding.
     """
     block, _ = next(blocks(file), (b"", 0))
-    header_of(block, file)
-    schema = parse(block, file, None, {}, 0).schema
-    for item in schema:
-        if pa.types.is_binary(item.type):
-            raise _not_text(item.name, file)
-    return {item.name: item.type for item in schema}
+    types = given_types(header_of(block, file), file)
+    widen(types, parse(block, file, None, dict.fromkeys(types, TEXT), 0), file, int)
+    return types
 
 
 def infer_types(file: RawFile) -> Types:
     """The columns of the header, with types that hold the values of all blocks.
 
     Raises:
-        BadInput: a value is not of the type that the source's ``schema`` gives its column.
+        BadInput: a row has more or fewer columns than the header.
     """
-    texts: Types = {name: pa.string() for name in first_types(file)}
-    given = {name: type_named(alias, name, file.source) for name, alias in file.source.schema.items()}
-    types: Types = {name: pa.null() for name in texts}
+    types: Types = {}
+    header: list[str] | None = None
     rows = 0
-    for batch, _ in read(file, texts):
-        for name, before in types.items():
-            array = batch.column(batch.schema.get_field_index(name))
-            if name in given:
-                if not fits(array, given[name]):
-                    raise misfit(array, given[name], name, file, rows)
-            elif not pa.types.is_string(before):
-                types[name] = join(before, _type_of(array)) or pa.string()
-        rows += batch.num_rows
+    for block, _ in blocks(file):
+        types = types or given_types(header_of(block, file), file)
+        texts = parse(block, file, header, dict.fromkeys(types, TEXT), rows)
+        # What is text from the first block on has been logged when there was no other.
+        widen(types, texts, file, partial(int, rows) if rows else None)
+        header = list(types)
+        rows += texts.num_rows
     return types
+
+
+def given_types(header: list[str], file: RawFile) -> Types:
+    """The types that the source gives; null of columns that it gives none."""
+    given = file.source.schema
+    return {name: type_named(given[name], name, file.source) if name in given else pa.null() for name in header}
+
+
+def widen(types: Types, texts: pa.Table, file: RawFile, rows_before: Callable[[], int] | None) -> None:
+    """Widens the types that are not given, so that they hold more texts, and logs what makes a column text.
+
+    Args:
+        types: The types, which are changed.
+        texts: Columns of text.
+        file: The file.
+        rows_before: Counts the rows before these in the file; None to log nothing.
+    """
+    for name in texts.column_names:
+        before = types[name]
+        if name in file.source.schema or before == TEXT:
+            continue
+        column = texts.column(name).combine_chunks()
+        types[name] = join(before, type_of(column))
+        if types[name] == TEXT and rows_before is not None:
+            blame = why_text(column) if pa.types.is_null(before) else why_not(column, before)
+            if blame is not None:
+                log.warning("%s, %s; the column is text", file.name, _named(blame, name, column, rows_before()))
 
 
 def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -64,16 +92,48 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
 
     Raises:
         TypesDoNotFit: a block's values are not of these types.
-        BadInput: a row has more or fewer columns than the header.
+        BadInput: a row has more or fewer columns than the header, or a value is not of the type that is given.
     """
     header: list[str] | None = None
     rows = 0
     for block, position in blocks(file):
-        table = parse(block, file, header, types, rows)
-        rows += table.num_rows
+        batch = read_block(block, file, header, types, rows)
         header = header or header_of(block, file)
-        for batch in table.combine_chunks().to_batches():
-            yield batch, position
+        rows += batch.num_rows
+        yield batch, position
+
+
+def read_block(block: bytes, file: RawFile, header: list[str] | None, types: Types, rows_before: int) -> pa.RecordBatch:
+    """Parses a block into columns of these types.
+
+    Raises:
+        TypesDoNotFit: a value is not of a type that was inferred.
+        BadInput: a value is not of the type that the source's ``schema`` gives.
+    """
+    texts: Types = dict.fromkeys(types, TEXT)
+    given = {name: kind for name, kind in types.items() if name in file.source.schema}
+    try:
+        table = parse(block, file, header, texts | given, rows_before)
+    except _NotConverted as error:
+        table = parse(block, file, header, texts, rows_before)
+        column = next(name for name, kind in given.items() if not fits(table.column(name).combine_chunks(), kind))
+        raise misfit(table.column(column).combine_chunks(), given[column], column, file, rows_before) from error
+    columns, misfits, why = [], {}, ""
+    for name, kind in types.items():
+        column = table.column(name).combine_chunks()
+        values = column if name in given else as_type(column, kind)
+        columns.append(values)
+        if values is None:
+            misfits[name] = join(kind, type_of(column))
+            why = why or _named(why_not(column, kind), name, column, rows_before)
+    if misfits:
+        raise TypesDoNotFit(file.name, misfits, why)
+    return pa.RecordBatch.from_arrays(columns, list(types))
+
+
+def _named(blame: Blame, name: str, column: pa.Array, rows_before: int) -> str:
+    position, why = blame
+    return f"row {rows_before + position + 1}, column {name!r}: {column[position].as_py()!r} {why}"
 
 
 def parse(
@@ -97,9 +157,10 @@ def parse(
         text = str(error)
         if "invalid UTF8" in text:
             column = re.search(r"In CSV column #(\d+)", text)
-            raise _not_text(list(types)[int(column.group(1))] if column and types else "?", file) from error
+            names = header or header_of(block, file)
+            raise _not_text(names[int(column.group(1))] if column and types else "?", file) from error
         if "conversion error" in text:
-            raise TypesDoNotFit(f"{file.name}: {text}") from error
+            raise _NotConverted(text) from error
         if use_threads:  # only one thread can tell the row
             return parse(block, file, header, types, rows_before, use_threads=False)
         row = re.search(r"Row #(\d+): ", text)
@@ -176,9 +237,3 @@ def _not_text(column: str, file: RawFile) -> BadInput:
         f"{file.name}: column {column!r} is not text in {file.source.encoding}; name its encoding in the source's "
         "'encoding'"
     )
-
-
-def _type_of(array: pa.Array) -> pa.DataType:
-    if array.null_count == len(array):
-        return pa.null()
-    return next((type_ for type_ in _CANDIDATES if fits(array, type_)), pa.string())

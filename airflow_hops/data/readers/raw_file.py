@@ -73,6 +73,11 @@ class RawFile:
         return self.file.name
 
     @property
+    def is_text(self) -> bool:
+        """Whether values are written as text, so that their types follow from them."""
+        return self.format in ("csv", "jsonl")
+
+    @property
     def is_local(self) -> bool:
         """Whether the file lies on a disk of this machine, uncompressed, so that it can be read by its path."""
         return self.compression is None and isinstance(self.fs, LocalFileSystem)

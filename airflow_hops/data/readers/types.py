@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.sources import Source
+from airflow_hops.data.readers.joined_types import join, settled, widened
 from airflow_hops.data.readers.plain import plain
 from airflow_hops.data.readers.raw_file import RawFile
 from airflow_hops.data.vectors import is_list
@@ -28,18 +29,38 @@ _ALIASES = {"timestamp": pa.timestamp("us", "UTC"), "date": pa.date32(), "int": 
 
 
 class TypesDoNotFit(Exception):
-    """A block's values do not fit the types that were inferred from the first block."""
+    """Values are not of the types that the first rows suggested; the source is to be read again with these.
+
+    Attributes:
+        file: The file's name.
+        types: The types that hold the values, by column.
+        why: The first of the values, with its row and column.
+    """
+
+    def __init__(self, file: str, types: Mapping[str, pa.DataType], why: str = "") -> None:
+        super().__init__(file, types, why)
+        self.file = file
+        self.types = {name: settled(kind) for name, kind in types.items()}
+        self.why = why or "column " + ", ".join(f"{name!r} holds {kind}" for name, kind in types.items())
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a column becomes text."""
+        return pa.string() in self.types.values()
+
+    def __str__(self) -> str:
+        return f"{self.file}, {self.why}"
 
 
-def unify(found: Mapping[str, Types]) -> Types:
+def unify(found: Mapping[str, Types], *, of_text: bool) -> Types:
     """The types of a table whose files have these types.
 
     Args:
         found: Types by file name.
+        of_text: Whether values are written as text, which holds those of any two types.
 
     Raises:
-        BadInput: a column is not in all files, or has types that no one type holds without loss, or that a snapshot
-            cannot hold.
+        BadInput: a column is not in all files, or has types that no one type holds without loss.
     """
     (first, unified), *others = found.items()
     unified = dict(unified)
@@ -51,22 +72,26 @@ def unify(found: Mapping[str, Types]) -> Types:
                     f"{lacks}: there is no column {column!r}, which {has} has; one table's files must have the same "
                     "columns: name the ones to read in the source's 'columns'"
                 )
-            joined = join(unified[column], types[column])
+            joined = join(unified[column], types[column], of_text=of_text)
             if joined is None:
                 raise BadInput(
                     f"{name}: column {column!r} is {types[column]}, in {first} it is {unified[column]}; give its type "
                     "in the source's 'schema'"
                 )
             unified[column] = joined
-    return {column: _stored(type_, column, first) for column, type_ in unified.items()}
+    return {column: settled(type_) for column, type_ in unified.items()}
 
 
-def _stored(type_: pa.DataType, column: str, where: str) -> pa.DataType:
-    """The normalised type of a column as a snapshot holds it: what has no value still needs a type.
+def stored(types: Types, where: str) -> Types:
+    """The types in which a snapshot holds columns of unified types: what has no value still needs one.
 
     Raises:
         BadInput: Spark reads no such type.
     """
+    return {column: _stored(type_, column, where) for column, type_ in types.items()}
+
+
+def _stored(type_: pa.DataType, column: str, where: str) -> pa.DataType:
     kinds = pa.types
     if kinds.is_null(type_):
         return pa.string()
@@ -82,25 +107,6 @@ def _stored(type_: pa.DataType, column: str, where: str) -> pa.DataType:
             + ("" if kinds.is_nested(type_) else ", or give it the type 'string' in the source's 'schema'")
         )
     return type_
-
-
-def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type that holds the values of both without loss, or None."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    if pa.types.is_integer(one) and pa.types.is_integer(other):
-        return pa.int64()
-    if all(pa.types.is_integer(t) or pa.types.is_floating(t) for t in (one, other)):
-        return pa.float64()
-    if all(pa.types.is_list(t) for t in (one, other)):
-        values = join(one.value_type, other.value_type)
-        return None if values is None else pa.list_(values)
-    if all(pa.types.is_timestamp(t) or pa.types.is_date(t) for t in (one, other)):
-        zones = {t.tz for t in (one, other) if pa.types.is_timestamp(t)}
-        return pa.timestamp("us", zones.pop()) if len(zones) == 1 else None
-    return None
 
 
 def normalised(type_: pa.DataType) -> pa.DataType:
@@ -182,8 +188,7 @@ def cast(batch: pa.RecordBatch, types: Types, file: RawFile, rows_before: int) -
     """The batch in these types.
 
     Raises:
-        TypesDoNotFit: a value of a column, whose type was inferred, does not fit.
-        BadInput: a value of a column, whose type the file or the source's ``schema`` gives, does not fit.
+        BadInput: a value does not fit.
     """
     arrays = []
     for column, type_ in types.items():
@@ -193,8 +198,6 @@ def cast(batch: pa.RecordBatch, types: Types, file: RawFile, rows_before: int) -
             try:
                 array = converted(array, type_, cut=column in file.source.schema)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                if column not in file.source.schema and file.format != "parquet":
-                    raise TypesDoNotFit(f"{file.name}: column {column!r}: {error}") from error
                 raise misfit(array, type_, column, file, rows_before) from error
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(list(types.items())))
@@ -219,7 +222,17 @@ def converted(array: pa.Array, type_: pa.DataType, *, cut: bool = False) -> pa.A
         raise pa.ArrowInvalid("a time outside the years 1 to 9999")
     if cut and pa.types.is_timestamp(array.type) and pa.types.is_timestamp(type_) and type_.unit == "us":
         array = pc.floor_temporal(array, unit="microsecond")
-    return array.cast(type_)
+    if pa.types.is_string(array.type) and pa.types.is_date(type_):  # nor this one
+        array = array.cast(pa.timestamp("us"))
+    return widened(array, type_)
+
+
+def batch_of(columns: Sequence[pa.Array], names: Sequence[str], rows: int) -> pa.RecordBatch:
+    """A record batch of the columns; if there are none it still has its rows, which lack every feature."""
+    if columns:
+        return pa.RecordBatch.from_arrays(list(columns), list(names))
+    nothing = pa.Array.from_buffers(pa.struct([]), rows, [None], children=[])
+    return pa.RecordBatch.from_struct_array(nothing)
 
 
 def first_bad(array: pa.Array, is_good: Callable[[pa.Array], bool]) -> int:

@@ -163,7 +163,7 @@ def _collect(
             accumulator = accumulate(plan, combiners, progress=progress)
             break
         except TypesDoNotFit as misfit:
-            log.info("%s; starting again with wider types", misfit)
+            log.log(logging.WARNING if misfit.is_text else logging.INFO, "%s; starting again with wider types", misfit)
             plan = plan.widen(misfit)
         except CorruptFile as corrupt:
             if on_corrupt == "fail":

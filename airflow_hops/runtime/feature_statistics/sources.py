@@ -18,16 +18,19 @@ import pyarrow as pa
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.sources import Source
+from airflow_hops.data.readers.joined_types import settled
 from airflow_hops.data.readers.raw_file import EmptyFile, RawFile, explained, identify
 from airflow_hops.data.readers.types import type_named
 from airflow_hops.runtime.feature_statistics.formats import format_of
 from airflow_hops.runtime.feature_statistics.formats.feature_types import (
     Types,
     TypesDoNotFit,
+    as_joined,
     check_type,
     kind_of,
     row_bytes,
     types_of,
+    without_times,
 )
 from airflow_hops.runtime.feature_statistics.formats.layout import Layout, Span, Wanted, batch_rows, bounded
 from airflow_hops.store.source_files import list_files
@@ -174,7 +177,8 @@ class FilePlan(Plan):
         file = self.files[part.file]
         try:
             with explained(file.name):
-                yield from format_of(file).read(file, part.span, self.types, self.wanted)
+                for batch in format_of(file).read(file, part.span, self.types, self.wanted):
+                    yield as_joined(batch, self.types, file.name)
         except CorruptFile:
             raise
         except BadInput as error:
@@ -207,7 +211,8 @@ class FilePlan(Plan):
     def widen(self, misfit: TypesDoNotFit) -> FilePlan:
         """See :class:`Plan`; the second time all rows are looked at, so that there is no third."""
         if not self.is_widened:
-            return replace(self, types={**self.types, **misfit.types}, is_widened=True)
+            types = {**self.types, **without_times(misfit.types, self.files[misfit.file])}
+            return replace(self, types=types, is_widened=True)
         layouts = {}
         for name, file in self.files.items():
             # One that is found to be corrupt is for read() to tell.
@@ -305,7 +310,7 @@ def _joined(layouts: Mapping[str, Layout], files: Mapping[str, RawFile], wanted:
         for column, kind in layout.types.items():
             if not wanted(column):
                 continue
-            check_type(column, kind, file)
+            check_type(column, settled(kind), file)
             joined = format_of(files[file]).join(types.get(column, pa.null()), kind)
             if joined is None:
                 raise BadInput(
@@ -315,7 +320,7 @@ def _joined(layouts: Mapping[str, Layout], files: Mapping[str, RawFile], wanted:
             if types.get(column) != joined:
                 seen[column] = file
             types[column] = joined
-    return types
+    return {column: settled(kind) for column, kind in types.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -124,7 +124,8 @@ def accumulate(plan: Plan | FramePlan, combiners: Combiners, *, progress: Progre
             raise failure
     if misfits:
         # Told at once, those of all tasks cost one reading more.
-        raise TypesDoNotFit(misfits[0].file, {name: kind for m in misfits for name, kind in m.types.items()})
+        types = {name: kind for misfit in misfits for name, kind in misfit.types.items()}
+        raise TypesDoNotFit(misfits[0].file, types, misfits[0].why)
     return outcome.accumulator if outcome.accumulator is not None else combiners.create()
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 import pyarrow as pa
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.data.readers.joined_types import join as join_types
+from airflow_hops.data.readers.joined_types import widened
 from airflow_hops.data.readers.plain import is_plain, plain
+from airflow_hops.data.readers.raw_file import RawFile
+from airflow_hops.data.readers.text_types import TEXT, TIMES
+from airflow_hops.data.readers.types import Types, TypesDoNotFit, batch_of
 
-Types = dict[str, pa.DataType]
+__all__ = ["Types", "TypesDoNotFit", "batch_of"]
 
 _EXPECTED = "integers, floats, booleans, strings, bytes, or lists and structs of those"
 
@@ -18,24 +23,6 @@ _BYTES = (
     pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary,
     pa.types.is_fixed_size_binary,
 )  # fmt: skip
-
-
-class TypesDoNotFit(Exception):
-    """Values are not of the types that the first rows suggested; the source is to be read again with these.
-
-    Attributes:
-        file: The file's name.
-        types: The types that hold the values, by column.
-    """
-
-    def __init__(self, file: str, types: Mapping[str, pa.DataType]) -> None:
-        super().__init__(file, types)
-        self.file = file
-        self.types = dict(types)
-
-    def __str__(self) -> str:
-        found = ", ".join(f"{name!r} holds {kind}" for name, kind in self.types.items())
-        return f"{self.file}: column {found}"
 
 
 def types_of(schema: pa.Schema, file: str) -> Types:
@@ -99,14 +86,6 @@ def _kind_of_list(values: pa.DataType) -> str | None:
     return f"[{found}]" if found is not None and is_list(values) else found
 
 
-def batch_of(columns: Sequence[pa.Array], names: Sequence[str], rows: int) -> pa.RecordBatch:
-    """A record batch of the columns; if there are none it still has its rows, which lack every feature."""
-    if columns:
-        return pa.RecordBatch.from_arrays(list(columns), list(names))
-    nothing = pa.Array.from_buffers(pa.struct([]), rows, [None], children=[])
-    return pa.RecordBatch.from_struct_array(nothing)
-
-
 def empty_batch(types: Types) -> pa.RecordBatch:
     """A batch of no rows, as plans read it."""
     columns = [pa.array([], kind) for kind in types.values()]
@@ -122,16 +101,38 @@ def with_plain_types(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """The type of a column that is of the one type here and of the other there, or None if there is none."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    kinds = kind_of(one), kind_of(other)
-    if kinds[0] == kinds[1]:
-        return one
-    if "?" in (kinds[0] or "").strip("[]") or "?" in (kinds[1] or "").strip("[]"):
-        return one if "?" not in (kinds[0] or "") else other
-    return None
+    joined = join_types(one, other, of_text=False)
+    return one if joined is None and kind_of(one) == kind_of(other) else joined
+
+
+def join_text(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The same of values that are written as text."""
+    return join_types(one, other, of_text=True) or TEXT
+
+
+def as_joined(batch: pa.RecordBatch, types: Types, file: str) -> pa.RecordBatch:
+    """The batch with columns of another kind than those of other files, such as integers among floats, as theirs.
+
+    Raises:
+        BadInput: float64 does not hold an integer.
+    """
+    columns = list(batch.columns)
+    for number, item in enumerate(batch.schema):
+        wanted = types.get(item.name, item.type)
+        if kind_of(wanted) not in (kind_of(item.type), "?"):
+            try:
+                columns[number] = widened(columns[number], wanted)
+            except pa.ArrowInvalid as error:
+                raise BadInput(
+                    f"{file}: column {item.name!r} is {wanted} in other files: {error}; write one type in all files"
+                ) from error
+    return batch_of(columns, batch.schema.names, batch.num_rows)
+
+
+def without_times(types: Types, file: RawFile) -> Types:
+    """Types that were inferred, with times, which have no statistics, as text."""
+    given = file.source.schema
+    return {name: TEXT if kind in TIMES and name not in given else kind for name, kind in types.items()}
 
 
 def row_bytes(kinds: Iterable[pa.DataType]) -> float:

@@ -79,10 +79,16 @@ def first_rows(path: str, start: int, size: int, end_of_rows: Callable[[bytes], 
         size *= 4
 
 
-def later_rows(path: str, spans: Sequence[Span], end_of_rows: Callable[[bytes], int]) -> bytes:
-    """The first rows of some spans but the first, as one text."""
-    chosen = spans[1 :: max(1, len(spans) // _LATER_SAMPLES)]
-    return b"\n".join(first_rows(path, span.start, _LATER_BYTES, end_of_rows) for span in chosen)
+def later_rows(path: str, spans: Sequence[Span], end_of_rows: Callable[[bytes], int]) -> Iterator[tuple[Span, bytes]]:
+    """The first rows of some spans but the first."""
+    for span in spans[1 :: max(1, len(spans) // _LATER_SAMPLES)]:
+        yield span, first_rows(path, span.start, _LATER_BYTES, end_of_rows)
+
+
+def rows_between(path: str, start: int, stop: int) -> int:
+    """About how many rows of a local file there are from one position to another: a quoted newline counts as one."""
+    with Path(path).open("rb", buffering=0) as stream:
+        return sum(chunk[: max(0, stop - position)].count(b"\n") for position, chunk in _chunks(stream, start))
 
 
 def _holds_quote(stream: BinaryIO, start: int) -> bool:

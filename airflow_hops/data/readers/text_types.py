@@ -1,0 +1,190 @@
+"""The types of text: one set of rules for ingest, statistics and ``airflow hops init``.
+
+A text is a number only if the number gives it back: ``007``, ``+5``, ``1E5``, ``0x1F`` and 20 digits remain text. A
+column has the first type of :data:`_LADDER` that all its values have. ``docs/reference/types.md`` lists the rules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from decimal import Context, Decimal
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+INTEGER, FLOAT, TEXT = pa.int64(), pa.float64(), pa.string()
+BOOLEAN, DATE, TIME, UTC_TIME = pa.bool_(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")
+LARGE_INTEGER = pa.month_day_nano_interval()
+"""Stands for int64 with values that float64 does not hold, until all blocks and files are known; no file has it."""
+
+TIMES = frozenset({DATE, TIME, UTC_TIME})
+_LADDER = (INTEGER, FLOAT, BOOLEAN, DATE, TIME, UTC_TIME)
+_INTEGERS = frozenset({INTEGER, LARGE_INTEGER})
+_TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
+_INT64 = range(-(1 << 63), 1 << 63)
+_HEAD_VALUES = 16
+_SURE_LENGTH = 15
+"""Length up to which a decimal has at most 15 digits, all of which float64 holds."""
+_CODE = r"^-?(0[0-9]|[0-9]+[eE][0-9])"
+_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+_NUMBER = "a number"
+_NAMES = {INTEGER: "an integer", FLOAT: "a number that float64 holds"}
+_LIKENESSES = {
+    _NUMBER: r"^\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*$",
+    "a time": r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9].*)?$",
+}
+_FEW = 0.1
+
+
+def type_of(texts: pa.Array) -> pa.DataType:
+    """The type of all values together; null if there are none."""
+    if texts.null_count == len(texts):
+        return pa.null()
+    head = texts.drop_null()[:_HEAD_VALUES]
+    for kind in _LADDER:
+        # Arrow takes a microsecond for each value that it cannot parse.
+        values = None if as_type(head, kind) is None else as_type(texts, kind)
+        if values is not None:
+            return type_of_integers(values) if kind == INTEGER else kind
+    return TEXT
+
+
+def time_or_text(texts: pa.Array) -> pa.DataType:
+    """The type of strings, which are no numbers."""
+    kind = type_of(texts)
+    return kind if kind in TIMES or pa.types.is_null(kind) else TEXT
+
+
+def as_type(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """The values in a type, or None if one of them is not of it."""
+    if kind == TEXT:
+        return texts
+    if pa.types.is_null(kind):
+        return pa.nulls(len(texts)) if texts.null_count == len(texts) else None
+    try:
+        return _PARSERS[INTEGER if kind == LARGE_INTEGER else kind](pc.ascii_trim_whitespace(texts))
+    except pa.ArrowInvalid:
+        return None
+
+
+def join(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The type of values of which some have the one type and others the other."""
+    kinds = {one, other} - {pa.null()}
+    if len(kinds) < 2:
+        return kinds.pop() if kinds else one
+    if kinds == _INTEGERS:
+        return LARGE_INTEGER
+    if kinds == {INTEGER, FLOAT}:
+        return FLOAT
+    return TIME if kinds == {DATE, TIME} else TEXT
+
+
+def type_of_number(literal: str) -> pa.DataType:
+    """The type of a number in JSON; text if neither int64 nor float64 holds it."""
+    if literal.lstrip("-").isdigit() and literal != "-0":
+        if int(literal) not in _INT64:
+            return TEXT
+        return INTEGER if is_exact(literal) else LARGE_INTEGER
+    return FLOAT if is_exact(literal) else TEXT
+
+
+def type_of_integers(integers: pa.Array) -> pa.DataType:
+    """int64, or what stands for it if float64 does not hold all values."""
+    again = integers.cast(FLOAT, safe=False).cast(INTEGER, safe=False)
+    return INTEGER if again.equals(integers) else LARGE_INTEGER
+
+
+def is_exact(number: str) -> bool:
+    """Whether float64 gives back all digits of an integer within int64, and of another number as many as it has."""
+    value = float(number)
+    if not math.isfinite(value):
+        return not any(map(str.isdigit, number))
+    mantissa, exponent, _ = number.lower().partition("e")
+    whole, point, decimals = mantissa.partition(".")
+    if not (point or exponent):
+        return int(whole) in _INT64 and int(value) == int(whole)
+    if f"{value:.{len(decimals)}{exponent or 'f'}}" == number:
+        return True
+    written = Decimal(number).normalize()
+    return Context(prec=max(1, len(written.as_tuple().digits))).plus(Decimal(value)) == written
+
+
+Blame = tuple[int, str]
+"""The position of a value, and why a column is not of the type that it seemed to be."""
+
+
+def why_text(texts: pa.Array) -> Blame | None:
+    """What makes text of a column whose values are nearly all numbers or times; None if they are not."""
+    count = len(texts) - texts.null_count
+    for what, pattern in _LIKENESSES.items():
+        alike = pc.match_substring_regex(texts, pattern)
+        others = count - (pc.sum(alike).as_py() or 0)
+        if 0 < others <= _FEW * count:
+            return pc.index(alike, False).as_py(), f"is not {what}, as {count - others} of {count} values are"
+        if others == 0 and what == _NUMBER:
+            return _first_misfit(texts, FLOAT), "would not be the same text again as a number"
+    return None
+
+
+def why_not(texts: pa.Array, kind: pa.DataType) -> Blame:
+    """What makes a column of another type than the values before; they are all text, and not all of that type."""
+    if pa.types.is_null(kind):
+        return pc.index(pc.is_valid(texts), True).as_py(), "is the first value"
+    if kind in _INTEGERS:
+        kind = FLOAT if as_type(texts, FLOAT) is None else INTEGER
+    return _first_misfit(texts, kind), f"is not {_NAMES.get(kind, kind)}, as the values before are"
+
+
+def _first_misfit(texts: pa.Array, kind: pa.DataType) -> int:
+    low, high = 0, len(texts)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if as_type(texts[low:middle], kind) is not None else (low, middle)
+    return low
+
+
+def _integers(texts: pa.Array) -> pa.Array | None:
+    integers = texts.cast(INTEGER)
+    return integers if integers.cast(TEXT).equals(texts) else None
+
+
+def _floats(texts: pa.Array) -> pa.Array | None:
+    floats = texts.cast(FLOAT)
+    if pc.any(pc.match_substring_regex(texts, _CODE)).as_py():
+        return None
+    is_short = pc.less_equal(pc.binary_length(texts), _SURE_LENGTH)
+    is_sure = pc.and_(is_short, pc.and_(pc.is_finite(floats), pc.not_equal(floats, 0)))
+    doubtful = texts.filter(pc.invert(is_sure))
+    doubtful = doubtful.filter(pc.not_equal(doubtful.cast(FLOAT).cast(TEXT), doubtful))
+    return floats if all(map(is_exact, pc.unique(doubtful).to_pylist())) else None
+
+
+def _booleans(texts: pa.Array) -> pa.Array | None:
+    known = pa.array([*_TRUE, *_FALSE, None])
+    if not pc.all(pc.is_in(texts, value_set=known)).as_py():
+        return None
+    return pc.if_else(pc.is_valid(texts), pc.is_in(texts, value_set=pa.array(_TRUE)), pa.scalar(None, BOOLEAN))
+
+
+def _dates(texts: pa.Array) -> pa.Array | None:
+    times = texts.cast(TIME)
+    return times.cast(DATE) if pc.all(pc.match_substring_regex(texts, _DATE)).as_py() else None
+
+
+def _times(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return texts.cast(kind)
+    except pa.ArrowInvalid:  # nanoseconds that are all zero
+        return texts.cast(pa.timestamp("ns", kind.tz)).cast(kind)
+
+
+_PARSERS: dict[pa.DataType, Callable[[pa.Array], pa.Array | None]] = {
+    INTEGER: _integers,
+    FLOAT: _floats,
+    BOOLEAN: _booleans,
+    DATE: _dates,
+    TIME: partial(_times, kind=TIME),
+    UTC_TIME: partial(_times, kind=UTC_TIME),
+}

@@ -1,0 +1,324 @@
+"""One set of rules for the types of text, in ingest and statistics."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.sources import Source
+from airflow_hops.data.readers import csv as readers_csv
+from airflow_hops.data.readers import jsonl as readers_jsonl
+from airflow_hops.runtime.feature_statistics import generate_statistics
+from airflow_hops.runtime.feature_statistics.formats import csv as csv_format
+from airflow_hops.runtime.feature_statistics.formats import row_spans
+from airflow_hops.runtime.feature_statistics.sources import TypesDoNotFit, plan_source
+from airflow_hops.runtime.ingest import Window, ingest_table
+
+pytestmark = pytest.mark.runtime
+
+
+def ingested(source: Source | str, folder: Path) -> pa.Table:
+    source = source if isinstance(source, Source) else Source(source)
+    ingest_table("t", source, Window(None, None), folder)
+    return pq.read_table(folder)
+
+
+def read_for_statistics(source: Source | str) -> pa.Table:
+    plan = plan_source(source)
+    for _ in range(3):
+        try:
+            batches = [batch for part in plan.parts for batch in plan.read(part)]
+            return pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote=True)
+        except TypesDoNotFit as misfit:
+            plan = plan.widen(misfit)
+    raise AssertionError("types did not fit a third time")
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has most values come as a surprise, in a later block."""
+    for module in (readers_csv, readers_jsonl):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 48)
+    monkeypatch.setattr(csv_format, "SAMPLE_BYTES", 16)
+    for name, value in {"_LATER_BYTES": 8, "_LATER_SAMPLES": 1, "SPAN_BYTES": 64}.items():
+        monkeypatch.setattr(row_spans, name, value)
+
+
+CSV_TYPES = {
+    "int64": [
+        ["1", "-9223372036854775808", "9223372036854775807"], [" 5", "7 ", "0"], ["1", "", "-3"],
+        ["1000000000000000001", "1000000000000000003"],
+    ],
+    "double": [
+        ["1", "2.5"], [".5", "5.", "-0.0"], ["1", "nan"], ["0.1", "-inf", "Infinity"], ["1e-05", "1.5E+300", "2.0E10"],
+        ["0.30000000000000004", "1.000000000000000056e-01", "0.10000000000000000000"], ["-0", "1"],
+        ["9007199254740992", "0.5"], ["12.50", "3.00"],
+    ],
+    "string": [
+        ["12345678901234567890", "12345678901234567891"], ["9223372036854775808", "1"], ["100000000000000000000"],
+        ["007", "123"], ["00.5", "1.5"], ["0000", "0001"], ["0x1F", "16"], ["1E5", "2E7"], ["1E5", "12"], ["+5", "6"],
+        ["+1.5", "2.5"], ["1_000", "2"], ["1e400", "1.5"], ["1e-400", "1.5"], ["0.12345678901234567890", "1.5"],
+        ["9007199254740993", "0.5"], ["9007199254740993.5", "0.5"], ["9007199254740993", "nan"],
+        ["٣", "1"], ["²", "1"], ["x", "1"], [" ", "1"], ["true", "1"], ["1,200", "950"], ["2,5", "2"], ["$5", "6"],
+        ["12%", "13%"], ["2013-01-01", "1"], ["2013-02-30"], ["12:30:00"], ["31/01/2013"], ["1.2.3", "1.2"],
+        ["1e", "1"], ["-", "1"], ["--1", "1"], ["1d5", "1"], ["0b1", "1"],
+    ],
+    "bool": [["true", "False", "TRUE"], ["false", ""]],
+    "date32[day]": [["2013-01-01", "1999-12-31"]],
+    "timestamp[us]": [["2013-01-01", "2013-01-01 05:00:00"], ["2013-01-01T05:00:00.123456000"]],
+    "timestamp[us, tz=UTC]": [["2013-01-01T05:00:00Z", "2013-01-01 05:00:00+01:00"]],
+}  # fmt: skip
+
+
+def csv_of(columns: dict[str, list[str]]) -> str:
+    rows = zip(*columns.values(), strict=True)
+    return (
+        "\n".join([",".join(columns), *(",".join(f'"{cell}"' if cell else "" for cell in row) for row in rows)]) + "\n"
+    )
+
+
+@pytest.mark.parametrize("blocks", ["small_blocks", None])
+def test_csv_columns_have_one_type_in_ingest_and_statistics(
+    tmp_path: Path, request: pytest.FixtureRequest, blocks: str | None
+) -> None:
+    if blocks:
+        request.getfixturevalue(blocks)
+    cases = [(kind, values) for kind, columns in CSV_TYPES.items() for values in columns]
+    for number, (kind, values) in enumerate(cases):
+        # Ordinary values of the same type come first.
+        path = tmp_path / f"{number}.csv"
+        path.write_text(csv_of({"a": [*[values[-1]] * 20, *values], "b": ["x"] * (20 + len(values))}))
+        snapshot = ingested(str(path), tmp_path / str(number))
+        assert str(snapshot.schema.field("a").type) == kind, values
+        read = read_for_statistics(Source(str(path), null_values=("", "NA")))
+        # Statistics have no times.
+        expected = "string" if kind.startswith(("date", "timestamp")) else kind
+        assert str(read.schema.field("a").type) == expected, values
+        if kind == "string":
+            assert snapshot["a"].to_pylist()[20:] == values
+        if kind == expected:
+            assert str(read["a"].to_pylist()) == str(snapshot["a"].to_pylist()), values
+
+
+# JSON values, the type in a snapshot, and the values that are text.
+JSON_TYPES = [
+    ("int64", ["1", "-5", "null"], None),
+    ("int64", ["1000000000000000001", "1000000000000000003"], None),
+    ("double", ["1", "2.5", "1e5"], None),
+    ("double", ["0.30000000000000004", "1"], None),
+    ("double", ["9007199254740992", "0.5"], None),
+    ("string", ["12345678901234567890", "12345678901234567891"], ["12345678901234567890", "12345678901234567891"]),
+    ("string", ["1", "12345678901234567890"], ["1", "12345678901234567890"]),
+    ("string", ["0.12345678901234567890"], ["0.12345678901234567890"]),
+    ("string", ["9007199254740993", "0.5"], ["9007199254740993", "0.5"]),
+    ("string", ["0.5", "9007199254740993"], ["0.5", "9007199254740993"]),
+    ("string", ["1e400", "1"], ["1e400", "1"]),
+    ("string", ["1.50", '"late"'], ["1.50", "late"]),
+    ("string", ['"late"', "1.50"], ["late", "1.50"]),
+    ("string", ["true", "1"], ["true", "1"]),
+    ("string", ['"007"', '"12"'], ["007", "12"]),
+    ("string", ['[1, "a"]', "1", '{"k": null}'], ['[1, "a"]', "1", '{"k": null}']),
+    ("bool", ["true", "false", "null"], None),
+    ("list<item: double>", ["[1]", "[]", "[0.5]", "null"], None),
+    ("list<item: int64>", ["[]", "[1, null]"], None),
+    ("list<item: string>", ["[9007199254740993]", "[0.5]"], [["9007199254740993"], ["0.5"]]),
+    ("list<item: string>", ["[1]", '["a"]'], [["1"], ["a"]]),
+    ("struct<x: int64, y: string>", ['{"x": 1}', '{"y": "b"}', "{}"], None),
+    ("struct<x: double>", ['{"x": 1}', '{"x": 0.5}'], None),
+    ("struct<x: string>", ['{"x": 9007199254740993}', '{"x": 0.5}'], [{"x": "9007199254740993"}, {"x": "0.5"}]),
+    ("date32[day]", ['"2013-01-01"', '"1999-12-31"'], None),
+    ("timestamp[us]", ['"2013-01-01"', '"2013-01-01T05:00:00.25"'], None),
+    ("string", ['"2013-01-01"', '"later"'], ["2013-01-01", "later"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("blocks", ["small_blocks", None])
+def test_json_fields_have_one_type_in_ingest_and_statistics(
+    tmp_path: Path, request: pytest.FixtureRequest, blocks: str | None
+) -> None:
+    if blocks:
+        request.getfixturevalue(blocks)
+    for number, (kind, values, texts) in enumerate(JSON_TYPES):
+        path = tmp_path / f"{number}.jsonl"
+        lines = [*[values[0]] * 20, *values]
+        path.write_text("".join(f'{{"b": "x", "a": {value}}}\n' for value in lines))
+        snapshot = ingested(str(path), tmp_path / str(number))
+        assert str(snapshot.schema.field("a").type) == kind, values
+        if texts is not None:
+            assert snapshot["a"].to_pylist()[20:] == texts
+        read = read_for_statistics(str(path))
+        is_time = kind.startswith(("date", "timestamp"))
+        assert str(read.schema.field("a").type) == ("string" if is_time else kind), values
+        if not is_time:
+            assert read["a"].to_pylist() == snapshot["a"].to_pylist(), values
+
+
+def test_values_that_come_late_have_types_too(tmp_path: Path, small_blocks: None) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n" + ",x\n" * 60 + "7,x\n")
+    (tmp_path / "t.jsonl").write_text('{"b": "x"}\n' * 60 + '{"b": "x", "a": 7}\n')
+    for name in ("t.csv", "t.jsonl"):
+        for table in (
+            ingested(str(tmp_path / name), tmp_path / f"of_{name}"),
+            read_for_statistics(str(tmp_path / name)),
+        ):
+            assert (str(table.schema.field("a").type), table["a"][60].as_py()) == ("int64", 7)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "kind"),
+    [
+        (["1"], ["0.5"], "double"), (["1"], ["x"], "string"), (["x"], ["1"], "string"), ([""], ["1"], "int64"),
+        (["9007199254740993"], ["0.5"], "string"), (["true"], ["1"], "string"), (["2013-01-01"], ["late"], "string"),
+        (["007"], ["1"], "string"),
+    ],
+)  # fmt: skip
+def test_types_of_text_join_over_files_as_over_rows(
+    tmp_path: Path, one: list[str], other: list[str], kind: str
+) -> None:
+    for name, values in {"1.csv": one, "2.csv": other, "both.csv": one + other}.items():
+        (tmp_path / name).write_text(csv_of({"b": ["x"] * len(values), "a": values}))
+    together = ingested(str(tmp_path / "both.csv"), tmp_path / "both")
+    apart = ingested(str(tmp_path / "[12].csv"), tmp_path / "apart")
+    assert apart.equals(together)
+    assert str(apart.schema.field("a").type) == kind
+    assert str(read_for_statistics(str(tmp_path / "[12].csv")).schema.field("a").type) == kind
+
+
+def test_json_files_join_as_rows_do(tmp_path: Path) -> None:
+    (tmp_path / "1.jsonl").write_text('{"a": 1, "l": [1], "s": {"x": 1}}\n')
+    (tmp_path / "2.jsonl").write_text('{"a": "one", "l": [0.5], "s": {"y": true}}\n')
+    rows = [
+        {"a": "1", "l": [1.0], "s": {"x": 1, "y": None}},
+        {"a": "one", "l": [0.5], "s": {"x": None, "y": True}},
+    ]
+    assert ingested(str(tmp_path / "*.jsonl"), tmp_path / "t").to_pylist() == rows
+    assert read_for_statistics(str(tmp_path / "*.jsonl")).to_pylist() == rows
+
+
+NUMBERS = [
+    (pa.array([1, None]), pa.array([0.5, 2.0]), "double"),
+    (pa.array([1, None], pa.int8()), pa.array([0.5, 2.0], pa.float32()), "double"),
+    (pa.array([[1], None, []]), pa.array([[0.5], [], None]), "list<item: double>"),
+    (pa.array([{"x": 1}, None]), pa.array([{"x": 0.5, "y": "b"}, None]), "struct<x: double, y: string>"),
+    (pa.nulls(2), pa.array([1, 2]), "int64"),
+    (pa.array([[], []], pa.list_(pa.null())), pa.array([[1], [2]]), "list<item: int64>"),
+]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+@pytest.mark.parametrize(("one", "other", "kind"), NUMBERS, ids=[kind for _, _, kind in NUMBERS])
+def test_typed_files_widen(tmp_path: Path, one: pa.Array, other: pa.Array, kind: str, suffix: str) -> None:
+    tables = [pa.table({"a": column}) for column in (one, other)]
+    for number, table in enumerate(tables):
+        if suffix == "parquet":
+            pq.write_table(table, tmp_path / f"{number}.parquet")
+        else:
+            pa.feather.write_feather(table, tmp_path / f"{number}.arrow")
+    for files in ("*", "[0]*"):  # also the one file by itself has statistics
+        assert generate_statistics(str(tmp_path / f"{files}.{suffix}")).datasets[0].num_examples
+    plan = plan_source(str(tmp_path / f"*.{suffix}"))
+    rows = [row for part in plan.parts for batch in plan.read(part) for row in batch.to_pylist()]
+    assert str(plan.types["a"]) == kind
+    if suffix == "parquet":
+        snapshot = ingested(str(tmp_path / "*.parquet"), tmp_path / "t")
+        assert str(snapshot.schema.field("a").type) == kind
+        assert snapshot.to_pylist() == rows
+
+
+def test_integers_that_float64_does_not_hold_are_refused_among_floats(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1, (1 << 53) + 1]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"a": [0.5]}), tmp_path / "2.parquet")
+    for work in (lambda source: ingested(source, tmp_path / "t"), generate_statistics):
+        with pytest.raises(BadInput, match=r"1\.parquet.* column 'a'.*9007199254740993"):
+            work(str(tmp_path / "*.parquet"))
+
+
+def logged(caplog: pytest.LogCaptureFixture, work: Callable[[], Any]) -> list[str]:
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        work()
+    return [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.parametrize("row", [3, 3000])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_a_bad_cell_that_makes_a_column_text_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str, row: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (readers_csv, readers_jsonl):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 4000)
+    monkeypatch.setattr(row_spans, "SPAN_BYTES", 4000)
+    values = [str(number) for number in range(4000)]
+    values[row - 1] = "late"
+    path = tmp_path / f"t.{suffix}"
+    if suffix == "csv":
+        path.write_text(csv_of({"a": values, "b": values}).replace('"late"\n', '"1"\n'))
+    else:
+        path.write_text(
+            "".join(f'{{"a": {value if value != "late" else chr(34) + "late" + chr(34)}}}\n' for value in values)
+        )
+    works = [lambda: ingested(str(path), tmp_path / "t"), lambda: generate_statistics(str(path))]
+    for work in works:
+        messages = [message for message in logged(caplog, work) if "text" in message or "wider" in message]
+        assert any(f"t.{suffix}, row {row}, column 'a': " in message and "late" in message for message in messages), (
+            messages
+        )
+
+
+def test_good_data_are_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    draw = random.Random(1)
+    values = {
+        "n": [str(n) for n in range(300)], "f": [repr(draw.random()) for _ in range(300)],
+        "e": [f"{draw.random():.18e}" for _ in range(300)], "t": [f"2013-01-{n % 28 + 1:02}" for n in range(300)],
+        "s": [f"name {n}" for n in range(300)], "m": ["" if n % 2 else "3.50" for n in range(300)],
+        "c": [f"{'ABC'[n % 3]}{n}" if n % 2 else str(n) for n in range(300)],
+    }  # fmt: skip
+    (tmp_path / "t.csv").write_text(csv_of(values))
+    with (tmp_path / "t.jsonl").open("w") as stream:
+        for n in range(300):
+            stream.write(json.dumps({"n": n, "f": draw.random(), "s": f"name {n}", "b": n % 2 == 0}) + "\n")
+    for name in ("t.csv", "t.jsonl"):
+        path = str(tmp_path / name)
+        assert logged(caplog, lambda path=path: ingested(path, tmp_path / "t")) == []
+        assert logged(caplog, lambda path=path: generate_statistics(path)) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{"a": 1}\n{"a": \0"x"}\n', "row 2"),
+        (b'{"a": 1, "a": 2}\n', "row 1"),
+        (b'{"a": 1}\n{"a": "\xff\xfe", "b": 12345678901234567890}\n', "t.jsonl"),
+        (b'{"a": 1}\n7\n', "row 2"),
+    ],
+)
+def test_broken_json_is_refused_with_its_row(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "t.jsonl").write_bytes(content)
+    for work in (
+        lambda: ingested(str(tmp_path / "t.jsonl"), tmp_path / "t"),
+        lambda: generate_statistics(tmp_path / "t.jsonl"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            work()
+
+
+def test_a_given_type_wins(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n007,12345678901234567890\n1,2\n")
+    (tmp_path / "t.jsonl").write_text('{"a": "007", "b": 12345678901234567890}\n{"a": "1", "b": 2}\n')
+    for name in ("t.csv", "t.jsonl"):
+        numbers = Source(str(tmp_path / name), schema={"a": "int64", "b": "float64"})
+        texts = Source(str(tmp_path / name), schema={"a": "string", "b": "string"})
+        rows = [{"a": 7, "b": 1.2345678901234567e19}, {"a": 1, "b": 2.0}]
+        assert ingested(numbers, tmp_path / "t").to_pylist() == read_for_statistics(numbers).to_pylist() == rows
+        rows = [{"a": "007", "b": "12345678901234567890"}, {"a": "1", "b": "2"}]
+        assert ingested(texts, tmp_path / "t").to_pylist() == read_for_statistics(texts).to_pylist() == rows
