@@ -106,6 +106,7 @@ def widen(types: Types, block: bytes, file: RawFile, rows_before: Callable[[], i
         The number of objects.
     """
     table = _by_arrow(block, {})
+    names = table.column_names if table is not None else []
     times = {item.name: TEXT for item in table.schema if pa.types.is_timestamp(item.type)} if table is not None else {}
     if times:  # as they are written
         table = _by_arrow(block, times)
@@ -114,7 +115,7 @@ def widen(types: Types, block: bytes, file: RawFile, rows_before: Callable[[], i
         found = _types_of(rows)
         count = len(rows)
     else:
-        found = {item.name: _type_of_array(table.column(item.name).combine_chunks()) for item in table.schema}
+        found = {name: _type_of_array(table.column(name).combine_chunks()) for name in names}
         count = table.num_rows
     for name, kind in found.items():
         if name in file.source.schema:
