@@ -191,7 +191,8 @@ def _copy(files: list[RawFile], types: Types, window: Window, folder: Path, repo
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     counts = _Counts()
-    schema = pa.schema([(name, _written_type(name, stored(type_), files[0].source)) for name, type_ in types.items()])
+    columns = stored(types, files[0].name).items()
+    schema = pa.schema([(name, _written_type(name, type_, files[0].source)) for name, type_ in columns])
     kept = [name for name in types if files[0].source.columns is None or name in files[0].source.columns]
     check_names(kept, files[0].source.uri)
     selected = _select(files, types, window, counts, report)

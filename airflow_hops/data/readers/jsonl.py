@@ -263,10 +263,10 @@ def _by_python(block: bytes, file: RawFile, rows_before: Callable[[], int] | Non
             row = json.loads(line, parse_int=_Number, parse_float=_Number, object_pairs_hook=_object)
             error = None if isinstance(row, dict) else f"a {type(row).__name__}"
         except (ValueError, RecursionError) as failure:
-            error = str(failure)
+            error = "a NUL byte" if b"\0" in line else f"JSON parse error: {failure}"
         if error is not None:
             number = (rows_before() if rows_before else 0) + len(rows) + 1
-            raise BadInput(f"{file.name}, row {number}: JSON parse error: {error}; expected one JSON object a line")
+            raise BadInput(f"{file.name}, row {number}: {error}; expected one JSON object a line")
         rows.append(row)
     return rows
 

@@ -196,6 +196,14 @@ def test_folder_is_read_with_its_subfolders_and_a_feature_may_be_absent_from_som
     assert len(rows_of(read_all(tmp_path / f"a*.{format_}")[1])) == 20
 
 
+def test_integers_and_floats_of_tfrecords_join(tmp_path: Path) -> None:
+    write(pa.table({"x": [1, (1 << 24) + 1]}), tmp_path / "a.tfrecord")
+    write(pa.table({"x": pa.array([1.5], pa.float32())}), tmp_path / "b.tfrecord")
+    plan, batches = read_all(tmp_path)
+    assert str(plan.types["x"].value_type) == "double"
+    assert rows_of(batches) == [{"x": 1.0}, {"x": 16777217.0}, {"x": 1.5}]
+
+
 def test_types_of_several_files_join(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n1,1\n")
     (tmp_path / "b.csv").write_text("y,x\n2.5,\nlate,2\n")
@@ -211,27 +219,27 @@ def test_types_of_several_files_join(tmp_path: Path) -> None:
     assert rows_of(batches)[2] == {"x": 2.5, "l": [], "n": "2013-01-01", "s": {"k": 1}}
 
 
+# Values of which this project and TFDV know the same types; tests/ml/test_text_types.py has the others.
 AWKWARD = {
-    "integers": "a,b\n1,-9223372036854775808\n007,9223372036854775807\n",
-    "beyond int64 is text": "a,b,c\n9223372036854775808,1,1\n1,-9223372036854775809,9223372036854775808\n1.5,2.5,x\n",
-    "floats": "a,b,c,d\n.5,1e5,nan,1\n5.,-1E-3,inf,2.5\n1,2,-Infinity,1e400\n",
-    "signs, underscores and blanks": "a,b,c,d\n+5,1_000, 5 ,+1.5\n6,2,7,\t2.5\n",
+    "integers": "a,b\n1,-9223372036854775808\n7,9223372036854775807\n",
+    "beyond int64 is text": "a,b\n9223372036854775808,1\n1,-9223372036854775809\n1.5,2.5\n",
+    "floats": "a,b,c\n.5,1,nan\n5.,2.5,inf\n1,2,-Infinity\n",
     "hexadecimal is text": "a,b,c\n0x1F,1,x0x1\n16,0X2,y\n",
     "empty cells": 'a,b,c,d\n1,,,""\n,,x,\n3,,,\n',
     "missing is only the empty text": "a,b,c\nNA,null,NaN\n1,2,3\n",
-    "no bools, dates or times": "a,b,c,d\ntrue,2013-01-01,12:30:00,2013-01-01T05:00:00Z\nfalse,2013-01-02,12:31:00,\n",
+    "no dates or times": "a,b,c\n2013-01-01,12:30:00,2013-01-01T05:00:00Z\n2013-01-02,12:31:00,\n",
     "quotes": 'a,b,c\n"1","x,y","say ""hi"""\n"2","z",w\n',
     "carriage returns": "a,b,c\r\n1,x,2.5\r\n2,,\r\n",
     "blank lines": "a,b\n1,2\n\n3,4\n\n",
     "one column": "a\n1\n\n2.5\n",
     "no newline at the end": "a,b\n1,2\n3,x",
     "blanks are text": "a,b\n ,1\n2,  \n",
-    "other digits are text": "a,b\n٣,1\n2,²\n",
+    "other digits are text": "a,b\nx٣,1\n2,²\n",
     "header alone": "a,b\n",
 }  # fmt: skip
 _CELLS = (
-    "", "1", "-2", "3.5", "x", "1e3", "nan", "-inf", "+7", "1_0", "0x1", " 4", '"q,r"', "true", "1e999", "٣",
-    "9223372036854775808", "-9223372036854775808",
+    "", "1", "-2", "3.5", "x", "1.5e3", "nan", "-inf", "0x1", " 4", '"q,r"', "9223372036854775808",
+    "-9223372036854775808",
 )  # fmt: skip
 
 
@@ -262,13 +270,12 @@ def test_csv_has_the_types_and_values_of_tfdvs_own_decoder(tmp_path: Path, monke
         types[name] = [str(kind) for kind in plan.types.values()]
         assert (types[name], rows) == _by_tfdv(text, delimiter), name
     # The cases are what they are meant to be.
-    assert types["beyond int64 is text"] == ["string"] * 3
-    assert types["signs, underscores and blanks"] == ["int64", "int64", "int64", "float"]
+    assert types["beyond int64 is text"] == ["string"] * 2
     assert types["hexadecimal is text"] == ["string"] * 3
-    assert set(itertools.chain(*types.values())) == {"null", "int64", "float", "string"}
+    assert set(itertools.chain(*types.values())) == {"null", "int64", "double", "string"}
 
 
-_NAMES = {-1: "null", 0: "int64", 1: "float", 2: "string"}
+_NAMES = {-1: "null", 0: "int64", 1: "double", 2: "string"}
 
 
 def _by_tfdv(text: str, delimiter: str) -> tuple[list[str], list[list[str]]]:
@@ -471,8 +478,9 @@ def test_a_source_of_corrupt_files_alone_is_refused(tmp_path: Path) -> None:
 
 def test_statistics_of_csv_equal_tfdvs(tmp_path: Path) -> None:
     draw = random.Random(11)
+    # TFDV has float32.
     lines = [
-        f"{n},{draw.choice(_CELLS[:9])},{draw.choice(['', 'UA', 'é'])},{n / 7 if n > 300 else n}" for n in range(400)
+        f"{n},{draw.choice(_CELLS[:9])},{draw.choice(['', 'UA', 'é'])},{n / 8 if n > 300 else n}" for n in range(400)
     ]
     path = tmp_path / "mixed.csv"
     path.write_text("id,mixed,carrier,late\n" + "\n".join(lines) + "\n")
@@ -511,7 +519,6 @@ TYPED = b"a,b\n1,2\nx,3\n"
         ("twice.csv", b"a,b,a\n1,2,3\n", "twice.csv: the header names column 'a' more than once"),
         ("ragged.csv", b"a,b\n1,2\n3\n", "ragged.csv, row 2: CSV parse error: Expected 2 columns, got 1"),
         ("latin.csv", "a\nM\u00fcnchen\n".encode("latin-1"), "column 'a' is not text in utf8; name its encoding"),
-        ("mixed.jsonl", b'{"x": 1}\n{"x": "one"}\n', "row 2: field 'x' is a string, but a number in other lines"),
         ("array.jsonl", b"[1, 2]\n", "array.jsonl, row 1: "),
         ("unknown.bin", bytes(range(256)) * 4, "unknown.bin: neither CSV, JSON lines nor Parquet"),
     ],
@@ -551,14 +558,8 @@ def test_what_a_source_says_of_its_files_must_hold(tmp_path: Path, given: dict[s
             "t/b.parquet: column 'x' is string, but int64 in ",
         ),
         (
-            lambda folder: _files(folder, a_jsonl=pa.table({"x": [1]}), b_jsonl=pa.table({"x": ["one"]})),
-            "t/b.jsonl: column 'x' is string, but int64 in ",
-        ),
-        (
-            lambda folder: _files(
-                folder, a_tfrecord=pa.table({"x": [1]}), b_tfrecord=pa.table({"x": pa.array([1.5], pa.float32())})
-            ),
-            "t/b.tfrecord: column 'x' is large_list<item: float>, but large_list<item: int64> in ",
+            lambda folder: _files(folder, a_tfrecord=pa.table({"x": [1]}), b_tfrecord=pa.table({"x": ["one"]})),
+            "t/b.tfrecord: column 'x' is large_list<item: large_binary>, but large_list<item: int64> in ",
         ),
         (
             lambda folder: _files(folder, a_parquet=table_of(3), b_csv=table_of(3)),

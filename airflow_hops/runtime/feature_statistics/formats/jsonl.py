@@ -75,9 +75,7 @@ def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa
         rows += block.count(b"\n")
 
 
-def _read(
-    block: bytes, file: RawFile, types: Types, rows_before: Callable[[], int], wanted: Wanted
-) -> pa.RecordBatch:
+def _read(block: bytes, file: RawFile, types: Types, rows_before: Callable[[], int], wanted: Wanted) -> pa.RecordBatch:
     batch = raw_jsonl.read_block(block, file, types, rows_before, wanted)
     try:
         check_text(batch, file, 0)
