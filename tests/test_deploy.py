@@ -147,6 +147,86 @@ def test_deployments_survive_a_kill_at_each_point(pipeline: Pipeline) -> None:
     assert sorted(p.name for p in (pipeline.server.base_path / pipeline.name).iterdir()) == [".lock", "1", "2"]
 
 
+def test_canary_goes_on_until_its_successor_serves(pipeline: Pipeline) -> None:
+    pipeline.deploy(pipeline.model("first"))
+    pipeline.deploy(pipeline.model("second"), canary_percent=30)
+    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 70, 2: 30}, "the canary's share")
+    third = pipeline.model("third")
+
+    def state() -> tuple[Any, ...]:
+        traffic = json.loads(pipeline.server.traffic_file.read_text())["models"][pipeline.name]
+        return pipeline.record(), traffic, pipeline.labels(), pipeline.aliases()
+
+    before = state()
+    for refused in (pipeline.model("broken"), pipeline.model("third", inputs=["wind"])):
+        with pytest.raises(StepFailed) as caught:
+            pipeline.deploy(refused)
+        assert not caught.value.retryable
+        assert state() == before
+    for point in ("traffic", "folder", "versions", "record"):
+        with pytest.raises(StepFailed, match="SIGKILL"):
+            pipeline.deploy(third, killed_before=point)
+        assert state() == before
+    assert pipeline.server.ask(pipeline.name, 20) == 0
+    assert pipeline.server.traffic(pipeline.name) == {1: 70, 2: 30}
+    for point in ("labels", "traffic", "champion", "artifact"):
+        with pytest.raises(StepFailed, match="SIGKILL"):
+            pipeline.deploy(third, killed_before=point)
+        assert pipeline.events()[1:] == [("canary", 2), ("rolled_back", 2), ("canary", 4)]
+    assert pipeline.deploy(third).properties["traffic"] == {"1": 80, "4": 20}
+    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 80, 4: 20}, "the successor's share")
+    wait_for(lambda: pipeline.server.available(pipeline.name) == [1, 4], "the end of the canary")
+    assert pipeline.labels() == {"stable": 1, "canary": 4}
+    assert pipeline.aliases() == {"champion": 1, "challenger": 4}
+
+
+def test_model_that_was_rolled_back_serves_again_only_if_that_is_allowed(pipeline: Pipeline) -> None:
+    pipeline.deploy(pipeline.model("first"))
+    second, third = pipeline.model("second"), pipeline.model("third")
+    pipeline.deploy(second)
+    pipeline.decide("roll_back", to_version=None, reason="its errors")
+    before = pipeline.record()
+    refused = r"version 2, and was rolled back on 20.* \(its errors\); train .*allow_rolled_back=True"
+    for decide in (
+        lambda: pipeline.deploy(second),
+        lambda: pipeline.deploy(pipeline.model("second")),  # of the next run, equal to the last
+        lambda: pipeline.deploy(second, canary_percent=100),
+        lambda: pipeline.decide("promote", version=2),
+    ):
+        with pytest.raises(StepFailed, match=refused) as caught:
+            decide()
+        assert not caught.value.retryable
+        assert pipeline.record() == before
+    assert pipeline.server.available(pipeline.name) == [1]
+
+    assert pipeline.deploy(second, allow_rolled_back=True).properties["traffic"] == {"1": 80, "2": 20}
+    pipeline.deploy(second)  # a retry that finds it serving
+    assert pipeline.record()["history"][-1]["why"].startswith(
+        "20% of the traffic, beside champion 1; allowed although it was rolled back on"
+    )
+    pipeline.deploy(third)
+    with pytest.raises(StepFailed, match=refused):  # it was superseded, and is no better for it
+        pipeline.deploy(second)
+    pipeline.deploy(pipeline.model("onnx"))
+    assert pipeline.deploy(third).properties["mode"] == "canary"  # it was superseded alone: nobody decided on it
+    pipeline.decide("promote", version=2, allow_rolled_back=True)
+    assert pipeline.record()["champion"]["version"] == 2
+    assert "(its errors)" in pipeline.record()["history"][-1]["why"]
+    pipeline.decide("promote", version=1)
+    assert pipeline.deploy(second).properties["mode"] == "canary"  # a later promotion has taken the rollback back
+
+
+def test_champion_that_was_rolled_back_does_not_return_under_another_number(pipeline: Pipeline, tmp_path: Path) -> None:
+    pipeline.deploy(pipeline.model("first"))
+    second = pipeline.model("second")
+    pipeline.deploy(second)
+    pipeline.decide("promote", version=None)
+    pipeline.decide("roll_back", to_version=None, reason="complaints")
+    other_registry = {"tracking_uri": f"sqlite:///{tmp_path / 'another.db'}"}
+    with pytest.raises(StepFailed, match=r"version 1, and is version 2, which was rolled back on .* \(complaints\)"):
+        pipeline.deploy(second, services=other_registry)
+
+
 def test_two_tasks_at_once_publish_and_record_once(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
     second = pipeline.model("second")

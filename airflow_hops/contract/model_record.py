@@ -82,6 +82,7 @@ class ModelEvent(JsonFields):
         traffic: The decided shares, version to percent.
         to: The version that a rollback went to.
         note: A person's note with an approval.
+        fingerprint: Of the model of a version that became the champion or was rolled back.
         decision: The basis of a rollout's decision.
     """
 
@@ -93,6 +94,7 @@ class ModelEvent(JsonFields):
     traffic: Mapping[int, int] | None = where_told()
     to: int | None = where_told()
     note: str | None = where_told()
+    fingerprint: str | None = where_told()
     decision: Decision | None = None
 
     @classmethod
@@ -168,6 +170,22 @@ class ModelRecord(JsonFields):
         ends = {version: self._last(version, _ENDS) for version in versions}
         taken_back = {version for version, end in ends.items() if end and end.event in ("rolled_back", "undeployed")}
         return [version for version in dict.fromkeys(reversed(versions)) if version not in taken_back]
+
+    def rollback_of(self, version: int, fingerprint: str) -> ModelEvent | None:
+        """Returns the rollback by which a model was judged last, or None if it was promoted since or never judged.
+
+        Args:
+            version: A version of the model.
+            fingerprint: Of the model artifact: the same model may be registered under another number.
+        """
+        for event in reversed(self.history):
+            if event.fingerprint == fingerprint or (event.fingerprint is None and event.version == version):
+                if event.event in ("deployed", "promoted"):
+                    return None
+                # A canary that was superseded has neither: nobody decided on it.
+                if event.event == "rolled_back" and (event.to is not None or event.decision is not None):
+                    return event
+        return None
 
     def last_event(self, version: int) -> ModelEvent | None:
         """The newest event of a version, or None."""

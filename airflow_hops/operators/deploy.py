@@ -44,6 +44,8 @@ class DeployModelOperator(HopsOperator):
         available_timeout_s: Seconds for the server to load the version.
         allow_older: Whether a model that was registered before the champion may become a canary. By default it may
             not, so that clearing the task of an old run does not bring its model back.
+        allow_rolled_back: Whether a model that was rolled back may serve again. By default it may not, so that a cached
+            training does not bring it back with every run.
         model_server_conn_id: Connection of type ``model_server``; None for the server that the ``hops`` connection
             names. (templated)
     """
@@ -71,6 +73,7 @@ class DeployModelOperator(HopsOperator):
         canary_percent: int = 20,
         available_timeout_s: float = 120.0,
         allow_older: bool = False,
+        allow_rolled_back: bool = False,
         model_server_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -84,6 +87,7 @@ class DeployModelOperator(HopsOperator):
         self.canary_percent = canary_percent
         self.available_timeout_s = available_timeout_s
         self.allow_older = allow_older
+        self.allow_rolled_back = allow_rolled_back
         self.model_server_conn_id = model_server_conn_id
 
     def step_params(self, context: Context) -> dict[str, Any]:
@@ -93,6 +97,7 @@ class DeployModelOperator(HopsOperator):
             "canary_percent": self.canary_percent,
             "available_timeout_s": self.available_timeout_s,
             "allow_older": self.allow_older,
+            "allow_rolled_back": self.allow_rolled_back,
         }
 
     def step_services(self) -> Mapping[str, str]:

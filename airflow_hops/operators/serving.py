@@ -105,19 +105,22 @@ class PromoteModelOperator(LoadingOperator):
 
     Args:
         version: The version's number; None for the challenger. If it is not loaded, it is loaded first. (templated)
+        allow_rolled_back: Whether it may be a version that was rolled back.
         **kwargs: As :class:`LoadingOperator`.
     """
 
     entry: ClassVar[str] = "airflow_hops.runtime.deploy.traffic:promote"
     template_fields: Sequence[str] = (*ServingOperator.template_fields, "version")
 
-    def __init__(self, *, version: int | str | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, version: int | str | None = None, allow_rolled_back: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.version = version
+        self.allow_rolled_back = allow_rolled_back
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Keyword arguments of the entry function."""
-        return {**super().step_params(context), "version": _version("version", self.version)}
+        version = _version("version", self.version)
+        return {**super().step_params(context), "version": version, "allow_rolled_back": self.allow_rolled_back}
 
 
 class RollbackModelOperator(LoadingOperator):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.contract.artifacts import Artifact, BadInput
 from airflow_hops.contract.model_record import ModelRecord, ServedVersion, by_whom
 from airflow_hops.contract.properties import BlessingProperties, DeploymentProperties, Mode, ModelProperties
 from airflow_hops.contract.rollout.counts import snapshot_of
@@ -59,6 +59,7 @@ def run(
     canary_percent: int = 20,
     available_timeout_s: float = 120.0,
     allow_older: bool = False,
+    allow_rolled_back: bool = False,
 ) -> Artifact:
     """The step: deploys the input ``model``.
 
@@ -68,6 +69,7 @@ def run(
         canary_percent: Share of the traffic that a model gets where a champion serves already, 1 to 100.
         available_timeout_s: How long the server may take to load the version.
         allow_older: Whether a model that was registered before the champion may become a canary.
+        allow_rolled_back: Whether a model that was rolled back may serve again.
     """
     if not isinstance(canary_percent, int) or not 1 <= canary_percent <= 100:
         raise BadInput(f"canary_percent is {canary_percent!r}; expected a whole number from 1 to 100")
@@ -83,7 +85,14 @@ def run(
     try:
         with server.exclusive(model_name):
             deployment = deploy(
-                context, server, model, model_name, canary_percent, available_timeout_s, allow_older=allow_older
+                context,
+                server,
+                model,
+                model_name,
+                canary_percent,
+                available_timeout_s,
+                allow_older=allow_older,
+                allow_rolled_back=allow_rolled_back,
             )
     except ConfigError as error:
         raise BadInput(str(error)) from error
@@ -119,12 +128,13 @@ def deploy(
     available_timeout_s: float,
     *,
     allow_older: bool = False,
+    allow_rolled_back: bool = False,
 ) -> Deployment:
     """Deploys a model; the caller holds it with :meth:`ModelServer.exclusive`.
 
     Raises:
-        BadInput: the model is older than the champion, it does not take the champion's requests, or the server cannot
-            give it the share.
+        BadInput: the model is older than the champion, was rolled back, does not take the champion's requests, or the
+            server cannot give it the share.
         VersionRefused: the server does not load it; config, folder and record are as they were before.
         HopsError: the server does not answer in time; likewise.
     """
@@ -145,11 +155,17 @@ def deploy(
             training=read_training(context.store.local(model)),
             evaluation=context.input("evaluation") if context.has_input("evaluation") else None,
         ).version
-        if champion is None:
-            deployment = step.make_champion(record, version)
-        else:
+        if champion is not None:
             _check_newer(champion.version, version, model, model_name, allow_older)
-            deployment = step.make_canary(record, version, canary_percent)
+        # Who brings an older model back has said so.
+        is_older = champion is not None and version < champion.version
+        forced = check_not_rolled_back(record, version, model, model_name, allow_rolled_back or is_older)
+        if forced:
+            context.progress(0.2, f"version {version}{forced}")
+        if champion is None:
+            deployment = step.make_champion(record, version, forced)
+        else:
+            deployment = step.make_canary(record, version, canary_percent, forced)
     record = read_record(context.store, model_name)
     registry.point_aliases(
         record.champion.version if record.champion else None, record.challenger.version if record.challenger else None
@@ -179,56 +195,52 @@ class _Steps:
                 self.server.set_traffic(self.model_name, traffic)
         return self._deployment(champion.version, "champion", traffic, champion.version, published, "already champion")
 
-    def make_champion(self, record: ModelRecord, version: int) -> Deployment:
+    def make_champion(self, record: ModelRecord, version: int, forced: str) -> Deployment:
         """The first model of this name takes all the traffic."""
         published = self._load(version, [])
         traffic = {version: 100}
-        why = "the first model"
+        why = f"the first model{forced}"
         served = self._served(version, 100)
         record = replace(record, champion=served, challenger=None)
-        self._write(record.after("deployed", version, why, traffic=traffic, by=self._by))
+        facts = {"traffic": traffic, "by": self._by, "fingerprint": self.model.fingerprint}
+        self._write(record.after("deployed", version, why, **facts))
         self.server.set_labels(self.model_name, {STABLE_LABEL: version})
         self.server.set_traffic(self.model_name, traffic)
         return self._deployment(version, "champion", traffic, version, published, why)
 
-    def make_canary(self, record: ModelRecord, version: int, canary_percent: int) -> Deployment:
+    def make_canary(self, record: ModelRecord, version: int, canary_percent: int, forced: str) -> Deployment:
         """The candidate gets a share of the traffic; the champion keeps the rest."""
         champion, challenger = record.champion, record.challenger
         assert champion is not None
-        if challenger is not None and challenger.version != version:
-            record = self._supersede(record, version)
-        elif challenger is not None and challenger.rollout is not None:
+        is_new = challenger is None or challenger.version != version
+        if challenger is not None and challenger.rollout is not None and not is_new:
             canary_percent = challenger.traffic_percent  # its rollout is under way
-        kept = [v for v in self.server.configured(self.model_name) if v in record.champions()]
-        if challenger is None or challenger.version != version:
+        if is_new and self.server.splits_traffic:
             # Before the version can be loaded: a server that is given no shares sends everything to the newest.
-            if not self.server.splits_traffic:
-                self.server.serve(self.model_name, sorted({*kept, champion.version}))
-            self.server.set_traffic(self.model_name, {champion.version: 100})
-        published = self._load(version, [*kept, champion.version])
+            self.server.set_traffic(self.model_name, record.traffic)
+        # A canary that is under way goes on until this version can take its place.
+        published = self._load(version, [*self.server.configured(self.model_name), champion.version])
         traffic = {champion.version: 100 - canary_percent, version: canary_percent}
-        why = f"{canary_percent}% of the traffic, beside champion {champion.version}"
-        if challenger is None or challenger.version != version or challenger.traffic_percent != canary_percent:
+        why = f"{canary_percent}% of the traffic, beside champion {champion.version}{forced}"
+        if challenger is None or is_new or challenger.traffic_percent != canary_percent:
             served = replace(self._served(version, canary_percent), baseline=self._baseline())
+            if challenger is not None and is_new:
+                superseded = f"superseded by version {version} before it was decided on"
+                record = record.after("rolled_back", challenger.version, superseded, by=self._by)
             record = replace(
                 record, challenger=served, champion=replace(champion, traffic_percent=100 - canary_percent)
             )
             self._write(record.after("canary", version, why, traffic=traffic, by=self._by))
-        self.server.set_labels(self.model_name, {STABLE_LABEL: champion.version, CANARY_LABEL: version})
-        self.server.set_traffic(self.model_name, traffic)
+        labels = {STABLE_LABEL: champion.version, CANARY_LABEL: version}
+        self.server.set_labels(self.model_name, labels)
+        if self.server.splits_traffic:
+            self.server.set_traffic(self.model_name, traffic)
+        wanted = sorted({v for v in self.server.configured(self.model_name) if v in (version, *record.champions())})
+        if self.server.configured(self.model_name) != wanted:
+            self.server.serve(self.model_name, wanted, labels)
+        if not self.server.splits_traffic:
+            self.server.set_traffic(self.model_name, traffic)
         return self._deployment(version, "canary", traffic, champion.version, published, why)
-
-    def _supersede(self, record: ModelRecord, version: int) -> ModelRecord:
-        """Ends a canary that nobody decided on before the next model came."""
-        assert record.challenger is not None and record.champion is not None
-        record = replace(record, challenger=None, champion=replace(record.champion, traffic_percent=100)).after(
-            "rolled_back",
-            record.challenger.version,
-            f"superseded by version {version} before it was decided on",
-            by=self._by,
-        )
-        self._write(record)
-        return record
 
     @property
     def _by(self) -> dict[str, str]:
@@ -297,7 +309,12 @@ def load_version(
     context.progress(0.3, f"publishes {server.version_path(model_name, version)}")
     error_before = server.last_error(model_name, version)
     published = publish()
-    previous = server.serve(model_name, sorted({*others, version}))
+    try:
+        previous = server.serve(model_name, sorted({*others, version}))
+    except Exception:
+        if published:
+            server.unpublish(model_name, version)
+        raise
     try:
         server.wait_until_available(
             model_name,
@@ -306,7 +323,7 @@ def load_version(
             error_before=error_before,
             on_state=lambda state: context.progress(0.5, f"version {version}: {state}"),
         )
-    except HopsError:
+    except Exception:
         if previous is None or version not in previous.model_version_policy.specific.versions:
             server.restore(model_name, previous)
             if published:
@@ -314,6 +331,28 @@ def load_version(
             server.wait_until_gone(model_name, version, timeout_s=3.0)
         raise
     return published
+
+
+def check_not_rolled_back(
+    record: ModelRecord, version: int, model: Artifact, model_name: str, allow_rolled_back: bool
+) -> str:
+    """Refuses a model that was rolled back: a cached training would bring it back with every run.
+
+    Returns:
+        What there is to say of it if it may serve again; empty if it was not rolled back.
+    """
+    challenger = record.challenger
+    rollback = record.rollback_of(version, model.fingerprint)
+    if rollback is None or (challenger is not None and challenger.fingerprint == model.fingerprint):
+        return ""
+    what = f"rolled back on {rollback.at} ({rollback.why})"
+    if not allow_rolled_back:
+        same = f", and is version {rollback.version}, which was" if version != rollback.version else ", and was"
+        raise BadInput(
+            f"model {model_name!r}: {model.uri} is registered as version {version}{same} {what}; train with other "
+            "data, code or parameters, or deploy it again with allow_rolled_back=True"
+        )
+    return f"; allowed although it was {what}"
 
 
 def _check_splits(server: ModelServer, model_name: str, canary_percent: int) -> None:

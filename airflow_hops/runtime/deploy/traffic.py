@@ -13,7 +13,7 @@ from typing import Any
 from airflow_hops.contract.artifacts import Artifact, BadInput
 from airflow_hops.contract.model_record import ModelRecord, ServedVersion, by_whom
 from airflow_hops.contract.times import now
-from airflow_hops.runtime.deploy.stage import CANARY_LABEL, STABLE_LABEL, load_version
+from airflow_hops.runtime.deploy.stage import CANARY_LABEL, STABLE_LABEL, check_not_rolled_back, load_version
 from airflow_hops.runtime.loaded_models import model_folder
 from airflow_hops.runtime.model_server import ModelServer
 from airflow_hops.runtime.step.context import StepContext
@@ -38,9 +38,11 @@ def set_traffic(context: StepContext, *, percents: Mapping[str, int], **given: A
     return _decide(context, lambda serving: serving.set_traffic(_as_split(percents)), **given)
 
 
-def promote(context: StepContext, *, version: int | None, **given: Any) -> dict[str, Any]:
+def promote(
+    context: StepContext, *, version: int | None, allow_rolled_back: bool = False, **given: Any
+) -> dict[str, Any]:
     """The step: gives a version all the traffic; None is the challenger. ``given`` are fields of :class:`Serving`."""
-    return _decide(context, lambda serving: serving.promote(version), **given)
+    return _decide(context, lambda serving: serving.promote(version, allow_rolled_back), **given)
 
 
 def roll_back(context: StepContext, *, to_version: int | None, **given: Any) -> dict[str, Any]:
@@ -137,11 +139,11 @@ class Serving:
             )
         return changed
 
-    def promote(self, version: int | None) -> bool:
+    def promote(self, version: int | None, allow_rolled_back: bool = False) -> bool:
         """Gives a version all the traffic.
 
         Raises:
-            BadInput: there is no challenger, or no such version.
+            BadInput: there is no challenger, or no such version; or it was rolled back, and that is not allowed.
             VersionRefused: the server does not load it.
         """
         record, champion = self._deployed()
@@ -154,7 +156,9 @@ class Serving:
             version = record.challenger.version
         if version == champion.version:
             return False
-        self._take_over(record, version, "promoted")
+        model = self._registered(version)
+        forced = check_not_rolled_back(record, version, model, self.model_name, allow_rolled_back)
+        replace(self, reason=self.reason + forced)._take_over(record, version, model, "promoted")
         return True
 
     def roll_back(self, to_version: int | None) -> bool:
@@ -173,13 +177,20 @@ class Serving:
             if challenger is None:
                 return False
             record = replace(record, champion=replace(champion, traffic_percent=100), challenger=None)
-            self._write(record, "rolled_back", challenger.version, to=champion.version, traffic={champion.version: 100})
+            self._write(
+                record,
+                "rolled_back",
+                challenger.version,
+                to=champion.version,
+                traffic={champion.version: 100},
+                fingerprint=challenger.fingerprint,
+            )
             return True
         if to_version is None:
             to_version = next((version for version in record.champions() if version != champion.version), None)
             if to_version is None:
                 raise BadInput(f"model {self.model_name!r} has no champion before version {champion.version}")
-        self._take_over(record, to_version, "rolled_back")
+        self._take_over(record, to_version, self._registered(to_version), "rolled_back")
         return True
 
     def undeploy(self, version: int | None, force: bool) -> bool:
@@ -266,7 +277,7 @@ class Serving:
             raise BadInput(f"model {self.model_name!r} is not deployed; use DeployModelOperator first")
         return record, record.champion
 
-    def _take_over(self, record: ModelRecord, version: int, event: str) -> None:
+    def _take_over(self, record: ModelRecord, version: int, model: Artifact, event: str) -> None:
         """Makes another version the champion."""
         champion, challenger = record.champion, record.challenger
         assert champion is not None
@@ -274,16 +285,17 @@ class Serving:
             served = replace(challenger, since=now(), traffic_percent=100, baseline={}, rollout=None)
         else:
             path = self.server.version_path(self.model_name, version)
-            served = ServedVersion.of(self._registered(version), version, path, 100)
+            served = ServedVersion.of(model, version, path, 100)
         self._load(served)
         if challenger is not None and challenger.version != version:
-            record = record.after(
-                "rolled_back", challenger.version, f"version {version} was made champion", by=self.by, to=version
-            )
+            why = f"version {version} was made champion"
+            facts = {"by": self.by, "to": version, "fingerprint": challenger.fingerprint}
+            record = record.after("rolled_back", challenger.version, why, **facts)
         if event == "rolled_back":
-            record = record.after("rolled_back", champion.version, self.reason, by=self.by, to=version)
+            facts = {"by": self.by, "to": version, "fingerprint": champion.fingerprint}
+            record = record.after("rolled_back", champion.version, self.reason, **facts)
         record = replace(record, champion=served, challenger=None)
-        self._write(record, "promoted", version, traffic={version: 100})
+        self._write(record, "promoted", version, traffic={version: 100}, fingerprint=model.fingerprint)
 
     def _registered(self, version: int) -> Artifact:
         """The model artifact of a version, by MLflow; one that the store has not kept has no properties."""
@@ -337,8 +349,8 @@ class Serving:
             for entry in record.history
         )
 
-    def _write(self, record: ModelRecord, event: str, version: int, **numbers: Any) -> None:
-        record = record.after(event, version, self.reason, by=self.by, **numbers)
+    def _write(self, record: ModelRecord, event: str, version: int, **facts: Any) -> None:
+        record = record.after(event, version, self.reason, by=self.by, **facts)
         write_record(self.context.store, self.model_name, record)
 
 

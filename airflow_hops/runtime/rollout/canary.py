@@ -273,18 +273,19 @@ class _Step:
     def end(self, decision: str, reasons: tuple[str, ...], findings: tuple[Finding, ...] = ()) -> Decision:
         """Writes a decision down; the caller applies it."""
         ended = self._decision(decision, reasons, findings)
-        version, numbers = self.challenger.version, {"by": self._by, "decision": ended}
+        version = self.challenger.version
+        facts = {"by": self._by, "decision": ended, "fingerprint": self.challenger.fingerprint}
         why = f"at {self.progress.percent}%: " + "; ".join(reasons)
         if decision == PROMOTED:
             champion = replace(self.challenger, since=now(), traffic_percent=100, baseline={}, rollout=None)
             record = replace(self.last, champion=champion, challenger=None)
-            record = record.after(PROMOTED, version, why, traffic={version: 100}, **numbers)
+            record = record.after(PROMOTED, version, why, traffic={version: 100}, **facts)
         elif decision == ROLLED_BACK:
             record = replace(self.last, champion=replace(self.champion, traffic_percent=100), challenger=None)
-            record = record.after(ROLLED_BACK, version, why, traffic={self.champion.version: 100}, **numbers)
+            record = record.after(ROLLED_BACK, version, why, traffic={self.champion.version: 100}, **facts)
         else:  # the next rollout of it begins anew, with the share that it has
             record = replace(self.last, challenger=replace(self.challenger, rollout=None))
-            record = record.after(LEFT, version, why, **numbers)
+            record = record.after(LEFT, version, why, **facts)
         self.rollout._write(record)
         return ended
 

@@ -10,14 +10,14 @@ export function PromoteDialog({ dagId, detail, onClose, onDecided }: DecisionPro
   const choices = deployed.filter((version) => version !== champion?.version);
   const [version, setVersion] = useState(challenger?.version ?? choices[0] ?? 0);
   const { promote } = useDecision(dagId, detail.name, onDecided);
-  const last = decisions.find((decision) => decision.version === version);
+  const rollback = decisions.find((each) => each.version === version && each.event === "rolled_back");
   const other = challenger && challenger.version !== version ? challenger.version : null;
   return (
     <ConfirmDialog
       open
       title={`Promote version ${version} of ${detail.name}?`}
       confirmLabel="Promote"
-      onConfirm={(reason) => promote(version, reason)}
+      onConfirm={(reason) => promote(version, rollback !== undefined, reason)}
       onClose={onClose}
     >
       <VersionChoice
@@ -34,7 +34,8 @@ export function PromoteDialog({ dagId, detail, onClose, onDecided }: DecisionPro
           `Version ${version} becomes the champion and answers all requests that name no version.`,
           champion && `Version ${champion.version} gets none, and stays loaded: a rollback can restore it.`,
           other !== null && `The canary, version ${other}, is taken out of service.`,
-          last?.event === "rolled_back" && `Version ${version} was rolled back before.`,
+          rollback !== undefined &&
+            `Version ${version} was rolled back before (${rollback.why}), and serves again all the same.`,
           rolloutEnds(detail),
         ]}
       />

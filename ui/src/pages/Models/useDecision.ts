@@ -33,9 +33,12 @@ export function useDecision(dagId: string, model: string, onDecided: DecisionPro
     await queryClient.invalidateQueries();
   };
   return {
-    promote: (version: number, reason: string) =>
+    promote: (version: number, allow_rolled_back: boolean, reason: string) =>
       decide(["promote", version], reason, (body) =>
-        client.POST("/api/dags/{dag_id}/models/{model}/promote", { params, body: { version, ...body } }),
+        client.POST("/api/dags/{dag_id}/models/{model}/promote", {
+          params,
+          body: { version, allow_rolled_back, ...body },
+        }),
       ),
     setTraffic: (percents: Record<string, number>, reason: string) =>
       decide(["traffic", percents], reason, (body) =>
