@@ -10,6 +10,7 @@ import numpy as np
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.target import BINARY, MULTICLASS, OUTPUTS, REGRESSION, Target, check_heads
+from airflow_hops.data.predictions import check_predictions
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
 from airflow_hops.serving_api import tensors
 
@@ -214,7 +215,7 @@ def _scores(model: Any, found: Any, sample: Sample, target: Target, checked: boo
             f"problem is {target.problem}"
         )
     if checked:
-        _check_values(model, scores, target)
+        check_predictions(scores, target.problem, f"the output of {type(model).__name__}")
     return scores
 
 
@@ -311,21 +312,6 @@ def rows_for_torch(model: Any, matrix: Array) -> Any:
     import torch
 
     return torch.from_numpy(matrix).to(next(model.parameters(), torch.empty(0)).device)
-
-
-def _check_values(model: Any, scores: Array, target: Target) -> None:
-    bad = int((~np.isfinite(scores).reshape(len(scores), -1).all(axis=1)).sum())
-    if bad:
-        raise BadInput(f"{type(model).__name__} gives NaN or infinity in {bad} of {len(scores)} rows of the sample")
-    if target.problem == REGRESSION:
-        return
-    sums = scores.sum(axis=1) if scores.ndim == 2 else np.ones(len(scores))
-    if scores.min() < -1e-6 or scores.max() > 1 + 1e-6 or np.abs(sums - 1).max() > 1e-3:
-        raise BadInput(
-            f"{type(model).__name__} gives {scores.min():.4g} to {scores.max():.4g}, which are not probabilities; "
-            "end a "
-            "network with Sigmoid or Softmax, and boosted trees with an objective that gives probabilities"
-        )
 
 
 def _column_type(name: str, column: Any) -> tensors.TensorType:

@@ -45,7 +45,7 @@ class FlightsModels:
 
         Args:
             steps: Steps of gradient descent; 0 leaves the model at chance.
-            flaw: "nan" for a model that answers NaN.
+            flaw: "nan" for a model that answers NaN, "logits" for one that answers numbers of any size.
         """
         x, y = self._rows
         model = Logistic(x.shape[1], flaw)
@@ -77,5 +77,7 @@ class Logistic(tf.Module):
         self.flaw = flaw
 
     def __call__(self, inputs: dict[str, Any]) -> Any:
-        probability = tf.sigmoid(tf.matmul(inputs["numeric"], self.weights) + self.bias)
-        return probability * float("nan") if self.flaw == "nan" else probability
+        logits = tf.matmul(inputs["numeric"], self.weights) + self.bias
+        if self.flaw == "logits":
+            return 10 * logits
+        return tf.sigmoid(logits) * float("nan") if self.flaw == "nan" else tf.sigmoid(logits)

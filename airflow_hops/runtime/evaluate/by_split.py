@@ -10,7 +10,8 @@ import numpy as np
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.target import REGRESSION, Problem, Target
-from airflow_hops.runtime.evaluate.class_names import ClassNames
+from airflow_hops.data.predictions import check_predictions
+from airflow_hops.runtime.evaluate.class_names import CANDIDATE, ClassNames
 from airflow_hops.runtime.evaluate.judging import Judge
 from airflow_hops.runtime.evaluate.scoring import ServedModel, score
 
@@ -44,7 +45,7 @@ def figures_by_split(
 
     Raises:
         SameLabel: all labels of the first split are the same.
-        BadInput: a column is missing or of another type.
+        BadInput: a column is missing or of another type, or the candidate's outputs are not predictions.
     """
     figures: dict[str, dict[str, Any]] = {}
     reasons = []
@@ -54,6 +55,14 @@ def figures_by_split(
         )
         if number == 0:
             _check_labels(scored.labels, split, target.label, judge.problem)
+        for name, predictions in scored.predictions.items():
+            try:
+                output = f"split {split!r}: the {name} model's {models[name].output}"
+                check_predictions(predictions, models[name].problem, output)
+            except BadInput as error:
+                if name == CANDIDATE:
+                    raise
+                reasons.append(f"{error}; its figures mean little")
         aligned = names.align(scored, f"split {split!r}")
         if left_out := int((~aligned.compared).sum()):
             unknown = ", ".join(map(repr, names.new))

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.target import MULTICLASS, REGRESSION, Target
+from airflow_hops.contract.target import MULTICLASS, Target
+from airflow_hops.data.predictions import check_predictions
 from airflow_hops.data.raw_features import check_columns, read_rows
 from airflow_hops.runtime.evaluate.scoring import ServedModel
 
@@ -72,15 +73,7 @@ def _check_predictions(model: ServedModel, files: Sequence[Path], target: Target
     asked = 0
     for arrays, batch in read_rows(files, model.inputs, batch_rows=rows):
         found = model.predict(arrays)
-        bad = int((~np.isfinite(found).reshape(len(found), -1).all(axis=1)).sum())
-        if bad:
-            raise BadInput(
-                f"source {source!r}: predictions are NaN or infinite in {bad} of {len(found)} rows of {files[0]}"
-            )
-        if target.problem != REGRESSION and (found.min() < -1e-6 or found.max() > 1 + 1e-6):
-            raise BadInput(
-                f"source {source!r}: predictions are {found.min():.4g} to {found.max():.4g}; expected probabilities"
-            )
+        check_predictions(found, target.problem, f"source {source!r}: {model.output!r}")
         if target.problem == MULTICLASS and (said := model.likeliest(arrays)) is not None:
             expected = np.array(target.classes, object)[found.argmax(axis=1)]
             if (other := said != expected).any():

@@ -12,10 +12,15 @@ import keras
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.properties import SAVED_MODEL
 from airflow_hops.contract.protocol import check_json
+from airflow_hops.contract.splits import EVAL, TRAIN
+from airflow_hops.contract.target import OUTPUTS
 from airflow_hops.contract.training import OF_ANY_FRAMEWORK, TrainingOptions
+from airflow_hops.data.predictions import check_predictions
+from airflow_hops.hops.context import TrainContext
 from airflow_hops.runtime.train.program import MODEL_NAME, Program
-from airflow_hops.runtime.transform.graph import export_serving_model
+from airflow_hops.runtime.transform.graph import export_serving_model, served_outputs
 
+_CHECKED_ROWS, _CHECKED_BATCHES = 128, 8
 OUTPUT_VARIABLE = "HOPS_OUTPUT"
 """Environment variable with the folder that rank 0 writes to."""
 
@@ -46,6 +51,26 @@ def check_outcome(program: Program, returned: Any, output: Path, rank: int, opti
             f"script {program.name!r} made no model: neither a keras.Model in its global {MODEL_NAME!r} (found "
             f"{found}), nor a SavedModel in ${OUTPUT_VARIABLE}/{SAVED_MODEL}"
         )
+
+
+def check_answers(model: Any, context: TrainContext) -> None:
+    """Checks a Keras model's predictions for held-out rows, of which this rank reads its share.
+
+    Raises:
+        BadInput: they are not finite, or not probabilities.
+    """
+    if context.target is None:
+        return
+    split = EVAL if context.can_share(EVAL) else TRAIN
+    wanted, trained_on = getattr(model, "input", None), dict(context.rows)
+    columns = list(wanted) if isinstance(wanted, dict) else None
+    dataset = context.examples(split, _CHECKED_ROWS * context.size, columns=columns)
+    context.rows = trained_on  # what is read here is no share of the training
+    for features, *_ in dataset.take(_CHECKED_BATCHES):
+        outputs = served_outputs(model(features, training=False), context.target)
+        for each in context.target.all:
+            name = context.target.output_prefix(each.label) + OUTPUTS[each.problem]
+            check_predictions(outputs[name].numpy(), each.problem, f"split {split!r}: the model's {name}")
 
 
 def export(model: Any, examples: Path | None, output: Path) -> list[str] | None:

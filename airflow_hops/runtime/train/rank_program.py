@@ -38,7 +38,7 @@ from airflow_hops.hops.tables import raw_specs
 from airflow_hops.processes.temporary_folders import temporary_folder
 from airflow_hops.runtime.gang import Channel, Placement
 from airflow_hops.runtime.train.estimators import describe_keras, export_estimator, folder_checksum, framework_of
-from airflow_hops.runtime.train.outcome import OUTPUT_VARIABLE, check_outcome, export, is_model
+from airflow_hops.runtime.train.outcome import OUTPUT_VARIABLE, check_answers, check_outcome, export, is_model
 from airflow_hops.runtime.train.program import Program
 from airflow_hops.runtime.train.strategies import Member, Roles
 from airflow_hops.runtime.train.torch_ranks import TorchMember, unwrapped
@@ -239,7 +239,9 @@ def _make_context(
 
 
 def _export(model: Any, context: TrainContext, output: Path, member: Member | None) -> list[str] | None:
-    """Writes the SavedModel on rank 0; the names of its inputs."""
+    """Checks the model and writes the SavedModel on rank 0; the names of its inputs."""
+    if context.rank == 0 or member is not None:
+        check_answers(model, context)
     if context.rank == 0:
         return export(model, context.examples_dir, output)
     if member is not None:

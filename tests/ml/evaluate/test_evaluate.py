@@ -352,3 +352,16 @@ def test_one_class_in_a_later_split_cannot_decide(
 def test_a_model_that_answers_nan_fails(evaluate: Evaluate, make_flights_model: Callable[..., Artifact]) -> None:
     with pytest.raises(BadInput, match=r"the candidate model's probability is NaN or infinite in \d+ of \d+ rows"):
         evaluate(make_flights_model(steps=1, flaw="nan"))
+
+
+def test_candidate_that_answers_logits_fails_and_such_a_champion_is_named(
+    evaluate: Evaluate,
+    flights_model: Artifact,
+    make_flights_model: Callable[..., Artifact],
+    champion: Callable[[Artifact, str], str],
+) -> None:
+    logits = make_flights_model(steps=20, flaw="logits")
+    with pytest.raises(BadInput, match=r"the candidate model's probability is -\S+ to \S+, outside \[0, 1\] in \d+ of"):
+        evaluate(logits)
+    evaluation = evaluate(flights_model, model_name=champion(logits, "logits"))
+    assert any("champion model's probability is" in reason for reason in evaluation.properties["reasons"])

@@ -417,7 +417,7 @@ def test_what_does_not_go_together_is_named(
     bench: Bench, examples: Any, candidate: Any, champion: Any, params: Any, words: str
 ) -> None:
     columns = {"label": np.minimum(CLASSES, 1) if examples is BINARY else CLASSES, "zero": np.zeros(ROWS)}
-    columns |= {name: np.full(ROWS, 0.25) for name in "pqrs"}
+    columns |= {name: np.full(ROWS, share) for name, share in {"p": 0.25, "q": 0.25, "r": 0.5, "s": 0.0}.items()}
 
     def write(name: str, of: Any, **more: Any) -> Artifact:
         output, properties = of

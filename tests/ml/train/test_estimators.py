@@ -107,6 +107,17 @@ def test_a_keras_model_of_one_process_needs_no_horovod(trainings: Trainings, exa
     assert (trainings.store.local(model) / "saved_model" / "saved_model.pb").is_file()
 
 
+@pytest.mark.parametrize("how", [{"strategy": "single", "np": 1}, {"np": 1}], ids=["one process", "ranks"])
+def test_keras_model_that_gives_logits_is_refused(
+    trainings: Trainings, examples: Artifact, how: dict[str, Any]
+) -> None:
+    message = (
+        r"split 'eval': the model's probability is -?\d\S* to \d\S*, outside \[0, 1\] in \d+ of \d+ rows, .*Sigmoid"
+    )
+    with pytest.raises(BadInput, match=message):
+        trainings("estimator_functions:learn_logits", examples, **how)
+
+
 def test_a_retry_goes_on_with_the_files_that_the_function_has_saved(
     trainings: Trainings, shared_store: ArtifactStore
 ) -> None:
