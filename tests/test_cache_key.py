@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -104,6 +105,17 @@ def test_a_step_runs_anew_when_code_that_it_may_use_has_changed(cached: Run, cod
             file.write("# changed\n")
         assert not cached(), changed
         assert cached(), changed
+
+
+def test_step_of_a_packaged_dag_runs_anew_when_its_code_has_changed(cached: Run, code: Path) -> None:
+    sources = code.rename(code.with_name("sources"))
+    shutil.make_archive(str(code), "zip", sources)
+    code.with_suffix(".zip").rename(code)
+    assert [cached(), cached()] == [False, True]
+    (sources / "rates.py").write_text("EURO = 2\n")
+    shutil.make_archive(str(code), "zip", sources)
+    code.with_suffix(".zip").rename(code)
+    assert [cached(), cached()] == [False, True]
 
 
 def test_a_script_or_notebook_and_what_it_imports_are_of_the_key_but_not_a_notebooks_outputs(code: Path) -> None:

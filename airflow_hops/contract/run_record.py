@@ -31,6 +31,8 @@ _IMPORTS_HOPS = re.compile(r"^\s*(from|import)\s+hops\b", re.MULTILINE)
 FILE_PARAMS = ("script", "notebook")
 """Parameters of a step that name a file of user code."""
 
+FUNCTION_PARAMS = ("train", "prepare", "preprocess", "space")
+"""Parameters of a step that name a function as ``module:function``, beside those of its ``metrics``."""
 
 REPRODUCED_APP = "reproduced_app"
 """The service of a step's that names the folder of the experiments that it repeats: they draw the same numbers."""
@@ -105,12 +107,16 @@ class UserCode:
         files: Contents by path: the number of the folder of user code, and the path below it.
         left_out: Paths of files that are not kept.
         script: Path of the script or notebook.
+        folders: How many folders of user code there are.
+        unknown: Reasons why the code cannot be told from other code.
     """
 
     fingerprint: str
     files: Mapping[str, bytes] = field(repr=False)
     left_out: Sequence[str] = ()
     script: str | None = None
+    folders: int = 0
+    unknown: Sequence[str] = ()
 
 
 def record_key(parts: Mapping[str, str], inputs: Mapping[str, Sequence[Artifact]]) -> str:

@@ -57,15 +57,15 @@ def record_run(store: ArtifactStore, runtime: Path, spec: StepSpec) -> str | Non
             python=python_version(runtime),
             packages=packages_of(runtime),
             from_elsewhere=packages_from_elsewhere(runtime),
-            code_paths=len(spec.code_paths),
             started=now(),
         )
-        code = user_code(spec)
+        code = user_code(spec, runtime)
         if code.fingerprint != spec.cache_key_parts["user code"]:
-            # A notebook whose imports cannot be told, or a file that has been changed this moment.
             write_record(store, key, record, None)
-            return "its code cannot be kept with it: it cannot be told what it imports, or it is being changed"
-        write_record(store, key, replace(record, code_left_out=code.left_out, script=code.script), code)
+            return f"its code cannot be kept with it: {'; '.join(code.unknown) or 'it is being changed'}"
+        write_record(
+            store, key, replace(record, code_paths=code.folders, code_left_out=code.left_out, script=code.script), code
+        )
     except (OSError, HopsError) as error:
         return f"it cannot be reproduced later: {error}"
     if not code.left_out:

@@ -24,9 +24,11 @@ from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.contract.overlay import base_of
 from airflow_hops.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line
 from airflow_hops.contract.redaction import without_password
-from airflow_hops.hooks.code import package_fingerprint, user_code_fingerprint
+from airflow_hops.hooks.code import package_fingerprint
+from airflow_hops.hooks.libraries import Libraries
 from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.run_records import record_run, without_secrets
+from airflow_hops.hooks.user_files import UserFiles
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.process import Detached, StepProcess, describe_exit
 from airflow_hops.launchers.warm import WarmStart, import_settings
@@ -315,11 +317,15 @@ class RuntimeHook(BaseHook):
             return replace(result, seconds={"start_up": round(start_up_s, 3), "work": work_s})
 
     def _cache_key_parts(self, spec: StepSpec) -> dict[str, str]:
+        libraries = Libraries(self.settings.runtime)
+        code = UserFiles(spec, libraries)
+        if code.unknown and spec.output is not None:
+            self.log.warning("No earlier artifact counts as made by this code: %s", "; ".join(code.unknown))
         parts = {
             "code": package_fingerprint(),
-            "runtime": runtime_fingerprint(self.settings.runtime),
+            "runtime": libraries.key(code.mentions),
             "parameters": _fingerprint_of_json(spec.params),
-            "user code": user_code_fingerprint(spec),
+            "user code": code.fingerprint,
         }
         for role, artifacts in spec.inputs.items():
             # Properties count: equal rows may be of different windows.

@@ -148,13 +148,20 @@ class SparkLauncher:
 
 
 def _zip_sources(folders: Sequence[Path], archive: Path) -> None:
-    """Packs this package, and the Python sources below the folders, for Spark's executors."""
-    tops = [Path(airflow_hops.__file__).parent, *(top for folder in folders for top in sorted(folder.iterdir()))]
+    """Packs this package, and the Python sources below the folders or in archives, for Spark's executors."""
+    tops = [Path(airflow_hops.__file__).parent]
+    tops += [top for folder in folders if folder.is_dir() for top in sorted(folder.iterdir())]
     with zipfile.ZipFile(archive, "w") as bundle:
-        packed: set[Path] = set()
+        packed: set[str] = set()
         for top in tops:  # rglob does not enter links, and the package may be one
             for path in [top] if top.is_file() else sorted(top.rglob("*.py")):
-                name = path.relative_to(top.parent)
-                if name.suffix == ".py" and name not in packed:
+                name = path.relative_to(top.parent).as_posix()
+                if path.suffix == ".py" and name not in packed:
                     packed.add(name)
                     bundle.write(path, name)
+        for packaged in filter(zipfile.is_zipfile, folders):
+            with zipfile.ZipFile(packaged) as sources:
+                for name in sources.namelist():
+                    if name.endswith(".py") and name not in packed:
+                        packed.add(name)
+                        bundle.writestr(name, sources.read(name))

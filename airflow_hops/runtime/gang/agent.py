@@ -222,8 +222,6 @@ class _Agent:
     def _receive(self) -> dict[str, Any]:
         job = self._expect("job")
         folders = [self._scratch / "code" / str(number) for number in range(job["code_paths"])]
-        for folder in [*folders, *(self._scratch / "inputs" / name for name in job["inputs"])]:
-            folder.mkdir(parents=True, exist_ok=True)
         files = FileReceiver(self._scratch)
         try:
             while True:
@@ -234,6 +232,9 @@ class _Agent:
                         break
         finally:
             files.close()
+        for folder in [*folders, *(self._scratch / "inputs" / name for name in job["inputs"])]:
+            if not folder.is_file():  # a packaged DAG is an archive
+                folder.mkdir(parents=True, exist_ok=True)
         sys.path[:0] = map(str, folders)
         return job
 

@@ -1,0 +1,69 @@
+"""Rules of ``.gitignore`` and ``.airflowignore``, for the files that lie beside user code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from airflow.configuration import conf
+from pathspec import GitIgnoreSpec, PathSpec
+from pathspec.pattern import RegexPattern
+
+_NAMES = (".gitignore", ".airflowignore")
+
+
+@dataclass(frozen=True)
+class IgnoreRules:
+    """The rules that hold in a folder.
+
+    Attributes:
+        places: Folders of user code: those that lie in each other share their rules, as do those of a repository.
+        rules: Each with the folder that its paths begin in, from the outermost to the innermost.
+    """
+
+    places: Sequence[Path] = ()
+    rules: tuple[tuple[str, PathSpec[Any]], ...] = ()
+
+    def around(self, folder: Traversable) -> IgnoreRules:
+        """The rules above a folder; none if they exclude it, since then they do not mean code that is in use."""
+        if not isinstance(folder, Path):
+            return replace(self, rules=())
+        above = folder.parents
+        repository = next((each for each in (folder, *above) if (each / ".git").exists()), None)
+        outermost = min([place for place in self.places if folder.is_relative_to(place)], default=folder)
+        first = repository or outermost
+        there = replace(self, rules=())
+        for each in reversed([parent for parent in above if parent.is_relative_to(first)]):
+            there = there.within(each)
+        return replace(self, rules=()) if there.exclude(folder, True) else there
+
+    def within(self, folder: Traversable) -> IgnoreRules:
+        """The rules within a folder that these rules hold in."""
+        own = []
+        for name in _NAMES:
+            if (file := folder / name).is_file():
+                lines = file.read_bytes().decode(errors="replace").splitlines()
+                own.append((str(folder).rstrip("/"), _spec(name, lines)))
+        return replace(self, rules=(*self.rules, *own)) if own else self
+
+    def exclude(self, path: Traversable, is_folder: bool) -> bool:
+        """Whether a file or folder is excluded, that lies in a folder that is not."""
+        excluded = False
+        for folder, spec in self.rules:
+            name = str(path).rstrip("/").removeprefix(f"{folder}/")
+            verdict = spec.check_file(f"{name}/" if is_folder else name).include
+            excluded = excluded if verdict is None else verdict
+        return excluded
+
+
+def _spec(name: str, lines: list[str]) -> PathSpec[Any]:
+    """The rules of an ignore file, in its syntax."""
+    syntax = conf.get("core", "dag_ignore_file_syntax", fallback="glob") if name == ".airflowignore" else "glob"
+    if syntax != "regexp":
+        return GitIgnoreSpec.from_lines(lines)
+    patterns = (re.sub(r"\s*#.*", "", line) for line in lines)
+    return PathSpec([RegexPattern(pattern) for pattern in patterns if pattern])

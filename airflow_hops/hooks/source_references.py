@@ -1,0 +1,146 @@
+"""References in Python sources: the modules that they import, and the files that their strings name."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_MAGIC = re.compile(r"^([ \t]*)[%!?].*$", re.MULTILINE)
+"""A line of a notebook's cell that is IPython's, not Python's."""
+
+_MODULE_FILE = re.compile(r"(\w+)(\.pyc?|(\.[\w-]+)*\.so)")
+_MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_FILE_NAME = re.compile(r"(?=.*\w)[\w.*?][\w.*? /-]{0,199}")
+_BY_NAME = {"__import__", "import_module", "run_module"}
+_BY_PATH = {"run_path", "spec_from_file_location"}
+_JOINING = {"join", "joinpath", "with_name"}
+_PLACEHOLDER = re.compile(r"%[sd]|\{[^{}]*\}")
+_COMMENTED_MAGIC = re.compile(r"^# [%!?](.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class References:
+    """What a source refers to.
+
+    Attributes:
+        modules: Dotted names of modules; the last part may be a name in the module before it.
+        files: Strings that may be paths of files, with ``*`` for what is computed.
+        folders: Those of them that may be paths of folders.
+        anything: Whether it imports by a name that cannot be read from it.
+    """
+
+    modules: frozenset[str] = frozenset()
+    files: frozenset[str] = frozenset()
+    folders: frozenset[str] = frozenset()
+    anything: bool = False
+
+
+def references(source: bytes | str, package: Sequence[str] = ()) -> References:
+    """Finds the references of a source; none if it does not parse, since then it cannot be imported either.
+
+    Args:
+        source: The source.
+        package: Names of the packages that the module is in.
+    """
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError):
+        return References()
+    called = [_imported_by_call(node, package) for node in nodes if isinstance(node, ast.Call)]
+    text = source if isinstance(source, str) else ""
+    words = {word for magic in _COMMENTED_MAGIC.findall(text) for word in magic.split()}
+    modules = {name for name in (*_imported(nodes, package), *called, *words) if name and _MODULE_NAME.fullmatch(name)}
+    files = {name for name in (*map(_pattern, nodes), *words) if name and _FILE_NAME.fullmatch(name)}
+    uses_file = any(isinstance(node, ast.Name) and node.id == "__file__" for node in nodes)
+    folders = files.intersection(_joined(nodes)) if uses_file else ()
+    return References(frozenset(modules), frozenset(files), frozenset(folders), None in called)
+
+
+def notebook_cells(text: str) -> list[str] | None:
+    """The sources of a notebook's code cells, each behind its tags, which mark parameters; None if one does not parse.
+
+    Lines that are IPython's, not Python's, become comments.
+    """
+    try:
+        cells = [_cell_source(cell) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+        for cell in cells:
+            ast.parse(cell)
+    except (ValueError, LookupError, TypeError, SyntaxError):
+        return None
+    return cells
+
+
+def module_name(file_name: str) -> str | None:
+    """The name of the module that a file of this name holds; None for any other file."""
+    match = _MODULE_FILE.fullmatch(file_name)
+    return match and match[1]
+
+
+def _cell_source(cell: dict[str, Any]) -> str:
+    source = "".join(cell["source"])
+    try:
+        ast.parse(source)
+        left_out = ""
+    except SyntaxError:
+        left_out = "".join(f"# {line.group().strip()}\n" for line in _MAGIC.finditer(source))
+        source = _MAGIC.sub(r"\1pass", source)
+    return f"# {json.dumps(cell.get('metadata', {}).get('tags', []))}\n{left_out}{source}\n"
+
+
+def _imported(nodes: Iterable[ast.AST], package: Sequence[str]) -> Iterator[str]:
+    """Names that import statements name; that of ``from a import b`` is ``a.b``."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            for alias in node.names:
+                name = [] if alias.name == "*" else [alias.name]
+                yield ".".join([*above, *([node.module] if node.module else []), *name])
+
+
+def _imported_by_call(call: ast.Call, package: Sequence[str]) -> str | None:
+    """The module that a call imports, or its package; empty if it imports none, None if it cannot be read from it."""
+    function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if function in _BY_PATH:
+        paths = (_pattern(node) or "" for argument in arguments for node in ast.walk(argument))
+        return "" if any(path.endswith(".py") and _FILE_NAME.fullmatch(path) for path in paths) else None
+    if function not in _BY_NAME:
+        return ""
+    name = (_pattern(arguments[0]) if arguments else None) or "*"
+    first, is_computed, _ = name.partition("*")
+    if name.startswith(".") and package:  # of the own package, which counts as a whole
+        return ""
+    return (first.rpartition(".")[0] or None) if is_computed else first
+
+
+def _pattern(node: ast.AST) -> str | None:
+    """The text that an expression is, with ``*`` for what is computed; None if it is not known to be a text."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return _PLACEHOLDER.sub("*", node.value)
+    if isinstance(node, ast.Name) and node.id in ("__name__", "__package__"):
+        return "."
+    if isinstance(node, ast.FormattedValue):
+        return _pattern(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_pattern(value) or "*" for value in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = _pattern(node.left), _pattern(node.right)
+        return None if left is None and right is None else f"{left or '*'}{right or '*'}"
+    return None
+
+
+def _joined(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Texts that are joined to a path."""
+    for node in nodes:
+        parts: Sequence[ast.AST] = ()
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            parts = (node.right,)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _JOINING:
+            parts = node.args
+        yield from (text for part in parts if (text := _pattern(part)) is not None)
