@@ -18,7 +18,7 @@ from airflow_hops.processes.scheduling import preempt_nobody
 
 _SCHEDULER = "airflow.jobs.scheduler_job_runner"
 _FORKING = frozenset({_SCHEDULER, "airflow.jobs.dag_processor_job_runner"})
-_MODULES = ("airflow.sdk.execution_time.task_runner", "airflow_hops.operators")
+_MODULES = ("airflow.sdk.execution_time.task_runner", "airflow_hops.operators", "airflow_hops.hooks.user_files")
 _WORKERS_MODULES = ("airflow.sdk.execution_time.supervisor", "airflow.sdk.definitions.connection")
 
 

@@ -8,13 +8,15 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import airflow_hops
 from airflow_hops.contract.protocol import StepSpec
 from airflow_hops.contract.run_record import UserCode
-from airflow_hops.hooks.libraries import Libraries
-from airflow_hops.hooks.user_files import UserFiles, read_file
 from airflow_hops.store.run_records import MAX_CODE_BYTES
+
+if TYPE_CHECKING:
+    from airflow_hops.hooks.user_files import UserFiles
 
 ML_SIDE = (
     "artifacts.py",
@@ -74,6 +76,9 @@ def find_user_files(spec: StepSpec, runtime: Path | None = None) -> UserFiles:
         spec: The step.
         runtime: Folder of the environment that it runs in; None where only what lies beside the DAG file counts.
     """
+    from airflow_hops.hooks.libraries import Libraries
+    from airflow_hops.hooks.user_files import UserFiles
+
     return UserFiles(spec, Libraries(runtime) if runtime is not None else None)
 
 
@@ -84,6 +89,8 @@ def user_code(spec: StepSpec, runtime: Path | None = None) -> UserCode:
         spec: The step.
         runtime: As in :func:`find_user_files`.
     """
+    from airflow_hops.hooks.user_files import read_file
+
     found = find_user_files(spec, runtime)
     files: dict[str, bytes] = {}
     left, left_out = MAX_CODE_BYTES, []

@@ -25,10 +25,8 @@ from airflow_hops.contract.overlay import base_of
 from airflow_hops.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line
 from airflow_hops.contract.redaction import without_password
 from airflow_hops.hooks.code import package_fingerprint
-from airflow_hops.hooks.libraries import Libraries
 from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.run_records import record_run, without_secrets
-from airflow_hops.hooks.user_files import UserFiles
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.process import Detached, StepProcess, describe_exit
 from airflow_hops.launchers.warm import WarmStart, import_settings
@@ -317,6 +315,9 @@ class RuntimeHook(BaseHook):
             return replace(result, seconds={"start_up": round(start_up_s, 3), "work": work_s})
 
     def _cache_key_parts(self, spec: StepSpec) -> dict[str, str]:
+        from airflow_hops.hooks.libraries import Libraries  # it would cost every DAG file what they import
+        from airflow_hops.hooks.user_files import UserFiles
+
         libraries = Libraries(self.settings.runtime)
         code = UserFiles(spec, libraries)
         if code.unknown and spec.output is not None:
