@@ -26,10 +26,14 @@ class Source:
             UTC, an integer is seconds since the epoch.
         columns: Columns to keep; None keeps all.
         schema: Types of columns that should not be inferred, by name: ``int64``, ``float64``, ``string``, ``bool``,
-            ``date32``, ``timestamp`` (UTC), or any other Arrow alias.
+            ``date32``, ``timestamp`` (UTC), any other Arrow alias, or in CSV and JSON the layout of times or dates as
+            strptime takes it, such as ``%d/%m/%Y``.
         delimiter: Delimiter of CSV files.
         null_values: Strings that mean a missing value in CSV files.
         encoding: Encoding of CSV files.
+        decimal: Decimal mark of numbers in CSV files.
+        thousands: Mark between thousands in CSV files; empty for none.
+        units: Currency signs or other units that stand beside numbers in CSV files, such as ``%``, and are cut off.
         storage_options: fsspec options. Airflow keeps them with the task's rendered fields, so leave credentials to
             the environment.
     """
@@ -42,6 +46,9 @@ class Source:
     delimiter: str = ","
     null_values: tuple[str, ...] = ("", "NA")
     encoding: str = "utf8"
+    decimal: str = "."
+    thousands: str = ""
+    units: tuple[str, ...] = ()
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -49,6 +56,11 @@ class Source:
             raise BadInput("a source's uri is empty; expected a path or a URI")
         if self.format is not None and self.format not in FORMATS:
             raise BadInput(f"source {self.uri!r}: format is {self.format!r}, expected one of {', '.join(FORMATS)}")
+        if self.decimal not in (".", ",") or self.thousands == self.decimal:
+            raise BadInput(
+                f"source {self.uri!r}: decimal is {self.decimal!r} and thousands {self.thousands!r}; expected '.' or "
+                "',' as decimal mark, and another one for thousands, or none"
+            )
         try:
             codecs.lookup(self.encoding)
         except LookupError:
@@ -77,7 +89,9 @@ class Source:
         if "uri" not in value:
             raise BadInput(f"sources[{table!r}] lacks 'uri'; it has {', '.join(sorted(value)) or 'no field'}")
         # JSON knows no tuples.
-        lists = {name: tuple(value[name]) for name in ("columns", "null_values") if value.get(name) is not None}
+        lists = {
+            name: tuple(value[name]) for name in ("columns", "null_values", "units") if value.get(name) is not None
+        }
         return cls(**{**value, **lists})
 
     def to_dict(self) -> dict[str, Any]:

@@ -197,6 +197,8 @@ def _copy(files: list[RawFile], types: Types, window: Window, folder: Path, repo
     check_names(kept, files[0].source.uri)
     selected = _select(files, types, window, counts, report)
     write_parts((batch.select(kept) for batch in selected), pa.schema([schema.field(name) for name in kept]), folder)
+    if plain := [name for name, type_ in types.items() if pa.types.is_timestamp(type_) and type_.tz is None]:
+        log.info("%s: times without a zone are read as UTC: %s", files[0].source.uri, ", ".join(map(repr, plain)))
     return counts
 
 

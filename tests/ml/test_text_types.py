@@ -322,3 +322,67 @@ def test_a_given_type_wins(tmp_path: Path) -> None:
         assert ingested(numbers, tmp_path / "t").to_pylist() == read_for_statistics(numbers).to_pylist() == rows
         rows = [{"a": "007", "b": "12345678901234567890"}, {"a": "1", "b": "2"}]
         assert ingested(texts, tmp_path / "t").to_pylist() == read_for_statistics(texts).to_pylist() == rows
+
+
+@pytest.mark.parametrize(
+    ("marks", "cells", "kind", "values"),
+    [
+        ({"decimal": ","}, ["2,5", "2", "-0,25"], "double", [2.5, 2.0, -0.25]),
+        ({"decimal": ",", "thousands": "."}, ["1.234,5", "950", "2.000"], "double", [1234.5, 950.0, 2000.0]),
+        ({"thousands": ","}, ["1,200", "950", "-1,234,567"], "int64", [1200, 950, -1234567]),
+        ({"thousands": " "}, ["1 200", "950"], "int64", [1200, 950]),
+        ({"units": ["$"]}, ["$5", "-$ 6.50", "$-7"], "double", [5.0, -6.5, -7.0]),
+        ({"units": ["%", "€"], "decimal": ","}, ["12,5 %", "13%"], "double", [12.5, 13.0]),
+        ({"thousands": ","}, ["1,200", "12,34"], "string", ["1,200", "12,34"]),
+        ({"decimal": ","}, ["2,5", "x"], "string", ["2,5", "x"]),
+        ({"units": ["$", "€"]}, ["$5", "€6"], "string", ["$5", "€6"]),
+        ({"units": ["$"], "thousands": ","}, ["$12345678901234567890"], "string", ["$12345678901234567890"]),
+    ],
+)  # fmt: skip
+def test_a_source_says_how_numbers_are_written(
+    tmp_path: Path, marks: dict[str, Any], cells: list[str], kind: str, values: list[Any]
+) -> None:
+    (tmp_path / "t.csv").write_text(csv_of({"a": cells}))
+    source = Source.from_value("t", {"uri": str(tmp_path / "t.csv"), **marks})
+    for table in (ingested(source, tmp_path / "t"), read_for_statistics(source)):
+        assert (str(table.schema.field("a").type), table["a"].to_pylist()) == (kind, values)
+    if kind != "string":
+        given = Source.from_value("t", {**source.to_dict(), "schema": {"a": "float64"}})
+        assert ingested(given, tmp_path / "t")["a"].to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    ("layout", "texts", "kind", "values"),
+    [
+        ("%d/%m/%Y", ["31/01/2013", "1/2/2013"], "date32[day]", ["2013-01-31", "2013-02-01"]),
+        ("%m/%d/%Y %H:%M", ["01/31/2013 05:06"], "timestamp[us]", ["2013-01-31 05:06:00"]),
+        ("%d.%m.%Y %H:%M:%S", ["31.01.2013 05:06:07"], "timestamp[us]", ["2013-01-31 05:06:07"]),
+        ("%b %d, %Y", ["Jan 31, 2013"], "date32[day]", ["2013-01-31"]),
+    ],
+)
+def test_a_source_says_how_times_are_written(
+    tmp_path: Path, layout: str, texts: list[str], kind: str, values: list[str]
+) -> None:
+    (tmp_path / "t.csv").write_text(csv_of({"a": texts, "b": texts}))
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"a": text, "b": text}) + "\n" for text in texts))
+    for name in ("t.csv", "t.jsonl"):
+        table = ingested(Source(str(tmp_path / name), schema={"a": layout}), tmp_path / "t")
+        assert (str(table.schema.field("a").type), list(map(str, table["a"].to_pylist()))) == (kind, values)
+        assert table["b"].to_pylist() == texts
+
+
+@pytest.mark.parametrize("wrong", ["31/02/2013", "2013-01-31", "13", "12/31/2013"])
+def test_a_time_of_another_layout_is_refused_with_its_row(tmp_path: Path, wrong: str) -> None:
+    (tmp_path / "t.csv").write_text(csv_of({"a": ["31/01/2013", wrong]}))
+    with pytest.raises(BadInput, match=rf"t\.csv, row 2, column 'a': '{wrong}' is not of type %d/%m/%Y"):
+        ingested(Source(str(tmp_path / "t.csv"), schema={"a": "%d/%m/%Y"}), tmp_path / "t")
+
+
+def test_times_without_a_zone_are_said_to_be_utc(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "t.csv").write_text("at,seen\n2013-01-01 05:00:00,2013-01-01T05:00:00Z\n")
+    source = Source(str(tmp_path / "t.csv"), time_column="at")
+    with caplog.at_level(logging.INFO):
+        assert str(ingested(source, tmp_path / "t")["at"][0].as_py()) == "2013-01-01 05:00:00+00:00"
+    assert [message for message in caplog.messages if "UTC" in message] == [
+        f"{source.uri}: times without a zone are read as UTC: 'at'"
+    ]

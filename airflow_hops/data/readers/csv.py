@@ -16,17 +16,14 @@ import pyarrow as pa
 from pyarrow import csv
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.data.readers.notation import as_given, plain_numbers
 from airflow_hops.data.readers.raw_file import BLOCK_BYTES, RawFile
 from airflow_hops.data.readers.text_types import TEXT, Blame, as_type, join, type_of, why_not, why_text
-from airflow_hops.data.readers.types import Types, TypesDoNotFit, fits, misfit, type_named
+from airflow_hops.data.readers.types import Types, TypesDoNotFit, type_named
 
 log = logging.getLogger(__name__)
 
 _LONGEST_ROW_BYTES = 64 << 20
-
-
-class _NotConverted(Exception):
-    """A value is not of a type that the source's ``schema`` gives."""
 
 
 def first_types(file: RawFile) -> Types:
@@ -80,9 +77,11 @@ def widen(types: Types, texts: pa.Table, file: RawFile, rows_before: Callable[[]
         if name in file.source.schema or before == TEXT:
             continue
         column = texts.column(name).combine_chunks()
-        types[name] = join(before, type_of(column))
+        types[name] = join(before, type_of(plain_numbers(column, file.source)))
         if types[name] == TEXT and rows_before is not None:
-            blame = why_text(column) if pa.types.is_null(before) else why_not(column, before)
+            blame = (
+                why_text(column) if pa.types.is_null(before) else why_not(plain_numbers(column, file.source), before)
+            )
             if blame is not None:
                 log.warning("%s, %s; the column is text", file.name, _named(blame, name, column, rows_before()))
 
@@ -110,22 +109,18 @@ def read_block(block: bytes, file: RawFile, header: list[str] | None, types: Typ
         TypesDoNotFit: a value is not of a type that was inferred.
         BadInput: a value is not of the type that the source's ``schema`` gives.
     """
-    texts: Types = dict.fromkeys(types, TEXT)
-    given = {name: kind for name, kind in types.items() if name in file.source.schema}
-    try:
-        table = parse(block, file, header, texts | given, rows_before)
-    except _NotConverted as error:
-        table = parse(block, file, header, texts, rows_before)
-        column = next(name for name, kind in given.items() if not fits(table.column(name).combine_chunks(), kind))
-        raise misfit(table.column(column).combine_chunks(), given[column], column, file, rows_before) from error
+    table = parse(block, file, header, dict.fromkeys(types, TEXT), rows_before)
     columns, misfits, why = [], {}, ""
     for name, kind in types.items():
-        column = table.column(name).combine_chunks()
-        values = column if name in given else as_type(column, kind)
-        columns.append(values)
-        if values is None:
-            misfits[name] = join(kind, type_of(column))
-            why = why or _named(why_not(column, kind), name, column, rows_before)
+        texts = table.column(name).combine_chunks()
+        if name in file.source.schema:
+            columns.append(as_given(texts, name, kind, file, rows_before))
+            continue
+        numbers = texts if kind == TEXT else plain_numbers(texts, file.source)
+        columns.append(as_type(numbers, kind))
+        if columns[-1] is None:
+            misfits[name] = join(kind, type_of(numbers))
+            why = why or _named(why_not(numbers, kind), name, texts, rows_before)
     if misfits:
         raise TypesDoNotFit(file.name, misfits, why)
     return pa.RecordBatch.from_arrays(columns, list(types))
@@ -159,8 +154,6 @@ def parse(
             column = re.search(r"In CSV column #(\d+)", text)
             names = header or header_of(block, file)
             raise _not_text(names[int(column.group(1))] if column and types else "?", file) from error
-        if "conversion error" in text:
-            raise _NotConverted(text) from error
         if use_threads:  # only one thread can tell the row
             return parse(block, file, header, types, rows_before, use_threads=False)
         row = re.search(r"Row #(\d+): ", text)

@@ -20,6 +20,7 @@ from pyarrow import json as arrow_json
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.data.readers.joined_types import join, settled
+from airflow_hops.data.readers.notation import as_given
 from airflow_hops.data.readers.raw_file import BLOCK_BYTES, RawFile
 from airflow_hops.data.readers.text_types import (
     BOOLEAN,
@@ -32,7 +33,7 @@ from airflow_hops.data.readers.text_types import (
     type_of_integers,
     type_of_number,
 )
-from airflow_hops.data.readers.types import Types, TypesDoNotFit, batch_of, fits, misfit, type_named
+from airflow_hops.data.readers.types import Types, TypesDoNotFit, batch_of, type_named
 
 log = logging.getLogger(__name__)
 
@@ -157,10 +158,7 @@ def read_block(
     for name, kind in types.items():
         values = [row.get(name) for row in rows]
         if name in file.source.schema:
-            texts = pa.array(map(_text, values), TEXT)
-            if not fits(texts, kind):
-                raise misfit(texts, kind, name, file, rows_before())
-            columns.append(texts.cast(kind))
+            columns.append(as_given(pa.array(map(_text, values), TEXT), name, kind, file, rows_before()))
             continue
         columns.append(_array(values, kind))
         if columns[-1] is None:

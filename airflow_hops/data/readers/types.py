@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
@@ -150,12 +151,14 @@ def type_named(name: str, column: str, source: Source) -> pa.DataType:
     Raises:
         BadInput: the type does not exist.
     """
+    if "%" in name:  # a layout of times, or of dates
+        return pa.timestamp("us") if re.search("%[HIMSTRc]", name) else pa.date32()
     try:
         return normalised(_ALIASES[name] if name in _ALIASES else pa.type_for_alias(name))
     except (ValueError, TypeError):
         raise BadInput(
             f"source {source.uri!r}: schema gives column {column!r} the type {name!r}; expected int64, float64, "
-            "string, bool, date32, timestamp, or another alias of Arrow's"
+            "string, bool, date32, timestamp, another alias of Arrow's, or a layout of times such as '%d/%m/%Y'"
         ) from None
 
 
