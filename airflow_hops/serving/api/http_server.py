@@ -6,6 +6,7 @@ import asyncio
 import functools
 import gzip
 import logging
+import re
 import socket
 import ssl
 import threading
@@ -36,6 +37,9 @@ from airflow_hops.serving.request_memory import RequestMemory, Reservation, pars
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
+# Before the path of a request target in absolute form, as clients send it to proxies (RFC 9112, 3.2.2).
+_ORIGIN = re.compile(r"^https?://[^/?#]*", re.IGNORECASE)
+_TAKES_GZIP = re.compile(r"(?<![\w-])(?:x-)?gzip(?![\w-])(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))", re.IGNORECASE)
 _COMPRESSED_FROM_BYTES = 1024
 _INFLATED_AT_ONCE_BYTES = 2**20
 _CORS_HEADERS = {
@@ -158,7 +162,8 @@ class HttpServer:
             self._drained.set()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        path, _, query = request.raw_path.partition("?")
+        path, _, query = _ORIGIN.sub("", request.raw_path).partition("?")
+        path = path or "/"
         shown = self._shown.get(path)
         if shown is not None:
             return self._finished(request, shown())
@@ -258,7 +263,7 @@ class HttpServer:
         except Exception as error:
             log.exception("%s %s failed", request.method, path)
             return error_response(ServingError(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"))
-        if len(response.body) >= _COMPRESSED_FROM_BYTES and "gzip" in headers.get("Accept-Encoding", ""):
+        if len(response.body) >= _COMPRESSED_FROM_BYTES and _TAKES_GZIP.search(headers.get("Accept-Encoding", "")):
             body = gzip.compress(response.body, 1)
             gzipped = {**response.headers, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
             return HttpResponse(body, response.status, response.content_type, gzipped)

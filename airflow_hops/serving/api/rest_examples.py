@@ -99,6 +99,7 @@ def _kind(name: str, values: list[Any]) -> str:
         if kind is None or (type(value) is dict and not rest_json.is_base64(value)):
             raise invalid_argument(
                 f"Feature: {name} has element with unexpected JSON type: {rest_json.type_name(value)}"
+                + (rest_json.null_hint(name, may_be_missing=True) if value is None else "")
             )
         if type(value) is int and not -(2**63) <= value < 2**64:
             kind = "float"

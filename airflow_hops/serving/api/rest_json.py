@@ -110,6 +110,13 @@ def type_name(value: Any) -> str:
     return str(value) if isinstance(value, bool) else _JSON_TYPE.get(type(value), "Unknown")
 
 
+def null_hint(kind: str, may_be_missing: bool) -> str:
+    """Returns what to send in place of null, for the end of an error."""
+    if may_be_missing:
+        return ". Send a missing number as NaN, without quotes"
+    return f". No {kind} can be missing: only an input of floats can, as NaN"
+
+
 def shown(value: Any) -> str:
     """Returns the value as TensorFlow Serving prints it in errors, as far as the longest message goes."""
     # Piece by piece: neither a body of many megabytes nor one of a thousand levels is gone through to its end.

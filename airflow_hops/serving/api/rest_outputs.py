@@ -54,10 +54,15 @@ def _plain(name: str, array: np.ndarray) -> Any:
         if array.dtype.itemsize == 2:
             array = array.astype(np.float32)
         if not np.isfinite(array).all():
-            # repr of a NumPy float is its shortest form; orjson would write null for NaN.
-            shortest = np.array([float(str(value)) for value in array.ravel()])
-            return shortest.reshape(array.shape).tolist()
-    return np.ascontiguousarray(array) if array.ndim else array.item()
+            return _shortest(array)
+    # A scalar stays NumPy's: orjson writes a float32 in its shortest form, a Python float with the digits of a double.
+    return np.ascontiguousarray(array) if array.ndim else array[()]
+
+
+def _shortest(array: np.ndarray | np.generic) -> Any:
+    """Returns Python floats, or lists of them, whose text is as short as NumPy's."""
+    values = np.array([float(str(value)) for value in array.ravel()])
+    return values.reshape(array.shape).tolist()
 
 
 def _as_text(value: bytes) -> str:
@@ -69,21 +74,20 @@ def _as_base64(value: bytes) -> dict[str, str]:
 
 
 def _dump(document: Any, columns: Mapping[str, Any]) -> bytes:
-    if any(isinstance(column, list) and _has_non_finite(column) for column in columns.values()):
+    if any(map(_has_non_finite, columns.values())):  # for which orjson would write null
         return json.dumps(document, default=_jsonable).encode()
     encoded: bytes = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY, default=_jsonable)
     return encoded
 
 
 def _has_non_finite(column: Any) -> bool:
+    """Whether a column is what :func:`_shortest` returns: other columns hold no Python floats."""
     while isinstance(column, list) and column:
-        if isinstance(column[0], float):
-            return True
         column = column[0]
-    return isinstance(column, float)
+    return type(column) is float
 
 
 def _jsonable(value: Any) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
-        return value.tolist()
+        return _shortest(value) if value.dtype.kind == "f" else value.tolist()
     raise TypeError(f"{type(value).__name__} has no JSON form")

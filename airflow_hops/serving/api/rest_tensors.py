@@ -14,6 +14,7 @@ import numpy as np
 from airflow_hops.serving.api.rest_json import (
     base64_bytes,
     is_base64,
+    null_hint,
     parse_document,
     shown,
     signature_name,
@@ -316,6 +317,7 @@ def _is_named(value: Any) -> bool:
 def _type_error(value: Any, tensor_type: TensorType) -> ServingError:
     return invalid_argument(
         f"JSON Value: {shown(value)} Type: {type_name(value)} is not of expected type: {tensor_type.name}"
+        + (null_hint(tensor_type.name, tensor_type.numpy.kind == "f") if value is None else "")
     )
 
 

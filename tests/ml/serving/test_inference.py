@@ -79,7 +79,7 @@ def test_every_kind_of_feature_is_read(formats_server: ServerProcess) -> None:
             {"examples": [{}], "signature_name": 1},
             "not formatted correctly. 'signature_name' key must be a string value.",
         ),
-        ({"examples": [{"x": None}]}, "Feature: x has element with unexpected JSON type: Null"),
+        ({"examples": [{"x": None}]}, "unexpected JSON type: Null. Send a missing number as NaN"),
         ({"examples": [{"x": [[1.0]]}]}, "Feature: x has element with unexpected JSON type: Array"),
         ({"examples": [{"x": {"y": 1}}]}, "Feature: x has element with unexpected JSON type: Object"),
         ({"examples": [{"x": [1.0, 2]}]}, "Unexpected element type in feature: x expecting type: float"),

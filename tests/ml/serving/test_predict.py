@@ -8,6 +8,7 @@ import re
 import urllib.request
 
 import grpc
+import numpy as np
 import pytest
 import tensorflow as tf
 from server_process import ServerProcess
@@ -20,6 +21,8 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
+from airflow_hops.serving.api.rest_outputs import write_outputs
+from airflow_hops.serving.api.rest_tensors import Format
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving_api import protocol
 
@@ -59,6 +62,25 @@ def test_nan_and_infinity_stand_bare_in_json_both_ways(shared_server: ServerProc
     assert values[1] == float("-inf")
     assert values[2] != values[2]
     assert values[3:] == [0.0, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "body_format", "text"),
+    [
+        ({"y": np.array(np.nan, np.float32)}, "columnar", '{"outputs": NaN}'),
+        ({"y": np.array(-np.inf)}, "columnar", '{"outputs": -Infinity}'),
+        ({"y": np.array(np.inf, np.float16), "z": np.array(b"a", object)}, "columnar", '{"y": Infinity, "z": "a"}'),
+        ({"y": np.array(0.1, np.float32), "z": np.array(7)}, "columnar", '{"y":0.1,"z":7}'),
+        ({"y": np.array(np.nan), "z": np.array(0.1, np.float32)}, "columnar", '{"y": NaN, "z": 0.1}'),
+        (
+            {"y": np.array([np.nan, 1.0]), "z": np.array([[0.1], [0.2]], np.float32)},
+            "row",
+            '[{"y": NaN, "z": [0.1]}, {"y": 1.0, "z": [0.2]}]',
+        ),
+    ],
+)
+def test_scalars_are_written_as_vectors_are(outputs: dict[str, np.ndarray], body_format: Format, text: str) -> None:
+    assert text in write_outputs(outputs, body_format).decode()
 
 
 def test_gzipped_body_is_read(shared_server: ServerProcess) -> None:
@@ -124,6 +146,19 @@ TOO_BIG = "JSON Parse error: Number too big to be stored in double. at offset: "
             "JSON Value: 1.5 Type: Number is not of expected type: int64",
         ),
         ("flights", {"instances": [{**ROW, "carrier": None}]}, 400, "JSON Value: null Type: Null is not of expected"),
+        (
+            "flights",
+            {"instances": [{**ROW, "distance": None}]},
+            400,
+            "is not of expected type: float. Send a missing number as NaN, without quotes",
+        ),
+        ("flights", {"inputs": {"distance": [1.0, None], "hour": [1, 2], "carrier": ["a", "b"]}}, 400, "number as NaN"),
+        (
+            "flights",
+            {"instances": [{**ROW, "hour": None}]},
+            400,
+            "No int64 can be missing: only an input of floats can",
+        ),
         ("flights", {"instances": [{**ROW, "hour": 2**63}]}, 400, "is not of expected type: int64"),
         (
             "flights",

@@ -224,6 +224,44 @@ def test_paths_that_are_none(strict_server: ServerProcess, method: str, path: st
     assert json.loads(response.read())["error"].startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("http://any.host:8501/v1/models/vectors", 200),
+        ("HTTPS://[::1]:8501/v1/models/vectors/metadata?x=http://y", 200),
+        ("http://any.host/v1/models/%76ectors", 200),
+        ("http://any.host/healthz", 200),
+        ("http://any.host/readyz?a=b", 200),
+        ("http://any.host/v1/models/vectors/", 400),
+        ("http://any.host/v1/odd", 400),
+        ("http://any.host?/v1/models/vectors", 404),
+        ("http://any.host", 404),
+        ("/v1/models/vectors?x=1&y", 200),
+        ("/http://any.host/v1/models/vectors", 404),
+    ],
+)
+def test_absolute_target_is_answered_as_its_path(strict_server: ServerProcess, target: str, status: int) -> None:
+    for method in ("GET", "HEAD"):
+        answer = raw_request(strict_server, f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert answer.startswith(f"HTTP/1.1 {status} "), answer
+    body = json.dumps(ROW)
+    head = "Host: x\r\nConnection: close\r\nEXPECT: 100-Continue\r\nCONTENT-LENGTH"
+    posted = f"POST http://any.host/v1/models/vectors:predict HTTP/1.1\r\n{head}: {len(body)}\r\n\r\n{body}"
+    assert raw_request(strict_server, posted).endswith('{"predictions":[[2.0,4.0,6.0]]}')
+
+
+@pytest.mark.parametrize(
+    ("accepted", "encoding"),
+    [("GZIP", "gzip"), ("br, gzip;q=0.5", "gzip"), ("gzip;q=0", None), ("gzip; q=0.0, br", None), ("notgzip", None)],
+)
+def test_answer_is_compressed_only_if_the_client_takes_it(
+    strict_server: ServerProcess, accepted: str, encoding: str | None
+) -> None:
+    rows = json.dumps({"instances": [[1.0, 2.0, 3.0]] * 200}).encode()
+    response = http_call(strict_server, "POST", "/v1/models/vectors:predict", rows, Accept_Encoding=accepted)
+    assert (response.status, response.headers["Content-Encoding"]) == (200, encoding)
+
+
 def test_verbs_and_paths_are_case_insensitive(strict_server: ServerProcess) -> None:
     assert strict_server.call("/V1/Models/vectors:PREDICT", ROW) == (200, {"predictions": [[2.0, 4.0, 6.0]]})
 
