@@ -7,6 +7,7 @@ import os
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from airflow_hops.processes.machine_memory import memory_bytes
@@ -177,7 +178,8 @@ def parse_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
         if reason is not None:
             notes.append(f"flag --{name} has no effect here: {reason}")
         else:
-            notes.append(f"unknown argument: {argument}")
+            close = get_close_matches(f"--{name}", [flag for action in parser._actions for flag in action.option_strings])
+            notes.append(f"unknown argument: {argument}" + (f"; did you mean {' or '.join(close)}?" if close else ""))
     values = vars(namespace)
     threads = values.pop("tensorflow_session_parallelism", 0)
     values.setdefault("prefer_tflite_model", values.pop("use_tflite_model", False))

@@ -128,7 +128,9 @@ def test_unknown_flag_is_printed_and_ignored(start_server: Callable[..., ServerP
     server = start_server(
         model_name="vectors", model_base_path=saved_models / "vectors", no_such_flag=1, num_tflite_pools=4
     )
-    assert "unknown argument: --no_such_flag=1" in server.log()
+    assert "unknown argument: --no_such_flag=1\n" in server.log()
+    (note,) = parse_flags(["--model_base_path=/m", "--captur_base_path=/c"])[1]
+    assert note.startswith("unknown argument: --captur_base_path=/c; did you mean --capture_base_path")
     assert "flag --num_tflite_pools has no effect here: each request thread has its own interpreter" in server.log()
     assert server.versions("vectors") == {7: "AVAILABLE"}
 
