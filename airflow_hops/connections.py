@@ -89,8 +89,9 @@ def read_extra(conn_id: str, connection: Any) -> dict[str, Any]:
 def field_names(conn_type: str) -> list[str]:
     """Returns the names of the fields that a connection of a type may have in its extra."""
     names = dict.fromkeys(_TYPES[conn_type]["conn-fields"])
-    if conn_type == "hops":  # names a model server, too
-        names |= dict.fromkeys(f"serving_{name}" for name in field_names("model_server"))
+    if conn_type == "hops":  # names a model server, too, whose address and token may be there as well
+        server = [*field_names("model_server"), "host", "port", "token"]
+        names |= dict.fromkeys(f"serving_{name}" for name in server)
     return list(names)
 
 

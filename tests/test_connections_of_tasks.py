@@ -183,7 +183,7 @@ def test_misspelt_field_is_refused(
     assert message in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["kind", "timeout", "server_base_path"])
+@pytest.mark.parametrize("name", ["kind", "timeout", "server_base_path", "host", "token"])
 def test_hops_connection_has_the_fields_of_its_model_server(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     extra = {f"serving_{name}": "bundled", "store": None, "no_field": ""}
     monkeypatch.setenv("AIRFLOW_CONN_ODD", json.dumps({"conn_type": "hops", "extra": extra}))
