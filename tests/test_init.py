@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,7 +33,7 @@ def table(names: list[str], **told: Any) -> TableDescription:
     """A table whose columns of these names have every role, in turn; the first is the label."""
     roles = ["label", "key", "time", "weight", *["number", "category"] * len(names)]
     columns = [ColumnDescription(name, "text", 0, "x", role) for name, role in zip(names, roles, strict=False)]  # type: ignore[arg-type]
-    given = {"problem": "binary", "classes": names[:2], "largest_class": 0.5, "request": {}, "format": "csv", **told}
+    given = {"problem": "binary", "classes": names[:2], "minimum": {"auc": 0.6}, "request": {}, "format": "csv", **told}
     return TableDescription(rows=100, whole=True, columns=columns, **given)
 
 
@@ -79,10 +80,34 @@ def test_a_label_that_is_often_missing_may_be(monkeypatch: pytest.MonkeyPatch) -
         ColumnDescription("y", "integer", 22, "1", "label"),
         ColumnDescription("x", "float", 0, "1.0", "number"),
     ]
-    found = TableDescription(100, True, columns, "multiclass", ["1", "2", "3"], 0.4444, {"x": 1.0}, "parquet")
+    found = TableDescription(
+        100, True, columns, "multiclass", ["1", "2", "3"], {"accuracy": 0.444, "worst_auc": 0.6}, {"x": 1.0},
+        "parquet",
+    )  # fmt: skip
     _, tasks = load(project_files("rows", "s3://rows.parquet", "utf8", found), monkeypatch)
     assert tasks["prepare"].max_rejected == pytest.approx(0.3)
-    assert tasks["evaluate"].minimum == {"accuracy": 0.444}
+    assert tasks["evaluate"].minimum == {"accuracy": 0.444, "worst_auc": 0.6}
+    assert tasks["prepare"].newest is None
+
+
+@pytest.mark.parametrize("newest", [timedelta(days=3), timedelta(minutes=90), timedelta(days=1, minutes=1)])
+def test_newest_rows_are_a_split_and_the_schema_follows_the_data_until_a_deployment(
+    newest: timedelta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = table(["y", "k", "t", "w", "x"], newest_s=int(newest.total_seconds()))
+    _, tasks = load(project_files("rows", "/rows.csv", "utf8", described), monkeypatch)
+    assert tasks["prepare"].newest == newest
+    assert tasks["schema"].freeze_at == "deployment"
+
+
+def test_columns_of_the_file_and_features_are_separate_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = project_files("rows", "/rows.csv", "utf8", table(["y", "k", "t", "w", "x", "c"]))
+    sources["features.py"] = sources["features.py"].replace('NUMBERS = ["x"]', 'NUMBERS = ["ratio"]')
+    features, tasks = load(sources, monkeypatch)
+    assert features["NUMBERS"] == ["ratio"]
+    source = Source.from_value("rows", tasks["ingest"].sources["rows"])
+    assert set(source.columns or ()) == {"y", "k", "t", "w", "x", "c"}
+    assert source.schema == {"y": "string", "k": "string", "w": "float64", "x": "float64", "c": "string"}
 
 
 def test_the_report_shows_each_column_on_one_line_and_a_request_that_the_shell_takes() -> None:
@@ -169,7 +194,14 @@ def test_a_file_of_any_columns_becomes_a_served_model(
     assert '"price": regression' in output and "the first column of times" in output
     monkeypatch.syspath_prepend(str(tmp_path / "dags"))
 
-    tests = [str(runtime_python), "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "dags" / "prices")]
+    # A person derives a column from two that have become no features.
+    project = tmp_path / "dags" / "prices"
+    replace_in(project / "features.py", 'NUMBERS = ["Größe in \\"cm\\""', 'NUMBERS = ["half size"')
+    derived = (
+        """import pyspark.sql.functions as F\n    rows = rows.withColumn("half size", F.col('`Größe in "cm"`') / 2)\n"""
+    )
+    replace_in(project / "prepare.py", "    returned", f"    {derived}    returned")
+    tests = [str(runtime_python), "-m", "pytest", "-q", "-p", "no:cacheprovider", str(project)]
     ran = subprocess.run(tests, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ""}, cwd=tmp_path)
     assert "2 passed" in ran.stdout, ran.stdout + ran.stderr
 
@@ -177,7 +209,15 @@ def test_a_file_of_any_columns_becomes_a_served_model(
     states = {ti.task_id: str(ti.state) for ti in done.get_task_instances()}
     assert set(states.values()) == {"success"}, states
     (curl,) = (line for line in output.splitlines() if line.strip().startswith("curl"))
-    answer = subprocess.run(["bash", "-c", curl.replace("curl", "curl -sS")], capture_output=True, text=True)
+    curl = curl.replace(json.dumps('Größe in "cm"'), '"half size"').replace("curl", "curl -sS", 1)
+    answer = subprocess.run(["bash", "-c", curl], capture_output=True, text=True)
     (price,) = json.loads(answer.stdout)["predictions"]
+    assert 350 < price < 450  # of a half that is larger than any
     evaluated = done.get_task_instance("evaluate").xcom_pull(task_ids="evaluate")["metrics"]
-    assert evaluated["eval_r2"] > 0.9 and 250 < price < 450
+    assert evaluated["eval_r2"] > 0.9 and evaluated["newest_r2"] > 0.8
+
+
+def replace_in(path: Path, before: str, after: str) -> None:
+    text = path.read_text()
+    assert text.count(before) == 1, text
+    path.write_text(text.replace(before, after))

@@ -195,6 +195,13 @@ _INIT_ARGUMENTS = (
         help="Type of the problem (default: determined from the label's values)",
     ),
     Arg(("--drop",), metavar="COLUMN", action="append", default=[], help="Column to leave out (can be repeated)"),
+    Arg(
+        ("--keep",),
+        metavar="COLUMN",
+        action="append",
+        default=[],
+        help="Column to keep as a feature even if it alone tells the label (can be repeated)",
+    ),
     Arg(("--encoding",), default="utf8", help="Encoding of a CSV file (default: utf8)"),
     Arg(
         ("-o", "--output"),

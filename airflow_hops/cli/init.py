@@ -39,7 +39,10 @@ def init(args: Namespace) -> None:
         _check_name(args.name, folder)
         hook = RuntimeHook(args.hops_conn_id)
         uri = args.from_ if "://" in args.from_ else str(Path(args.from_).expanduser().resolve())
-        told = {name: getattr(args, name) for name in ("label", "key", "time", "weight", "problem", "drop", "encoding")}
+        told = {
+            name: getattr(args, name)
+            for name in ("label", "key", "time", "weight", "problem", "drop", "keep", "encoding")
+        }
         spec = StepSpec(step="init", entry=_STEP, params={"uri": uri, "package": args.name, **told})
         table = TableDescription.from_dict(hook.run(spec, cache=False, on_line=lambda line: None).value)
         files = project_files(args.name, uri, args.encoding, table)

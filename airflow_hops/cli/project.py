@@ -6,32 +6,48 @@ import ast
 import json
 import math
 from collections.abc import Iterable
+from datetime import timedelta
 from string import Template
 from typing import Any
 
 from airflow_hops.contract.table_columns import ColumnDescription, Role, TableDescription
-from airflow_hops.contract.target import MULTICLASS, REGRESSION
+from airflow_hops.contract.target import REGRESSION
 
 _WIDTH = 110
+_TYPES: dict[Role, str] = {"number": "float64", "category": "string", "key": "string", "weight": "float64"}
 _LABEL_TYPES = {"text": "string", "integer": "int64", "boolean": "bool", "float": "float64"}
 _REJECTED_BY_DEFAULT = 0.1
 
 _PACKAGE = '"""The $name pipeline, from the rows of a file to a served model."""\n'
 
-_FEATURES = '''"""The features of the model: the columns of the file, by type."""
+_FEATURES = '''"""The columns that are read from the file, and the features of the model."""
 
 DATA = $data
 LABEL = $label
 
+# The columns of the file that prepare() gets, by type.
+COLUMNS = {
+$columns}
+
+# The features: columns that prepare() returns, those that it derives included, and that clients send.
 NUMBERS = $numbers
 CATEGORIES = $categories
 '''
 
 _PREPARE = '''"""The rows to train on."""
 
+from $name.features import CATEGORIES, LABEL, NUMBERS
+
+
 def prepare(spark, tables):
-    """Returns one row for each row of the table; derive columns or join other tables here."""
-    return tables["$name"]
+    """Returns one row for each row of the table.
+
+    Derive columns or join other tables here, and list what shall be a feature in NUMBERS or CATEGORIES: with
+    ``import pyspark.sql.functions as F``, ``rows = rows.withColumn("ratio", F.col("paid") / F.col("due"))``.
+    """
+    rows = tables["$name"]
+    returned = {$returned*NUMBERS, *CATEGORIES}
+    return rows.drop(*(name for name in rows.columns if name not in returned))
 '''
 
 _MODEL = '''"""The model: gradient-boosted trees, which need no scaling and take missing values."""
@@ -64,7 +80,7 @@ def train(context):
 
 _TRAINING = '''"""Trains a model of ``$label_text``, and serves it if it is no worse than the previous one."""
 
-from airflow.sdk import DAG, Asset$literal
+${timedelta}from airflow.sdk import DAG, Asset$literal
 
 from airflow_hops.operators import (
     DeployModelOperator,
@@ -78,12 +94,7 @@ from airflow_hops.operators import (
     TrainOperator,
     ValidateExamplesOperator,
 )
-from $name.features import CATEGORIES, DATA, LABEL, NUMBERS
-
-TYPES = {
-    **dict.fromkeys(NUMBERS, "float64"),
-    **dict.fromkeys(CATEGORIES, "string"),
-$types}
+from $name.features import COLUMNS, DATA, LABEL
 
 with DAG(
     "${name}_training",
@@ -95,7 +106,7 @@ with DAG(
 ):
     raw = IngestOperator(
         task_id="ingest",
-        sources={"$name": Source($uri, columns=$columns, schema=TYPES$source)},
+        sources={"$name": Source($uri, columns=$read, schema=COLUMNS$source)},
     )
     examples = PrepareOperator(
         task_id="prepare",
@@ -104,7 +115,8 @@ with DAG(
         label=LABEL,
 $prepare    )
     statistics = StatisticsOperator(task_id="statistics", examples=examples.output)
-    schema = SchemaOperator(task_id="schema", statistics=statistics.output)
+    # The schema follows the data until a model that was trained with it is deployed.
+    schema = SchemaOperator(task_id="schema", statistics=statistics.output, freeze_at="deployment")
     validation = ValidateExamplesOperator(task_id="validate", statistics=statistics.output, schema=schema.output)
     model = TrainOperator(
         task_id="train",
@@ -157,14 +169,16 @@ import pandas as pd
 import pytest
 from sklearn.dummy import Dummy$estimator
 
-from $name.features import CATEGORIES, DATA, LABEL, NUMBERS
+from $name.features import CATEGORIES, $imported, LABEL, NUMBERS
 from $name.model import fit
 
 
 @pytest.fixture(scope="module")
 def rows():
-$read
+    """The file's rows; features that prepare() derives are 0 here."""
+$pandas
     found = found.dropna(subset=[LABEL]).head(10_000)
+    found = found.reindex(columns=[LABEL, *NUMBERS, *CATEGORIES], fill_value=0)
     found[CATEGORIES] = $texts
     return found.astype(dict.fromkeys(NUMBERS, float))
 
@@ -200,8 +214,9 @@ def project_files(name: str, uri: str, encoding: str, table: TableDescription) -
     label = _label_of(table)
     is_regression = table.problem == REGRESSION
     times = table.named("time")
-    columns = f"(*TYPES, {', '.join(map(_literal, times))})" if times else "tuple(TYPES)"
+    columns = f"(*COLUMNS, {', '.join(map(_literal, times))})" if times else "tuple(COLUMNS)"
     shown, read = _as_they_stand("DATA", [uri]), _as_they_stand(columns, [c.name for c in table.columns])
+    others = [_literal(name) for role in ("key", "time", "weight") for name in table.named(role)]
     values = {
         "name": name,
         "data": _literal(uri),
@@ -211,15 +226,18 @@ def project_files(name: str, uri: str, encoding: str, table: TableDescription) -
         "categories": _literal(table.named("category")),
         "estimator": "Regressor" if is_regression else "Classifier",
         "step": "regressor" if is_regression else "classifier",
-        "types": _types(table),
+        "columns": _columns(table),
+        "returned": "".join(f"{name}, " for name in ["LABEL", *others, '"reject_reason"']),
+        "timedelta": "from datetime import timedelta\n\n" if table.newest_s else "",
         "uri": shown,
-        "columns": read,
+        "read": read,
         "literal": ", literal" if {shown, read} != {"DATA", columns} else "",
         "source": "".join(f", {name}={_literal(value)}" for name, value in _csv_format(table, encoding)),
         "prepare": _arguments(_prepare(table)),
         "evaluate": _arguments(_evaluate(table)),
         "min_rows": min(1000, max(100, table.rows // 2)),
-        "read": _read_by_pandas(table, encoding),
+        "pandas": _read_by_pandas(table, encoding),
+        "imported": "COLUMNS, DATA" if table.format == "parquet" else "DATA",
         "texts": _texts_by_pandas(table),
     }
     templates = {
@@ -254,18 +272,19 @@ def _csv_format(table: TableDescription, encoding: str) -> Iterable[tuple[str, A
             yield "encoding", encoding
 
 
-def _types(table: TableDescription) -> str:
-    """Entries of the columns that are no features; a time is read as it is."""
-    label, key, weight = _label_of(table), table.only("key"), table.only("weight")
-    entries = {"LABEL": "float64" if table.problem == REGRESSION else _LABEL_TYPES[label.type]}
-    entries |= {_literal(key.name): "string"} if key else {}
-    entries |= {_literal(weight.name): "float64"} if weight else {}
-    return "".join(f'    {name}: "{kind}",\n' for name, kind in entries.items())
+def _columns(table: TableDescription) -> str:
+    """Entries of the columns that are read, in the file's order; a time is read as it is."""
+    label = _label_of(table)
+    kinds = {"label": "float64" if table.problem == REGRESSION else _LABEL_TYPES[label.type], **_TYPES}
+    names = {column.name: "LABEL" if column is label else _literal(column.name) for column in table.columns}
+    return "".join(f'    {names[c.name]}: "{kinds[c.role]}",\n' for c in table.columns if c.role in kinds)
 
 
 def _prepare(table: TableDescription) -> Iterable[tuple[str, Any]]:
     roles: tuple[Role, ...] = ("key", "time", "weight")
     yield from ((role, column.name) for role in roles if (column := table.only(role)) is not None)
+    if table.newest_s:
+        yield "newest", timedelta(seconds=table.newest_s)
     yield "problem", table.problem
     if table.classes is not None:
         yield "classes", list(table.classes)
@@ -274,8 +293,8 @@ def _prepare(table: TableDescription) -> Iterable[tuple[str, Any]]:
 
 
 def _evaluate(table: TableDescription) -> Iterable[tuple[str, Any]]:
-    if table.problem == MULTICLASS and table.largest_class is not None:
-        yield "minimum", {"accuracy": round(table.largest_class, 3)}
+    if table.minimum:
+        yield "minimum", dict(table.minimum)
 
 
 def _as_they_stand(code: str, values: Iterable[str]) -> str:
@@ -285,7 +304,7 @@ def _as_they_stand(code: str, values: Iterable[str]) -> str:
 
 def _read_by_pandas(table: TableDescription, encoding: str) -> str:
     if table.format == "parquet":
-        return "    found = pd.read_parquet(DATA, columns=[LABEL, *NUMBERS, *CATEGORIES])"
+        return "    found = pd.read_parquet(DATA, columns=list(COLUMNS))"
     given = dict(_csv_format(table, encoding))
     missing = _literal(list(table.null_values))
     lines = [
@@ -327,6 +346,9 @@ def _literal(value: Any, indent: str = "") -> str:
         if len(line) + len(indent) <= _WIDTH:
             return line
         return f"{opening}\n" + "".join(f"{indent}    {item},\n" for item in items) + f"{indent}{closing}"
+    if isinstance(value, timedelta):
+        days, minutes = value.days, value.seconds // 60
+        return f"timedelta({', '.join(f'{k}={n}' for k, n in (('days', days), ('minutes', minutes)) if n)})"
     return repr(value)
 
 

@@ -25,8 +25,8 @@ LOWER_IS_BETTER = frozenset({"log_loss", "brier", "rmse", "mae", "median_absolut
 """Metrics of which less is better."""
 
 METRICS = {
-    "binary": ("auc", "accuracy", "log_loss", "brier"),
-    "multiclass": ("log_loss", "accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "auc", "brier"),
+    "binary": ("auc", "average_precision", "accuracy", "log_loss", "brier"),
+    "multiclass": ("log_loss", "accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "auc", "worst_auc", "brier"),
     "regression": ("rmse", "mae", "r2", "median_absolute_error"),
 }
 """The metrics that are measured, by problem; the first is that by which models are compared."""

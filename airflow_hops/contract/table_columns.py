@@ -43,12 +43,13 @@ class TableDescription(JsonFields):
         columns: In the file's order.
         problem: The kind of problem.
         classes: The label's values in the order of their numbers; None for 0 and 1, and in a regression.
-        largest_class: Share of the most frequent class, 0 to 1; None in a regression.
+        minimum: What a model must reach, by metric.
         request: The features of one row, in the form of a request.
         format: ``csv`` or ``parquet``.
         delimiter: Delimiter of CSV.
         null_values: Strings that mean a missing value in CSV.
         notes: Notes for the reader, one sentence each.
+        newest_s: Length of the split of the newest rows, in seconds; None without a time, or if it would not do.
     """
 
     rows: int
@@ -56,12 +57,13 @@ class TableDescription(JsonFields):
     columns: Sequence[ColumnDescription]
     problem: str
     classes: Sequence[str] | None
-    largest_class: float | None
+    minimum: Mapping[str, float]
     request: Mapping[str, Any]
     format: str
     delimiter: str = ","
     null_values: Sequence[str] = ("", "NA")
     notes: Sequence[str] = field(default=())
+    newest_s: int | None = None
 
     def named(self, role: Role) -> list[str]:
         """The columns of a role, in the file's order."""

@@ -27,10 +27,11 @@ class EvaluateOperator(HopsOperator):
         splits: Splits to evaluate on; None for all splits of the examples except ``train``. The first must have labels
             that differ. (templated)
         slices: Columns by whose values to report the metrics too, up to 100 values each. (templated)
-        metric: The metric that compares candidate and champion. For two classes ``auc``, ``accuracy``, ``log_loss`` or
-            ``brier``; for several also ``balanced_accuracy``, ``macro_f1`` or ``weighted_f1``; for a regression
-            ``rmse``, ``mae``, ``r2`` or ``median_absolute_error``; or one of ``metrics``. None for the problem's
-            default: ``auc``, ``log_loss``, ``rmse``.
+        metric: The metric that compares candidate and champion. For two classes ``auc``, ``average_precision``,
+            ``accuracy``, ``log_loss`` or ``brier``; for several ``log_loss``, ``accuracy``, ``balanced_accuracy``,
+            ``macro_f1``, ``weighted_f1``, ``auc``, ``worst_auc`` or ``brier``; for a regression ``rmse``, ``mae``,
+            ``r2`` or ``median_absolute_error``; or one of ``metrics``. None for the problem's default: ``auc``,
+            ``log_loss``, ``rmse``.
         minimum: Worst allowed value by metric, on every split; for a loss the greatest. None for ``{"auc": 0.6}``, or
             in a regression ``{"r2": 0}``. For a further label put its name before the metric: ``{"minutes/rmse": 20}``;
             the default of the first label then still applies, unless one of its metrics is named.

@@ -44,7 +44,8 @@ class PrepareOperator(SparkOperator):
             if the data has no time.
         eval_percent: Share of the keys in the split ``eval``, 0 to 99.
         newest: Length of the window at the end of the data (a number is in days) whose rows go to the split
-            ``newest``, which is never trained on. None for no such split. Requires ``time``.
+            ``newest``, which is never trained on. The data ends with the snapshot's window, or without one with the
+            last row. None for no such split. Requires ``time``.
         table: The main table, each row of which becomes one example; by default the snapshot's first table.
         reject: SQL conditions over the columns of ``prepare`` by reason: ``{"no plane": "seats IS NULL"}`` rejects the
             rows for which the condition holds.

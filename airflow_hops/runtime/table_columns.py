@@ -28,8 +28,10 @@ from airflow_hops.data.readers import infer_types, read
 from airflow_hops.data.readers.raw_file import RawFile, identify
 from airflow_hops.data.readers.types import unify
 from airflow_hops.runtime.csv_dialect import check_numbers, find_delimiter, missing_texts
+from airflow_hops.runtime.leakage import SUSPICIOUS, TELLS, score_alone
 from airflow_hops.runtime.prepare.label import find_target
 from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.runtime.table_proposals import propose_logarithm, propose_minimum, propose_newest_s
 from airflow_hops.store.source_files import list_files
 
 _MOST_ROWS = 1_000_000
@@ -51,6 +53,7 @@ class Told:
         weight: Column of the row's weight in training.
         problem: What the label asks for.
         drop: Columns to leave out.
+        keep: Columns to keep though they tell the label.
     """
 
     label: str
@@ -59,6 +62,7 @@ class Told:
     weight: str | None = None
     problem: Problem | None = None
     drop: Sequence[str] = ()
+    keep: Sequence[str] = ()
 
     def role(self, name: str) -> Role | None:
         """The role that a column is told to have."""
@@ -75,10 +79,10 @@ class Told:
         """
         given = [("label", self.label), ("key", self.key), ("time", self.time), ("weight", self.weight)]
         options = [(option, name) for option, name in given if name is not None]
-        for option, name in [*options, *(("drop", name) for name in self.drop)]:
+        for option, name in [*options, *((o, name) for o in ("drop", "keep") for name in getattr(self, o))]:
             if name not in names:
                 raise BadInput(f"{where}: --{option} is {name!r}, which is no column; there are {_named(names)}")
-        counts = Counter([name for _, name in options] + list(dict.fromkeys(self.drop)))
+        counts = Counter([*(name for _, name in options), *dict.fromkeys(self.drop), *dict.fromkeys(self.keep)])
         if twice := [name for name, number in counts.items() if number > 1]:
             raise BadInput(f"{where}: column {twice[0]!r} is named by two options; expected one role for a column")
 
@@ -129,18 +133,22 @@ def describe_table(source: Source, told: Told) -> TableDescription:
         unused = ", ".join(f"{column.name!r} ({column.why})" for column in columns if column.role == "unused")
         raise BadInput(f"{source.uri}: no column is left to predict {told.label!r} from; left out are {unused or '-'}")
     counts = None if target.problem == REGRESSION else Counter(label.to_pylist())
+    tail = [] if counts else propose_logarithm(told.label, label)
+    times = next((table.column(column.name) for column in columns if column.role == "time"), None)
+    newest_s = propose_newest_s(times, table.column(told.label), bool(counts)) if times is not None else None
     return TableDescription(
         rows=table.num_rows,
         whole=whole,
         columns=columns,
         problem=target.problem,
         classes=target.classes,
-        largest_class=max(counts.values()) / len(label) if counts else None,
+        minimum=propose_minimum(counts),
         request=_request(table, features),
         format=file.format,
         delimiter=file.source.delimiter,
         null_values=file.source.null_values,
-        notes=(*notes, *_notes(table.num_rows, counts, told.label)),
+        notes=(*notes, *_notes(table.num_rows, counts, told.label), *tail),
+        newest_s=newest_s,
     )
 
 
@@ -261,8 +269,10 @@ def _columns(table: pa.Table, told: Told, target: Target) -> list[ColumnDescript
             role, why = _role(name, column, told, taken)
             if (other := spelt.get(name.lower(), name)) != name:
                 role, why = "unused", f"Spark takes its name for {other!r}"
-            if role in ("number", "category"):
+            if role in ("number", "category") and name not in told.keep:
                 role, why = _unless_it_tells_the_label(column, table.column(told.label), target, role, why)
+            if role == "unused" and name in told.keep:
+                raise BadInput(f"--keep is {name!r}, which cannot be a feature: {why}")
             if role != "unused":
                 spelt[name.lower()] = name
         example = "" if not len(values) else str(values[0].as_py())
@@ -306,23 +316,26 @@ def _unless_it_tells_the_label(
     column: pa.ChunkedArray, label: pa.ChunkedArray, target: Target, role: Role, why: str
 ) -> tuple[Role, str]:
     """Leaves out a column that is the label in other words: whoever asks the model does not know it."""
-    both = pc.and_(pc.is_valid(column), pc.is_valid(label))
+    both, is_regression = pc.and_(pc.is_valid(column), pc.is_valid(label)), target.problem == REGRESSION
     mine, its = column.filter(both).combine_chunks(), label.filter(both).combine_chunks()
-    if target.problem == REGRESSION:
-        if role == "number" and len(mine) > 2:
-            x, y = (array.cast(pa.float64()).to_numpy(zero_copy_only=False) for array in (mine, its))
-            with np.errstate(all="ignore"):
-                if abs(np.corrcoef(x, y)[0, 1]) > _SO_LIKE_THE_LABEL:
-                    return "unused", f"it is {target.label!r} on another scale"
+    if not is_regression:
+        codes, classes = (array.dictionary_encode() for array in (mine, its))
+        values, labels = len(codes.dictionary), len(classes.dictionary)
+        pairs = len(np.unique(codes.indices.to_numpy().astype(np.int64) * labels + classes.indices.to_numpy()))
+        if pairs == values == labels > 1 and labels <= len(mine) / 2:
+            return "unused", f"it is {target.label!r} in other words: each value goes with one of its"
+    elif role == "number" and len(mine) > 2:
+        x, y = (array.cast(pa.float64()).to_numpy(zero_copy_only=False) for array in (mine, its))
+        with np.errstate(all="ignore"):
+            if abs(np.corrcoef(x, y)[0, 1]) > _SO_LIKE_THE_LABEL:
+                return "unused", f"it is {target.label!r} on another scale"
+    score = score_alone(column, label, target.problem)
+    if score is None or score < SUSPICIOUS:
         return role, why
-    codes, classes = (array.dictionary_encode() for array in (mine, its))
-    values, labels = len(codes.dictionary), len(classes.dictionary)
-    pairs = len(np.unique(codes.indices.to_numpy().astype(np.int64) * labels + classes.indices.to_numpy()))
-    if pairs == values == labels and labels <= len(mine) / 2:
-        return "unused", f"it is {target.label!r} in other words: each value goes with one of its"
-    if pairs == values and labels < values <= len(mine) / 10:
-        return role, f"each value goes with one of {target.label!r}: is it known at prediction time?"
-    return role, why
+    alone = f"alone it tells {target.label!r} ({'R² of ranks' if is_regression else 'AUC'} {score:.4f})"
+    if score < TELLS:
+        return role, f"{alone}: is it known at prediction time?"
+    return "unused", f"{alone}, as what is known only afterwards does; --keep keeps it"
 
 
 def _is_time(kind: pa.DataType) -> bool:

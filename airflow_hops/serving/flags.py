@@ -178,7 +178,9 @@ def parse_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
         if reason is not None:
             notes.append(f"flag --{name} has no effect here: {reason}")
         else:
-            close = get_close_matches(f"--{name}", [flag for action in parser._actions for flag in action.option_strings])
+            close = get_close_matches(
+                f"--{name}", [flag for action in parser._actions for flag in action.option_strings]
+            )
             notes.append(f"unknown argument: {argument}" + (f"; did you mean {' or '.join(close)}?" if close else ""))
     values = vars(namespace)
     threads = values.pop("tensorflow_session_parallelism", 0)

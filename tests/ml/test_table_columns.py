@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -74,7 +75,10 @@ ROLES = {
     "currency": ("unused", "it is the same in every row"),
     "nothing": ("unused", "it has no value"),
     "paid": ("unused", "it is 'bought' in other words: each value goes with one of its"),
-    "street": ("category", "each value goes with one of 'bought': is it known at prediction time?"),
+    "street": (
+        "unused",
+        "alone it tells 'bought' (AUC 1.0000), as what is known only afterwards does; --keep keeps it",
+    ),
     "bought": ("label", "as told"),
 }
 
@@ -86,12 +90,12 @@ def test_columns_get_roles_and_every_guess_its_reason(
     found = described("\ufeff" + text(delimiter, **COLUMNS))
     assert {column.name: (column.role, column.why) for column in found.columns} == ROLES
     assert (found.rows, found.whole, found.delimiter) == (ROWS, True, delimiter)
-    assert (found.problem, found.classes, found.largest_class) == ("binary", ("no", "yes"), 0.5)
+    assert (found.problem, found.classes, found.minimum) == ("binary", ("no", "yes"), {"auc": 0.6})
     assert found.null_values == ("", "NA", "?")
     assert found.notes == ("'?' counts as missing, as among the numbers of 'income'",)
     missing = {column.name: column.missing for column in found.columns if column.missing}
     assert missing == {"age": 20, "income": 29, "city": 66, "nothing": 200}
-    assert found.request == {"age": 1.0, "income": 1.5, "member": "TRUE", "city": "Bergen", "street": "1 1"}
+    assert found.request == {"age": 1.0, "income": 1.5, "member": "TRUE", "city": "Bergen"}
     assert TableDescription.from_dict(found.to_dict()).columns == found.columns
 
 
@@ -125,6 +129,90 @@ def test_a_number_that_is_the_label_on_another_scale_is_left_out(described: Call
     assert [(column.role, column.why) for column in found.columns][1] == (
         "unused", "it is 'bought' on another scale",
     )  # fmt: skip
+
+
+LEAKS: dict[str, Callable[[int, int, float], Any]] = {
+    "refund": lambda row, label, noise: label * 10 + noise,
+    "reason": lambda row, label, noise: ["price", "service"][row % 2] if label else "",
+    "closed_after": lambda row, label, noise: round(noise, 3) if label else "",
+    "middle": lambda row, label, noise: 0.5 + noise / 9 if label else noise + 1 if row % 2 else -noise,
+    "code": lambda row, label, noise: f"{'x' if label else 'y'}{int(noise * 8)}",
+    "joined_at_s": lambda row, label, noise: 1.7e9 + 60 * label + noise,
+}
+
+
+@pytest.mark.parametrize("share", [0.5, 0.04])
+@pytest.mark.parametrize("leak", LEAKS)
+def test_column_that_alone_tells_the_label_is_left_out_unless_kept(tmp_path: Path, leak: str, share: float) -> None:
+    numbers = random.Random(1)
+    lines = [f"{leak},age,bought"]
+    for row in range(2000):
+        label = int(numbers.random() < share)
+        lines.append(f"{LEAKS[leak](row, label, numbers.random())},{numbers.gauss(40 + 9 * label, 9):.1f},{label}")
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    source = Source(str(tmp_path / "rows.csv"))
+    column, age, _ = describe_table(source, Told("bought")).columns
+    assert (column.role, age.role) == ("unused", "number")
+    assert column.why.startswith("alone it tells 'bought' (AUC 1.0000)") and "--keep" in column.why
+    (kept, *_) = describe_table(source, Told("bought", keep=[leak])).columns
+    assert kept.role in ("number", "category")
+
+
+def test_column_that_follows_the_amount_is_left_out(tmp_path: Path) -> None:
+    numbers = random.Random(1)
+    prices = [math.exp(numbers.gauss(3, 1.5)) for _ in range(500)]
+    lines = ["with_tax,size,price", *(f"{1.19 * p**1.02:.4f},{p + numbers.gauss(0, 20):.2f},{p:.4f}" for p in prices)]
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    found = describe_table(Source(str(tmp_path / "rows.csv")), Told("price"))
+    assert [column.role for column in found.columns] == ["unused", "number", "label"]
+    assert found.columns[0].why.startswith("alone it tells 'price' (R² of ranks 1.0000)")
+    assert found.minimum == {"r2": 0.1}
+    (note,) = found.notes
+    assert note.startswith("'price' has a heavy tail: the median is ") and "F.log1p" in note
+
+
+def test_column_that_cannot_be_kept_is_named(described: Callable[..., TableDescription]) -> None:
+    with pytest.raises(BadInput, match="--keep is 'nothing', which cannot be a feature: it has no value"):
+        described(text(**COLUMNS), keep=["nothing"])
+    assert "street" in described(text(**COLUMNS), keep=["street"]).named("category")
+
+
+@pytest.mark.parametrize(
+    ("label", "minimum"),
+    [
+        (lambda row: int(row % 25 == 0), {"auc": 0.6, "average_precision": 0.08}),
+        (lambda row: int(row % 3 == 0), {"auc": 0.6}),
+        (lambda row: "abcc"[row % 4], {"accuracy": 0.5, "worst_auc": 0.6}),
+        (lambda row: row % 7 + 0.5, {"r2": 0.1}),
+    ],
+)
+def test_minimum_is_more_than_a_guess_reaches(
+    described: Callable[..., TableDescription], label: Any, minimum: dict[str, float]
+) -> None:
+    found = described(text(a=lambda row: row * row % 17, bought=label))
+    assert found.minimum == minimum
+
+
+@pytest.mark.parametrize(
+    ("time", "newest_s"),
+    [
+        (lambda row: f"2026-{row // 28 % 12 + 1:02}-{row % 28 + 1:02}", 38 * 86400),
+        (lambda row: f"2026-01-01T{row // 60 % 24:02}:{row % 60:02}:00", 100 * 60),
+        (lambda row: f"2026-01-{row % 2 + 1:02}", None),
+    ],
+    ids=["days", "minutes", "two days"],
+)
+def test_newest_tenth_of_the_rows_is_a_split(tmp_path: Path, time: Any, newest_s: int | None) -> None:
+    rows = [f"{time(row)},{row * row % 17},{row % 2}" for row in range(1000)]
+    (tmp_path / "rows.csv").write_text("\n".join(["at,a,bought", *rows]) + "\n")
+    found = describe_table(Source(str(tmp_path / "rows.csv")), Told("bought", time="at"))
+    assert found.newest_s == newest_s
+
+
+def test_newest_rows_are_no_split_if_the_others_lack_a_class(tmp_path: Path) -> None:
+    rows = [f"2026-01-01T{row // 60:02}:{row % 60:02}:00,{row * row % 17},{row // 950}" for row in range(1000)]
+    (tmp_path / "rows.csv").write_text("\n".join(["at,a,bought", *rows]) + "\n")
+    assert describe_table(Source(str(tmp_path / "rows.csv")), Told("bought")).newest_s is None
 
 
 def test_parquet_and_compressed_files(described: Callable[..., TableDescription], tmp_path: Path) -> None:

@@ -18,11 +18,12 @@ from airflow_hops.runtime.evaluate.metrics import (
     even_weights,
     interval,
     paired_difference,
+    resampled_difference,
     total_weight,
     wilson,
 )
 
-HIGHER_IS_BETTER = {"auc": True, "accuracy": True, "log_loss": False, "brier": False}
+HIGHER_IS_BETTER = {"auc": True, "average_precision": True, "accuracy": True, "log_loss": False, "brier": False}
 """The metrics by which two models can be compared, and in which direction they improve."""
 
 SMALLEST = 1e-7
@@ -37,6 +38,8 @@ class BinaryMetrics(Metrics):
         positives: Rows whose label is 1.
         auc: Area under the ROC curve, exact (by ranks, ties count half), with DeLong's interval; None if there is
             only one class.
+        average_precision: Mean precision over the positives, each at its own threshold: of a guess, the share of
+            positives. None if there are none.
         log_loss: Mean negative log-likelihood, in nats.
         brier: Mean squared error of the probability.
         accuracy: Share of rows right at a threshold of 0.5; with Wilson's interval.
@@ -46,6 +49,7 @@ class BinaryMetrics(Metrics):
 
     positives: int = 0
     auc: float | None = None
+    average_precision: float | None = None
     log_loss: float | None = None
     brier: float | None = None
     accuracy: float | None = None
@@ -76,7 +80,10 @@ def binary_metrics(
         for name, of in scores.items()
     }
     intervals["accuracy"] = wilson(means["accuracy"], float(w.sum() ** 2 / np.square(w).sum()))
-    auc = reason = None
+    auc = reason = precision = None
+    if positives:
+        precision = average_precision(labels, p, w)
+        intervals["average_precision"] = _interval_of_precision(precision, positives)
     if 0 < positives < rows:
         auc, influence = area_under_roc(labels == 1, p, weights)
         intervals["auc"] = interval(auc, float(np.linalg.norm(influence)), 0.0, 1.0)
@@ -87,6 +94,7 @@ def binary_metrics(
         weight=total_weight(weights),
         positives=positives,
         auc=auc,
+        average_precision=precision,
         log_loss=means["log_loss"],
         brier=means["brier"],
         accuracy=means["accuracy"],
@@ -103,7 +111,8 @@ def compare(
 ) -> Difference | None:
     """A candidate's gain over a champion on the same rows, with its 95% interval.
 
-    For the AUC the interval is DeLong's for correlated curves; for the others, which are means over rows, that of the
+    For the AUC the interval is DeLong's for correlated curves, for the average precision that of resampled rows; for
+    the others, which are means over rows, that of the
     mean of paired differences.
 
     Args:
@@ -119,11 +128,36 @@ def compare(
     rows, positives = len(labels), int(np.sum(labels))
     if not rows or (metric == "auc" and not 0 < positives < rows):
         return None
+    if metric == "average_precision":
+        if not positives:
+            return None
+        gain = lambda y, ours, others, w: average_precision(y, ours, w) - average_precision(y, others, w)  # noqa: E731
+        return resampled_difference(metric, gain, labels, candidate, champion, weights)
     if metric == "auc":
         mine, theirs = (area_under_roc(labels == 1, p, weights) for p in (candidate, champion))
         return difference(metric, mine[0] - theirs[0], float(np.linalg.norm(mine[1] - theirs[1])))
     ours, others = (row_scores(metric, labels, p) for p in (candidate, champion))
     return paired_difference(metric, ours - others, even_weights(weights, rows))
+
+
+def average_precision(labels: Array, scores: Array, weights: Array) -> float:
+    """The mean precision over the positives, each at the threshold of its own score; NaN without positives."""
+    order = np.argsort(-scores, kind="stable")
+    last = np.append(np.diff(scores[order]) != 0, True)  # rows of one score pass a threshold together
+    hits = np.cumsum((weights * labels)[order])[last]
+    with np.errstate(invalid="ignore"):
+        return float(np.sum(np.diff(hits, prepend=0.0) * hits / np.cumsum(weights[order])[last]) / hits[-1])
+
+
+def _interval_of_precision(value: float, positives: int) -> tuple[float, float]:
+    """The 95% interval of an average precision on the scale of its logit.
+
+    K. Boyd, K. H. Eng, C. D. Page, "Area under the precision-recall curve", ECML PKDD 2013.
+    """
+    if not 0 < value < 1:
+        return value, value
+    low, high = interval(math.log(value / (1 - value)), 1 / math.sqrt(positives * value * (1 - value)))
+    return 1 / (1 + math.exp(-low)), 1 / (1 + math.exp(-high))
 
 
 def row_scores(metric: str, labels: Array, probabilities: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,7 +28,7 @@ from airflow_hops.runtime.evaluate.metrics import (
 
 HIGHER_IS_BETTER = {
     "log_loss": False, "accuracy": True, "balanced_accuracy": True, "macro_f1": True, "weighted_f1": True,
-    "auc": True, "brier": False,
+    "auc": True, "worst_auc": True, "brier": False,
 }  # fmt: skip
 """The metrics by which two models can be compared, and in which direction they improve."""
 
@@ -65,6 +66,7 @@ class ClassMetrics(Metrics):
         weighted_f1: Mean F1 of the classes, by their rows.
         auc: Mean over classes of the area under the ROC curve of one against the rest, of the classes that some rows
             are of, and some not; None if there is none, or more than 100 classes.
+        worst_auc: The lowest of these areas: that of the class which the model tells from the others least.
         log_loss: Mean negative log-likelihood of the class, in nats.
         brier: Mean squared distance of the probabilities from the class's, summed over classes.
         classes: Figures by class.
@@ -76,6 +78,7 @@ class ClassMetrics(Metrics):
     macro_f1: float | None = None
     weighted_f1: float | None = None
     auc: float | None = None
+    worst_auc: float | None = None
     log_loss: float | None = None
     brier: float | None = None
     classes: tuple[ClassFigures, ...] = ()
@@ -111,8 +114,8 @@ def class_metrics(
     w = even_weights(weights, rows)
     intervals["accuracy"] = wilson(accuracy, float(w.sum() ** 2 / np.square(w).sum()))
     ranked = _area_under_roc(labels, probabilities, weights)
-    if ranked is not None:
-        intervals["auc"] = interval(ranked[0], spread(ranked[1]), 0.0, 1.0)
+    for name, (area, influence) in (ranked or {}).items():
+        intervals[name] = interval(area, spread(influence), 0.0, 1.0)
     choices = {name: _of_choices(name, labels, chosen, classes, weights) for name in _OF_CHOICES}
     figures = _by_class(labels, chosen, classes, names, weights)
     counts = np.bincount(labels * classes + chosen, minlength=classes**2).reshape(classes, classes)
@@ -123,7 +126,8 @@ def class_metrics(
         balanced_accuracy=choices["balanced_accuracy"],
         macro_f1=choices["macro_f1"],
         weighted_f1=choices["weighted_f1"],
-        auc=ranked[0] if ranked else None,
+        auc=ranked["auc"][0] if ranked else None,
+        worst_auc=ranked["worst_auc"][0] if ranked else None,
         log_loss=means["log_loss"],
         brier=means["brier"],
         classes=figures,
@@ -154,9 +158,12 @@ def compare_classifiers(
     """
     if not len(labels):
         return None
-    if metric == "auc":
-        mine, theirs = (_area_under_roc(labels, p, weights) for p in (candidate, champion))
-        return difference(metric, mine[0] - theirs[0], spread(mine[1] - theirs[1])) if mine and theirs else None
+    if metric in ("auc", "worst_auc"):
+        ours, others = (_area_under_roc(labels, p, weights) for p in (candidate, champion))
+        if ours is None or others is None:
+            return None
+        (mine, moved), (theirs, moved_theirs) = ours[metric], others[metric]
+        return difference(metric, mine - theirs, spread(moved - moved_theirs))
     if metric in _OF_CHOICES:
         classes = candidate.shape[1]
         return resampled_difference(
@@ -230,18 +237,21 @@ def _by_class(
     )
 
 
-def _area_under_roc(labels: Array, probabilities: Array, weights: Array | None) -> tuple[float, Array] | None:
-    """The mean over classes of one against the rest, and by how much each row moves it."""
+def _area_under_roc(
+    labels: Array, probabilities: Array, weights: Array | None
+) -> dict[str, tuple[float, Array]] | None:
+    """Of one class against the rest, the mean over classes and the lowest, each with how much each row moves it."""
     rows, classes = probabilities.shape
     counts = np.bincount(labels, minlength=classes)
     there = np.flatnonzero((counts > 0) & (counts < rows))
     if classes > MAX_CONFUSION_CLASSES or not len(there):
         return None
-    total, influence = 0.0, np.zeros(rows)
+    total, influence, worst = 0.0, np.zeros(rows), (math.inf, np.zeros(rows))
     for number in there:
         auc, moved = area_under_roc(labels == number, probabilities[:, number], weights)
         total, influence = total + auc, influence + moved
-    return total / len(there), influence / len(there)
+        worst = min(worst, (auc, moved), key=lambda of: of[0])
+    return {"auc": (total / len(there), influence / len(there)), "worst_auc": worst}
 
 
 def _why_no_auc(labels: Array, classes: int, names: Sequence[str] | None) -> str:

@@ -30,6 +30,7 @@ from airflow_hops.runtime.evaluate.judging import METRICS, Judge, names_of_figur
 from airflow_hops.runtime.evaluate.metrics import Metrics
 from airflow_hops.runtime.evaluate.more_labels import evaluate_more_labels, minimum_by_label
 from airflow_hops.runtime.evaluate.scoring import ServedModel, score
+from airflow_hops.runtime.evaluate.too_good import WARNING, warn_if_too_good
 from airflow_hops.runtime.loaded_models import model_folder
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.store.model_records import read_record
@@ -116,11 +117,19 @@ def run(
         blessed, checks = bless(rule, of[CANDIDATE], gains, of[CHAMPION] if CHAMPION in models else None)
         reasons = [*checks, *reasons, *more.reasons]
         blessed &= more.blessed
+    warnings = [
+        warning
+        for split in splits
+        for warning in warn_if_too_good(
+            problem, split, figures[split][CANDIDATE], files[split], target.label, list(models[CANDIDATE].inputs)
+        )
+    ]
+    reasons = [*warnings, *reasons]
     if properties[CANDIDATE].synchronized is not True:
         blessed = False
         reasons.insert(0, NOT_SYNCHRONIZED)
     for reason in reasons:
-        log.info("%s", reason)
+        log.log(logging.WARNING if reason.startswith(WARNING) else logging.INFO, "%s", reason)
     log.info("%s", "Blessed" if blessed else "Not blessed")
     report = EvaluationReport(
         blessed=blessed,

@@ -103,6 +103,15 @@ def classify(frame: DataFrame, given: PrepareOptions, splits: Splits) -> DataFra
     return typed.withColumn(CLASS_COLUMN, found.otherwise(side))
 
 
+def latest_time(frame: DataFrame, given: PrepareOptions) -> int | None:
+    """Returns the latest time in the rows, in seconds since the epoch; None if no row has one."""
+    assert given.time is not None
+    _check_columns(frame, given)
+    kind = _type_name(frame.schema[given.time].dataType)
+    (latest,) = frame.select(F.max(_time(given.time, kind))).first()
+    return None if latest is None else int(latest)
+
+
 def leading_columns(given: PrepareOptions) -> dict[str, Column]:
     """The columns that are no features, by name in their order in the files."""
     names = (given.key, given.time, given.label, *given.more_labels, given.weight)

@@ -22,7 +22,7 @@ from airflow_hops.contract.artifacts import Artifact, BadInput, RowCounts, RowsN
 from airflow_hops.contract.prepare import PrepareOptions
 from airflow_hops.contract.properties import ExamplesProperties, SnapshotProperties
 from airflow_hops.contract.splits import EVAL, NEWEST, TRAIN
-from airflow_hops.runtime.prepare.classes import NO_CLASS, Splits, classify
+from airflow_hops.runtime.prepare.classes import NO_CLASS, Splits, classify, latest_time
 from airflow_hops.runtime.prepare.files import ClassifiedRows, count_rows, spark_path, write_classes, write_examples
 from airflow_hops.runtime.prepare.label import find_target, read_values
 from airflow_hops.runtime.step.context import StepContext, resolve
@@ -57,7 +57,6 @@ def run(context: StepContext, **options: Any) -> Artifact:
     main = given.table or names[0]
     if main not in names:
         raise BadInput(f"table is {main!r}, which the snapshot does not have; it has {', '.join(names)}")
-    splits = Splits(given.eval_percent, _newest_from_s(given.newest_s, snapshot.window))
     rows_in = manifest.rows[main].rows_out
 
     with context.starting():
@@ -67,6 +66,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
     folder = context.store.local(ingested)
     tables = {name: read_table(spark, folder / name) for name in names}
     frame = call_prepare(user_function, given.prepare, spark, tables)
+    splits = Splits(given.eval_percent, _newest_from_s(given, snapshot.window, frame))
     examples = classify(frame, given, splits)
     context.progress(0.2, "prepare() is planned")
     with context.output() as writer:
@@ -152,12 +152,16 @@ def _tell_case_apart(spark: SparkSession, names: Sequence[str]) -> None:
         spark.conf.set("spark.sql.caseSensitive", "true")
 
 
-def _newest_from_s(newest_s: float | None, window: Sequence[str | None] | None) -> int | None:
-    if newest_s is None:
+def _newest_from_s(given: PrepareOptions, window: Sequence[str | None] | None, frame: DataFrame) -> int | None:
+    """The begin of the split of the newest rows, counted from the window's end, or without one from the last row."""
+    if given.newest_s is None:
         return None
-    if not window or window[1] is None:
-        raise BadInput("newest needs a window that ends; give window_end to the ingest step, or newest=None")
-    return int(datetime.fromisoformat(window[1]).timestamp() - newest_s)
+    if window and window[1] is not None:
+        return int(datetime.fromisoformat(window[1]).timestamp() - given.newest_s)
+    latest = latest_time(frame, given)
+    if latest is None:
+        raise BadInput(f"newest needs a time, but no row has one in column {given.time!r}")
+    return int(latest - given.newest_s)
 
 
 def _check_rows(rows: RowCounts, table: str, prepare: str) -> None:

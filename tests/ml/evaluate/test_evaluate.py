@@ -115,7 +115,9 @@ def test_margins_may_differ_by_split_and_no_improvement_may_be_asked() -> None:
 
 
 def test_a_rule_that_makes_no_sense_is_refused() -> None:
-    with pytest.raises(BadInput, match="metric 'f1' is unknown; expected one of auc, accuracy, log_loss, brier"):
+    with pytest.raises(
+        BadInput, match="metric 'f1' is unknown; expected one of auc, average_precision, accuracy, log_loss, brier"
+    ):
         BlessingRule(metric="f1")
     with pytest.raises(BadInput, match="max_regression is -1 for 'eval', expected 0 or more"):
         BlessingRule(max_regression={"eval": -1})
@@ -296,7 +298,7 @@ def test_the_splits_that_there_are_are_evaluated(
         ({"slices": ["month"]}, "there is no column 'month' to slice by; the columns are "),
         (
             {"metric": "f1"},
-            "metric 'f1' is not of the problem 'binary'; expected one of auc, accuracy, log_loss, brier",
+            "metric 'f1' is not of the problem 'binary'; expected one of auc, average_precision, accuracy, log_loss, brier",
         ),
         ({"minimum": {"recall": 0.5}}, "metric 'recall' is not of the problem 'binary'"),
     ],

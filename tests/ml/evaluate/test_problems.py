@@ -21,7 +21,7 @@ from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, RowCou
 from airflow_hops.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.contract.properties import ExamplesProperties, ModelProperties
 from airflow_hops.runtime.evaluate import stage
-from airflow_hops.runtime.evaluate.binary_metrics import binary_metrics
+from airflow_hops.runtime.evaluate.binary_metrics import binary_metrics, compare
 from airflow_hops.runtime.evaluate.class_metrics import class_metrics, compare_classifiers
 from airflow_hops.runtime.evaluate.metrics import calibration, resampled_difference, wilson
 from airflow_hops.runtime.evaluate.regression_metrics import compare_regressions, regression_metrics
@@ -50,12 +50,14 @@ def test_figures_are_those_of_scikit_learn(weights: Any) -> None:
     assert found.median_absolute_error == pytest.approx(sklearn.median_absolute_error(NUMBERS, GUESSES, **of))
     chosen, several = SHARES.argmax(axis=1), class_metrics(CLASSES, SHARES, "abc", weights)
     assert several.auc == pytest.approx(sklearn.roc_auc_score(CLASSES, SHARES, multi_class="ovr", **of))
+    by_class = [sklearn.roc_auc_score(number == CLASSES, SHARES[:, number], **of) for number in range(3)]
+    assert several.worst_auc == pytest.approx(min(by_class))
     assert several.macro_f1 == pytest.approx(sklearn.f1_score(CLASSES, chosen, average="macro", **of))
     assert several.weighted_f1 == pytest.approx(sklearn.f1_score(CLASSES, chosen, average="weighted", **of))
     assert several.balanced_accuracy == pytest.approx(sklearn.balanced_accuracy_score(CLASSES, chosen, **of))
     assert several.log_loss == pytest.approx(sklearn.log_loss(CLASSES, SHARES, **of))
-    by_class = [(each.precision, each.recall, each.f1) for each in several.classes]
-    assert np.transpose(by_class) == pytest.approx(
+    figures = [(each.precision, each.recall, each.f1) for each in several.classes]
+    assert np.transpose(figures) == pytest.approx(
         np.stack(sklearn.precision_recall_fscore_support(CLASSES, chosen, **of)[:3])
     )
     labels, p = (CLASSES == 1).astype(int), SHARES[:, 1]
@@ -63,6 +65,11 @@ def test_figures_are_those_of_scikit_learn(weights: Any) -> None:
     if weights is None:
         assert two.intervals["accuracy"] == wilson(two.accuracy or 0.0, len(labels))
     assert two.auc == pytest.approx(sklearn.roc_auc_score(labels, p, **of))
+    tied = np.round(p, 1)
+    for scores, found in ((p, two), (tied, binary_metrics(labels, tied, weights))):
+        assert found.average_precision == pytest.approx(sklearn.average_precision_score(labels, scores, **of))
+        low, high = found.intervals["average_precision"]
+        assert low < found.average_precision < high
     assert two.log_loss == pytest.approx(sklearn.log_loss(labels, p, **of))
     assert two.brier == pytest.approx(sklearn.brier_score_loss(labels, p, **of))
     assert two.accuracy == pytest.approx(sklearn.accuracy_score(labels, p >= 0.5, **of))
@@ -117,9 +124,30 @@ def test_intervals_of_resampled_rows_are_as_wide_as_those_that_can_be_computed()
     assert computed is not None and drawn.difference == pytest.approx(computed.difference)
     assert drawn.high - drawn.low == pytest.approx(computed.high - computed.low, rel=0.2)
     uniform = np.full_like(SHARES, 1 / 3)
-    gains = {m: compare_classifiers(m, CLASSES, SHARES, uniform) for m in ("auc", "macro_f1", "balanced_accuracy")}
+    gains = {
+        m: compare_classifiers(m, CLASSES, SHARES, uniform)
+        for m in ("auc", "worst_auc", "macro_f1", "balanced_accuracy")
+    }
     assert all(gain is not None and 0 < gain.low < gain.difference < gain.high for gain in gains.values())
     assert gains["auc"].difference == pytest.approx(class_metrics(CLASSES, SHARES).auc - 0.5)
+
+
+def test_average_precision_of_a_guess_is_the_share_of_positives() -> None:
+    labels = (np.arange(4000) % 200 == 0).astype(int)
+    assert binary_metrics(labels, np.full(4000, 0.3)).average_precision == pytest.approx(0.005)
+    assert binary_metrics(np.zeros(5, int), np.linspace(0, 1, 5)).average_precision is None
+    better = np.clip(labels * 0.5 + random.uniform(0, 0.6, 4000), 0, 1)
+    gain = compare("average_precision", labels, better, np.full(4000, 0.3))
+    assert gain is not None and 0 < gain.low < gain.difference < gain.high
+
+
+def test_a_class_that_a_model_does_not_tell_apart_shows_in_the_worst_auc() -> None:
+    labels = np.where(np.arange(2000) % 200 == 0, 2, np.arange(2000) % 2)
+    shares = np.stack([labels == 0, labels == 1, np.zeros(2000)], axis=1) * 0.9 + 0.03
+    shares[labels == 2] = [0.93, 0.03, 0.03]
+    found = class_metrics(labels, shares)
+    assert found.accuracy is not None and found.accuracy > 0.99
+    assert found.worst_auc == pytest.approx(0.5)
 
 
 class Bench:
@@ -164,6 +192,32 @@ class Bench:
 @pytest.fixture
 def bench(store: ArtifactStore, run_stage: Callable[..., Any], tmp_path: Path) -> Bench:
     return Bench(store, run_stage, tmp_path)
+
+
+def test_a_result_that_is_too_good_is_warned_of_with_the_feature(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    labels = np.arange(400) % 2
+    honest, leaking = random.uniform(0.2, 0.8, 400), np.where(labels == 1, 0.9, 0.1) + random.uniform(0, 0.09, 400)
+    columns = {"label": labels, "honest": honest, "refund": leaking}
+    examples = bench.examples(columns)
+    found, report = bench.evaluate(bench.model("leaks", "probability", ["refund"]), examples)
+    assert report["blessed"] is True
+    warning = report["reasons"][0]
+    assert warning.startswith("warning: eval: auc 1.0000 is too good to be true of most tasks; 'refund' alone predicts")
+    assert found.properties["reasons"][0] == warning
+    assert [record.levelname for record in caplog.records if record.message == warning] == ["WARNING"]
+    _, report = bench.evaluate(bench.model("honest", "probability", ["honest"]), examples, minimum={})
+    assert not [reason for reason in report["reasons"] if reason.startswith("warning")]
+
+
+@pytest.mark.parametrize("rows", [60, 400])
+def test_a_perfect_result_on_few_rows_is_no_reason_to_warn(bench: Bench, rows: int) -> None:
+    values = random.normal(100.0, 30.0, rows)
+    examples = bench.examples({"label": values, "copy": values}, problem="regression")
+    _, report = bench.evaluate(bench.model("copy", "prediction", ["copy"]), examples)
+    warned = [reason for reason in report["reasons"] if reason.startswith("warning: eval: r2 1.0000")]
+    assert len(warned) == (rows == 400)
 
 
 def test_a_regression_is_judged_in_the_units_of_its_label(

@@ -455,7 +455,7 @@ def test_metrics_of_several_classes_are_measured_with_intervals_and_estimated() 
     baseline = measure(judge, labels[:8000], said[:8000])
     measured, estimated = measure(judge, labels[8000:], said[8000:]), estimator.estimate(judge, said[8000:], baseline)
     assert set(measured) == set(estimated) == {
-        "log_loss", "accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "auc", "brier",
+        "log_loss", "accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "auc", "worst_auc", "brier",
     }  # fmt: skip
     for name, (value, low, high) in measured.items():
         assert low < value < high, name

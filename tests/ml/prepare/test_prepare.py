@@ -22,7 +22,7 @@ ORDERS = 2000
 START = datetime(2024, 1, 1, tzinfo=UTC)
 
 
-def write_snapshot(store: ArtifactStore) -> Artifact:
+def write_snapshot(store: ArtifactStore, *, has_window: bool = True) -> Artifact:
     """Orders, one every hour; the customers who made them; and two visits of each customer."""
     numbers = list(range(ORDERS))
     tables = {
@@ -40,11 +40,12 @@ def write_snapshot(store: ArtifactStore) -> Artifact:
         "customers": pa.table({"customer": list(range(9)), "age": [20 + n for n in range(9)]}),
         "visits": pa.table({"customer": [n % 10 for n in range(20)], "page": list(range(20))}),
     }
-    with store.create(store.uri("tests", "snapshot"), "snapshot", Producer()) as writer:
+    uri = store.uri("tests", "snapshot" if has_window else "snapshot-without-window")
+    with store.create(uri, "snapshot", Producer()) as writer:
         for name, table in tables.items():
             (writer.path / name).mkdir()
             pq.write_table(table, writer.path / name / "part-00000.parquet")
-        window = [START.isoformat(), (START + timedelta(hours=ORDERS)).isoformat()]
+        window = [START.isoformat(), (START + timedelta(hours=ORDERS)).isoformat()] if has_window else None
         return writer.commit(
             rows={name: RowCounts(table.num_rows, table.num_rows) for name, table in tables.items()},
             properties={"window": window, "tables": list(tables)},
@@ -61,12 +62,12 @@ def prepare(spark: Any, run_shared_stage: Callable[..., Any], shared_store: Arti
     """Runs the stage with a function of prepare_cases; a failure leaves no artifact."""
     snapshot = write_snapshot(shared_store)
 
-    def run(function: str, **params: Any) -> Artifact:
+    def run(function: str, tables: Artifact = snapshot, **params: Any) -> Artifact:
         run_id = f"prepare-{next(numbers)}"
         params = {"prepare": f"prepare_cases:{function}", **COLUMNS, **params}
         try:
             artifact: Artifact = run_shared_stage(
-                stage.run, kind="examples", inputs={"tables": snapshot}, run_id=run_id, **params
+                stage.run, kind="examples", inputs={"tables": tables}, run_id=run_id, **params
             )
         except HopsError:
             assert not shared_store.exists(shared_store.address(Producer("tests", run_id, "examples"), "examples"))
@@ -207,6 +208,16 @@ def test_a_key_needs_no_time_and_a_time_no_key(
     assert timed.rows["newest"].rows_out == 100
     times = rows_of(shared_store, timed, "newest")["placed_at"].to_pylist()
     assert min(times) == int((START + timedelta(hours=ORDERS - 100)).timestamp())
+
+
+def test_without_a_window_the_newest_rows_are_counted_from_the_last_one(
+    prepare: Prepare, shared_store: ArtifactStore
+) -> None:
+    snapshot = write_snapshot(shared_store, has_window=False)
+    found = prepare("timed", tables=snapshot, key=None, **NEWEST)
+    times = rows_of(shared_store, found, "newest")["placed_at"].to_pylist()
+    latest = int((START + timedelta(hours=ORDERS - 1)).timestamp())
+    assert (min(times), max(times), len(times)) == (latest - 100 * 3600, latest, 101)
 
 
 def test_as_many_rows_are_rejected_as_are_allowed(prepare: Prepare) -> None:

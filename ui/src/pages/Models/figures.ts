@@ -8,7 +8,15 @@ export type Figures = Schemas["SplitEvaluation"]["candidate"];
 export type Directions = Readonly<Record<string, boolean>>;
 
 /** Of evaluations that do not say it themselves. */
-const HIGHER: Directions = { auc: true, accuracy: true, balanced_accuracy: true, log_loss: false, brier: false };
+const HIGHER: Directions = {
+  auc: true,
+  average_precision: true,
+  worst_auc: true,
+  accuracy: true,
+  balanced_accuracy: true,
+  log_loss: false,
+  brier: false,
+};
 const NOT_SHOWN = new Set(["rows", "weight", "reason"]);
 /** Figures that are in the label's units. */
 const IN_UNITS = new Set(["rmse", "mae", "median_absolute_error", "mean_prediction", "mean_label"]);

@@ -1,0 +1,82 @@
+"""What ``airflow hops init`` proposes for a table: a minimum for models, the newest rows as a split, a logarithm."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_LEAST_R2 = 0.1
+_LEAST_AUC = 0.6
+_MOST_CLASSES_WITH_AUC = 100
+_RARE = 0.1
+_LIFT = 2
+_NEWEST_SHARE, _MOST_NEWEST = 0.1, 0.3
+_FEWEST_NEWEST_ROWS = 100
+_DAY_S = 86400
+_HEAVY = 20
+
+
+def propose_minimum(counts: Counter[Any] | None) -> dict[str, float]:
+    """Returns what a model must reach by metric, above what answers reach that know only the label's values.
+
+    Args:
+        counts: Rows by value of the label; None for a regression.
+    """
+    if counts is None:
+        return {"r2": _LEAST_R2}
+    shares = {name: count / counts.total() for name, count in counts.items()}
+    if len(counts) > 2:
+        every_class = {"worst_auc": _LEAST_AUC} if len(counts) <= _MOST_CLASSES_WITH_AUC else {}
+        return {"accuracy": round(max(shares.values()), 3), **every_class}
+    positive = shares[max(shares)]
+    # The average precision of a guess is the share of positives; the AUC hardly sees what comes of a rare class.
+    rare = {"average_precision": float(f"{_LIFT * positive:.2g}")} if positive < _RARE else {}
+    return {"auc": _LEAST_AUC, **rare}
+
+
+def propose_newest_s(times: pa.ChunkedArray, label: pa.ChunkedArray, is_class: bool) -> int | None:
+    """Returns how many seconds hold about the last tenth of the rows, in whole days or minutes.
+
+    None if these rows are too few or too many, or the others lack one of the classes.
+
+    Args:
+        times: Timestamps, dates, or seconds since the epoch.
+        label: The label of the same rows.
+        is_class: Whether it is a class.
+    """
+    if pa.types.is_date(times.type):
+        times = times.cast(pa.timestamp("s"))
+    if pa.types.is_timestamp(times.type):
+        per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[times.type.unit]
+        times = pc.divide(times.cast(pa.int64()).cast(pa.float64()), per_second)
+    seconds = times.cast(pa.float64()).fill_null(math.nan).to_numpy()
+    dated = seconds[np.isfinite(seconds)]
+    if not len(dated):
+        return None
+    wanted = dated.max() - np.quantile(dated, 1 - _NEWEST_SHARE)
+    unit = _DAY_S if wanted >= _DAY_S else 60
+    newest_s = int(max(1, math.ceil(wanted / unit)) * unit)
+    is_newest = seconds >= dated.max() - newest_s
+    if not _FEWEST_NEWEST_ROWS <= is_newest.sum() <= _MOST_NEWEST * len(dated):
+        return None
+    earlier = label.filter(pa.array(~is_newest))
+    if is_class and len(pc.unique(earlier.drop_null())) < len(pc.unique(label.drop_null())):
+        return None
+    return newest_s
+
+
+def propose_logarithm(label: str, values: pa.Array) -> list[str]:
+    """Returns a note if the values of a regression's label have a heavy tail, whose squared errors decide alone."""
+    numbers = values.to_numpy(zero_copy_only=False).astype(float)
+    middle, high = np.quantile(numbers, [0.5, 0.99])
+    if numbers.min() < 0 or middle <= 0 or high < _HEAVY * middle:
+        return []
+    return [
+        f"{label!r} has a heavy tail: the median is {middle:.6g}, the highest percent begins at {high:.6g}, and a few "
+        "rows decide on the model; prepare() may return F.log1p of it instead, which the model then predicts"
+    ]
