@@ -163,7 +163,7 @@ def hostile_csv(path: Path) -> None:
     """A price by size and colour; columns of any name, semicolons, a byte order mark, cells of several lines."""
     numbers = random.Random(1)
     lines = ['"Größe in ""cm""";a b;class;"new\nline";;Kunden_ID;am;"""price"""']
-    for row in range(400):
+    for row in range(1200):
         size, colour = round(numbers.gauss(170, 10), 1), numbers.choice(["red", '"a; ""b"""', '"c\nd"', ""])
         odd = numbers.choice(["?", "1", "3.5"])
         price = round(2 * size + 20 * (colour == "red") + numbers.random(), 2)
