@@ -298,7 +298,7 @@ def test_the_splits_that_there_are_are_evaluated(
         ({"slices": ["month"]}, "there is no column 'month' to slice by; the columns are "),
         (
             {"metric": "f1"},
-            "metric 'f1' is not of the problem 'binary'; expected one of auc, average_precision, accuracy, log_loss, brier",
+            "metric 'f1' is not of the problem 'binary'; expected one of auc, average_precision, accuracy, log_",
         ),
         ({"minimum": {"recall": 0.5}}, "metric 'recall' is not of the problem 'binary'"),
     ],
