@@ -66,6 +66,18 @@ def write_onnx(folder: Path, slope: float) -> None:
     (folder / "signature.json").write_text(json.dumps(signature))
 
 
+def write_wider(folder: Path) -> None:
+    """A model of the same inputs, of which one has another type, and one has several numbers a row."""
+    types = {"carrier": tf.string, "distance": tf.float32, "scheduled_at": tf.float32}
+    shapes = {"distance": [None, 3]}
+    model = tf.Module()
+    model.serve = tf.function(
+        lambda carrier, distance, scheduled_at: {"probability": tf.sigmoid(distance[:, 0])},
+        input_signature=[tf.TensorSpec(shapes.get(name, [None]), kind, name) for name, kind in types.items()],
+    )
+    tf.saved_model.save(model, str(folder), {"serving_default": model.serve})
+
+
 def write(context: Any, folder: str) -> None:
     """One SavedModel a kind, and an ONNX graph; the broken one is none."""
     kinds = {"first": 1.0, "second": 1.2, "third": 1.4, "constant": 1.0, "nan": 1.0, "failing": 1.0, "slow": 1.0}
@@ -73,6 +85,7 @@ def write(context: Any, folder: str) -> None:
         model = Late(slope, kind)
         tf.saved_model.save(model, f"{folder}/{kind}", {"serving_default": model.serve})
     write_onnx(Path(folder) / "onnx", 1.2)
+    write_wider(Path(folder) / "wider")
     broken = Path(folder) / "broken"
     broken.mkdir()
     (broken / "saved_model.pb").write_bytes(b"this is no protocol buffer")

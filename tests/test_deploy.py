@@ -108,6 +108,20 @@ def test_canary_that_takes_other_inputs_than_the_champion_is_refused(pipeline: P
     assert pipeline.deploy(other, canary_percent=100).properties["traffic"] == {"1": 0, "3": 100}
 
 
+def test_canary_whose_inputs_have_other_types_or_widths_is_refused(pipeline: Pipeline) -> None:
+    pipeline.deploy(pipeline.model("first"))
+    wider = pipeline.model("wider")
+    message = (
+        r"takes 'distance' as float \[\?, 3\] and not float \[\?\] and takes 'scheduled_at' as float \[\?\] and not "
+        r"int64 \[\?\], unlike the champion .*canary_percent=100"
+    )
+    with pytest.raises(StepFailed, match=message) as caught:
+        pipeline.deploy(wider)
+    assert not caught.value.retryable
+    assert pipeline.events() == [("deployed", 1)] and pipeline.server.available(pipeline.name) == [1]
+    assert pipeline.deploy(wider, canary_percent=100).properties["traffic"]["2"] == 100
+
+
 def test_deployments_survive_a_kill_at_each_point(pipeline: Pipeline) -> None:
     def killed(model: Artifact, point: str) -> None:
         with pytest.raises(StepFailed, match="SIGKILL") as caught:

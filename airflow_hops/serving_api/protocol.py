@@ -143,6 +143,8 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "defaults": (4, "map TensorProto"),
     },
     "SignatureDefMap": {"signature_def": (1, "map SignatureDef")},
+    "MetaGraphDef": {"signature_def": (5, "map SignatureDef")},
+    "SavedModel": {"meta_graphs": (2, "repeated MetaGraphDef")},
     "Int64Value": {"value": (1, "int64")},
     "BoolValue": {"value": (1, "bool")},
     "StringValue": {"value": (1, "string")},
@@ -361,6 +363,8 @@ ResponseSpec: Any = _CLASSES["ResponseSpec"]
 TensorProto: Any = _CLASSES["TensorProto"]
 TensorShapeProto: Any = _CLASSES["TensorShapeProto"]
 SignatureDefMap: Any = _CLASSES["SignatureDefMap"]
+SavedModel: Any = _CLASSES["SavedModel"]
+"""The signatures of a SavedModel's file."""
 PredictRequest: Any = _CLASSES["PredictRequest"]
 PredictResponse: Any = _CLASSES["PredictResponse"]
 Example: Any = _CLASSES["Example"]

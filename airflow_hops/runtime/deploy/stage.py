@@ -13,11 +13,12 @@ from typing import Any
 
 from airflow_hops.contract.artifacts import Artifact, BadInput
 from airflow_hops.contract.model_record import ModelRecord, ServedVersion, by_whom
-from airflow_hops.contract.properties import BlessingProperties, DeploymentProperties, Mode, ModelProperties
+from airflow_hops.contract.properties import BlessingProperties, DeploymentProperties, Mode
 from airflow_hops.contract.rollout.counts import snapshot_of
 from airflow_hops.contract.times import now
 from airflow_hops.runtime.loaded_models import model_folder
 from airflow_hops.runtime.model_server import ModelServer, check_model
+from airflow_hops.runtime.request_inputs import check_inputs
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.tracking import ModelRegistry, read_training
 from airflow_hops.serving_api.config import ConfigError
@@ -147,7 +148,7 @@ def deploy(
     else:
         if champion is not None and canary_percent < 100:
             _check_splits(server, model_name, canary_percent)
-            _check_inputs(champion.model, model, model_name)
+            check_inputs(context, champion, model, model_name)
         context.progress(0.1, f"MLflow at {registry.tracking_uri}")
         version = registry.register(
             model,
@@ -364,33 +365,6 @@ def _check_splits(server: ModelServer, model_name: str, canary_percent: int) -> 
             f"(airflow hops serve -- --upstream={server.address}) and name that one in the connection; or "
             "give canary_percent=100"
         )
-
-
-def _check_inputs(champion: Artifact, model: Artifact, model_name: str) -> None:
-    """Refuses a canary that would refuse the requests that it shares with the champion."""
-    before, now = _inputs(champion), _inputs(model)
-    if before is None or now is None or before == now:
-        return
-    differences = [
-        f"{verb} {', '.join(map(repr, sorted(names)))}"
-        for verb, names in (("does not take", before - now), ("also needs", now - before))
-        if names
-    ]
-    raise BadInput(
-        f"model {model_name!r}: {model.uri} {' and '.join(differences)}, unlike the champion {champion.uri}. A canary "
-        "gets the requests that the champion gets, and a server refuses those whose inputs are others. Name what it "
-        "does not use in TransformOperator's extra_inputs; or switch clients and model together, with "
-        "canary_percent=100 or another model_name"
-    )
-
-
-def _inputs(model: Artifact) -> set[str] | None:
-    """What requests of a model hold; None if its artifact does not say."""
-    of = ModelProperties.of(model)
-    if of.inputs is not None:
-        return set(of.inputs)
-    # Models of before there were 'inputs' take every raw feature, and the time.
-    return None if of.features is None else {*of.features, *filter(None, [of.time])}
 
 
 def _check_newer(champion: int, version: int, model: Artifact, model_name: str, allow_older: bool) -> None:

@@ -32,6 +32,7 @@ from airflow_hops.runtime.evaluate.more_labels import evaluate_more_labels, mini
 from airflow_hops.runtime.evaluate.scoring import ServedModel, score
 from airflow_hops.runtime.evaluate.too_good import WARNING, warn_if_too_good
 from airflow_hops.runtime.loaded_models import model_folder
+from airflow_hops.runtime.request_inputs import other_types, request_inputs
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.store.model_records import read_record
 
@@ -84,6 +85,7 @@ def run(
     files = {split: example_files(folder, split) for split in splits}
     properties = {CANDIDATE: ModelProperties.of(context.store.manifest(model.uri))}
     models = {CANDIDATE: ServedModel(model_folder(context.store, model))}
+    reasons: list[str] = []
     champion = read_record(context.store, model_name).champion
     if context.has_input("champion"):
         champion = ServedVersion.of(context.input("champion"), 0, "", 100)
@@ -92,13 +94,14 @@ def run(
     if champion is not None and not is_champion:
         path, properties[CHAMPION] = _champion_model(context, champion)
         models[CHAMPION] = ServedModel(path)
+        others = other_types(request_inputs(path), request_inputs(models[CANDIDATE].path))
+        reasons += [f"the model {other}, unlike the champion: it cannot be its canary" for other in others]
     names = class_names(models, properties, target)
     problem = models[CANDIDATE].problem
     custom = custom_metrics(metrics, names_of_figures(problem))
     rule = BlessingRule.of(problem, custom, metric, minimum, max_regression, min_improvement)
     judge = Judge(problem, rule.metric, names.of_candidate, custom)
     mine, theirs = (names.models.get(name) for name in (CANDIDATE, CHAMPION))
-    reasons: list[str] = []
     if problem == BINARY and mine and theirs and mine != theirs:
         reasons.append(
             f"the model gives the probability of {mine[1]!r}, and the champion that of {theirs[1]!r}: whoever asks for "

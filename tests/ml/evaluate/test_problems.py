@@ -512,3 +512,20 @@ def test_the_labels_of_a_regression_are_finite_and_differ(bench: Bench) -> None:
     for label, words in cases:
         with pytest.raises(BadInput, match=words):
             bench.evaluate(model, bench.examples({"label": label, "p": label * 0}, problem="regression"))
+
+
+def test_candidate_that_takes_an_input_of_another_type_than_the_champion_is_named(bench: Bench) -> None:
+    columns = {"label": LATE, "p": SHARES[:, 1]}
+    bench.model("old", "probability", ["p"], champion=True, problem="binary")
+    uri = bench.store.uri("tests", "run", "new", "model")
+    with bench.store.create(uri, "model", Producer()) as writer:
+        module = tf.Module()
+        module.serve = tf.function(
+            lambda p: {"probability": tf.cast(p, tf.float32)}, input_signature=[tf.TensorSpec([None], tf.float64, "p")]
+        )
+        tf.saved_model.save(module, str(writer.path / "saved_model"), signatures={"serving_default": module.serve})
+        properties = ModelProperties(label="label", synchronized=True, problem="binary")
+        candidate = writer.commit(properties=properties.to_dict())
+    report = bench.evaluate(candidate, bench.examples(columns, problem="binary"))[1]
+    expected = "the model takes 'p' as double [?] and not float [?], unlike the champion: it cannot be its canary"
+    assert expected in report["reasons"]

@@ -10,7 +10,7 @@ from google.protobuf import any_pb2, wrappers_pb2
 from server_process import ServerProcess
 from tensorflow.core.example import example_pb2, feature_pb2
 from tensorflow.core.framework import tensor_pb2, tensor_shape_pb2
-from tensorflow.core.protobuf import meta_graph_pb2
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from tensorflow_serving.apis import (
     classification_pb2,
     get_model_metadata_pb2,
@@ -98,6 +98,7 @@ def test_declared_messages_are_those_of_tensorflow_serving() -> None:
         tensor_pb2,
         tensor_shape_pb2,
         meta_graph_pb2,
+        saved_model_pb2,
         get_model_metadata_pb2,
         get_model_status_pb2,
         inference_pb2,
