@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote
 
 from airflow.configuration import conf
 from airflow.sdk import Asset, BaseOperator, BaseOperatorLink
@@ -57,9 +58,9 @@ class HopsOperator(BaseOperator):
         self.cache = cache
         dag = self.get_dag()
         if self.output_kind and dag is not None:
-            self._asset: Asset | None = Asset(
-                name=f"{dag.dag_id}.{self.task_id}", uri=f"hops://{dag.dag_id}/{self.task_id}", group="hops"
-            )
+            # Airflow takes addresses in ASCII alone, and where one is not, it lists the DAG without a word no more.
+            uri = f"hops://{quote(dag.dag_id)}/{quote(self.task_id)}"
+            self._asset: Asset | None = Asset(name=f"{dag.dag_id}.{self.task_id}", uri=uri, group="hops")
             self.outlets = [*self.outlets, self._asset]
         else:
             self._asset = None

@@ -53,6 +53,8 @@ _IDLE_TIMEOUT_S = 600
 """Within which the outputs of a cell that has ended must have arrived."""
 _NO_IDLE = "IOPub"
 """In nbclient's message of a cell whose last output has not arrived."""
+_ENDS_WELL = [("SystemExit", code) for code in ("", "0", "None", "False")]
+"""Errors that end a notebook as a program ends with exit code 0; papermill takes them so, too."""
 Progress = Callable[[float, str], None]
 
 
@@ -300,6 +302,9 @@ async def _execute(
             try:
                 await _run_cell(client, cell, partial(_tell, progress, done, title))
             except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+                if isinstance(error, CellExecutionError) and (error.ename, error.evalue) in _ENDS_WELL:
+                    _say_that_it_ended(cell, number, len(cells))
+                    break
                 execution.failed_cell = number
                 if isinstance(error, CellTimeoutError):
                     await _interrupt(manager, client)
@@ -325,6 +330,14 @@ async def _run_cell(client: _Client, cell: nbformat.NotebookNode, alive: Callabl
     while not (await asyncio.wait({running}, timeout=_SIGN_OF_LIFE_S))[0]:
         alive(round(time.monotonic() - began))
     await running
+
+
+def _say_that_it_ended(cell: nbformat.NotebookNode, number: int, cells: int) -> None:
+    """Puts a note in the place of what IPython says of ``sys.exit(0)``, which looks like an error."""
+    said = f"The notebook ended itself here with exit code 0; {cells - number} cells that follow did not run.\n"
+    log.info("cell %d: %s", number, said.rstrip())
+    cell.outputs[:] = [output for output in cell.outputs if output.output_type != "error"]
+    cell.outputs.append(new_output("stream", name="stdout", text=said))
 
 
 async def _interrupt(manager: AsyncKernelManager, client: _Client) -> None:

@@ -7,6 +7,7 @@ import json
 import logging
 import runpy
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,7 +162,8 @@ class Program:
         except SystemExit as end:
             if end.code not in (None, 0):
                 raise BadInput(f"script {self.script!r} ended itself by sys.exit({end.code!r})") from None
-            return None
+            frames = (frame for frame, _ in traceback.walk_tb(end.__traceback__))
+            return next((f.f_globals.get(MODEL_NAME) for f in frames if f.f_globals.get("__file__") == str(path)), None)
         finally:
             sys.argv = before
             sys.path.remove(str(path.parent))

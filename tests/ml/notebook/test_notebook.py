@@ -227,3 +227,24 @@ def _assert_gone(pid: int) -> None:
         assert time.monotonic() < deadline, f"kernel {pid} outlives its step"
         time.sleep(0.05)
     assert os.getpid() != pid
+
+
+@pytest.mark.parametrize("end", ["import sys\nsys.exit(0)", "exit()", "quit(0)", "raise SystemExit"])
+def test_notebook_that_ends_itself_with_exit_code_0_succeeds(
+    tmp_path: Path, store: ArtifactStore, run_stage: Callable[..., Any], end: str
+) -> None:
+    path = write_notebook(tmp_path / "ends.ipynb", f"print('done')\n{end}", "raise ValueError('not to run')")
+    artifact = run_stage(stage.run, kind="notebook", notebook=str(path))
+    assert (NotebookProperties.of(artifact).failed_cell, artifact.metrics["cells"]) == (None, 1)
+    last, never = sources_of(store, artifact)
+    assert last.outputs[0].text.startswith("done\n") and never.outputs == []
+    assert "ended itself here with exit code 0; 1 cells that follow did not run" in last.outputs[-1].text
+    assert not any(output.output_type == "error" for output in last.outputs)
+
+
+@pytest.mark.parametrize(("end", "says"), [("exit(3)", "SystemExit: 3"), ("quit('no rows')", "SystemExit: no rows")])
+def test_notebook_that_ends_itself_with_another_exit_code_fails(
+    tmp_path: Path, run_stage: Callable[..., Any], end: str, says: str
+) -> None:
+    with pytest.raises(HopsError, match=says):
+        run_stage(stage.run, kind="notebook", notebook=str(write_notebook(tmp_path / "ends.ipynb", end)))

@@ -75,3 +75,17 @@ def test_what_only_ipython_can_run_is_refused_before_any_cell_runs(cell: str, sa
     with pytest.raises(BadInput, match=says):
         run(path)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("end", ["import sys\nsys.exit(0)", "exit()", "quit()"])
+@pytest.mark.parametrize("name", ["train.py", "train.ipynb"])
+def test_model_counts_that_was_there_when_the_script_ended_itself(tmp_path: Path, name: str, end: str) -> None:
+    source = f"def main():\n    {end.replace(chr(10), '; ')}\nmodel = 'trained'\nmain()"
+    if name.endswith(".py"):
+        (tmp_path / name).write_text(source)
+    else:
+        write_notebook(tmp_path / name, source, "model = 'never'")
+    assert run(tmp_path / name) == "trained"
+    (tmp_path / "fails.py").write_text("exit(2)")
+    with pytest.raises(BadInput, match=r"ended itself by sys.exit\(2\)"):
+        run(tmp_path / "fails.py")
