@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -30,6 +31,8 @@ from airflow_hops.store.source_files import list_files
 log = logging.getLogger(__name__)
 
 ROW_GROUP_ROWS = 1 << 17
+ROW_GROUP_BYTES = 256 << 20
+"""Of a row group's text: so much waits in memory."""
 FILE_ROWS = 1 << 20
 OUTSIDE_WINDOW = "outside window"
 _PROGRESS_BYTES = 32 << 20
@@ -266,15 +269,28 @@ def write_parts(tables: Iterable[pa.Table], schema: pa.Schema, folder: Path) -> 
 
 
 def _groups_of(tables: Iterable[pa.Table], schema: pa.Schema, size: int) -> Iterator[pa.Table]:
-    """The same rows in pieces of ``size`` rows, the last one maybe shorter."""
-    pending = schema.empty_table()
+    """The same rows in pieces of ``size`` rows, or fewer where their text reaches :data:`ROW_GROUP_BYTES`."""
+    pending, text_bytes = schema.empty_table(), 0
     for table in tables:
-        pending = pa.concat_tables([pending, table])
-        while pending.num_rows >= size:
-            yield pending.slice(0, size).combine_chunks()
-            pending = pending.slice(size)
+        while table.num_rows:
+            totals = text_bytes + np.cumsum(_text_bytes(table))
+            rows = min(size - pending.num_rows, int(np.searchsorted(totals, ROW_GROUP_BYTES)) + 1, table.num_rows)
+            pending, text_bytes = pa.concat_tables([pending, table.slice(0, rows)]), int(totals[rows - 1])
+            table = table.slice(rows)
+            if pending.num_rows == size or text_bytes >= ROW_GROUP_BYTES:
+                yield pending.combine_chunks()
+                pending, text_bytes = schema.empty_table(), 0
     if pending.num_rows:
         yield pending.combine_chunks()
+
+
+def _text_bytes(table: pa.Table) -> Any:
+    """Bytes of each row's strings and binary values, which do not depend on the pieces that a table comes in."""
+    sizes = np.zeros(table.num_rows, np.int64)
+    for column in table.columns:
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy()
+    return sizes
 
 
 def _written_type(name: str, type_: pa.DataType, source: Source) -> pa.DataType:

@@ -16,14 +16,13 @@ import pyarrow as pa
 from pyarrow import csv
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.data.readers.limits import check_row_bytes, check_width
 from airflow_hops.data.readers.notation import as_given, plain_numbers
 from airflow_hops.data.readers.raw_file import BLOCK_BYTES, RawFile
 from airflow_hops.data.readers.text_types import TEXT, Blame, as_type, join, type_of, why_not, why_text
 from airflow_hops.data.readers.types import Types, TypesDoNotFit, type_named
 
 log = logging.getLogger(__name__)
-
-_LONGEST_ROW_BYTES = 64 << 20
 
 
 def first_types(file: RawFile) -> Types:
@@ -135,6 +134,7 @@ def parse(
     block: bytes, file: RawFile, header: list[str] | None, types: Types, rows_before: int, *, use_threads: bool = True
 ) -> pa.Table:
     """Parses a block; one without a ``header`` given starts with it."""
+    check_width(block, file.source.delimiter, file.name)
     try:
         return csv.read_csv(
             pa.BufferReader(block),
@@ -200,9 +200,11 @@ def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
             if end := end_of_rows(pending, file.source.delimiter):
                 yield pending[:end], raw.tell()
                 pending = pending[end:]
-            elif len(pending) > _LONGEST_ROW_BYTES:
-                raise BadInput(f"{file.name}: a row does not end within {_LONGEST_ROW_BYTES} bytes; is a quote open?")
+            else:
+                check_row_bytes(len(pending), file.name, "; is a quote open?")
         if pending:
+            if end_of_rows(pending + b"\n", file.source.delimiter) <= len(pending):
+                raise BadInput(f"{file.name}: a quote is open at the end, in the row that begins with {pending[:60]!r}")
             yield pending, raw.tell()
 
 
@@ -214,7 +216,8 @@ def end_of_rows(text: bytes, delimiter: str, *, first: bool = False) -> int:
     end = 0
     mark = re.escape(delimiter).encode()
     # A quote opens a quoted value only at the start of a value; alternatives stand in the order of their frequency.
-    tokens = rb'[^"\n%b]+|%b|(\n)|(?<![^\n%b])"(?:[^"]|"")*(?:"|(\Z))|"' % (mark, mark, mark)
+    # Nothing is tried twice: a value that does not end would take a hundred times its bytes.
+    tokens = rb'[^"\n%b]++|%b|(\n)|(?<![^\n%b])"(?:[^"]++|"")*+(?:"|(\Z))|"' % (mark, mark, mark)
     for token in re.finditer(tokens, text):
         if token.group(2) is not None:
             break  # a quoted value goes on in the next block

@@ -20,6 +20,7 @@ from pyarrow import json as arrow_json
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.data.readers.joined_types import join, settled
+from airflow_hops.data.readers.limits import check_row_bytes
 from airflow_hops.data.readers.notation import as_given
 from airflow_hops.data.readers.raw_file import BLOCK_BYTES, RawFile
 from airflow_hops.data.readers.text_types import (
@@ -90,6 +91,7 @@ def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
                 pending = rest
             else:
                 pending += chunk
+                check_row_bytes(len(pending), file.name)
         if pending.strip():
             yield pending, raw.tell()
 

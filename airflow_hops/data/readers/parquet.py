@@ -6,7 +6,7 @@ import io
 import json
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -15,11 +15,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.data.readers.limits import MAX_ROW_BYTES, MAX_ROW_GROUP_BYTES
 from airflow_hops.data.readers.raw_file import RawFile
 from airflow_hops.data.readers.types import Types, cast, value_text
 
 log = logging.getLogger(__name__)
 
+_BATCH_ROWS, _BATCH_BYTES = 1 << 16, 512 << 20
 _FIRST_GREGORIAN_DAY = date(1582, 10, 15)
 _FIRST_SAFE_TIME = datetime(1900, 1, 1, tzinfo=UTC)
 """From then on times of Spark's older calendar, and its zones, are those of today."""
@@ -76,8 +78,8 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
         uuids = [name for name in _columns(parquet, "UUID") if types.get(name) == pa.string()]
         int96 = [name for name in _columns(parquet, "INT96") if name in types]
         checked = [name for name in int96 if file.source.schema.get(name) != "timestamp"]
-        exact = pq.ParquetFile(stream, metadata=metadata).iter_batches(columns=checked) if checked else None
-        for batch in parquet.iter_batches(columns=list(types)):
+        exact = _batches(pq.ParquetFile(stream, metadata=metadata), stream, checked, file.name) if checked else None
+        for batch in _batches(parquet, stream, list(types), file.name):
             if exact is not None:
                 nanoseconds = next(exact)
                 for name in checked:
@@ -85,6 +87,73 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
             _check_calendar(batch, metadata.metadata or {}, int96, file, rows)
             yield cast(_with_uuids(batch, uuids), types, file, rows), raw.tell()
             rows += batch.num_rows
+
+
+def most_rows(source: Any, metadata: Any, group: int, names: Collection[str], name: str) -> int:
+    """Rows of a row group that are decoded at once: a value of a dictionary stands there once, and in every row here.
+
+    Args:
+        source: The file, a path or a stream.
+        metadata: Its footer.
+        group: Number of the row group.
+        names: The columns to read.
+        name: The file's name, for messages.
+
+    Raises:
+        BadInput: a value, or the row group, is too large.
+    """
+    row_group = metadata.row_group(group)
+    chunks = [row_group.column(index) for index in range(row_group.num_columns)]
+    chunks = [item for item in chunks if {item.path_in_schema, item.path_in_schema.partition(".")[0]} & {*names}]
+    size = sum(chunk.total_uncompressed_size for chunk in chunks)
+    texts = [item.path_in_schema for item in chunks if item.physical_type == "BYTE_ARRAY" and item.has_dictionary_page]
+    longest = 0
+    if texts:
+        # In pieces, as only the dictionaries are read.
+        parquet = pq.ParquetFile(source, metadata=metadata, read_dictionary=texts, buffer_size=1 << 20)
+        head = next(parquet.iter_batches(1, row_groups=[group], columns=texts), pa.RecordBatch.from_pydict({}))
+        longest = max((pc.max(_lengths(item.dictionary)).as_py() or 0 for item in _coded(head)), default=0)
+        if longest * row_group.num_rows > MAX_ROW_GROUP_BYTES:
+            batches = parquet.iter_batches(row_groups=[group], columns=texts)
+            coded = (item for batch in batches for item in _coded(batch))
+            size += sum(pc.sum(_lengths(item.dictionary).take(item.indices)).as_py() or 0 for item in coded)
+    if longest > MAX_ROW_BYTES:
+        raise BadInput(f"{name}: a value has {longest} bytes; the limit of a value is {MAX_ROW_BYTES}")
+    if size > MAX_ROW_GROUP_BYTES:
+        raise BadInput(
+            f"{name}: row group {group} has {size} bytes, decoded; the limit of a row group is {MAX_ROW_GROUP_BYTES}: "
+            "write the file anew in smaller row groups"
+        )
+    return max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(longest, size / max(row_group.num_rows, 1), 1))))
+
+
+def _lengths(texts: pa.Array) -> pa.Array:
+    return pc.binary_length(texts).cast(pa.int64())
+
+
+def _coded(values: pa.RecordBatch | pa.Array) -> Iterator[pa.DictionaryArray]:
+    """The arrays in dictionary encoding, at any depth."""
+    if isinstance(values, pa.RecordBatch):
+        parts = values.columns
+    elif isinstance(values, pa.DictionaryArray):
+        yield values
+        return
+    elif isinstance(values, pa.MapArray):
+        parts = [values.keys, values.items]
+    elif isinstance(values, pa.ListArray):
+        parts = [values.flatten()]
+    elif isinstance(values, pa.StructArray):
+        parts = values.flatten()
+    else:
+        return
+    for part in parts:
+        yield from _coded(part)
+
+
+def _batches(parquet: pq.ParquetFile, source: Any, names: list[str], name: str) -> Iterator[pa.RecordBatch]:
+    for group in range(parquet.metadata.num_row_groups):
+        rows = most_rows(source, parquet.metadata, group, names, name)
+        yield from parquet.iter_batches(rows, row_groups=[group], columns=names)
 
 
 def footer(stream: Any) -> Any:

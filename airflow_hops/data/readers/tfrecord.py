@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.data.readers.limits import check_row_bytes
 
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
@@ -85,6 +86,7 @@ def _length(block: bytes, at: int, name: str, position: int) -> int:
     length, checksum = _HEADER.unpack_from(block, at)
     if _masked_crc32c(block[at : at + 8]) != checksum:
         raise BadInput(f"{name}, byte {position}: no TFRecord begins here; the file is damaged or of another format")
+    check_row_bytes(length, f"{name}, byte {position}")
     return int(length)
 
 

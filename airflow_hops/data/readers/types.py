@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.sources import Source
 from airflow_hops.data.readers.joined_types import join, settled, widened
+from airflow_hops.data.readers.limits import check_columns
 from airflow_hops.data.readers.plain import plain
 from airflow_hops.data.readers.raw_file import RawFile
 from airflow_hops.data.vectors import is_list
@@ -168,6 +169,7 @@ def wanted(found: Types, file: RawFile) -> Types:
     Raises:
         BadInput: a column that the source names is not in the file.
     """
+    check_columns(len(found), file.name)
     source = file.source
     names = source.columns or tuple(found)
     asked = {"columns": names, "time_column": [source.time_column or names[0]], "schema": source.schema}

@@ -9,6 +9,7 @@ import pyarrow as pa
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.data.readers.joined_types import join as join_types
 from airflow_hops.data.readers.joined_types import widened
+from airflow_hops.data.readers.limits import check_columns
 from airflow_hops.data.readers.plain import is_plain, plain
 from airflow_hops.data.readers.raw_file import RawFile
 from airflow_hops.data.readers.text_types import TEXT, TIMES
@@ -31,6 +32,7 @@ def types_of(schema: pa.Schema, file: str) -> Types:
     Raises:
         BadInput: two columns are of one name.
     """
+    check_columns(len(schema), file)
     types = {item.name: item.type for item in schema}
     if len(types) < len(schema):
         twice = next(name for name in schema.names if schema.names.count(name) > 1)

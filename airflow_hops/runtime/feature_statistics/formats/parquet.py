@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.data.readers.parquet import footer, index_columns
+from airflow_hops.data.readers.parquet import footer, index_columns, most_rows
 from airflow_hops.data.readers.raw_file import RawFile, explained
 from airflow_hops.data.readers.types import check_text
 from airflow_hops.runtime.feature_statistics.formats.feature_types import Types, batch_of, join, row_bytes, types_of
@@ -34,7 +34,7 @@ __all__ = ["join", "lay_out", "read"]
 
 def lay_out(file: RawFile) -> Layout:
     """The columns and row groups of the footer; small row groups are put together."""
-    with _opened(file) as parquet:
+    with _opened(file) as (parquet, _):
         metadata = parquet.metadata
         width = row_bytes(parquet.schema_arrow.types)
         spans: list[Span] = []
@@ -58,12 +58,12 @@ def lay_out(file: RawFile) -> Layout:
 
 def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """The rows of a span."""
-    with _opened(file) as parquet:
+    with _opened(file) as (parquet, source):
         # Parquet's "a.b" may be a column, or a field of the struct "a": both were read.
-        yield from bounded(wanted.of(batch) for batch in _batches(parquet, span, types, file))
+        yield from bounded(wanted.of(batch) for batch in _batches(parquet, source, span, types, file))
 
 
-def _batches(parquet: pq.ParquetFile, span: Span, types: Types, file: RawFile) -> Iterator[pa.RecordBatch]:
+def _batches(parquet: pq.ParquetFile, source: Any, span: Span, types: Types, file: RawFile) -> Iterator[pa.RecordBatch]:
     row = sum(parquet.metadata.row_group(index).num_rows for index in range(span.start))
     names = [name for name in parquet.schema_arrow.names if name in types]
     count = itertools.count()
@@ -73,7 +73,8 @@ def _batches(parquet: pq.ParquetFile, span: Span, types: Types, file: RawFile) -
             if span.has(next(count)):
                 yield batch_of([], [], parquet.metadata.row_group(index).num_rows)
             continue
-        rows = batch_rows(_row_bytes(parquet, parquet.metadata.row_group(index), names, options))
+        most = most_rows(source, parquet.metadata, index, names, file.name)
+        rows = min(most, batch_rows(_row_bytes(parquet, parquet.metadata.row_group(index), names, options, most)))
         for batch in parquet.iter_batches(rows, **options):
             if span.has(next(count)):
                 check_text(batch, file, row)
@@ -82,15 +83,16 @@ def _batches(parquet: pq.ParquetFile, span: Span, types: Types, file: RawFile) -
 
 
 @contextmanager
-def _opened(file: RawFile) -> Iterator[pq.ParquetFile]:
+def _opened(file: RawFile) -> Iterator[tuple[pq.ParquetFile, Any]]:
+    """The file, and the path or the stream that it is read from."""
     if file.is_local:
         with explained(file.name):
             # Columns are read piece by piece: a row group may be larger than memory.
             metadata = _footer(file.file.path, file.file.version)
-            yield pq.ParquetFile(file.file.path, metadata=metadata, buffer_size=_PIECE_BYTES)
+            yield pq.ParquetFile(file.file.path, metadata=metadata, buffer_size=_PIECE_BYTES), file.file.path
     else:
         with file.stream() as (stream, _):
-            yield pq.ParquetFile(stream, metadata=footer(stream))
+            yield pq.ParquetFile(stream, metadata=footer(stream)), stream
 
 
 @lru_cache(maxsize=64)
@@ -100,7 +102,7 @@ def _footer(path: str, version: str) -> Any:
         return footer(stream)
 
 
-def _row_bytes(parquet: pq.ParquetFile, group: Any, names: list[str], options: dict[str, Any]) -> float:
+def _row_bytes(parquet: pq.ParquetFile, group: Any, names: list[str], options: dict[str, Any], most: int) -> float:
     """Bytes of a row, decoded, as far as the footer tells; a few rows are read where it does not."""
     wanted = set(names)
     size, is_known = 0.0, True
@@ -116,6 +118,6 @@ def _row_bytes(parquet: pq.ParquetFile, group: Any, names: list[str], options: d
     fixed = row_bytes([schema.field(name).type for name in names])
     estimate: float = max(fixed, size / max(group.num_rows, 1))
     if not is_known:
-        probe = next(iter(parquet.iter_batches(_PROBE_ROWS, **options)), None)
+        probe = next(iter(parquet.iter_batches(min(most, _PROBE_ROWS), **options)), None)
         estimate = max(estimate, probe.nbytes / probe.num_rows if probe is not None else 0.0)
     return estimate

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from airflow_hops.data.readers.limits import check_row_bytes
 from airflow_hops.runtime.feature_statistics.formats.layout import BATCH_ROWS, Span
 
 SPAN_BYTES = 8 << 20
@@ -35,7 +36,7 @@ def spans_of_rows(path: str, start: int, length: int, *, delimiter: str | None) 
     Args:
         path: The file, in an encoding that leaves ASCII alone.
         start: Where the first row begins.
-        length: Bytes of a span.
+        length: Bytes of a span; one may be longer by a row.
         delimiter: Of CSV, where a newline within quotes ends no row; None if every newline does.
 
     Returns:
@@ -51,6 +52,7 @@ def spans_of_rows(path: str, start: int, length: int, *, delimiter: str | None) 
         else:
             ends = _ends_of_lines(stream, targets)
     bounds = [start, *sorted({end for end in ends if start < end < size}), size]
+    check_row_bytes(max(stop - begin for begin, stop in itertools.pairwise(bounds)) - length, path)
     return tuple(Span(stop - begin, begin, stop) for begin, stop in itertools.pairwise(bounds) if stop > begin)
 
 
@@ -76,6 +78,7 @@ def first_rows(path: str, start: int, size: int, end_of_rows: Callable[[bytes], 
             return text
         if end := end_of_rows(text):
             return text[:end]
+        check_row_bytes(size, path)
         size *= 4
 
 
@@ -139,7 +142,7 @@ def _ends_of_quoted_rows(stream: BinaryIO, start: int, targets: range, delimiter
             waiting.pop()
         is_inside ^= bool(len(quotes) % 2)
         before = text[-1]
-    return ends
+    return None if is_inside else ends
 
 
 def _chunks(stream: BinaryIO, start: int, size: int | None = None) -> Iterator[tuple[int, bytes]]:

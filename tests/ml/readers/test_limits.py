@@ -1,0 +1,146 @@
+"""Limits of readers: files that are small on disk and large in memory are refused with the limit, and cost little."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.sources import Source
+from airflow_hops.data.readers import limits
+from airflow_hops.data.readers import parquet as parquet_reader
+from airflow_hops.runtime import ingest as ingest_step
+from airflow_hops.runtime.feature_statistics import generate_statistics
+from airflow_hops.runtime.ingest import Window, ingest_table
+
+pytestmark = pytest.mark.runtime
+
+
+def ingest(path: Path) -> Path:
+    ingest_table("t", Source(str(path)), Window.parse(None, None), path.parent / "t")
+    return path.parent / "t"
+
+
+def check_refused(path: Path, words: str, *, by_ingest: bool = True) -> None:
+    """Asserts that ingest and statistics refuse a file in these words."""
+    for read in (ingest, generate_statistics) if by_ingest else (generate_statistics,):
+        with pytest.raises(BadInput, match=re.escape(words)) as refusal:
+            read(path)
+        assert str(path) in str(refusal.value)
+
+
+def test_open_quote_costs_no_more_memory_than_the_row(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('a,b\n1,"open\n' + "2,x\n" * (4 << 20))
+    code = (
+        "import resource, sys\n"
+        "from airflow_hops.data.readers.csv import end_of_rows\n"
+        "text = open(sys.argv[1], 'rb').read()\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "assert end_of_rows(text, ',') == 4\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    grown = subprocess.run([sys.executable, "-c", code, tmp_path / "t.csv"], check=True, capture_output=True, text=True)
+    assert int(grown.stdout) < 32 << 10  # KiB; of 16 MiB
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.csv", b'a,b\n1,"open\n' + b"2,x\n" * 3_000_000),
+        ("t.csv.gz", gzip.compress(b"a,b\n1," + b"0" * 12_000_000)),
+        ("t.jsonl.gz", gzip.compress(b'{"a": "' + b"0" * 12_000_000)),
+        ("t.jsonl", b'{"a": 1}\n{"a": "' + b"0" * 12_000_000),
+    ],
+    ids=["quote", "csv.gz", "jsonl.gz", "jsonl"],
+)
+def test_row_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes) -> None:
+    monkeypatch.setattr(limits, "MAX_ROW_BYTES", 5_000_000)
+    (tmp_path / name).write_bytes(content)
+    check_refused(tmp_path / name, "a row does not end within 5000000 bytes, the limit of a row")
+
+
+def test_quote_that_is_open_at_the_end_swallows_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('a,b\n1,x\n2,"open\n' + "3,x\n" * 99)
+    check_refused(tmp_path / "t.csv", "a quote is open at the end, in the row that begins with b'2,\"open")
+
+
+def test_tfrecord_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_ROW_BYTES", 1000)
+    with tf.io.TFRecordWriter(str(tmp_path / "t.tfrecord")) as writer:
+        writer.write(bytes(1001))
+    check_refused(tmp_path / "t.tfrecord", "within 1000 bytes, the limit of a row", by_ingest=False)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b",".join(b"c%d" % number for number in range(60_000)) + b"\n",
+        b"a,b\n1,2\n" + b"," * 1_000_000 + b"\n3,4\n",  # of which Arrow's parser crashes
+    ],
+    ids=["header", "row"],
+)
+def test_csv_that_is_too_wide(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "t.csv").write_bytes(content)
+    check_refused(tmp_path / "t.csv", "the limit is 50000 columns")
+
+
+def test_commas_within_quotes_are_no_columns(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('a,b\n1,"' + "," * 60_000 + '"\n')
+    assert pq.read_table(ingest(tmp_path / "t.csv"))["b"].to_pylist() == ["," * 60_000]
+
+
+def test_parquet_that_is_too_wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_COLUMNS", 10)
+    pq.write_table(pa.table({f"c{number}": [1] for number in range(11)}), tmp_path / "t.parquet")
+    check_refused(tmp_path / "t.parquet", "11 columns; the limit is 10 columns")
+
+
+def repeated(text: str, rows: int, nest: Callable[[pa.Array], pa.Array]) -> pa.Table:
+    """A table with one text in every row, which Parquet holds once."""
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), [text])
+    return pa.table({"id": range(rows), "x": nest(column)})
+
+
+def in_lists(column: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(range(len(column) + 1), pa.int32()), column.cast(pa.string()))
+
+
+@pytest.mark.parametrize("nest", [lambda column: column, in_lists], ids=["flat", "lists"])
+def test_long_value_in_many_rows_of_parquet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nest: Callable[[pa.Array], pa.Array]
+) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(repeated("m" * 10_000, 3000, nest), path)
+    assert path.stat().st_size < 200_000
+    # Batches are bounded by the value.
+    monkeypatch.setattr(parquet_reader, "_BATCH_BYTES", 1_000_000)
+    assert parquet_reader.most_rows(path, pq.read_metadata(path), 0, ["id", "x"], "t") == 100
+    assert parquet_reader.most_rows(path, pq.read_metadata(path), 0, ["id"], "t") >= 3000
+    assert pq.read_metadata(ingest(path) / "part-00000.parquet").num_rows == 3000
+    monkeypatch.setattr(parquet_reader, "MAX_ROW_GROUP_BYTES", 20_000_000)
+    check_refused(path, "decoded; the limit of a row group is 20000000")
+    monkeypatch.setattr(parquet_reader, "MAX_ROW_BYTES", 9000)
+    check_refused(path, "a value has 10000 bytes; the limit of a value is 9000")
+
+
+def test_row_groups_of_a_snapshot_are_bounded_the_same_whatever_the_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest_step, "ROW_GROUP_BYTES", 100_000)
+    pq.write_table(pa.table({"x": ["m" * (number % 50) * 100 for number in range(2000)]}), tmp_path / "t.parquet")
+    written = []
+    for rows in (7, 1 << 16):
+        monkeypatch.setattr(parquet_reader, "_BATCH_ROWS", rows)
+        written.append((ingest(tmp_path / "t.parquet") / "part-00000.parquet").read_bytes())
+    assert written[0] == written[1]
+    metadata = pq.read_metadata(tmp_path / "t" / "part-00000.parquet")
+    assert [metadata.row_group(index).num_rows for index in range(3)] == [46, 45, 44]
