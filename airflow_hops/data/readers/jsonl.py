@@ -20,7 +20,7 @@ from pyarrow import json as arrow_json
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.data.readers.joined_types import join, settled
-from airflow_hops.data.readers.limits import check_row_bytes
+from airflow_hops.data.readers.limits import check_fields, check_row_bytes
 from airflow_hops.data.readers.notation import as_given
 from airflow_hops.data.readers.raw_file import BLOCK_BYTES, RawFile
 from airflow_hops.data.readers.text_types import (
@@ -108,6 +108,7 @@ def widen(types: Types, block: bytes, file: RawFile, rows_before: Callable[[], i
     Returns:
         The number of objects.
     """
+    check_fields(block, file.name)
     table = _by_arrow(block, {})
     names = table.column_names if table is not None else []
     times = {item.name: TEXT for item in table.schema if pa.types.is_timestamp(item.type)} if table is not None else {}
@@ -149,6 +150,7 @@ def read_block(
         TypesDoNotFit: a value is not of a type that was inferred, or there is a wanted field more.
         BadInput: a line is not a JSON object, or a value is not of the type that the source's ``schema`` gives.
     """
+    check_fields(block, file.name)
     batch = _batch_by_arrow(block, file, types, is_wanted)
     if batch is not None:
         return batch

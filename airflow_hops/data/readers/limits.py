@@ -14,6 +14,8 @@ MAX_COLUMNS = 50_000
 """Columns of a table, or fields of a JSON object."""
 MAX_ROW_GROUP_BYTES = 16 << 30
 """Bytes of a row group of Parquet, decoded."""
+_FIELD = re.compile(rb'"((?:[^"\\]|\\.)*+)"\s*+:')
+_SAMPLES, _SAMPLE_BYTES, _MANY_FIELDS = 16, 8 << 10, 1000
 
 
 def check_row_bytes(size: int, name: str, hint: str = "") -> None:
@@ -51,3 +53,18 @@ def check_width(rows: bytes, delimiter: str, name: str) -> None:
         line = rows[starts[index] : ends[index]]
         if line.count(mark) >= MAX_COLUMNS:
             check_columns(re.sub(rb'"[^"]*+"', b"", line).count(mark) + 1, name)
+
+
+def check_fields(lines: bytes, name: str) -> None:
+    """Refuses JSON lines with so many different fields that a column for each would not fit memory.
+
+    Raises:
+        BadInput: there are more than :data:`MAX_COLUMNS`.
+    """
+    if lines.count(b'":') <= MAX_COLUMNS:
+        return
+    # A few places tell whether fields repeat, as they do in a table.
+    step = max(_SAMPLE_BYTES, len(lines) // _SAMPLES)
+    sample = b" ".join(lines[start : start + _SAMPLE_BYTES] for start in range(0, len(lines), step))
+    if len(set(_FIELD.findall(sample))) > _MANY_FIELDS:
+        check_columns(len(set(_FIELD.findall(lines))), name)

@@ -93,6 +93,19 @@ def test_csv_that_is_too_wide(tmp_path: Path, content: bytes) -> None:
     check_refused(tmp_path / "t.csv", "the limit is 50000 columns")
 
 
+@pytest.mark.parametrize("lines", ["{%s}\n", "%s"], ids=["row", "rows"])
+def test_json_of_too_many_fields(tmp_path: Path, lines: str) -> None:
+    fields = [f'"c{number}": 1' for number in range(60_000)]
+    text = lines % ", ".join(fields) if "{" in lines else "".join(f"{{{field}}}\n" for field in fields)
+    (tmp_path / "t.jsonl").write_text(text)
+    check_refused(tmp_path / "t.jsonl", "60000 columns; the limit is 50000 columns")
+
+
+def test_many_rows_of_json_are_no_columns(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"a": 1, "b": {"c": ":"}}\n' * 60_000)
+    assert pq.read_table(ingest(tmp_path / "t.jsonl")).num_rows == 60_000
+
+
 def test_commas_within_quotes_are_no_columns(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text('a,b\n1,"' + "," * 60_000 + '"\n')
     assert pq.read_table(ingest(tmp_path / "t.csv"))["b"].to_pylist() == ["," * 60_000]
