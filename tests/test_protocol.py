@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ import pytest
 from conftest import REPOSITORY
 from waiting import is_gone, wait_for
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.contract.protocol import Line, Output, StepResult, StepSpec, check_json, format_record, parse_line
 from airflow_hops.environments import STAMP_NAME
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
@@ -88,6 +89,38 @@ def test_lines_are_seen_while_the_step_runs(runtime: Path, launcher: LocalLaunch
 
     RuntimeHook().run(spec, launcher=launcher, cache=False, on_line=listen)
     assert heard.exists()
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The temporary folder of the worker."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return folder
+
+
+def test_killed_step_leaves_no_temporary_files(run_step: Any, warm_launcher: LocalLauncher, temporary: Path) -> None:
+    with pytest.raises(StepFailed, match="SIGKILL"):
+        run_step("protocol_steps:leave_files", params={"full": False}, code_paths=(CODE,), launcher=warm_launcher)
+    (left,) = [line.text.split()[1:] for line in run_step.lines if line.text.startswith("left ")]
+    assert len({str(temporary) in folder for folder in left}) == 1
+    assert list(temporary.iterdir()) == []
+
+
+def test_full_temporary_folder_is_named(
+    run_step: Any, warm_launcher: LocalLauncher, small_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = {"params": {"full": True}, "code_paths": (CODE,), "launcher": warm_launcher}
+    with pytest.raises(StepFailed, match=r"no temporary folder can be written .* name another in TMPDIR") as caught:
+        run_step("protocol_steps:leave_files", **step)
+    assert caught.value.retryable
+    monkeypatch.setattr(tempfile, "tempdir", str(small_folder))
+    (small_folder / "filler").write_bytes(bytes(os.statvfs(small_folder).f_bavail * os.statvfs(small_folder).f_bsize))
+    with pytest.raises(HopsError, match=r"no space left on the device that holds .*; free some space and retry"):
+        run_step("protocol_steps:leave_files", **step)
+    assert [path.name for path in small_folder.iterdir()] == ["filler"]
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,23 @@ def test_what_a_killed_process_has_left_is_removed_and_what_a_living_one_has_is_
         assert list(temporary.iterdir()) == [other]
 
 
+def test_what_a_killed_process_has_left_is_removed_at_once(temporary: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAKING], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).resolve().parent.parent
+    )
+    assert process.stdout is not None
+    folder = Path(process.stdout.readline().strip())
+    with temporary_folder("code"):
+        assert (folder / "spec.json").exists()
+    process.kill()
+    process.communicate()
+    (temporary / ".hops-code-12345678").mkdir(mode=0o700)  # killed before it was locked: it may still be about to be
+    age(temporary / ".hops-code-12345678")
+    (temporary / ".hops-code-abcdefgh").mkdir(mode=0o700)
+    with temporary_folder("code") as other:
+        assert {path.name for path in temporary.iterdir()} == {other.name, ".hops-code-abcdefgh"}
+
+
 def test_only_old_folders_of_this_user_that_this_package_has_made_are_removed(temporary: Path) -> None:
     names = [
         "hops-step-train-abcd1234",

@@ -30,7 +30,7 @@ from airflow_hops.processes.temporary_folders import make_temporary_folder, sock
 LAB = "jupyterlab"
 """The package, and the name of the environment that it lies in."""
 KERNEL = "airflow-hops"
-_SOCKET_LENGTH = len(f"/hops-notebook-12345678/r/kernel-{uuid.UUID(int=0)}-ipc-5")
+_SOCKET_LENGTH = len(f"/hops-notebook-12345678.locked/r/kernel-{uuid.UUID(int=0)}-ipc-5")
 
 
 def notebook(args: Namespace) -> None:

@@ -20,6 +20,7 @@ from airflow_hops.launchers.following import (
     result_of,
     state_of,
 )
+from airflow_hops.processes.temporary_folders import variables_of_step
 
 _ORPHAN_TIMEOUT_S = 1800.0
 
@@ -90,9 +91,10 @@ class Jobs:
                 if state_of(job, self._hook.store) == "prepared":
                     launcher = self._launcher or self._hook.local_launcher()
                     spec = self._spec
+                    variables = {**spec.variables(), **variables_of_step(job.path)}
                     process.started_by(
                         lambda detached: launcher.start(
-                            job.path / "spec.json", spec.code_paths, variables=spec.variables(), detached=detached
+                            job.path / "spec.json", spec.code_paths, variables=variables, detached=detached
                         )
                     )
                 elif process.has_backlog:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -32,7 +33,7 @@ from airflow_hops.launchers.process import Detached, StepProcess, describe_exit
 from airflow_hops.launchers.warm import WarmStart, import_settings
 from airflow_hops.overlays import find_overlay, is_name, runtime_fingerprint
 from airflow_hops.processes.ending import GRACE_S
-from airflow_hops.processes.temporary_folders import temporary_folder
+from airflow_hops.processes.temporary_folders import full_place, temporary_folder, variables_of_step
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.step_cache import find_cached, record_cached
 
@@ -303,11 +304,16 @@ class RuntimeHook(BaseHook):
 
     def _launch(self, spec: StepSpec, launcher: Launcher, on_line: Callable[[Line], None] | None) -> StepResult:
         self.record_run(spec)
-        with temporary_folder("step", spec.step) as folder:
-            spec_path = folder / "spec.json"
-            spec_path.write_text(spec.to_json())
+        with contextlib.ExitStack() as stack:
+            try:
+                folder = stack.enter_context(temporary_folder("step", spec.step))
+                spec_path = folder / "spec.json"
+                spec_path.write_text(spec.to_json())
+                variables = {**spec.variables(), **variables_of_step(folder)}
+            except OSError as error:
+                raise HopsError(full_place(error) or f"the temporary folder cannot be used: {error}") from error
             launched = time.monotonic()
-            process = launcher.start(spec_path, spec.code_paths, variables=spec.variables())
+            process = launcher.start(spec_path, spec.code_paths, variables=variables)
             result = self.watch(spec.step, process, folder, on_line)
             # What the step cannot see itself is start-up too: the JVM before its driver, the end of its process.
             work_s = result.seconds.get("work", 0.0)

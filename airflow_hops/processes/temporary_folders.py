@@ -1,12 +1,14 @@
 """Temporary folders of this user, which end with their process.
 
 Each is locked by the process that made it for as long as that lives, which also keeps systemd-tmpfiles from it; what a
-killed process has left is removed by the next one that makes a folder.
+killed process has left is removed by the next one that makes a folder. A step's own temporary folder lies in the one
+that its worker has made for it, and so goes with that, whatever libraries have left in it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -37,8 +39,11 @@ _KINDS = (
     "uv",
 )
 """Of temporary folders. Nothing else below ``hops-`` is removed: users have folders of such names, too."""
+_LOCKED = ".locked"
+"""End of the names of folders that were locked when they got them: once nobody locks one, its process is gone."""
 _SWEEP_AGE_S = 3600.0
 _SOCKET_PATH_BYTES = 107
+_SHARED_VARIABLE = "HOPS_TEMPORARY_FOLDER"
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +75,35 @@ def make_temporary_folder(kind: str, name: str = "", *, root: Path | None = None
     root = root or Path(tempfile.gettempdir())
     remove_left_behind(root)
     # It has its name once it is locked: others would take it for one that was left behind.
-    hidden = Path(tempfile.mkdtemp(prefix=f".hops-{kind}-{f'{name[:50]}-' if name else ''}", dir=root))
+    hidden = Path(tempfile.mkdtemp(prefix=f".hops-{kind}-{f'{name[:20]}-' if name else ''}", dir=root))
     lock = lock_folder(hidden)
-    return hidden.rename(root / hidden.name.removeprefix(".")), lock
+    return hidden.rename(root / f"{hidden.name.removeprefix('.')}{_LOCKED}"), lock
+
+
+def variables_of_step(folder: Path) -> dict[str, str]:
+    """Returns the variables by which a step's temporary files lie in a folder, which is removed after the step."""
+    own = folder / "t"  # short, for paths of sockets
+    own.mkdir(exist_ok=True)
+    return {"TMPDIR": str(own), _SHARED_VARIABLE: str(shared_temporary_folder())}
+
+
+def shared_temporary_folder() -> Path:
+    """Returns the temporary folder that the steps on this machine share."""
+    return Path(os.environ.get(_SHARED_VARIABLE) or tempfile.gettempdir())
+
+
+def full_place(error: BaseException) -> str | None:
+    """Returns what there is to say if an error is that there is no room for files; None for others."""
+    text = str(error)
+    if isinstance(error, FileNotFoundError) and "No usable temporary directory" in text:
+        return f"no temporary folder can be written ({text}); free some space, or name another in TMPDIR"
+    # Spark's errors of the JVM have no number, but these words.
+    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if not (is_full or "No space left on device" in text):
+        return None
+    place = getattr(error, "filename", None) or "the store or the temporary folder"
+    reason = text.partition("\n")[0]
+    return f"no space left on the device that holds {place}; free some space and retry ({reason})"
 
 
 def socket_root(length: int) -> Path | None:
@@ -93,13 +124,13 @@ def remove_left_behind(root: Path, kind: str | None = None, *, age_s: float = _S
     Args:
         root: Where they lie.
         kind: What they were for; None for any.
-        age_s: Seconds since something was last put into a folder; some were made by other means, and locked later.
+        age_s: Seconds since something was last put into a folder that may not have been locked yet.
     """
-    ours = re.compile(rf"hops-({kind or '|'.join(_KINDS)})-(.*-)?[a-z0-9_]{{8}}")
+    ours = re.compile(rf"\.?hops-({kind or '|'.join(_KINDS)})-(.*-)?[a-z0-9_]{{8}}({re.escape(_LOCKED)})?")
     with contextlib.suppress(OSError):
         for entry in os.scandir(root):
             if ours.fullmatch(entry.name):
-                _remove_unlocked(Path(entry.path), age_s)
+                _remove_unlocked(Path(entry.path), 0.0 if entry.name.endswith(_LOCKED) else age_s)
 
 
 def _remove_unlocked(folder: Path, age_s: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import logging
 import os
 import re
@@ -20,6 +19,7 @@ from airflow_hops.contract.redaction import hide, redacted
 from airflow_hops.jobs import Job
 from airflow_hops.processes.garbage import uncollected
 from airflow_hops.processes.lifetime import adopt_orphans, end_with
+from airflow_hops.processes.temporary_folders import full_place
 from airflow_hops.runtime.step.context import RecordHandler, StepContext, make_current, resolve
 from airflow_hops.runtime.step.generated_code import remove_generated_code
 from airflow_hops.runtime.step.job_keeper import JobKeeper
@@ -55,7 +55,11 @@ def main(arguments: list[str] | None = None, *, started: float | None = None) ->
     elif not keeper.begin():
         return 0
     result = run_step(spec, started=started or _process_started(), folder=spec_path.parent)
-    result.write(spec_path.with_name("result.json"))
+    try:
+        result.write(spec_path.with_name("result.json"))
+    except OSError as error:  # the worker shows the last lines of a step that has left no result
+        log.error("the result cannot be written: %s", _describe(error))
+        return 1
     if keeper is not None:
         keeper.finish(result)
     return 0 if result.error is None else 1
@@ -119,12 +123,8 @@ def _explain(error: BaseException) -> str:
 def _describe(error: BaseException) -> str:
     if isinstance(error, HopsError | BadInput):
         return str(error)
-    text = str(error)
-    # Spark's errors of the JVM have no number, but these words.
-    if (isinstance(error, OSError) and error.errno == errno.ENOSPC) or "No space left on device" in text:
-        place = getattr(error, "filename", None) or "the store or the temporary folder"
-        return f"no space left on the device that holds {place}; free some space and retry "
-        f"({text.partition(chr(10))[0]})"
+    if (full := full_place(error)) is not None:
+        return full
     if isinstance(error, MemoryError):
         return f"out of memory ({error or 'MemoryError'}); give the step less data or the machine more memory"
     if "'MessageFactory' object has no attribute 'GetPrototype'" in str(error):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.processes.temporary_folders import shared_temporary_folder
 
 CACHE_VARIABLE = "HOPS_LOCAL_CACHE"
 """Environment variable with the folder in which each user's cache is made; by default the temporary folder."""
@@ -24,7 +24,7 @@ def cache_folder() -> Path:
     Raises:
         BadInput: as :func:`private_folder`.
     """
-    root = os.environ.get(CACHE_VARIABLE) or tempfile.gettempdir()
+    root = os.environ.get(CACHE_VARIABLE) or shared_temporary_folder()
     return private_folder(Path(root).expanduser() / f"hops-{os.getuid()}")
 
 

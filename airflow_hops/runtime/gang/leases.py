@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from airflow_hops.contract.artifacts import BadInput, HopsError
 from airflow_hops.hops.devices import Gpu
 from airflow_hops.processes.locks import open_folder, try_lock
+from airflow_hops.processes.temporary_folders import shared_temporary_folder
 
 FOLDER_VARIABLE = "HOPS_GPU_LEASES"
 """Environment variable with the folder of the locks; by default ``hops-gpu-leases`` below the host's temporary one."""
@@ -116,4 +116,4 @@ def _open(folder: Path, name: str) -> int:
 
 def _folder() -> Path:
     given = os.environ.get(FOLDER_VARIABLE)
-    return Path(given) if given else Path(tempfile.gettempdir()) / "hops-gpu-leases"
+    return Path(given) if given else shared_temporary_folder() / "hops-gpu-leases"

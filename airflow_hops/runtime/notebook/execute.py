@@ -99,7 +99,7 @@ def execute(
     for cell in notebook.cells:
         if cell.cell_type == "code":  # what an earlier execution left would pass for this one's
             cell.outputs, cell.execution_count = [], None
-    with temporary_folder("kernel", root=socket_root(len("/hops-kernel-12345678/k-5"))) as folder:
+    with temporary_folder("kernel", root=socket_root(len("/hops-kernel-12345678.locked/k-5"))) as folder:
         return asyncio.run(_execute(notebook, path, folder, env, progress, cell_timeout_s))
 
 
