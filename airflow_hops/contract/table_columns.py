@@ -23,6 +23,7 @@ class ColumnDescription(JsonFields):
         example: A value, as text; empty if there is none.
         role: Its role in the pipeline.
         why: Reason for this role; empty if it follows from the type.
+        layout: Layout of times that are not as in ISO 8601, as strptime takes it.
     """
 
     name: str
@@ -31,6 +32,7 @@ class ColumnDescription(JsonFields):
     example: str
     role: Role
     why: str = ""
+    layout: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,9 @@ class TableDescription(JsonFields):
         format: ``csv`` or ``parquet``.
         delimiter: Delimiter of CSV.
         null_values: Strings that mean a missing value in CSV.
+        decimal: Decimal mark of numbers in CSV.
+        thousands: Mark between thousands in CSV.
+        units: Signs that stand beside numbers in CSV.
         notes: Notes for the reader, one sentence each.
         newest_s: Length of the split of the newest rows, in seconds; None without a time, or if it would not do.
     """
@@ -62,6 +67,9 @@ class TableDescription(JsonFields):
     format: str
     delimiter: str = ","
     null_values: Sequence[str] = ("", "NA")
+    decimal: str = "."
+    thousands: str = ""
+    units: Sequence[str] = ()
     notes: Sequence[str] = field(default=())
     newest_s: int | None = None
 

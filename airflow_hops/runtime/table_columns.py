@@ -7,7 +7,7 @@ import math
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,11 @@ from airflow_hops.contract.sources import Source
 from airflow_hops.contract.splits import TRAIN
 from airflow_hops.contract.table_columns import ColumnDescription, Role, TableDescription
 from airflow_hops.contract.target import MULTICLASS, REGRESSION, Problem, Target
-from airflow_hops.data.readers import infer_types, read
+from airflow_hops.data.readers import first_types, infer_types, read
 from airflow_hops.data.readers.raw_file import RawFile, identify
-from airflow_hops.data.readers.types import unify
-from airflow_hops.runtime.csv_dialect import check_numbers, find_delimiter, missing_texts
+from airflow_hops.data.readers.text_types import TEXT
+from airflow_hops.data.readers.types import Types, unify
+from airflow_hops.runtime.csv_dialect import find_delimiter, missing_texts, with_notation
 from airflow_hops.runtime.leakage import SUSPICIOUS, TELLS, score_alone
 from airflow_hops.runtime.prepare.label import find_target
 from airflow_hops.runtime.step.context import StepContext
@@ -54,6 +55,7 @@ class Told:
         problem: What the label asks for.
         drop: Columns to leave out.
         keep: Columns to keep though they tell the label.
+        type: Types of columns, as ``NAME=TYPE`` with a type as in a source's ``schema``.
     """
 
     label: str
@@ -63,6 +65,19 @@ class Told:
     problem: Problem | None = None
     drop: Sequence[str] = ()
     keep: Sequence[str] = ()
+    type: Sequence[str] = ()
+
+    @property
+    def schema(self) -> dict[str, str]:
+        """The types of columns by name.
+
+        Raises:
+            BadInput: one is not written as such.
+        """
+        parts = [text.rpartition("=") for text in self.type]
+        if wrong := [text for text, (name, _, kind) in zip(self.type, parts, strict=True) if not (name and kind)]:
+            raise BadInput(f"--type is {wrong[0]!r}; expected COLUMN=TYPE, such as zip=string or at=%d/%m/%Y")
+        return {name: kind for name, _, kind in parts}
 
     def role(self, name: str) -> Role | None:
         """The role that a column is told to have."""
@@ -88,7 +103,14 @@ class Told:
 
 
 def describe(
-    context: StepContext, *, uri: str, encoding: str = "utf8", package: str | None = None, **told: Any
+    context: StepContext,
+    *,
+    uri: str,
+    encoding: str = "utf8",
+    decimal: str | None = None,
+    thousands: str | None = None,
+    package: str | None = None,
+    **told: Any,
 ) -> dict[str, Any]:
     """The step of ``airflow hops init``.
 
@@ -96,6 +118,8 @@ def describe(
         context: The step's context.
         uri: The file: a path, or a URI that fsspec opens.
         encoding: Of CSV.
+        decimal: Decimal mark of CSV; None to recognise it.
+        thousands: Mark between thousands of CSV; None to recognise it.
         package: Name of the Python package to be; None for none.
         **told: As :class:`Told`.
 
@@ -104,7 +128,8 @@ def describe(
     """
     if package is not None and importlib.util.find_spec(package) is not None:
         raise BadInput(f"name {package!r} is that of a module of the runtime environment; choose another one")
-    return describe_table(Source(uri, encoding=encoding), Told(**told)).to_dict()
+    source = Source(uri, encoding=encoding, decimal=decimal or ".", thousands=thousands or "")
+    return describe_table(source, Told(**told)).to_dict()
 
 
 def describe_table(source: Source, told: Told) -> TableDescription:
@@ -115,19 +140,24 @@ def describe_table(source: Source, told: Told) -> TableDescription:
     """
     file = _file(source)
     notes: list[str] = []
+    file = replace(file, source=replace(source, schema=told.schema))
     if file.format == "csv":
-        file = replace(file, source=replace(source, delimiter=find_delimiter(file)))
-    table, whole = _read(file, told.label)
+        file = replace(file, source=replace(file.source, delimiter=find_delimiter(file)))
+        texts, _ = _read(file, dict.fromkeys(first_types(file), TEXT))
+        told.check(texts.column_names, source.uri)
+        noted, notes = with_notation(texts, file.source, told.drop)
+        file = replace(file, source=noted)
+    table, whole = _read(file, _types(file, told.label))
     told.check(table.column_names, source.uri)
     if file.format == "csv":
-        check_numbers(table, file.source, told.drop)
-        more, notes = missing_texts(table, told.label, told.drop)
+        more, missing = missing_texts(table, file.source, told.label, told.drop)
+        notes += missing
         if more:
             file = replace(file, source=replace(file.source, null_values=(*source.null_values, *more)))
-            table, whole = _read(file, told.label)
+            table, whole = _read(file, _types(file, told.label))
     _check_values(table, told, source.uri)
     label, target = _label(table.column(told.label), told, source.uri)
-    columns = _columns(table, told, target)
+    columns = _columns(table, told, target, file.source.schema)
     features = [column for column in columns if column.role in ("number", "category")]
     if not features:
         unused = ", ".join(f"{column.name!r} ({column.why})" for column in columns if column.role == "unused")
@@ -147,6 +177,9 @@ def describe_table(source: Source, told: Told) -> TableDescription:
         format=file.format,
         delimiter=file.source.delimiter,
         null_values=file.source.null_values,
+        decimal=file.source.decimal,
+        thousands=file.source.thousands,
+        units=file.source.units,
         notes=(*notes, *_notes(table.num_rows, counts, told.label), *tail),
         newest_s=newest_s,
     )
@@ -166,11 +199,17 @@ def _file(source: Source) -> RawFile:
     return file
 
 
-def _read(file: RawFile, label: str) -> tuple[pa.Table, bool]:
-    """The first rows of a table, with types that hold all of them, and whether these are all rows; NaN is null."""
+def _types(file: RawFile, label: str) -> Types:
+    """The types of a table that hold all of its rows."""
     types = unify({file.name: infer_types(file)}, of_text=file.is_text)
-    if file.format == "csv":  # categories are read as they stand there: TRUE is not True
-        types = {n: pa.string() if pa.types.is_boolean(t) and n != label else t for n, t in types.items()}
+    if file.format != "csv":
+        return types
+    # Categories are read as they stand there: TRUE is not True.
+    return {n: TEXT if pa.types.is_boolean(t) and n != label else t for n, t in types.items()}
+
+
+def _read(file: RawFile, types: Types) -> tuple[pa.Table, bool]:
+    """The first rows of a table, and whether these are all rows; NaN is null."""
     batches, rows, whole = [], 0, True
     for batch, _ in read(file, types):
         if rows == _MOST_ROWS:
@@ -202,7 +241,7 @@ def _check_values(table: pa.Table, told: Told, where: str) -> None:
         if not (_is_time(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
             raise BadInput(
                 f"{where}: --time is {told.time!r}, a column of {_type(kind)}; expected times as in ISO 8601, such as "
-                "2026-01-31 12:00:00, or seconds since 1970"
+                f"2026-01-31 12:00:00, or seconds since 1970, or their layout: --type {told.time}=%d/%m/%Y"
             )
     if told.weight is not None:
         column = table.column(told.weight)
@@ -258,7 +297,7 @@ def _label(column: pa.ChunkedArray, told: Told, where: str) -> tuple[pa.Array, T
             raise BadInput(f"{where}: {str(error).replace('problem=', '--problem ')}") from None
 
 
-def _columns(table: pa.Table, told: Told, target: Target) -> list[ColumnDescription]:
+def _columns(table: pa.Table, told: Told, target: Target, given: Mapping[str, str]) -> list[ColumnDescription]:
     found: list[ColumnDescription] = []
     spelt = {name.lower(): name for name in (told.label, told.key, told.time, told.weight) if name is not None}
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -276,7 +315,8 @@ def _columns(table: pa.Table, told: Told, target: Target) -> list[ColumnDescript
             if role != "unused":
                 spelt[name.lower()] = name
         example = "" if not len(values) else str(values[0].as_py())
-        found.append(ColumnDescription(name, _type(column.type), column.null_count, example, role, why))
+        layout = given.get(name, "") if _is_time(column.type) else ""
+        found.append(ColumnDescription(name, _type(column.type), column.null_count, example, role, why, layout))
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -321,8 +322,28 @@ def test_few_rows_and_rare_classes_are_said(described: Callable[..., TableDescri
         (text(a=int, bought=lambda row: row % 5), {}, r"may be classes or amounts; set --problem 'multiclass'"),
         (text(a=int, bought=is_even), {"problem": "regression"}, "'bought' holds text; expected numbers"),
         (text(a=int, bought=lambda row: f"2026-01-{row % 9 + 1:02}"), {}, "a column of time; expected text or numbers"),
-        (text(";", a=lambda row: f"{row},5", bought=is_even), {}, r"'a' has decimal commas: '0,5'; expected points"),
-        (text(a=lambda row: f'"{row + 1},101"', bought=is_even), {}, "separate thousands, or decimal .*thousands=','"),
+        (text(a=lambda row: f'"{row + 1},101"', bought=is_even), {}, "'1,101', whose commas may .*; say --thousands=,"),
+        (
+            text(";", a=lambda row: f"{row},5", b=lambda row: f"{row}.5", bought=is_even),
+            {},
+            "exclude each other; leave",
+        ),
+        (
+            text(a=int, b=is_even, bought=is_even),
+            {"type": ["b=float64"]},
+            "row 1, column 'b': 'no' is not of type double",
+        ),
+        (
+            text(a=int, bought=is_even),
+            {"type": ["b=float64"]},
+            "there is no column 'b', which the source's 'schema' names",
+        ),
+        (text(a=int, bought=is_even), {"type": ["a"]}, "--type is 'a'; expected COLUMN=TYPE"),
+        (
+            text(a=int, b=lambda row: f"0{row % 9 + 1}/02/2026", bought=is_even),
+            {"time": "b"},
+            "layout: --type b=%d/%m/%Y",
+        ),
         (text(a=lambda row: '"1,101"', bought=is_even), {"drop": ["a"]}, "no column is left"),
         ("a,bought,a\n1,2,3\n", {}, "the header names column 'a' more than once"),
         ("a,bought\n", {}, "has no rows"),
@@ -336,3 +357,86 @@ def test_what_cannot_be_used_is_named(
 ) -> None:
     with pytest.raises(BadInput, match=words):
         described(content, **told)
+
+
+NUMBERS_AS_WRITTEN = [
+    # the cells, what is recognised, and a value of the request
+    (["2,5", "2", "0,25"], {"decimal": ","}, 2.5),
+    (["1.234,50", "950"], {"decimal": ",", "thousands": "."}, 1234.5),
+    (["1,234.50", "950"], {"thousands": ","}, 1234.5),
+    (["1,234,567", "950"], {"thousands": ","}, 1234567.0),
+    (["1 200", "950"], {"thousands": " "}, 1200.0),
+    (["$5.50", "$12"], {"units": ("$",)}, 5.5),
+    (["12,5 %", "7 %"], {"decimal": ",", "units": ("%",)}, 12.5),
+    (["1'200.5", "950"], {"thousands": "'"}, 1200.5),
+]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";"])
+@pytest.mark.parametrize(("cells", "marks", "value"), NUMBERS_AS_WRITTEN)
+def test_numbers_of_other_locales_are_recognised(
+    described: Callable[..., TableDescription], cells: list[str], marks: dict[str, Any], value: float, delimiter: str
+) -> None:
+    columns = {"a": lambda row: f'"{cells[row // 2 % len(cells)]}"', "b": lambda row: row * row % 17, "bought": is_even}
+    table = described(text(delimiter, **columns))
+    assert table.named("number") == ["a", "b"]
+    assert {name: getattr(table, name) for name in ("decimal", "thousands", "units")} == {
+        "decimal": ".", "thousands": "", "units": (), **marks,
+    }  # fmt: skip
+    assert table.request["a"] == value
+    assert any("'a'" in note for note in table.notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "value"), [({"decimal": ","}, 1.2), ({"thousands": ","}, 1200.0), ({"type": ["a=string"]}, "1,200")]
+)
+def test_ambiguous_commas_are_read_as_told(tmp_path: Path, options: dict[str, Any], value: Any) -> None:
+    (tmp_path / "t.csv").write_text(text(a=lambda row: ['"1,200"', "950"][row // 2 % 2], b=int, bought=is_even))
+    types = {"type": options.pop("type", [])}
+    table = describe_table(Source(str(tmp_path / "t.csv"), **options), Told("bought", **types))
+    assert table.request["a"] == value
+
+
+@pytest.mark.parametrize(
+    ("cells", "layout"),
+    [
+        (["31/01/2026", "1/2/2026"], "%d/%m/%Y"),
+        (["01/31/2026", "1/2/2026"], "%m/%d/%Y"),
+        (["31.01.2026 05:06", "01.02.2026 05:07"], "%d.%m.%Y %H:%M"),
+        (["31/01/26", "01/02/26"], "%d/%m/%y"),
+        (["2026/01/31", "2026/02/01"], "%Y/%m/%d"),
+        (["Jan 31, 2026", "Feb 1, 2026"], "%b %d, %Y"),
+    ],
+)
+def test_times_of_other_layouts_are_recognised(
+    described: Callable[..., TableDescription], cells: list[str], layout: str
+) -> None:
+    table = described(text(at=lambda row: f'"{cells[row % 2]}"', b=int, bought=is_even))
+    at = table.columns[0]
+    assert (at.type, at.role, at.layout) == ("time", "time", layout)
+    assert any(layout in note for note in table.notes)
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        (["01/02/2026", "03/04/2026"], r"can be read in two ways; say --type a=%d/%m/%Y or --type a=%m/%d/%Y"),
+        (["$5", "€6", "$7"], "'a' is text, as its values, such as '\\$5', are not numbers that are all written alike"),
+        (["007", "12", "13"], "'a' is text: '007' would not be the same text again as a number; .* --type a=float64"),
+        ([*map(str, range(10, 40)), "late"], "'a' is text: 'late' is not a number, as 30 of 31 values are"),
+        (["5%", "6", "7"], "'a' is text, as its values"),
+    ],
+)
+def test_text_that_looks_like_numbers_or_times_is_said(
+    described: Callable[..., TableDescription], cells: list[str], words: str
+) -> None:
+    table = described(text(a=lambda row: cells[row // 2 % len(cells)], b=int, bought=is_even))
+    assert not table.named("time") and table.named("number") in (["b"], [])
+    assert any(re.search(words, note) for note in table.notes), table.notes
+
+
+def test_long_numbers_are_not_constant(described: Callable[..., TableDescription]) -> None:
+    table = described(text(account=lambda row: 12345678901234567890 + row, b=lambda row: row % 7, bought=is_even))
+    account = table.columns[0]
+    assert (account.type, account.role) == ("text", "unused")
+    assert account.why == "every value differs: nothing can be learnt from it"

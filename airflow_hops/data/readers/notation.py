@@ -53,7 +53,7 @@ def plain_numbers(texts: pa.Array, source: Source) -> pa.Array:
 def number_pattern(decimal: str, thousands: str = "", unit: str = "") -> str:
     """A regular expression of numbers that are written so."""
     decimal, thousands, unit = (re.escape(mark) for mark in (decimal, thousands, unit))
-    whole = rf"([0-9]{{1,3}}({thousands}[0-9]{{3}})+|[0-9]+)" if thousands else "[0-9]+"
+    whole = rf"([1-9][0-9]{{0,2}}({thousands}[0-9]{{3}})+|[0-9]+)" if thousands else "[0-9]+"
     number = rf"({whole}({decimal}[0-9]*)?|{decimal}[0-9]+)([eE][-+]?[0-9]+)?"
     return rf"^\s*(-?{unit} ?{number}|{unit} ?-{number}|-?{number}\s?{unit})\s*$" if unit else rf"^\s*-?{number}\s*$"
 
@@ -82,7 +82,7 @@ def _times(texts: pa.Array, layout: str, kind: pa.DataType) -> pa.Array:
 
 
 def _without_zeros(texts: pa.Array) -> pa.Array:
-    return pc.utf8_lower(pc.replace_substring_regex(texts, r"\b0+([0-9])", r"\1"))
+    return pc.utf8_lower(pc.replace_substring_regex(texts, r"\b0([0-9])", r"\1"))
 
 
 def _succeeds(parse: Callable[[pa.Array], pa.Array], texts: pa.Array) -> bool:
