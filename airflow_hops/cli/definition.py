@@ -202,6 +202,16 @@ _INIT_ARGUMENTS = (
         default=[],
         help="Column to keep as a feature even if it alone tells the label (can be repeated)",
     ),
+    Arg(
+        ("--type",),
+        metavar="COLUMN=TYPE",
+        action="append",
+        default=[],
+        help="Type of a column, such as zip=string, score=float64 or, for dates, at=%%d/%%m/%%Y (can be repeated; "
+        "default: inferred)",
+    ),
+    Arg(("--decimal",), choices=(".", ","), help="Decimal mark of a CSV file (default: recognised)"),
+    Arg(("--thousands",), metavar="MARK", help="Mark between thousands in a CSV file (default: recognised)"),
     Arg(("--encoding",), default="utf8", help="Encoding of a CSV file (default: utf8)"),
     Arg(
         ("-o", "--output"),

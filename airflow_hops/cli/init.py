@@ -24,6 +24,9 @@ from airflow_hops.hooks.runtime import RuntimeHook
 
 _STEP = "airflow_hops.runtime.table_columns:describe"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_TOLD = (
+    "label", "key", "time", "weight", "problem", "drop", "keep", "type", "decimal", "thousands", "encoding",
+)  # fmt: skip
 _WIDEST = 34
 
 
@@ -39,10 +42,7 @@ def init(args: Namespace) -> None:
         _check_name(args.name, folder)
         hook = RuntimeHook(args.hops_conn_id)
         uri = args.from_ if "://" in args.from_ else str(Path(args.from_).expanduser().resolve())
-        told = {
-            name: getattr(args, name)
-            for name in ("label", "key", "time", "weight", "problem", "drop", "keep", "encoding")
-        }
+        told = {name: getattr(args, name) for name in _TOLD}
         spec = StepSpec(step="init", entry=_STEP, params={"uri": uri, "package": args.name, **told})
         table = TableDescription.from_dict(hook.run(spec, cache=False, on_line=lambda line: None).value)
         files = project_files(args.name, uri, args.encoding, table)

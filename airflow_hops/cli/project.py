@@ -213,7 +213,7 @@ def project_files(name: str, uri: str, encoding: str, table: TableDescription) -
     """
     label = _label_of(table)
     is_regression = table.problem == REGRESSION
-    times = table.named("time")
+    times = [column.name for column in table.columns if column.role == "time" and not column.layout]
     columns = f"(*COLUMNS, {', '.join(map(_literal, times))})" if times else "tuple(COLUMNS)"
     shown, read = _as_they_stand("DATA", [uri]), _as_they_stand(columns, [c.name for c in table.columns])
     others = [_literal(name) for role in ("key", "time", "weight") for name in table.named(role)]
@@ -270,14 +270,21 @@ def _csv_format(table: TableDescription, encoding: str) -> Iterable[tuple[str, A
             yield "null_values", tuple(table.null_values)
         if encoding != "utf8":
             yield "encoding", encoding
+        if table.decimal != ".":
+            yield "decimal", table.decimal
+        if table.thousands:
+            yield "thousands", table.thousands
+        if table.units:
+            yield "units", tuple(table.units)
 
 
 def _columns(table: TableDescription) -> str:
-    """Entries of the columns that are read, in the file's order; a time is read as it is."""
+    """Entries of the columns that are read, in the file's order; a time in ISO 8601 is read as it is."""
     label = _label_of(table)
     kinds = {"label": "float64" if table.problem == REGRESSION else _LABEL_TYPES[label.type], **_TYPES}
     names = {column.name: "LABEL" if column is label else _literal(column.name) for column in table.columns}
-    return "".join(f'    {names[c.name]}: "{kinds[c.role]}",\n' for c in table.columns if c.role in kinds)
+    typed = [(c, c.layout or kinds.get(c.role)) for c in table.columns if c.role != "unused"]
+    return "".join(f'    {names[column.name]}: "{kind}",\n' for column, kind in typed if kind)
 
 
 def _prepare(table: TableDescription) -> Iterable[tuple[str, Any]]:
@@ -307,15 +314,24 @@ def _read_by_pandas(table: TableDescription, encoding: str) -> str:
         return "    found = pd.read_parquet(DATA, columns=list(COLUMNS))"
     given = dict(_csv_format(table, encoding))
     missing = _literal(list(table.null_values))
+    numbers = "[LABEL, *NUMBERS]" if table.problem == REGRESSION else "NUMBERS"
+    marks = {**dict.fromkeys([" ", *table.units, *table.thousands], ""), table.decimal: "."}
+    plain = [
+        f"marks = str.maketrans({_literal(marks)})",
+        f"for name in found.columns.intersection({numbers}):",
+        "    found[name] = found[name].str.translate(marks).astype(float)",
+    ]
+    is_plain = not given.keys() & {"decimal", "thousands", "units"}
     lines = [
         "found = pd.read_csv(",
         "    DATA,",
         *([f"    sep={_literal(given['delimiter'])},"] if "delimiter" in given else []),
         *([f"    encoding={_literal(encoding)},"] if "encoding" in given else []),
-        "    dtype=dict.fromkeys(CATEGORIES, str),",
+        f"    dtype={'dict.fromkeys(CATEGORIES, str)' if is_plain else 'str'},",
         "    keep_default_na=False,",
         f"    na_values={missing},",
         ")",
+        *([] if is_plain else plain),
     ]
     return "\n".join(f"    {line}" for line in lines)
 

@@ -8,7 +8,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from airflow_hops.contract.prepare import PrepareOptions
 from airflow_hops.contract.sources import Source
 from airflow_hops.contract.splits import TRAIN
 from airflow_hops.contract.table_columns import ColumnDescription, Role, TableDescription
-from airflow_hops.contract.target import MULTICLASS, REGRESSION, Problem, Target
+from airflow_hops.contract.target import MULTICLASS, REGRESSION, Target
 from airflow_hops.data.readers import first_types, infer_types, read
 from airflow_hops.data.readers.raw_file import RawFile, identify
 from airflow_hops.data.readers.text_types import TEXT
@@ -32,6 +32,7 @@ from airflow_hops.runtime.csv_dialect import find_delimiter, missing_texts, with
 from airflow_hops.runtime.leakage import SUSPICIOUS, TELLS, score_alone
 from airflow_hops.runtime.prepare.label import find_target
 from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.runtime.table_options import Told, named
 from airflow_hops.runtime.table_proposals import propose_logarithm, propose_minimum, propose_newest_s
 from airflow_hops.store.source_files import list_files
 
@@ -41,65 +42,6 @@ _FEW_ROWS_OF_A_CLASS = 10
 _MOST_WITHOUT_KEY = 0.1
 _NAME_OF_A_KEY = re.compile(r"(?i:(?:^|[\W_])(?:id|key|uuid|guid|nr|no|number)$)|[a-z](?:Id|ID)$")
 _SO_LIKE_THE_LABEL = 1 - 1e-9
-
-
-@dataclass(frozen=True)
-class Told:
-    """What the user says of a file's columns; None of what is to be guessed.
-
-    Attributes:
-        label: Column to predict.
-        key: Column that identifies a row.
-        time: Column of the row's time.
-        weight: Column of the row's weight in training.
-        problem: What the label asks for.
-        drop: Columns to leave out.
-        keep: Columns to keep though they tell the label.
-        type: Types of columns, as ``NAME=TYPE`` with a type as in a source's ``schema``.
-    """
-
-    label: str
-    key: str | None = None
-    time: str | None = None
-    weight: str | None = None
-    problem: Problem | None = None
-    drop: Sequence[str] = ()
-    keep: Sequence[str] = ()
-    type: Sequence[str] = ()
-
-    @property
-    def schema(self) -> dict[str, str]:
-        """The types of columns by name.
-
-        Raises:
-            BadInput: one is not written as such.
-        """
-        parts = [text.rpartition("=") for text in self.type]
-        if wrong := [text for text, (name, _, kind) in zip(self.type, parts, strict=True) if not (name and kind)]:
-            raise BadInput(f"--type is {wrong[0]!r}; expected COLUMN=TYPE, such as zip=string or at=%d/%m/%Y")
-        return {name: kind for name, _, kind in parts}
-
-    def role(self, name: str) -> Role | None:
-        """The role that a column is told to have."""
-        for role in ("label", "key", "time", "weight"):
-            if getattr(self, role) == name:
-                return role  # type: ignore[return-value]
-        return None
-
-    def check(self, names: Sequence[str], where: str) -> None:
-        """Compares the names with the file's.
-
-        Raises:
-            BadInput: a column is not in the file, or has two roles.
-        """
-        given = [("label", self.label), ("key", self.key), ("time", self.time), ("weight", self.weight)]
-        options = [(option, name) for option, name in given if name is not None]
-        for option, name in [*options, *((o, name) for o in ("drop", "keep") for name in getattr(self, o))]:
-            if name not in names:
-                raise BadInput(f"{where}: --{option} is {name!r}, which is no column; there are {_named(names)}")
-        counts = Counter([*(name for _, name in options), *dict.fromkeys(self.drop), *dict.fromkeys(self.keep)])
-        if twice := [name for name, number in counts.items() if number > 1]:
-            raise BadInput(f"{where}: column {twice[0]!r} is named by two options; expected one role for a column")
 
 
 def describe(
@@ -189,7 +131,7 @@ def _file(source: Source) -> RawFile:
     """The file that a source is."""
     fs, listed = list_files(source)
     if [file.path for file in listed] != [fsspec.url_to_fs(source.uri)[1]]:
-        names = _named([file.name for file in listed])
+        names = named([file.name for file in listed])
         raise BadInput(
             f"{source.uri}: it is a folder, or a pattern of names; expected one file, such as one of {names}"
         )
@@ -423,8 +365,3 @@ def _notes(rows: int, classes: Counter[Any] | None, label: str) -> list[str]:
             "out; reject them in prepare(), or name the others in classes"
         )
     return notes
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return ", ".join(map(repr, names[:20])) + more

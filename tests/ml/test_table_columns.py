@@ -20,7 +20,8 @@ from airflow_hops.cli.project import project_files
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.sources import Source
 from airflow_hops.contract.table_columns import TableDescription
-from airflow_hops.runtime.table_columns import Told, describe_table
+from airflow_hops.runtime.table_columns import describe_table
+from airflow_hops.runtime.table_options import Told
 
 ROWS = 200
 
@@ -411,7 +412,7 @@ def test_ambiguous_commas_are_read_as_told(tmp_path: Path, options: dict[str, An
 def test_times_of_other_layouts_are_recognised(
     described: Callable[..., TableDescription], cells: list[str], layout: str
 ) -> None:
-    table = described(text(at=lambda row: f'"{cells[row % 2]}"', b=int, bought=is_even))
+    table = described(text(at=lambda row: f'"{cells[row % 2]}"', b=lambda row: row % 7, bought=is_even))
     at = table.columns[0]
     assert (at.type, at.role, at.layout) == ("time", "time", layout)
     assert any(layout in note for note in table.notes)
@@ -440,3 +441,29 @@ def test_long_numbers_are_not_constant(described: Callable[..., TableDescription
     account = table.columns[0]
     assert (account.type, account.role) == ("text", "unused")
     assert account.why == "every value differs: nothing can be learnt from it"
+
+
+def test_a_project_for_numbers_and_times_of_another_locale_passes_its_test(tmp_path: Path) -> None:
+    draw = random.Random(2)
+    lines = ["Datum;Betrag;Anteil;Ort;Preis"]
+    for row in range(ROWS):
+        amount, share = draw.randrange(100_000), draw.randrange(1000)
+        price = f"{amount / 50 + share:,.2f}".translate(str.maketrans(",.", ".,"))
+        lines.append(
+            f"{row % 28 + 1:02}.{row % 12 + 1:02}.2026;{amount:,};{share / 10:.1f} %;{'AB'[row % 2]};{price} €".replace(
+                f"{amount:,}", f"{amount:,}".replace(",", ".")
+            ).replace(f"{share / 10:.1f}", f"{share / 10:.1f}".replace(".", ","))
+        )
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    found = describe_table(Source(str(tmp_path / "rows.csv")), Told("Preis", time="Datum"))
+    assert (found.decimal, found.thousands, found.units) == (",", ".", ("%", "€"))
+    assert [column.role for column in found.columns] == ["time", "number", "number", "category", "label"]
+    (tmp_path / "preise").mkdir()
+    sources = project_files("preise", str(tmp_path / "rows.csv"), "utf8", found)
+    for file, source in sources.items():
+        (tmp_path / "preise" / file).write_text(source)
+    assert """delimiter=";", decimal=",", thousands=".", units=("%", "€")""" in sources["training.py"]
+    assert '"Datum": "%d.%m.%Y",' in sources["features.py"]
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error::FutureWarning", "preise"]
+    ran = subprocess.run(tests, capture_output=True, text=True, cwd=tmp_path)
+    assert "2 passed" in ran.stdout, ran.stdout + ran.stderr
