@@ -32,6 +32,7 @@ from airflow_hops.processes.garbage import collection_paused
 from airflow_hops.runtime.feature_statistics import histograms
 from airflow_hops.runtime.feature_statistics.arrow_lists import as_lists
 from airflow_hops.runtime.feature_statistics.formats.feature_types import batch_of
+from airflow_hops.runtime.feature_statistics.number_counts import NumberCounts
 from airflow_hops.runtime.feature_statistics.presence import counted_by_length
 from airflow_hops.runtime.feature_statistics.sketches import CountedQuantiles, CountedTopValues
 from airflow_hops.runtime.feature_statistics.value_counts import ascii_told_apart
@@ -229,10 +230,10 @@ class Combiners:
                     f"slices: more than {MAX_SLICES}, {key!r} among them; expected to slice by features of few values, "
                     "or by chosen values"
                 )
-            # A slice has no sample of vectors: there may be thousands, and none is compared.
-            unsampled = VectorSamples if key not in (None, constants.DEFAULT_SLICE_KEY) else ()
+            # Slices lack what only comparisons need: there may be thousands, and none is compared.
+            of_whole = (VectorSamples, NumberCounts) if key not in (None, constants.DEFAULT_SLICE_KEY) else ()
             accumulator.slices[key] = SliceAccumulator(
-                [None if isinstance(g, unsampled) else g.create_accumulator() for g in self.generators]
+                [None if isinstance(g, of_whole) else g.create_accumulator() for g in self.generators]
             )
         return accumulator.slices[key]
 

@@ -14,6 +14,7 @@ from tensorflow_data_validation.statistics.generators.stats_generator import Com
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from airflow_hops.runtime.feature_statistics.arrow_lists import is_list
+from airflow_hops.runtime.feature_statistics.number_counts import NumberCounts
 from airflow_hops.runtime.feature_statistics.vectors import pack_sample
 
 SAMPLE_ROWS = 1000
@@ -100,10 +101,12 @@ class VectorSamples(CombinerStatsGenerator):  # type: ignore[misc]
 
 
 def with_vector_samples(options: Any) -> Any:
-    """TFDV's options, with samples of vectors among what is computed."""
+    """TFDV's options, with samples of vectors and counts of single numbers among what is computed."""
     generators = options.generators or []
-    if not any(isinstance(one, VectorSamples) for one in generators):
-        options.generators = [*generators, VectorSamples()]
+    for kind in (VectorSamples, NumberCounts):
+        if not any(isinstance(one, kind) for one in generators):
+            generators = [*generators, kind()]
+    options.generators = generators
     return options
 
 

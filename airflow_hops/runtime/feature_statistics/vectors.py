@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from google.protobuf import wrappers_pb2
 
+from airflow_hops.runtime.feature_statistics.frequent_numbers import NAME
+
 SAMPLE = "vectors"
 """Name of the custom statistic: the sample's numbers, float32, row by row."""
 
@@ -46,8 +48,8 @@ def pack_sample(feature: Any, sample: np.ndarray[Any, Any]) -> None:
 
 
 def drop_samples(dataset: Any) -> None:
-    """Takes the samples out of a ``DatasetFeatureStatistics``."""
+    """Takes what only comparisons need out of a ``DatasetFeatureStatistics``."""
     for feature in dataset.features:
-        kept = [one for one in feature.custom_stats if one.name != SAMPLE]
+        kept = [one for one in feature.custom_stats if one.name not in (SAMPLE, NAME)]
         del feature.custom_stats[:]
         feature.custom_stats.extend(kept)

@@ -10,7 +10,7 @@ import numpy as np
 from airflow_hops.runtime.feature_statistics.summary import feature_name
 from airflow_hops.runtime.schema.infer import INFINITY_NORM, JENSEN_SHANNON
 from airflow_hops.runtime.skew.distribution import Curve, Distribution, Numbers, Values, Vectors, distribution
-from airflow_hops.runtime.skew.measures import every_score, jensen_shannon, score
+from airflow_hops.runtime.skew.measures import OF_FEW, every_score, jensen_shannon, score
 from airflow_hops.runtime.skew.vectors import MEASURE
 
 _Pair = tuple[Distribution | None, Distribution | None]
@@ -49,7 +49,10 @@ def _measured(pairs: Sequence[_Pair]) -> list[list[Any]]:
     alike: dict[tuple[int, int], list[int]] = {}
     for at, (reference, current) in enumerate(pairs):
         if isinstance(reference, Numbers) and isinstance(current, Numbers):
-            alike.setdefault((reference.standard.x.size, current.standard.x.size), []).append(at)
+            if reference.frequent and reference.frequent.few and current.frequent:
+                lines[at] = _line(OF_FEW, score(reference, current, OF_FEW), INFINITY_NORM)
+            else:
+                alike.setdefault((reference.standard.x.size, current.standard.x.size), []).append(at)
         elif isinstance(reference, Values) and isinstance(current, Values):
             lines[at] = _line("l_infinity", score(reference, current, "l_infinity"), INFINITY_NORM)
         elif isinstance(reference, Vectors) and isinstance(current, Vectors):

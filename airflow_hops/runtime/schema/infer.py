@@ -8,6 +8,7 @@ from typing import Any
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.target import REGRESSION
 from airflow_hops.data import tfdv_extension
+from airflow_hops.runtime.feature_statistics.frequent_numbers import FEW, has_few_numbers
 from airflow_hops.runtime.feature_statistics.summary import common_statistics, feature_name
 from airflow_hops.runtime.feature_statistics.vectors import vector_width
 
@@ -57,8 +58,9 @@ def infer_schema(
         classes: Names of the label's classes, in the order of their numbers.
         problem: The kind of problem, if known: the label of a ``regression`` gets no domain.
         more_labels: ``classes`` and ``problem`` of further labels, by name, if any.
-        infinity_norm: Threshold of the comparators of string features: L-infinity distance of the shares, 0 to 1.
-        jensen_shannon: Threshold of the comparators of numeric features: Jensen-Shannon divergence, 0 to 1.
+        infinity_norm: Threshold of the comparators of string features, and of numeric ones with few different values
+            (at most 20): L-infinity distance of the shares, 0 to 1.
+        jensen_shannon: Threshold of the comparators of other numeric features: Jensen-Shannon divergence, 0 to 1.
         max_domain_values: A string feature with at most this many distinct values gets a domain that lists them.
         presence_tolerance: How far the share of present values of an optional feature may fall below the share in the
             statistics, 0 to 1. A feature that is never missing is required in every row.
@@ -166,9 +168,9 @@ def _add_default_comparators(feature: Any, found: Any, infinity_norm: float, jen
     if vector_width(found):
         for comparator in (feature.drift_comparator, feature.skew_comparator):
             comparator.SetInParent()  # TFDV has no measure of vectors: the skew stage compares what has a comparator
-    elif kind == "num_stats":
+    elif kind == "num_stats" and not has_few_numbers(found):
         _add_comparators(feature, found, {"jensen_shannon": jensen_shannon})
-    elif kind == "string_stats":
+    elif kind in ("num_stats", "string_stats"):
         _add_comparators(feature, found, {"infinity_norm": infinity_norm})
 
 
@@ -177,8 +179,11 @@ def _add_comparators(feature: Any, found: Any, thresholds: Mapping[str, float]) 
         where = f"comparators[{feature.name!r}]"
         if measure not in MEASURES:
             raise BadInput(f"{where}: unknown measure {measure!r}, expected one of {', '.join(MEASURES)}")
-        if measure == "infinity_norm" and found.WhichOneof("stats") != "string_stats":
-            raise BadInput(f"{where}: infinity_norm is for strings; expected jensen_shannon for a number")
+        if measure == "infinity_norm" and found.WhichOneof("stats") != "string_stats" and not has_few_numbers(found):
+            raise BadInput(
+                f"{where}: infinity_norm is for strings, and for numbers of at most {FEW} different values; expected "
+                "jensen_shannon for a number"
+            )
         if vector_width(found):
             raise BadInput(
                 f"{where}: a vector has no such threshold; it is compared by its p-value, or by 'thresholds' of the "

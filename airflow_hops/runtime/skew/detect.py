@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -11,6 +11,7 @@ from zlib import crc32
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, STABLE, SkewTest
 from airflow_hops.runtime.feature_statistics import comparable_options, generate_statistics, load_statistics
+from airflow_hops.runtime.feature_statistics.frequent_numbers import has_few_numbers
 from airflow_hops.runtime.feature_statistics.summary import common_statistics, features_by_name, histogram, type_name
 from airflow_hops.runtime.feature_statistics.vectors import sampled_vectors, vector_width
 from airflow_hops.runtime.schema import infer_schema
@@ -116,11 +117,18 @@ def _statistics(source: Any) -> Any:
 
 def _all_features(before: Mapping[str, Any]) -> dict[str, _Wanted]:
     """Every feature that has a distribution, by the measure that shows the smallest changes."""
-    measures = {"num_stats": "kolmogorov_smirnov", "string_stats": "l_infinity"}
+    from airflow_hops.runtime.skew.measures import OF_FEW
+
+    def measure(feature: Any) -> str:
+        if vector_width(feature):
+            return MEASURE
+        is_spread = feature.WhichOneof("stats") == "num_stats" and not has_few_numbers(feature)
+        return "kolmogorov_smirnov" if is_spread else OF_FEW
+
     return {
-        name: _Wanted(MEASURE if vector_width(feature) else measures[kind], None)
+        name: _Wanted(measure(feature), None)
         for name, feature in before.items()
-        if (kind := feature.WhichOneof("stats")) in measures
+        if feature.WhichOneof("stats") in ("num_stats", "string_stats")
     }
 
 
@@ -136,6 +144,8 @@ def _by_schema(schema: Any, before: Mapping[str, Any], comparator: str) -> dict[
         if vector_width(before[feature.name]):
             # TFDV has no measure of vectors: that there is a comparator says that they are compared.
             wanted[feature.name] = _Wanted(MEASURE, None)
+        elif kind == "num_stats" and found.HasField("infinity_norm"):
+            wanted[feature.name] = _Wanted("l_infinity", found.infinity_norm.threshold)
         elif kind == "num_stats" and found.HasField("jensen_shannon_divergence"):
             by_quantiles = divergence.source.type == type(divergence.source).QUANTILES
             measure = "jensen_shannon_quantiles" if by_quantiles else "jensen_shannon"
@@ -166,7 +176,7 @@ def _with_choices(
     thresholds: Mapping[str, float],
 ) -> dict[str, _Wanted]:
     """The same with the measures and thresholds that the caller has chosen."""
-    from airflow_hops.runtime.skew.measures import CATEGORICAL, NUMERIC
+    from airflow_hops.runtime.skew.measures import CATEGORICAL, NUMERIC, OF_FEW
 
     chosen = dict(wanted)
     for argument, names in (("measures", measures), ("thresholds", thresholds)):
@@ -175,7 +185,8 @@ def _with_choices(
                 raise BadInput(f"{argument} names feature {name!r}, which is not compared; compared are {list(wanted)}")
     for name, measure in measures.items():
         is_number = before[name].WhichOneof("stats") == "num_stats"
-        known = (MEASURE,) if vector_width(before[name]) else NUMERIC if is_number else CATEGORICAL
+        numeric = (*NUMERIC, OF_FEW) if has_few_numbers(before[name]) else NUMERIC
+        known = (MEASURE,) if vector_width(before[name]) else numeric if is_number else CATEGORICAL
         if measure not in known:
             raise BadInput(f"measures[{name!r}] is {measure!r}, expected one of {', '.join(known)}")
         chosen[name] = _Wanted(measure, chosen[name].threshold if chosen[name].measure == measure else None)
@@ -209,13 +220,14 @@ def _find(want: _Wanted, before: Any, after: Any, rows: tuple[int, int], alpha: 
     import numpy as np
 
     from airflow_hops.runtime.skew.distribution import Numbers, Values, Vectors, distribution, present_share
-    from airflow_hops.runtime.skew.measures import score
+    from airflow_hops.runtime.skew.measures import measurable, score
     from airflow_hops.runtime.skew.significance import judge_numbers, judge_values, judge_vectors, missing_p_value
 
     missing = tuple(1.0 - present_share(side, n) for side, n in zip((before, after), rows, strict=True))
     counts = [(round(share * n), n) for share, n in zip(missing, rows, strict=True)]
     missing_p = None if alpha is None or not all(rows) else missing_p_value(*counts)
     one, other = distribution(before), distribution(after)
+    want = replace(want, measure=measurable(want.measure, one, other))
     judgement, scored, random = None, None, np.random.default_rng(seed)
     if one is not None and other is not None:
         scored = score(one, other, want.measure)

@@ -12,12 +12,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_hops.runtime.feature_statistics.frequent_numbers import FrequentNumbers, frequent_numbers
 from airflow_hops.runtime.feature_statistics.summary import common_statistics
 from airflow_hops.runtime.feature_statistics.vectors import sampled_vectors
 
 Array: TypeAlias = NDArray[np.float64]
-RESOLUTION = 1e-3
-"""TFDV reads its histogram of equally wide buckets off quantiles that are this share apart."""
+SKETCH_BUCKETS = 16_384
+"""Buckets of TFDV's sketch of the most frequent strings, which may miss one in so many rows of each."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Numbers:
         mean: The mean.
         std: The standard deviation.
         integer: Whether the feature's type is INT.
+        frequent: Counts of single values; None if the statistics have none.
     """
 
     count: float
@@ -68,6 +70,7 @@ class Numbers:
     mean: float
     std: float
     integer: bool
+    frequent: FrequentNumbers | None = None
 
     @property
     def low(self) -> float:
@@ -84,6 +87,24 @@ class Numbers:
         """The CDF by both histograms; a quantile bucket that reaches to infinity has finite values that it hides."""
         return self.standard if self.standard.infinite.any() else join(self.standard, self.quantiles)
 
+    @property
+    def infinite(self) -> float:
+        """How many values are infinite."""
+        return float(round(self.count * self.standard.infinite[0]))
+
+    @property
+    def values(self) -> Values:
+        """Single values with their counts, like those of a string feature; infinite ones count as one value."""
+        # Zeros are counted in any statistics.
+        counts, unlisted, error = {"0": self.zeros} if self.zeros else {}, self.count, 0.0
+        if (listed := self.frequent) is not None:
+            counts = dict(zip((f"{value:.15g}" for value in listed.values), map(float, listed.counts), strict=True))
+            unlisted, error = listed.unlisted, listed.error
+        if self.infinite:
+            counts["inf"] = self.infinite
+        spread = max(0, round(self.count - sum(counts.values())))
+        return Values(counts, self.count, len(counts) + spread, min(unlisted, spread), error, (self.low, self.high))
+
 
 @dataclass(frozen=True)
 class Values:
@@ -93,11 +114,25 @@ class Values:
         counts: Occurrences of the most frequent values.
         total: Occurrences of all.
         unique: How many different values there are.
+        unlisted: How often a value may occur that is not among ``counts``.
+        error: By how much a count may be off.
+        limits: Of numbers, the least and the greatest; others do not occur.
     """
 
     counts: Mapping[str, float]
     total: float
     unique: int
+    unlisted: float = 0.0
+    error: float = 0.0
+    limits: tuple[float, float] | None = None
+
+    def between(self, value: str) -> tuple[float, float]:
+        """How often a value occurs at least, and at most."""
+        if value in self.counts:
+            return max(0.0, self.counts[value] - self.error), min(self.total, self.counts[value] + self.error)
+        if self.limits and not self.limits[0] <= float(value) <= self.limits[1]:
+            return 0.0, 0.0
+        return 0.0, self.unlisted
 
     @property
     def complete(self) -> bool:
@@ -154,8 +189,11 @@ def distribution(feature: Any) -> Distribution | None:
     if feature.WhichOneof("stats") == "string_stats":
         strings = feature.string_stats
         counts = {bucket.label: float(bucket.sample_count) for bucket in strings.rank_histogram.buckets}
-        total = max(count_of_values(common), sum(counts.values()))
-        return Values(counts, total, max(int(strings.unique), len(counts))) if counts else None
+        total, unique = max(count_of_values(common), sum(counts.values())), max(int(strings.unique), len(counts))
+        if not counts or unique <= len(counts):
+            return Values(counts, total, unique) if counts else None
+        # Of very many values a sketch may have missed some occurrences.
+        return Values(counts, total, unique, min(counts.values()), total / SKETCH_BUCKETS)
     if feature.WhichOneof("stats") != "num_stats":
         return None
     if (sample := sampled_vectors(feature)) is not None:
@@ -167,15 +205,15 @@ def distribution(feature: Any) -> Distribution | None:
     standard, quantiles = (curve_of(by_type[kind]) for kind in (0, 1))
     if standard is None or quantiles is None:
         return None
-    nan = by_type[0].num_nan
     return Numbers(
-        count=float(count_of_values(common) - nan),
+        count=float(count_of_values(common) - by_type[0].num_nan),
         standard=standard,
         quantiles=quantiles,
         zeros=float(numbers.num_zeros),
         mean=float(numbers.mean),
         std=float(numbers.std_dev),
         integer=feature.type == type(feature).INT,
+        frequent=frequent_numbers(feature),
     )
 
 

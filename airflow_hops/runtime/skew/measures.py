@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.runtime.skew.distribution import RESOLUTION, Array, Curve, Distribution, Numbers, Values, Vectors
+from airflow_hops.runtime.feature_statistics.frequent_numbers import RESOLUTION
+from airflow_hops.runtime.skew.distribution import Array, Curve, Distribution, Numbers, Values, Vectors
 from airflow_hops.runtime.skew.vectors import MEASURE, KernelMatrix, norm_histogram
 
 BUCKETS = 20
@@ -156,6 +157,9 @@ NUMERIC: dict[str, Callable[[Numbers, Numbers], Array]] = {
 }
 """The measures of numeric features by name."""
 
+OF_FEW = "l_infinity"
+"""The measure of numbers of which there are few different ones, that of strings too."""
+
 CATEGORICAL: dict[str, Callable[[Array, Array], Array]] = {
     "l_infinity": l_infinity,
     "jensen_shannon": jensen_shannon_of_counts,
@@ -169,7 +173,20 @@ def measures_of(distribution: Distribution) -> Iterable[str]:
     """The measures of such a feature by name."""
     if isinstance(distribution, Vectors):
         return (MEASURE,)
-    return NUMERIC if isinstance(distribution, Numbers) else CATEGORICAL
+    if isinstance(distribution, Numbers):
+        return (*NUMERIC, OF_FEW) if distribution.frequent and distribution.frequent.few else NUMERIC
+    return CATEGORICAL
+
+
+def measurable(measure: str, reference: Distribution | None, current: Distribution | None) -> str:
+    """Returns the measure, or the next best one where statistics do not say how often each number occurs.
+
+    Those of TFDV and of older versions do not, and none says it of a reference that has many different ones by now.
+    """
+    uncounted = any(isinstance(side, Numbers) and not side.frequent for side in (reference, current))
+    if isinstance(reference, Numbers) and reference.frequent:
+        uncounted |= not reference.frequent.complete
+    return "kolmogorov_smirnov" if measure == OF_FEW and uncounted else measure
 
 
 def score(reference: Distribution, current: Distribution, measure: str) -> float:
@@ -181,6 +198,9 @@ def score(reference: Distribution, current: Distribution, measure: str) -> float
     if isinstance(reference, Numbers) and isinstance(current, Numbers):
         if measure == "kolmogorov_smirnov" and rough(reference, current):
             return max(0.0, least_distance(reference, current) - RESOLUTION)
+        if measure == OF_FEW:
+            counts = aligned_counts(reference.values, current.values)
+            return float(np.abs(counts[0] / reference.count - counts[1] / current.count).max())
         return float(NUMERIC[measure](reference, current)[0])
     if isinstance(reference, Vectors) and isinstance(current, Vectors):
         return max(0.0, KernelMatrix.of(reference, current).score())
@@ -192,11 +212,9 @@ def every_score(reference: Distribution | None, current: Distribution | None) ->
     """Every measure of a feature by name; ``wasserstein_normalized`` is by the reference's standard deviation."""
     if reference is None or current is None:
         return {}
-    scores = {
-        n: score(reference, current, n)
-        for n in measures_of(reference)
-        if n not in ("jensen_shannon_quantiles", "normalized_abs_difference")
-    }
+    measures = {measurable(measure, reference, current) for measure in measures_of(reference)}
+    measures -= {"jensen_shannon_quantiles", "normalized_abs_difference"}
+    scores = {measure: score(reference, current, measure) for measure in sorted(measures)}
     if isinstance(reference, Numbers) and reference.std > 0:
         scores["wasserstein_normalized"] = scores["wasserstein"] / reference.std
     return scores

@@ -27,7 +27,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_hops.runtime.skew.distribution import RESOLUTION, Array, Curve, Numbers
+from airflow_hops.runtime.feature_statistics.frequent_numbers import RESOLUTION
+from airflow_hops.runtime.skew.distribution import Array, Curve, Numbers
 from airflow_hops.runtime.skew.tails import LEAST, Tail, fit_tail
 
 _ITERATIONS = 20

@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special, stats
 
-from airflow_hops.runtime.skew.distribution import RESOLUTION, Array, Numbers, Values, Vectors
+from airflow_hops.runtime.feature_statistics.frequent_numbers import RESOLUTION
+from airflow_hops.runtime.skew.distribution import Array, Numbers, Values, Vectors
 from airflow_hops.runtime.skew.measures import (
     CATEGORICAL,
     NUMERIC,
+    OF_FEW,
     aligned_counts,
     l_infinity,
     least_distance,
@@ -31,6 +33,10 @@ FIRST_DRAWS = 200
 """Simulated pairs after which a feature is left alone that is clearly unchanged, or clearly changed, or whose score is
 below its fixed threshold, so that it drifts at no p-value."""
 
+_OF_VALUES = 0.1
+"""The part of the bound on false alarms that tests of single values have."""
+_TESTED, _LEAST_Z = 5, 3.0
+"""Single values that are tested exactly: so many, and those that have moved by so many standard deviations."""
 _TAIL = 0.025
 _SURE = 1e-6
 
@@ -44,21 +50,23 @@ class Judgement:
         score: The score that was tested.
         null: Scores of simulated pairs, ascending.
         at_least: A p-value by which the samples have not changed, whatever the score; 0 if there is none.
-        p_infinite: The p-value of the share of infinite values; None if there are none.
+        p_of_values: The p-value of the share of the single value that has moved most.
     """
 
     measure: str
     score: float
     null: Array
     at_least: float = 0.0
-    p_infinite: float | None = None
+    p_of_values: float = 1.0
 
     @property
     def p_value(self) -> float:
-        """How likely the change is without one: of the values, or of the share of infinite ones."""
-        if self.p_infinite is None:
-            return self._p_of_score
-        return min(1.0, 2 * min(self._p_of_score, self.p_infinite))
+        """How likely the change is without one: of the distribution as a whole, or of a single value's share.
+
+        Of both tests the lesser p-value counts, and the bound on false alarms is divided between them (weighted
+        Bonferroni). Exact tests of single values need little of it: their p-values are tiny where a value has moved.
+        """
+        return min(1.0, self._p_of_score / (1 - _OF_VALUES), self.p_of_values / _OF_VALUES)
 
     @property
     def _p_of_score(self) -> float:
@@ -95,7 +103,7 @@ class Judgement:
 def judge_numbers(
     reference: Numbers, current: Numbers, measure: str, random: np.random.Generator, *, matters: bool = True
 ) -> Judgement:
-    """Judges a numeric feature by one of :data:`~airflow_hops.runtime.skew.measures.NUMERIC`.
+    """Judges a numeric feature by one of :data:`~airflow_hops.runtime.skew.measures.NUMERIC`, or by shares of values.
 
     Buckets of equal width begin and end with a sample's extremes: on a single row hangs whether a boundary lies before
     or behind a frequent value. So a change by such buckets, and any change of a
@@ -103,8 +111,8 @@ def judge_numbers(
     doubt: the least Kolmogorov-Smirnov distance that samples with such histograms can have, by the test that holds for
     any distribution.
 
-    Histograms do not place infinities. If there are any, the share of them is tested besides, and the p-value is the
-    lesser of the two, doubled (Bonferroni).
+    Histograms hardly show single values, such as the ones of a rare flag or zeros among other numbers, and do not place
+    infinities: the shares of those are tested besides (:func:`value_p_value`).
 
     Args:
         reference: The reference.
@@ -113,16 +121,15 @@ def judge_numbers(
         random: Draws the samples.
         matters: Whether the feature drifts if the p-value is small; else it is only as exact as few draws make it.
     """
+    if measure == OF_FEW:
+        return judge_values(reference.values, current.values, measure, random, matters=matters)
     rows = reference.count * current.count / (reference.count + current.count)
     distance = max(0.0, least_distance(reference, current) - RESOLUTION)
-    infinite = [round(sample.count * sample.standard.infinite[0]) for sample in (reference, current)]
-    p_infinite = None
-    if any(infinite):
-        p_infinite = missing_p_value((infinite[0], round(reference.count)), (infinite[1], round(current.count)))
+    p_of_values = value_p_value(reference.values, current.values)
     is_rough = rough(reference, current)
     if measure == "kolmogorov_smirnov" and is_rough:
-        return Judgement(measure, distance, _kolmogorov_distances(rows), p_infinite=p_infinite)
-    doubtful = is_rough or measure == "jensen_shannon" or any(infinite)
+        return Judgement(measure, distance, _kolmogorov_distances(rows), p_of_values=p_of_values)
+    doubtful = is_rough or measure == "jensen_shannon" or reference.infinite > 0 or current.infinite > 0
     at_least = kolmogorov_p_value(distance, rows) if doubtful else 0.0
     function, population = NUMERIC[measure], pool_numbers(reference, current)
 
@@ -130,7 +137,7 @@ def judge_numbers(
         return function(*(population.sample(like, draws, random, measure) for like in (reference, current)))
 
     judgement = _judge(measure, float(function(reference, current)[0]), draw, at_least, matters)
-    return replace(judgement, p_infinite=p_infinite)
+    return replace(judgement, p_of_values=p_of_values)
 
 
 def judge_values(
@@ -155,7 +162,33 @@ def judge_values(
         return function(before, now)
 
     observed = (np.append(c, [[r]], 1) for c, r in zip(counts, rest, strict=True))
-    return _judge(measure, float(function(*observed)[0]), draw, matters=matters)
+    judgement = _judge(measure, float(function(*observed)[0]), draw, matters=matters)
+    return replace(judgement, p_of_values=value_p_value(reference, current))
+
+
+def value_p_value(reference: Values, current: Values) -> float:
+    """The least p-value of a single value's share by Fisher's exact test, times the number of values (Bonferroni).
+
+    Where a sample does not know a count exactly, it is as near to the other sample's share as it can be.
+    """
+    n, m = reference.total, current.total
+    tables, z = [], []
+    values = dict.fromkeys([*reference.counts, *current.counts])
+    for value in values:
+        (least, most), (now_least, now_most) = reference.between(value), current.between(value)
+        if most / n < now_least / m:
+            one, other = most, now_least
+        elif now_most / m < least / n:
+            one, other = least, now_most
+        else:
+            continue
+        pooled = (one + other) / (n + m)
+        tables.append([[round(one), round(n - one)], [round(other), round(m - other)]])
+        z.append(abs(one / n - other / m) / (pooled * (1 - pooled) * (1 / n + 1 / m) + 1e-300) ** 0.5)
+    # Rare values look more significant by z than by the exact test, so nothing is missed.
+    farthest = [at for at in np.argsort(z)[::-1][:_TESTED] if z[at] > _LEAST_Z]
+    p = min((float(stats.fisher_exact(tables[at]).pvalue) for at in farthest), default=1.0)
+    return min(1.0, p * max(1, len(values)))
 
 
 def judge_vectors(reference: Vectors, current: Vectors, random: np.random.Generator) -> Judgement:
@@ -214,5 +247,5 @@ def _completed(reference: Values, current: Values) -> tuple[Array, Array]:
     for sample, counts, likely in ((reference, before, now * scale), (current, now, before / scale)):
         if not sample.complete:
             missing = counts == 0
-            counts[missing] = np.minimum(likely[missing], min(sample.counts.values()))
+            counts[missing] = np.minimum(likely[missing], sample.unlisted)
     return before, now

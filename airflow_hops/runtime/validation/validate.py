@@ -12,7 +12,7 @@ from tensorflow_metadata.proto.v0 import anomalies_pb2
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.target import REGRESSION, Target
 from airflow_hops.data import tfdv_extension
-from airflow_hops.runtime.feature_statistics.summary import common_statistics, feature_name
+from airflow_hops.runtime.feature_statistics.summary import common_statistics, features_by_name
 from airflow_hops.runtime.schema import TRAINING, classes_of
 
 FEW = 0.05
@@ -99,7 +99,9 @@ def validate_statistics(
     anomalies = tfdv_extension.validate_statistics(
         statistics, schema, environment=environment if known else "", previous=previous
     )
-    features = {feature_name(feature): feature for feature in statistics.datasets[0].features}
+    features = features_by_name(statistics)
+    if previous is not None:
+        _measure_few_numbers(anomalies, features_by_name(previous), features)
     rows = statistics.datasets[0].num_examples
     labels = {each.label: each for each in target.all} if target else {}
     for key, info in anomalies.anomaly_info.items():
@@ -187,6 +189,38 @@ def to_text(anomalies: Any) -> str:
     return str(text_format.MessageToString(bare))
 
 
+def _measure_few_numbers(anomalies: Any, previous: Mapping[str, Any], features: Mapping[str, Any]) -> None:
+    """Measures the drift of numbers that are compared by their shares, of which TFDV says 0: it knows those of strings.
+
+    Args:
+        anomalies: ``Anomalies``, which get the scores, and the features above their threshold.
+        previous: The earlier features by name.
+        features: The later ones.
+    """
+    from airflow_hops.runtime.skew.distribution import Numbers, distribution
+    from airflow_hops.runtime.skew.measures import OF_FEW, measurable, score
+
+    for info in anomalies.drift_skew_info:
+        name = ".".join(info.path.step)
+        for measurement in info.drift_measurements:
+            if measurement.type != measurement.L_INFTY or not {name} <= previous.keys() & features.keys():
+                continue
+            before, now = distribution(previous[name]), distribution(features[name])
+            if not isinstance(before, Numbers) or not isinstance(now, Numbers):
+                continue
+            measure = measurable(OF_FEW, before, now)
+            measurement.value, distance = score(before, now, measure), f"{measure.replace('_', ' ')} distance"
+            if measurement.value > measurement.threshold:
+                add_reason(
+                    anomalies,
+                    name,
+                    "COMPARATOR_L_INFTY_HIGH",
+                    f"High {distance} between current and previous",
+                    f"The {distance} between current and previous is {measurement.value:.6g}, above the threshold "
+                    f"{measurement.threshold:.6g}.",
+                )
+
+
 def _is_error(reason: Any, name: str, feature: Any, schema: Any, rows: float) -> bool:
     kind = anomalies_pb2.AnomalyInfo.Type.Name(reason.type)
     if kind in WARNING_TYPES:
@@ -221,9 +255,10 @@ def _check_label(anomalies: Any, target: Target, numbers: Any, known: tuple[str,
         expected = "both 0 and 1" if target.classes is None else f"two or more of {_listed(target.classes)}"
         expected = "numbers that differ" if target.problem == REGRESSION else expected
         value = f"{numbers.min:g}" if target.classes is None else target.class_name(int(numbers.min))
-        _add_error(
+        add_reason(
             anomalies,
             target.label,
+            "CUSTOM_VALIDATION",
             "Label has one value" if target.problem == REGRESSION else "Label has one class",
             f"All {rows} rows have the label {value}; expected {expected}. Choose a wider window, or another split.",
         )
@@ -231,9 +266,10 @@ def _check_label(anomalies: Any, target: Target, numbers: Any, known: tuple[str,
         found = (
             "no names of classes" if target.classes is None else f"the classes {_listed(target.classes)}, in this order"
         )
-        _add_error(
+        add_reason(
             anomalies,
             target.label,
+            "CUSTOM_VALIDATION",
             "Label has other classes",
             f"The label has {found}; the schema has {_listed(known)}. A number stands for another class then: name the "
             "classes in PrepareOperator(classes=[...]), or approve the change of the schema.",
@@ -245,12 +281,15 @@ def _listed(classes: tuple[str, ...]) -> str:
     return ", ".join(map(repr, classes[:_NAMED])) + more
 
 
-def _add_error(anomalies: Any, label: str, summary: str, description: str) -> None:
-    keys = [key for key, found in anomalies.anomaly_info.items() if anomalous_feature(key, found) == label]
-    info = anomalies.anomaly_info[keys[0] if keys else label]
+def add_reason(
+    anomalies: Any, feature: str, kind: str, summary: str, description: str, severity: Severity = "error"
+) -> None:
+    """Adds a reason to a feature's anomaly, whose severity is at least the given one."""
+    keys = [key for key, info in anomalies.anomaly_info.items() if anomalous_feature(key, info) == feature]
+    info = anomalies.anomaly_info[keys[0] if keys else feature]
     reason = info.reason.add()
-    reason.type = anomalies_pb2.AnomalyInfo.CUSTOM_VALIDATION
+    reason.type = anomalies_pb2.AnomalyInfo.Type.Value(kind)
     reason.short_description, reason.description = summary, description
-    info.severity = info.ERROR
+    info.severity = max(info.severity, info.ERROR if severity == "error" else info.WARNING)
     info.short_description = reason.short_description if len(info.reason) == 1 else "Multiple errors"
     info.description = f"{info.description} {reason.description}".strip()

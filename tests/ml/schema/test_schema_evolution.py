@@ -65,8 +65,6 @@ EXPECTED = {
     "integer has become text": [
         "seats: type is BYTES, was INT",
         "seats: range is none, was 0 to 4",
-        "seats: skew_comparator is infinity_norm 0.05, was jensen_shannon_divergence 0.2",
-        "seats: drift_comparator is infinity_norm 0.05, was jensen_shannon_divergence 0.2",
         "seats: domain is 2 values ('few', 'many'), was none",
     ],
     "integer has become float": ["seats: type is FLOAT, was INT", "seats: range is 0 to 4.975, was 0 to 4"],
