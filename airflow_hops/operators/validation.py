@@ -12,8 +12,8 @@ from airflow.sdk.bases.branch import BranchMixIn
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskAwaitingInput
 from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
-from airflow_hops.contract.artifacts import Artifact, HopsError
-from airflow_hops.contract.properties import AnomaliesProperties
+from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.contract.properties import AnomaliesProperties, ModelProperties
 from airflow_hops.contract.protocol import StepSpec
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
@@ -21,6 +21,7 @@ from airflow_hops.operators.links import LineageLink, SchemaLink
 from airflow_hops.operators.schema import is_deployed_with
 from airflow_hops.schema_history import frozen_name, publish_schema, schema_in_force
 from airflow_hops.store import ArtifactStore
+from airflow_hops.store.model_records import read_record
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -49,6 +50,10 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         statistics: The output of ``StatisticsOperator``. (templated)
         schema: The output of ``SchemaOperator``. (templated)
         previous: Statistics of an earlier span, for the schema's drift comparators. (templated)
+        model_name: A served model: each split is also compared with what its champion was trained on, by the tests of
+            :class:`~airflow_hops.operators.SkewOperator`. What looks like a fault of the pipeline, such as another unit
+            in some of the rows, is an error; drift is a warning. Nothing is compared before the first deployment; None
+            never compares. (templated)
         examples: The examples from which the statistics were computed, for ``split_anomalous``. (templated)
         splits: Splits to validate; None for all. (templated)
         environment: The schema's environment of the examples; "SERVING" for captured requests, which have no label.
@@ -78,6 +83,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         "statistics",
         "schema",
         "previous",
+        "model_name",
         "examples",
         "splits",
         "environment",
@@ -89,6 +95,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         statistics: Any,
         schema: Any,
         previous: Any = None,
+        model_name: str | None = None,
         examples: Any = None,
         splits: Sequence[str] | None = None,
         environment: str = "TRAINING",
@@ -105,6 +112,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         self.statistics = statistics
         self.schema = schema
         self.previous = previous
+        self.model_name = model_name
         self.examples = examples
         self.splits = splits
         self.environment = environment
@@ -154,8 +162,28 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
             # A schema that was approved in a try before, or edited while the task waited, is the one that counts.
             schema = schema_in_force(hook.store, schema.uri)
             spec = replace(spec, inputs={**spec.inputs, "schema": (schema,)})
+        if self.model_name:
+            spec = self._with_champion(spec, hook.store)
         self._schema_in_use = schema
         return spec
+
+    def _with_champion(self, spec: StepSpec, store: ArtifactStore) -> StepSpec:
+        """The step with the statistics that the champion was trained on, if there is one."""
+        champion = read_record(store, str(self.model_name)).champion
+        if champion is None:
+            self.log.info("No version of model %r serves yet: there is nothing to compare with", self.model_name)
+            return spec
+        name = f"version {champion.version} of {self.model_name!r}"
+        try:
+            if not champion.statistics:
+                raise BadInput("it was trained without statistics")
+            statistics = store.manifest(champion.statistics).reference(champion.statistics)
+            if ModelProperties.of(champion.model).statistics_fingerprint not in (None, statistics.fingerprint):
+                raise BadInput(f"{statistics.uri} was computed again since it was trained")
+        except BadInput as error:
+            return replace(spec, params={**spec.params, "not_compared": f"{name}: {error}."})
+        inputs = {**spec.inputs, "champion": (statistics,)}
+        return replace(spec, inputs=inputs, params={**spec.params, "champion": name})
 
     def execute(self, context: Context) -> Any:
         """Validates, then acts by the severity of what was found."""

@@ -7,12 +7,14 @@ between two units.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+
 import numpy as np
 
 from airflow_hops.contract.skew import Cause
-from airflow_hops.runtime.skew.distribution import Array, Distribution, Numbers, Values, Vectors
+from airflow_hops.runtime.skew.distribution import Array, Curve, Distribution, Numbers, Values, Vectors
 
-FAULTS: frozenset[Cause] = frozenset({"all_missing", "constant", "unit_change", "new_category"})
+FAULTS: frozenset[Cause] = frozenset({"all_missing", "constant", "unit_change", "swapped", "new_category"})
 """Causes that are faults of a pipeline. A missing rate is one when it has moved by :data:`MISSING_FAULT`."""
 MISSING_FAULT = 0.5
 """Change of the share of missing values from which it is a fault."""
@@ -34,8 +36,19 @@ _SHIFTS = {
     "Fahrenheit to Celsius": (1 / 1.8, -32 / 1.8), "Fahrenheit to kelvin": (1 / 1.8, 459.67 / 1.8),
     "Celsius to kelvin": (1.0, 273.15), "opposite sign": (-1.0, 0.0),
 }  # fmt: skip
+_Conversion = tuple[str, float, float]
 _LEVELS = np.linspace(0.1, 0.9, 9)
 _FAR = 8.0
+_ANY_FACTOR = 4.0
+"""Factor from which a distribution of the same shape is another unit, whatever the factor."""
+_APART = 0.4
+"""Least distance of two distributions of which a mixture can be told from a shift."""
+_NOISES, _UNEXPLAINED, _SEASON = 5.0, 0.12, 0.4
+"""A mixture moves the distribution by so many times the noise, and leaves so little of that unexplained; of what a move
+and a stretch leave, it leaves so little, too. Of mixtures of 20% or more of flights' weather, most leave a fifth."""
+_PERCENTILES = np.linspace(0.01, 0.99, 99)
+_SWAPPED = 50
+"""Drifted features that are compared with one another at most."""
 
 
 def cause_of(
@@ -76,18 +89,123 @@ def unit_change(reference: Numbers, current: Numbers) -> str | None:
     conversions = [(name, factor, 0.0) for name, factor in _FACTORS.items()]
     conversions += [(name, factor, shift) for name, (factor, shift) in _SHIFTS.items()]
     if len(np.unique(before)) < 5:
-        return _far_factor(reference, current)
+        return _far_factor(reference, current) or _partial_change(reference, current, conversions)
     noise = 1.0 / min(reference.count, current.count) ** 0.5
+    ratio = float((now[-1] - now[0]) / (before[-1] - before[0]))
+    if ratio > 0 and max(ratio, 1 / ratio) >= _ANY_FACTOR:
+        conversions.append((f"a factor of {ratio:.3g}", ratio, 0.0))
     best, nearest = None, 0.05 + noise
+    for name, factor, shift in _both_ways(conversions):
+        converted = np.sort(factor * before + shift)
+        spread = converted[-1] - converted[0]
+        apart = float(np.abs(now - converted).max()) / spread
+        moved = float(np.abs(converted - before).max()) / max(spread, before[-1] - before[0])
+        if apart < nearest and moved > 3 * nearest:
+            best, nearest = name, apart
+    return best or _partial_change(reference, current, conversions)
+
+
+def swapped(features: Mapping[str, tuple[Distribution | None, Distribution | None]]) -> dict[str, str]:
+    """Features whose current values are, in some of the rows, those of another one: in words, by name.
+
+    The values of each of them must be found in another one of them: two that were swapped, or a row of columns that
+    have moved under each other's names.
+
+    Args:
+        features: Reference and current distribution of the drifted features, by name.
+    """
+    sources: dict[str, tuple[str, float]] = {}
+    some = list(features.items())[:_SWAPPED]
+    for name, (before, now) in some:
+        shares = [(share, other) for other, (source, _) in some if (share := _mixed_share(before, now, source))]
+        if shares:
+            share, other = max(shares)
+            sources[name] = other, share
+    while outside := [name for name, (other, _) in sources.items() if other not in sources]:
+        for name in outside:
+            del sources[name]
+    return {name: f"values of {other!r}{_of_rows(share)}" for name, (other, share) in sources.items()}
+
+
+def _both_ways(conversions: Iterable[_Conversion]) -> Iterator[_Conversion]:
     for name, factor, shift in conversions:
-        for way, a, b in (("", factor, shift), (", backwards", 1 / factor, -shift / factor)):
-            converted = np.sort(a * before + b)
-            spread = converted[-1] - converted[0]
-            apart = float(np.abs(now - converted).max()) / spread
-            moved = float(np.abs(converted - before).max()) / max(spread, before[-1] - before[0])
-            if apart < nearest and moved > 3 * nearest:
-                best, nearest = name + way, apart
+        yield name, factor, shift
+        yield f"{name}, backwards", 1 / factor, -shift / factor
+
+
+def _partial_change(reference: Numbers, current: Numbers, conversions: Iterable[_Conversion]) -> str | None:
+    """The conversion that some of the rows have had.
+
+    Other seasons can look like such a mixture, too; but they are nearer to a reference that was moved and stretched.
+    """
+    one, other, noise = reference.curve, current.curve, _noise(reference.count, current.count)
+    before, now = (np.interp(_PERCENTILES, curve.f[0], curve.x[0]) for curve in (one, other))
+    if before[0] == before[-1]:
+        return None
+    scale, offset = np.polyfit(before, now, 1)
+    nearest = _SEASON * _distance(other, _converted(one, scale, offset))
+    best = None
+    for name, factor, shift in _both_ways(conversions):
+        converted = _converted(one, factor, shift)
+        points = _points(one, other, converted)
+        share, left = _mixture(one.at(points)[0], other.at(points)[0], converted.at(points)[0], noise)
+        if share and left < nearest:
+            best, nearest = f"{name}{_of_rows(share)}", left
     return best
+
+
+def _converted(curve: Curve, factor: float, shift: float) -> Curve:
+    x = factor * curve.x + shift
+    return Curve(x, curve.f, curve.infinite) if factor >= 0 else Curve(x[:, ::-1], 1 - curve.f[:, ::-1], curve.infinite)
+
+
+def _points(*curves: Curve) -> Array:
+    return np.unique(np.concatenate([curve.x for curve in curves], 1))[None]
+
+
+def _distance(one: Curve, other: Curve) -> float:
+    points = _points(one, other)
+    return float(np.abs(one.at(points) - other.at(points)).max())
+
+
+def _mixed_share(before: Distribution | None, now: Distribution | None, other: Distribution | None) -> float:
+    """The share of the current values that another feature's distribution explains; 0 if it explains none."""
+    if isinstance(before, Numbers) and isinstance(now, Numbers) and isinstance(other, Numbers):
+        points = _points(before.curve, now.curve, other.curve)
+        values = [side.curve.at(points)[0] for side in (before, now, other)]
+        return _mixture(values[0], values[1], values[2], _noise(before.count, now.count))[0]
+    if isinstance(before, Values) and isinstance(now, Values) and isinstance(other, Values):
+        labels = dict.fromkeys([*before.counts, *now.counts, *other.counts])
+        values = [np.array([s.counts.get(v, 0.0) for v in labels]) / s.total for s in (before, now, other)]
+        return _mixture(values[0], values[1], values[2], _noise(before.total, now.total))[0]
+    return 0.0
+
+
+def _mixture(before: Array, now: Array, other: Array, noise: float) -> tuple[float, float]:
+    """How much of ``other`` makes of the reference what there is now, 0 to 1, and what is left; 0 if it does not.
+
+    Args:
+        before: The reference's CDF, or its shares, at some points.
+        now: The current one.
+        other: What is mixed in.
+        noise: About the distance of two samples of one population.
+    """
+    way, moved = other - before, now - before
+    distance = float(np.abs(moved).max())
+    if distance < _NOISES * noise or np.abs(way).max() < _APART:
+        return 0.0, 0.0
+    share = float(np.clip(way @ moved / (way @ way), 0.0, 1.0))
+    left = float(np.abs(moved - share * way).max())
+    return (share, left) if left < _UNEXPLAINED * distance else (0.0, left)
+
+
+def _of_rows(share: float) -> str:
+    return "" if share > 0.97 else f", in {100 * share:.0f}% of the rows"
+
+
+def _noise(reference_rows: float, current_rows: float) -> float:
+    """About the distance of two samples of one population."""
+    return float((1 / reference_rows + 1 / current_rows) ** 0.5)
 
 
 def _deciles(sample: Numbers) -> Array:

@@ -246,6 +246,8 @@ def _find(want: _Wanted, before: Any, after: Any, rows: tuple[int, int], alpha: 
 def _decide(found: Mapping[str, _Found], test: SkewTest) -> dict[str, FeatureSkew]:
     from scipy.stats import false_discovery_control
 
+    from airflow_hops.runtime.skew.causes import swapped
+
     alpha = test.alpha
     tests = [(n, "value", f.judgement.p_value) for n, f in found.items() if f.judgement]
     tests += [(n, "missing", f.missing_p) for n, f in found.items() if f.missing_p is not None]
@@ -254,10 +256,14 @@ def _decide(found: Mapping[str, _Found], test: SkewTest) -> dict[str, FeatureSke
     )
     discoveries = max(1, sum(p <= alpha for p in adjusted.values())) if alpha else 1
     cut = alpha * discoveries / len(tests) if alpha and tests else None
-    return {
+    features = {
         name: _judged(each, adjusted.get((name, "value")), adjusted.get((name, "missing")), test, cut)
         for name, each in found.items()
     }
+    moved = [n for n, skew in features.items() if skew.drifted or (alpha and skew.p_value and skew.p_value <= alpha)]
+    for name, detail in swapped({n: (found[n].before, found[n].after) for n in moved}).items():
+        features[name] = replace(features[name], drifted=True, cause="swapped", detail=detail)
+    return features
 
 
 def _judged(
@@ -267,14 +273,14 @@ def _judged(
     test: SkewTest,
     cut: float | None,
 ) -> FeatureSkew:
-    from airflow_hops.runtime.skew.causes import cause_of
+    from airflow_hops.runtime.skew.causes import FAULTS, cause_of
     from airflow_hops.runtime.skew.measures import common_histogram, every_score
 
     fixed, score, measure = found.wanted.threshold, found.score, found.wanted.measure
     if fixed is None and found.judgement is not None:
         score, measure = max(0.0, found.judgement.score), found.judgement.measure
     above = score is not None and (fixed is None or score > fixed)
-    values_moved = above and (test.alpha is None or (p is not None and p <= test.alpha))
+    significant = above if test.alpha is None else score is not None and p is not None and p <= test.alpha
     missing_reference, missing_current = found.missing
     missing_moved = abs(missing_current - missing_reference) > test.missing_threshold
     missing_moved &= test.alpha is None or (missing_p is not None and missing_p <= test.alpha)
@@ -283,8 +289,12 @@ def _judged(
         threshold = found.judgement.critical_score(cut)
     one, other = found.before, found.after
     cause = detail = None
-    if values_moved or missing_moved:
-        cause, detail = cause_of(one, other, values_moved=values_moved, missing_moved=missing_moved)
+    if significant or missing_moved:
+        cause, detail = cause_of(one, other, values_moved=significant, missing_moved=missing_moved)
+    # A fault of some of the rows may stay below a fixed threshold, which is for changes of the world.
+    values_moved = significant and (above or cause in FAULTS)
+    if not (values_moved or missing_moved):
+        cause = detail = None
     return FeatureSkew(
         measure=measure,
         score=_rounded(score),

@@ -33,8 +33,8 @@ FIRST_DRAWS = 200
 """Simulated pairs after which a feature is left alone that is clearly unchanged, or clearly changed, or whose score is
 below its fixed threshold, so that it drifts at no p-value."""
 
-_OF_VALUES = 0.1
-"""The part of the bound on false alarms that tests of single values have."""
+_BESIDES = 0.1
+"""The part of the bound on false alarms that other tests than the measure's have."""
 _TESTED, _LEAST_Z = 5, 3.0
 """Single values that are tested exactly: so many, and those that have moved by so many standard deviations."""
 _TAIL = 0.025
@@ -50,23 +50,24 @@ class Judgement:
         score: The score that was tested.
         null: Scores of simulated pairs, ascending.
         at_least: A p-value by which the samples have not changed, whatever the score; 0 if there is none.
-        p_of_values: The p-value of the share of the single value that has moved most.
+        p_besides: The p-value of exact tests: of the share of the single value that has moved most, and of numbers of
+            the Kolmogorov-Smirnov distance, which shows what a measure of ten buckets does not.
     """
 
     measure: str
     score: float
     null: Array
     at_least: float = 0.0
-    p_of_values: float = 1.0
+    p_besides: float = 1.0
 
     @property
     def p_value(self) -> float:
-        """How likely the change is without one: of the distribution as a whole, or of a single value's share.
+        """How likely the change is without one, by the measure or by the exact tests.
 
-        Of both tests the lesser p-value counts, and the bound on false alarms is divided between them (weighted
-        Bonferroni). Exact tests of single values need little of it: their p-values are tiny where a value has moved.
+        The lesser p-value counts, and the bound on false alarms is divided between them (weighted Bonferroni). The
+        exact tests need little of it: their p-values are tiny where they find something.
         """
-        return min(1.0, self._p_of_score / (1 - _OF_VALUES), self.p_of_values / _OF_VALUES)
+        return min(1.0, self._p_of_score / (1 - _BESIDES), self.p_besides / _BESIDES)
 
     @property
     def _p_of_score(self) -> float:
@@ -125,19 +126,20 @@ def judge_numbers(
         return judge_values(reference.values, current.values, measure, random, matters=matters)
     rows = reference.count * current.count / (reference.count + current.count)
     distance = max(0.0, least_distance(reference, current) - RESOLUTION)
-    p_of_values = value_p_value(reference.values, current.values)
+    p_kolmogorov = kolmogorov_p_value(distance, rows)
+    p_besides = min(1.0, 2 * p_kolmogorov, 2 * value_p_value(reference.values, current.values))
     is_rough = rough(reference, current)
     if measure == "kolmogorov_smirnov" and is_rough:
-        return Judgement(measure, distance, _kolmogorov_distances(rows), p_of_values=p_of_values)
+        return Judgement(measure, distance, _kolmogorov_distances(rows), p_besides=p_besides)
     doubtful = is_rough or measure == "jensen_shannon" or reference.infinite > 0 or current.infinite > 0
-    at_least = kolmogorov_p_value(distance, rows) if doubtful else 0.0
+    at_least = p_kolmogorov if doubtful else 0.0
     function, population = NUMERIC[measure], pool_numbers(reference, current)
 
     def draw(draws: int) -> Array:
         return function(*(population.sample(like, draws, random, measure) for like in (reference, current)))
 
     judgement = _judge(measure, float(function(reference, current)[0]), draw, at_least, matters)
-    return replace(judgement, p_of_values=p_of_values)
+    return replace(judgement, p_besides=p_besides)
 
 
 def judge_values(
@@ -163,7 +165,7 @@ def judge_values(
 
     observed = (np.append(c, [[r]], 1) for c, r in zip(counts, rest, strict=True))
     judgement = _judge(measure, float(function(*observed)[0]), draw, matters=matters)
-    return replace(judgement, p_of_values=value_p_value(reference, current))
+    return replace(judgement, p_besides=value_p_value(reference, current))
 
 
 def value_p_value(reference: Values, current: Values) -> float:

@@ -14,6 +14,7 @@ from airflow_hops.contract.properties import AnomaliesProperties, StatisticsProp
 from airflow_hops.runtime.feature_statistics import STATISTICS_FILE, load_statistics
 from airflow_hops.runtime.schema import SCHEMA_FILE, TRAINING, load_schema, to_text
 from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.runtime.validation.champion import compare_with_champion
 from airflow_hops.runtime.validation.proposal import PROPOSAL_FILE, PROPOSED_FILE, Proposal, propose, to_markdown
 from airflow_hops.runtime.validation.validate import FEW, Anomaly, list_anomalies, relax, summarize, validate_statistics
 from airflow_hops.runtime.validation.validate import to_text as anomalies_to_text
@@ -35,6 +36,8 @@ def run(
     splits: Sequence[str] | None = None,
     environment: str = TRAINING,
     split_anomalous: bool = False,
+    champion: str | None = None,
+    not_compared: str | None = None,
 ) -> Artifact:
     """The step: validates the splits; finds anomalies, and leaves what to do about them to the caller.
 
@@ -42,11 +45,15 @@ def run(
 
     Args:
         context: The step's context; inputs ``statistics`` and ``schema``, optionally ``previous``, the statistics of
-            an earlier span, and ``examples``, what the statistics are of.
+            an earlier span, ``examples``, what the statistics are of, and ``champion``, the statistics that a model was
+            trained on.
         splits: Splits to validate; None for all.
         environment: One of the schema's environments; ignored where it has none.
         split_anomalous: Whether rows of ``examples`` that break the schema go to ``quarantine/<split>``, and the others
             into an ``examples`` artifact, which the property ``examples`` refers to.
+        champion: In words, the model whose training data the splits are compared with: input ``champion`` has its
+            statistics.
+        not_compared: Why they are not, though they should be.
     """
     statistics, folder = context.input("statistics"), context.local("statistics")
     schema = load_schema(context.local("schema") / SCHEMA_FILE)
@@ -69,15 +76,22 @@ def run(
             counts = {split: split_rows.counts for split, split_rows in row_splits.items()}
         found: list[Anomaly] = []
         drift: dict[str, dict[str, float]] = {}
+        compared: dict[str, str | None] = {}
         for split in names:
             anomalies = validate_statistics(
                 current[split], schema, environment=environment, previous=previous.get(split), target=target
             )
             if split in row_splits:
                 relax(anomalies, row_splits[split].by_feature, FEW * row_splits[split].rows)
+            if champion is not None:
+                labels = [each.label for each in target.all] if target else []
+                trained_on = _trained_on(context, split)
+                compared[split] = compare_with_champion(anomalies, current[split], trained_on, schema, labels, champion)
             (writer.path / f"{split}.pbtxt").write_text(anomalies_to_text(anomalies), encoding="utf-8")
             found += list_anomalies(anomalies, split)
             drift[split] = _drift(anomalies)
+        if not_compared is not None:
+            found.append(Anomaly("", "", "warning", (), "Not compared with the champion's training data", not_compared))
         told = {s: summarize(anomaly for anomaly in found if anomaly.severity == s) for s in ("error", "warning")}
         for severity, sentences in told.items():
             for sentence in sentences:
@@ -93,6 +107,7 @@ def run(
             **_severities(found),
             "anomalies": [asdict(anomaly) for anomaly in found],
             "drift": drift,
+            "champion": {"compared_with": champion, "verdicts": compared},
             "environment": environment,
             "rows": rows,
             "proposed": proposal.difference.to_dict() if proposal and proposal.difference else None,
@@ -119,6 +134,16 @@ def _previous(context: StepContext, splits: Sequence[str]) -> dict[str, Any]:
         return {}
     paths = {split: context.local("previous") / split / STATISTICS_FILE for split in splits}
     return {split: load_statistics(path) for split, path in paths.items() if path.exists()}
+
+
+def _trained_on(context: StepContext, split: str) -> Any:
+    """Statistics of what the champion was trained on; of the same split, if it had one."""
+    folder = context.local("champion")
+    paths = [folder / name / STATISTICS_FILE for name in (split, "train")]
+    path = next((path for path in paths if path.exists()), None)
+    if path is None:
+        raise BadInput(f"{context.input('champion').uri}: no statistics of the split {split!r}, nor of 'train'")
+    return load_statistics(path)
 
 
 def _split_examples(

@@ -7,6 +7,7 @@ const CAUSES: Record<string, string> = {
   all_missing: "The feature no longer has values: its source looks broken.",
   constant: "All values are the same, and few rows of the reference have that value: its source looks broken.",
   unit_change: "The values look like those of the reference in another unit: its source looks broken.",
+  swapped: "The values are those of another feature: columns look swapped.",
   new_category: "Many values never occur in the reference: its source looks broken.",
   missing_rate: "The share of missing values has changed.",
   covariate_shift: "The values have shifted, as happens when the world changes.",
@@ -20,13 +21,14 @@ export const CAUSE_LABELS: Record<string, string> = {
   all_missing: "all missing",
   constant: "constant",
   unit_change: "another unit",
+  swapped: "another column",
   new_category: "new values",
   missing_rate: "missing values",
   covariate_shift: "values shifted",
 };
 
 /** Causes that look like a broken pipeline, not like the world changing. */
-export const FAULTS = new Set(["all_missing", "constant", "unit_change", "new_category"]);
+export const FAULTS = new Set(["all_missing", "constant", "unit_change", "swapped", "new_category"]);
 
 /** Verdicts in a sentence. */
 export const VERDICTS: Record<string, string> = {

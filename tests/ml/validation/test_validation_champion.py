@@ -1,0 +1,180 @@
+"""New examples against what the champion was trained on: faults of the pipeline are errors, drift is a warning."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.runtime import feature_statistics, validation
+from airflow_hops.runtime import schema as schema_stage
+from airflow_hops.store import ArtifactStore
+from tests import flights_examples
+
+pytestmark = pytest.mark.runtime
+
+Columns = dict[str, Any]
+CHAMPION = "version 3 of 'weather'"
+
+
+def columns(seed: int, rows: int = 4000) -> Columns:
+    """Weather in Celsius, and what goes with it."""
+    random = np.random.default_rng(seed)
+    celsius = random.normal(12, 8, rows)
+    return {
+        "temp": celsius,
+        "dewp": celsius - random.gamma(2.0, 3.0, rows) - 8,
+        "pressure": random.normal(1017, 7, rows),
+        "wind": random.gamma(3.0, 3.0, rows),
+        "rain": np.where(random.random(rows) < 0.9, 0.0, random.lognormal(0, 1, rows)),
+        "stars": random.choice([1, 2, 3, 4, 5], rows, p=[0.1, 0.1, 0.2, 0.3, 0.3]),
+        "city": random.choice(["Oslo", "Rome", "Bern"], rows, p=[0.5, 0.3, 0.2]),
+        "wet": (random.random(rows) < 0.3).astype(int),
+    }
+
+
+@pytest.fixture(scope="module")
+def statistics_of(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore) -> Callable[..., Artifact]:
+    def make(run_id: str, train: Columns, evaluation: Columns | None = None) -> Artifact:
+        splits = {"train": pa.table(train), "eval": pa.table(evaluation or columns(90, 1000))}
+        examples = flights_examples.write_examples(
+            shared_store, splits, run_id=run_id, label="wet", key=None, time=None
+        )
+        return run_shared_stage(feature_statistics.run, kind="statistics", inputs={"examples": examples})
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def champion(statistics_of: Callable[..., Artifact]) -> Artifact:
+    return statistics_of("champion", columns(1))
+
+
+@pytest.fixture(scope="module")
+def validate(
+    run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, champion: Artifact
+) -> Callable[..., tuple[Artifact, dict[str, Any]]]:
+    frozen = run_shared_stage(schema_stage.run, kind="schema", inputs={"statistics": champion})
+
+    def run(statistics: Artifact, **params: Any) -> tuple[Artifact, dict[str, Any]]:
+        inputs = {"statistics": statistics, "schema": frozen, "champion": champion}
+        params = {"champion": CHAMPION, **params}
+        artifact = run_shared_stage(validation.run, kind="anomalies", inputs=inputs, **params)
+        return artifact, json.loads((shared_store.local(artifact) / "anomalies.json").read_text())
+
+    return run
+
+
+def partly(values: Any, changed: Any, share: float) -> Any:
+    return np.where(np.random.default_rng(5).random(len(values)) < share, changed, values)
+
+
+def swap(given: Columns, one: str, other: str) -> Columns:
+    return {**given, one: given[other], other: given[one]}
+
+
+FAULTS: dict[str, tuple[Callable[[Columns], Columns], str, str]] = {
+    "half of the rows in Fahrenheit": (
+        lambda c: {**c, "temp": partly(c["temp"], c["temp"] * 1.8 + 32, 0.5)},
+        "temp",
+        r"unit change \(Fahrenheit to Celsius, backwards, in (49|50|51)% of the rows\)",
+    ),
+    "a fifth of the rows in Fahrenheit": (
+        lambda c: {**c, "temp": partly(c["temp"], c["temp"] * 1.8 + 32, 0.2)},
+        "temp",
+        r"unit change \(Fahrenheit to Celsius, backwards, in (19|20|21|22)% of the rows\)",
+    ),
+    "all rows in Fahrenheit": (
+        lambda c: {**c, "temp": c["temp"] * 1.8 + 32},
+        "temp",
+        r"unit change \(Fahrenheit to Celsius, backwards\)",
+    ),
+    "a third of the rows in pascal": (
+        lambda c: {**c, "pressure": partly(c["pressure"], c["pressure"] * 100, 0.33)},
+        "pressure",
+        r"unit change \(hundred, in 3\d% of the rows\)",
+    ),
+    "scaled by any factor": (lambda c: {**c, "wind": c["wind"] * 7.3}, "wind", r"unit change \(a factor of 7\.[234]"),
+    "constant": (lambda c: {**c, "wind": np.full(len(c["wind"]), 4.0)}, "wind", r"constant \(4\)"),
+    "swapped numbers": (lambda c: swap(c, "dewp", "temp"), "dewp", r"swapped \(values of 'temp'\)"),
+    "swapped in half of the rows": (
+        lambda c: {
+            **c,
+            "pressure": partly(c["pressure"], c["wind"], 0.5),
+            "wind": partly(c["wind"], c["pressure"], 0.5),
+        },
+        "wind",
+        r"swapped \(values of 'pressure', in (49|50|51)% of the rows\)",
+    ),
+    "lower case": (lambda c: {**c, "city": np.char.lower(c["city"])}, "city", r"new category \(oslo, rome, bern\)"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_pipeline_faults_are_errors(statistics_of: Any, validate: Any, fault: str) -> None:
+    change, feature, words = FAULTS[fault]
+    artifact, report = validate(statistics_of(fault.replace(" ", "_"), change(columns(2))))
+    (anomaly,) = [one for one in report["anomalies"] if one["feature"] == feature and one["severity"] == "error"]
+    assert anomaly["split"] == "train"
+    assert f"training data of {CHAMPION}" in anomaly["description"]
+    assert "Correct the source and run again" in anomaly["description"]
+    assert re.search(words, anomaly["description"]), anomaly["description"]
+    assert artifact.metrics["errors"] >= 1
+    assert report["champion"]["verdicts"] == {"train": "pipeline_fault", "eval": "stable"}
+
+
+def test_a_fault_of_the_evaluation_split_is_an_error(statistics_of: Any, validate: Any) -> None:
+    broken = columns(4, 1000)
+    broken["temp"] = broken["temp"] * 1.8 + 32
+    _, report = validate(statistics_of("evaluation_in_fahrenheit", columns(3), broken))
+    assert [(one["split"], one["feature"], one["severity"]) for one in report["anomalies"]] == [
+        ("eval", "temp", "error")
+    ]
+
+
+DRIFT: dict[str, Callable[[Columns], Columns]] = {
+    "warmer": lambda c: {**c, "temp": c["temp"] + 14},
+    "more wind": lambda c: {**c, "wind": c["wind"] + 8},
+    "other cities": lambda c: {**c, "city": np.where(c["temp"] > 12, "Rome", c["city"])},
+    "better": lambda c: {**c, "stars": np.minimum(c["stars"] + 1, 5)},
+    "wetter": lambda c: {**c, "wet": np.where(c["temp"] > 12, 1, c["wet"])},
+}
+
+
+@pytest.mark.parametrize("drift", DRIFT)
+def test_drift_is_a_warning(statistics_of: Any, validate: Any, drift: str) -> None:
+    artifact, report = validate(statistics_of(drift.replace(" ", "_"), DRIFT[drift](columns(2))))
+    assert {one["severity"] for one in report["anomalies"]} == {"warning"}
+    assert report["champion"]["verdicts"] == {"train": "drift", "eval": "stable"}
+    assert artifact.metrics["errors"] == 0
+    assert f"training data of {CHAMPION}" in artifact.properties["warnings"][0]
+
+
+def test_unchanged_data_has_no_anomaly(statistics_of: Any, validate: Any) -> None:
+    for seed in range(10, 14):
+        artifact, report = validate(statistics_of(f"unchanged_{seed}", columns(seed)))
+        assert report["anomalies"] == []
+        assert artifact.metrics["warnings"] == 0
+
+
+def test_other_columns_and_few_rows_are_no_fault(statistics_of: Any, validate: Any) -> None:
+    without = {name: values for name, values in columns(6).items() if name != "wind"} | {"new": columns(6)["wind"]}
+    _, report = validate(statistics_of("other_columns", without, columns(7, 50)))
+    assert {(one["feature"], one["types"][0]) for one in report["anomalies"] if one["split"] == "train"} == {
+        ("wind", "SCHEMA_MISSING_COLUMN"),
+        ("new", "SCHEMA_NEW_COLUMN"),
+    }
+    assert report["champion"]["verdicts"] == {"train": "stable", "eval": None}
+
+
+def test_a_champion_that_cannot_be_compared_is_reported(statistics_of: Any, validate: Any) -> None:
+    statistics = statistics_of("not_compared", columns(8))
+    artifact, _ = validate(statistics, champion=None, not_compared=f"{CHAMPION}: its statistics are gone.")
+    (warning,) = artifact.properties["warnings"]
+    assert "Not compared with the champion's training data" in warning and "its statistics are gone" in warning
