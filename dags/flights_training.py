@@ -73,7 +73,11 @@ with DAG(
 
     frozen = schema()
     validation = ValidateExamplesOperator(
-        task_id="validate", statistics=statistics.output, schema=frozen, on_anomaly={"warning": "ask"}
+        task_id="validate",
+        statistics=statistics.output,
+        schema=frozen,
+        model_name="flights",
+        on_anomaly={"warning": "ask"},
     )
     transformed = TransformOperator(
         task_id="transform",

@@ -55,7 +55,9 @@ with DAG(
     )
     statistics = StatisticsOperator(task_id="statistics", examples=examples.output)
     schema = SchemaOperator(task_id="schema", statistics=statistics.output)
-    validation = ValidateExamplesOperator(task_id="validate", statistics=statistics.output, schema=schema.output)
+    validation = ValidateExamplesOperator(
+        task_id="validate", statistics=statistics.output, schema=schema.output, model_name="fuel"
+    )
     transformed = TransformOperator(
         task_id="transform",
         preprocess="fuel.features:preprocess",

@@ -42,7 +42,9 @@ with DAG(
     )
     statistics = StatisticsOperator(task_id="statistics", examples=examples.output)
     schema = SchemaOperator(task_id="schema", statistics=statistics.output)
-    validation = ValidateExamplesOperator(task_id="validate", statistics=statistics.output, schema=schema.output)
+    validation = ValidateExamplesOperator(
+        task_id="validate", statistics=statistics.output, schema=schema.output, model_name="penguins"
+    )
     model = TrainOperator(
         task_id="train",
         train="penguins.model:train",

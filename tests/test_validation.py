@@ -11,7 +11,10 @@ import flights_examples
 import pandas as pd
 import pytest
 
+from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.operators.validation import ValidateExamplesOperator
+from airflow_hops.store.model_records import write_record
 
 pytestmark = pytest.mark.runtime
 
@@ -79,6 +82,51 @@ def test_an_error_fails_the_task_at_once_and_its_anomalies_are_kept(
 def test_a_warning_lets_the_run_go_on(run_validation: Any, statistics_of: Any) -> None:
     states, _ = run_validation("validation_fail", statistics_of(_some("dest", "ZZZ", 0.02)))
     assert set(states.values()) == {"success"}
+
+
+def test_training_data_is_compared_with_the_champions(
+    run_validation: Any,
+    statistics_of: Any,
+    shared_run_step: Any,
+    flights_statistics: Any,
+    flights_schema: Any,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    store = shared_run_step.store
+
+    def half_in_celsius(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame.assign(temp=frame["temp"].where(frame.index % 2 == 0, (frame["temp"] - 32) / 1.8))
+
+    write_record(store, "validated", ModelRecord())
+    states, _ = run_validation("validation_champion", statistics_of(half_in_celsius))
+    assert states == {"validation": "success"}  # nothing serves that the data could be compared with
+
+    def serve(**properties: Any) -> None:
+        trained = {"statistics": flights_statistics.uri, "schema": flights_schema.uri, **properties}
+        model = Artifact(f"{store.root}/models/1", "model", "f" * 64, properties=trained)
+        write_record(store, "validated", ModelRecord(champion=ServedVersion.of(model, 4, "/models/4", 100)))
+
+    serve(statistics_fingerprint=flights_statistics.fingerprint)
+    states, tasks = run_validation("validation_champion", statistics_of(half_in_celsius))
+    assert states == {"validation": "failed"}
+    (error,) = tasks["validation"].xcom_pull(task_ids="validation")["properties"]["errors"]
+    assert error.startswith(
+        "error in split 'eval', feature 'temp': Looks like a pipeline fault: unit change (Fahrenheit"
+    )
+    assert "in about 5" in error and "training data of version 4 of 'validated'" in error
+    output = capfd.readouterr()
+    assert "Correct the source and run again" in output.out + output.err
+
+    states, tasks = run_validation("validation_champion", statistics_of(lambda f: f.assign(humid=f["humid"] / 2 + 10)))
+    assert states == {"validation": "success"}  # though warnings fail this task
+    drift = tasks["validation"].xcom_pull(task_ids="validation")["properties"]["drift"]
+    assert any("feature 'humid': Drift since the champion was trained" in sentence for sentence in drift)
+
+    serve(statistics_fingerprint="0" * 64)
+    states, tasks = run_validation("validation_champion", statistics_of(half_in_celsius))
+    assert states == {"validation": "success"}
+    (note,) = tasks["validation"].xcom_pull(task_ids="validation")["properties"]["drift"]
+    assert "Not compared with the champion's training data" in note and "was computed again since" in note
 
 
 def test_errors_branch_where_they_are_told_to(run_validation: Any, statistics_of: Any) -> None:

@@ -117,7 +117,12 @@ $prepare    )
     statistics = StatisticsOperator(task_id="statistics", examples=examples.output)
     # The schema follows the data until a model that was trained with it is deployed.
     schema = SchemaOperator(task_id="schema", statistics=statistics.output, freeze_at="deployment")
-    validation = ValidateExamplesOperator(task_id="validate", statistics=statistics.output, schema=schema.output)
+    validation = ValidateExamplesOperator(
+        task_id="validate",
+        statistics=statistics.output,
+        schema=schema.output,
+        model_name="$name",  # training data that looks broken beside the serving model's stops the run
+    )
     model = TrainOperator(
         task_id="train",
         train="$name.model:train",

@@ -167,6 +167,7 @@ class AnomaliesProperties(Properties):
         splits: Splits that were validated.
         errors: At most twenty sentences.
         warnings: At most twenty sentences.
+        drift: At most twenty sentences on drift since the champion was trained, on which nothing acts.
         proposed_features: Features of the proposed schema; None if none is proposed.
         examples: The valid rows as an artifact's JSON value, if they were separated from the invalid ones.
     """
@@ -174,6 +175,7 @@ class AnomaliesProperties(Properties):
     splits: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    drift: tuple[str, ...] = ()
     proposed_features: tuple[str, ...] | None = None
     examples: Mapping[str, Any] | None = where_told()
 

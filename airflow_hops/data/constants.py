@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +14,9 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 from airflow_hops.contract.artifacts import BadInput
 
 _T = TypeVar("_T")
-_NOT_UTF8 = "__BYTES_VALUE__"
-"""What TFDV writes in place of a value that is not UTF-8."""
+_NO_VALUES = {"": "empty", "__BYTES_VALUE__": "not UTF-8", "__LARGE_BYTES__": "longer than 1,024 bytes"}
+"""Labels that are no values: the empty string, and those under which TFDV counts together what it does not list."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,8 @@ class Constants:
     def vocabulary(self, feature: str, *, top_k: int | None = None, min_frequency: int = 1) -> Vocabulary:
         """Returns the values of a string feature, most frequent first.
 
+        Values that are empty, not UTF-8 or longer than 1,024 bytes are none of them: their id is 0.
+
         Args:
             feature: Name of the feature.
             top_k: Maximum number of values; None for all.
@@ -156,10 +160,16 @@ class Constants:
         buckets = statistics.string_stats.rank_histogram.buckets
         unique = int(statistics.string_stats.unique)
         frequent = [bucket for bucket in buckets if bucket.sample_count >= min_frequency]
-        values = tuple(bucket.label for bucket in frequent if bucket.label not in ("", _NOT_UTF8))
+        values = tuple(bucket.label for bucket in frequent if bucket.label not in _NO_VALUES)
+        for bucket in frequent:
+            if bucket.label in _NO_VALUES:
+                why = _NO_VALUES[bucket.label]
+                log.warning("vocabulary(%r): %d values are %s and have no id", feature, bucket.sample_count, why)
         wanted = unique if top_k is None else min(top_k, unique)
+        common = statistics.string_stats.common_stats
+        left_out = (common.tot_num_values or common.num_non_missing) - sum(bucket.sample_count for bucket in buckets)
         # Values that the statistics leave out are no more frequent than the last that they hold.
-        if len(buckets) < wanted and len(frequent) == len(buckets):
+        if left_out > 0 and len(buckets) < wanted and len(frequent) == len(buckets):
             raise BadInput(
                 f"vocabulary({feature!r}): it has {unique} values, and {self.source} holds the {len(buckets)} most "
                 f"frequent; ask for top_k={len(buckets)} or fewer, or for a higher min_frequency"

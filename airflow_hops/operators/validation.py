@@ -52,8 +52,8 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         previous: Statistics of an earlier span, for the schema's drift comparators. (templated)
         model_name: A served model: each split is also compared with what its champion was trained on, by the tests of
             :class:`~airflow_hops.operators.SkewOperator`. What looks like a fault of the pipeline, such as another unit
-            in some of the rows, is an error; drift is a warning. Nothing is compared before the first deployment; None
-            never compares. (templated)
+            in some of the rows, is an error; drift is reported, and the run continues. None compares nothing, as before
+            the first deployment. (templated)
         examples: The examples from which the statistics were computed, for ``split_anomalous``. (templated)
         splits: Splits to validate; None for all. (templated)
         environment: The schema's environment of the examples; "SERVING" for captured requests, which have no label.
@@ -292,7 +292,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         context["ti"].xcom_push(key="schema", value=schema.to_dict())
         if self.split_anomalous:
             context["ti"].xcom_push(key="examples", value=properties.examples)
-        for text in [*properties.errors, *properties.warnings]:
+        for text in [*properties.errors, *properties.warnings, *properties.drift]:
             self.log.warning("%s", text)
         if "branch" in self.on_anomaly.values():
             self.do_branch(context, self.otherwise if self._anomalies(value, "branch") else self.follow)

@@ -39,6 +39,15 @@ for policy in ("fail", "branch"):
         )
         validation >> [EmptyOperator(task_id="good"), EmptyOperator(task_id="bad")]
 
+with DAG("validation_champion", schedule=None, render_template_as_native_obj=True):
+    ValidateExamplesOperator(
+        task_id="validation",
+        statistics="{{ dag_run.conf['statistics'] }}",
+        schema="{{ dag_run.conf['schema'] }}",
+        model_name="validated",
+        on_anomaly={"warning": "fail"},
+    )
+
 with DAG("monitoring", schedule=None, render_template_as_native_obj=True):
     skew = SkewOperator(
         task_id="skew", model_name="{{ dag_run.conf['model_name'] }}", min_rows=500, time_feature="scheduled_at"

@@ -200,7 +200,7 @@ def _mixture(before: Array, now: Array, other: Array, noise: float) -> tuple[flo
 
 
 def _of_rows(share: float) -> str:
-    return "" if share > 0.97 else f", in {100 * share:.0f}% of the rows"
+    return "" if share > 0.97 else f", in about {100 * share:.0f}% of the rows"
 
 
 def _noise(reference_rows: float, current_rows: float) -> float:

@@ -12,59 +12,56 @@ from airflow_hops.runtime.feature_statistics.summary import features_by_name
 from airflow_hops.runtime.feature_statistics.vectors import sampled_vectors, vector_width
 from airflow_hops.runtime.schema.infer import INFINITY_NORM, JENSEN_SHANNON
 from airflow_hops.runtime.skew.detect import compare_statistics
-from airflow_hops.runtime.validation.validate import add_reason
+from airflow_hops.runtime.validation.validate import Anomaly, add_reason
 
 log = logging.getLogger(__name__)
 
+KIND = "CUSTOM_VALIDATION"
+"""TFDV's type of the anomalies."""
+
 
 def compare_with_champion(
-    anomalies: Any, statistics: Any, trained_on: Any, schema: Any, labels: Collection[str], champion: str
-) -> str | None:
-    """Adds what has changed since the champion was trained: an error if it looks like a fault of the pipeline.
+    anomalies: Any, statistics: Any, trained_on: Any, schema: Any, labels: Collection[str], champion: str, split: str
+) -> tuple[str | None, list[Anomaly]]:
+    """Adds what looks like a fault of the pipeline to the anomalies, as errors.
 
-    Anything else is a warning: the world changes, and the evaluation says whether the model suffers.
+    Drift is none: the world changes, and the evaluation says whether the model suffers.
 
     Args:
-        anomalies: ``Anomalies`` of the statistics, which get the reasons.
+        anomalies: ``Anomalies`` of the statistics, which get the faults.
         statistics: ``DatasetFeatureStatisticsList`` of a split.
         trained_on: The same of the champion's training data.
         schema: ``Schema``, whose drift comparators select features and thresholds.
         labels: Names of the labels, which are compared too.
         champion: The champion in words.
+        split: Name of the split.
 
     Returns:
-        The verdict; None if the two have no feature in common, or too few rows.
+        The verdict, and the drift; None if the two have no feature in common, or too few rows.
     """
     comparable = _comparable(schema, features_by_name(trained_on), features_by_name(statistics), labels)
     if not comparable.feature:
-        return None
+        return None, []
     report = compare_statistics(trained_on, statistics, comparable, SkewTest(comparator="drift"))
     if report.verdict == INSUFFICIENT:
-        log.info("Not compared with the training data of %s: %s", champion, report)
-        return None
+        log.info("Split %s is not compared with the training data of %s: %s", split, champion, report)
+        return None, []
+    drift = []
     for name in report.drifted:
         skew = report.features[name]
         cause = f"{str(skew.cause).replace('_', ' ')}{f' ({skew.detail})' if skew.detail else ''}"
         if skew.fault:
-            add_reason(
-                anomalies,
-                name,
-                "CUSTOM_VALIDATION",
-                f"Looks like a pipeline fault: {cause}",
+            summary = f"Looks like a pipeline fault: {cause}"
+            description = (
                 f"Its values differ from the training data of {champion} as if its source were broken: {cause}. "
-                "Correct the source and run again; if the change is meant, validate once without model_name.",
+                "Correct the source and run again; if the change is meant, validate once without model_name."
             )
+            add_reason(anomalies, name, KIND, summary, description)
         else:
             score = "" if skew.score is None else f", {skew.measure.replace('_', ' ')} {skew.score:.3g}"
-            add_reason(
-                anomalies,
-                name,
-                "CUSTOM_VALIDATION",
-                "Drift since the champion was trained",
-                f"Its values differ from the training data of {champion}: {cause}{score}.",
-                "warning",
-            )
-    return report.verdict
+            description = f"Its values differ from the training data of {champion}: {cause}{score}."
+            drift.append(Anomaly(split, name, "warning", (KIND,), "Drift since the champion was trained", description))
+    return report.verdict, drift
 
 
 def _comparable(schema: Any, before: Any, now: Any, labels: Collection[str]) -> Any:

@@ -16,7 +16,15 @@ from airflow_hops.runtime.schema import SCHEMA_FILE, TRAINING, load_schema, to_t
 from airflow_hops.runtime.step.context import StepContext
 from airflow_hops.runtime.validation.champion import compare_with_champion
 from airflow_hops.runtime.validation.proposal import PROPOSAL_FILE, PROPOSED_FILE, Proposal, propose, to_markdown
-from airflow_hops.runtime.validation.validate import FEW, Anomaly, list_anomalies, relax, summarize, validate_statistics
+from airflow_hops.runtime.validation.validate import (
+    FEW,
+    Anomaly,
+    add_reason,
+    list_anomalies,
+    relax,
+    summarize,
+    validate_statistics,
+)
 from airflow_hops.runtime.validation.validate import to_text as anomalies_to_text
 
 if TYPE_CHECKING:
@@ -77,25 +85,35 @@ def run(
         found: list[Anomaly] = []
         drift: dict[str, dict[str, float]] = {}
         compared: dict[str, str | None] = {}
+        reported: list[Anomaly] = []
         for split in names:
             anomalies = validate_statistics(
                 current[split], schema, environment=environment, previous=previous.get(split), target=target
             )
             if split in row_splits:
                 relax(anomalies, row_splits[split].by_feature, FEW * row_splits[split].rows)
+            drifted: list[Anomaly] = []
             if champion is not None:
                 labels = [each.label for each in target.all] if target else []
                 trained_on = _trained_on(context, split)
-                compared[split] = compare_with_champion(anomalies, current[split], trained_on, schema, labels, champion)
-            (writer.path / f"{split}.pbtxt").write_text(anomalies_to_text(anomalies), encoding="utf-8")
+                compared[split], drifted = compare_with_champion(
+                    anomalies, current[split], trained_on, schema, labels, champion, split
+                )
             found += list_anomalies(anomalies, split)
+            for each in drifted:
+                add_reason(anomalies, each.feature, each.types[0], each.summary, each.description, "warning")
+            reported += drifted
+            (writer.path / f"{split}.pbtxt").write_text(anomalies_to_text(anomalies), encoding="utf-8")
             drift[split] = _drift(anomalies)
         if not_compared is not None:
-            found.append(Anomaly("", "", "warning", (), "Not compared with the champion's training data", not_compared))
+            summary = "Not compared with the champion's training data"
+            reported.append(Anomaly(", ".join(names), "", "warning", (), summary, not_compared))
         told = {s: summarize(anomaly for anomaly in found if anomaly.severity == s) for s in ("error", "warning")}
         for severity, sentences in told.items():
             for sentence in sentences:
                 log.log(logging.ERROR if severity == "error" else logging.WARNING, "%s", sentence)
+        for sentence in summarize(reported):
+            log.warning("%s", sentence)
         proposal = None
         if found:
             proposal = propose(schema, current, environment=environment, previous=previous, target=target)
@@ -105,7 +123,7 @@ def run(
                 (writer.path / PROPOSED_FILE).write_text(to_text(proposal.schema), encoding="utf-8")
         report = {
             **_severities(found),
-            "anomalies": [asdict(anomaly) for anomaly in found],
+            "anomalies": [asdict(anomaly) for anomaly in [*found, *reported]],
             "drift": drift,
             "champion": {"compared_with": champion, "verdicts": compared},
             "environment": environment,
@@ -118,6 +136,7 @@ def run(
             splits=tuple(names),
             errors=tuple(told["error"][:_FEW_ANOMALIES]),
             warnings=tuple(told["warning"][:_FEW_ANOMALIES]),
+            drift=tuple(summarize(reported)[:_FEW_ANOMALIES]),
             proposed_features=_features(proposal),
             examples=good.to_dict() if good else None,
         )

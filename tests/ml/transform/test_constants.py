@@ -6,10 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.data.constants import Constants
+from airflow_hops.runtime.feature_statistics import generate_statistics
 from tests import flights_examples
 
 pytestmark = pytest.mark.runtime
@@ -48,3 +50,17 @@ def test_an_unknown_feature_or_figure_is_named_with_what_there_is(
 ) -> None:
     with pytest.raises(BadInput, match=words):
         ask(constants)
+
+
+def test_placeholders_of_statistics_are_no_values(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    texts = ["common"] * 5 + [f"{number}" * 2000 for number in range(3)] + ["rare", b"\xff\xfe", ""]
+    table = pa.table({"text": pa.array([text.encode() if isinstance(text, str) else text for text in texts])})
+    path = tmp_path / "FeatureStats.pb"
+    path.write_bytes(generate_statistics(table).SerializeToString())
+    vocabulary = Constants.read(path).vocabulary("text")
+    assert vocabulary.values == ("common", "rare")
+    assert vocabulary.size == 3
+    assert "vocabulary('text'): 3 values are longer than 1,024 bytes and have no id" in caplog.text
+    assert "vocabulary('text'): 1 values are not UTF-8 and have no id" in caplog.text
+    assert Constants.read(path).vocabulary("text", top_k=2).values == ("common", "rare")
+    assert Constants.read(path).vocabulary("text", min_frequency=2).values == ("common",)
