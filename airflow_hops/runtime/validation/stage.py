@@ -14,7 +14,6 @@ from airflow_hops.contract.properties import AnomaliesProperties, StatisticsProp
 from airflow_hops.runtime.feature_statistics import STATISTICS_FILE, load_statistics
 from airflow_hops.runtime.schema import SCHEMA_FILE, TRAINING, load_schema, to_text
 from airflow_hops.runtime.step.context import StepContext
-from airflow_hops.runtime.validation.champion import compare_with_champion
 from airflow_hops.runtime.validation.proposal import PROPOSAL_FILE, PROPOSED_FILE, Proposal, propose, to_markdown
 from airflow_hops.runtime.validation.validate import (
     FEW,
@@ -94,6 +93,8 @@ def run(
                 relax(anomalies, row_splits[split].by_feature, FEW * row_splits[split].rows)
             drifted: list[Anomaly] = []
             if champion is not None:
+                from airflow_hops.runtime.validation.champion import compare_with_champion  # imports Arrow and SciPy
+
                 labels = [each.label for each in target.all] if target else []
                 trained_on = _trained_on(context, split)
                 compared[split], drifted = compare_with_champion(
