@@ -11,11 +11,13 @@ ONLY = "only:"
 BARE = "bare"
 TASKLESS = "taskless"
 ANSWERING = "answering"
+LOGLESS = "logless"
 
 
 class DagAuthManager(SimpleAuthManager):
     """A user named ``only:a,b`` has his role's rights to the DAGs ``a`` and ``b``; ``bare`` to DAGs alone, not to what
-    belongs to one; ``taskless`` to all but task instances; ``answering`` to all but starting runs.
+    belongs to one; ``taskless`` to all but task instances; ``answering`` to all but starting runs;
+    ``logless`` to all but task logs.
     """
 
     def is_authorized_dag(self, *, method: Any, user: Any, access_entity: Any = None, details: Any = None) -> bool:
@@ -26,6 +28,8 @@ class DagAuthManager(SimpleAuthManager):
         if user.username == BARE and access_entity is not None:
             return False
         if user.username == TASKLESS and access_entity == DagAccessEntity.TASK_INSTANCE:
+            return False
+        if user.username == LOGLESS and access_entity == DagAccessEntity.TASK_LOGS:
             return False
         if user.username == ANSWERING and method == "POST":
             return False

@@ -139,3 +139,19 @@ def test_numbers_that_no_database_holds_are_refused(api: Api) -> None:
         f"?dataset=train&to_dataset=train&to=statistics/pages/statistics/{huge}/{api.pages.run_id}",
     ]
     assert [api.get(path).status_code for path in paths] == [422, 422, 422]
+
+
+def test_log_in_a_model_takes_the_right_to_read_task_logs(api: Api) -> None:
+    producer = Producer("pages_other", api.other.run_id, "examples")
+    with api.store.create(api.store.address(producer, "model"), "model", producer) as writer:
+        (writer.path / "logs").mkdir()
+        for name in ("logs/rank-0.log", "training.json"):
+            (writer.path / name).write_text("{}")
+        writer.commit()
+    files = f"{api.artifact_path('examples', 'model', api.other)}/files"
+    answers = [
+        api.get(f"{files}/{name}", user).status_code
+        for user in ("logless", "viewer")
+        for name in ("logs/rank-0.log", "training.json")
+    ]
+    assert answers == [403, 200, 200, 200]

@@ -118,6 +118,12 @@ def test_a_failed_trial_has_the_last_lines_of_its_log(api: Api, studies: Any) ->
     assert api.get(f"{ONE}/log", params={"study": "done", "trial": 30}).status_code == 404
 
 
+def test_log_of_a_trial_takes_the_right_to_read_task_logs(api: Api, studies: Any) -> None:
+    asked = {"study": "done", "trial": 12}
+    assert [api.get(f"{ONE}/log", user, params=asked).status_code for user in ("logless", "viewer")] == [403, 200]
+    assert api.get(ONE, "logless", params={"study": "done"}).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("study", "body", "status", "says"),
     [

@@ -6,12 +6,18 @@ from collections.abc import Iterator
 from typing import Annotated
 from urllib.parse import quote
 
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Header, HTTPException, Query, Response
 from fastapi.params import Path as PathParameter
 from fastapi.responses import HTMLResponse, StreamingResponse
 
+from airflow_hops.api.access import may_read
 from airflow_hops.api.artifacts.lookup import FoundArtifact, TaskArtifact, reaching
 from airflow_hops.contract.properties import NOTEBOOK_PAGE
+
+_LOGS = "logs/"
+"""Folder of a model with what its training's ranks wrote."""
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}", tags=["artifacts"])
 # What lies in a store is nobody's page: it is kept and never shown, whatever its name ends with.
@@ -44,14 +50,19 @@ _FRAME = """<!DOCTYPE html>
     responses={200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}},
 )
 def download_file(
+    user: GetUserDep,
     found: TaskArtifact,
     file: Annotated[str, PathParameter(max_length=4096, description="Path in the artifact's manifest")],
 ) -> StreamingResponse:
     """A file of an artifact, as an attachment.
 
     Raises:
-        HTTPException: 404, the file is not in the manifest; 410, it was deleted; 502, the store cannot be read.
+        HTTPException: 403, it is a log of a task whose logs the user may not read; 404, the file is not in the
+            manifest; 410, it was deleted; 502, the store cannot be read.
     """
+    dag_id = found.manifest.producer.dag_id
+    if file.startswith(_LOGS) and not may_read(user, dag_id, DagAccessEntity.TASK_LOGS):
+        raise HTTPException(403, f"{file} is a log; reading it takes the right to the logs of DAG {dag_id!r}")
     content = _stream(found, file)
     name = quote(file.rpartition("/")[2], safe="")
     headers = {**_HEADERS, "Content-Disposition": f"attachment; filename*=UTF-8''{name}"}

@@ -12,7 +12,7 @@ from airflow.utils.session import create_session
 from fastapi import APIRouter, Depends, HTTPException, Query
 from pydantic import Field
 
-from airflow_hops.api.access import READS_ARTIFACTS, READS_RUNS, TRIGGERS_RUNS, may_change, name_of
+from airflow_hops.api.access import READS_ARTIFACTS, READS_LOGS, READS_RUNS, TRIGGERS_RUNS, may_change, name_of
 from airflow_hops.api.artifacts.lookup import MapIndex, hook_of, pipeline_of, reaching
 from airflow_hops.api.types import Facts, Json, Limit, Model, Number, Offset, Page
 from airflow_hops.contract.artifacts import BadInput, Producer
@@ -241,7 +241,7 @@ def list_trial_curves(found: OneStudy) -> TrialCurves:
     )
 
 
-@router.get("/{task_id}/{map_index}/log")
+@router.get("/{task_id}/{map_index}/log", dependencies=[READS_LOGS])
 def get_trial_log(found: OneStudy, trial: Annotated[int, Query(ge=0, lt=2**31, description="Its number")]) -> TrialLog:
     """The last lines of the log of a trial that has failed.
 
