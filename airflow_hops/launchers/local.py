@@ -94,7 +94,8 @@ def runtime_environment(runtime: Path, code_paths: Sequence[str] = ()) -> dict[s
     dropped = ("AIRFLOW_", "_AIRFLOW", "PYTHON", "VIRTUAL_ENV", "SPARK_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     programs = dict.fromkeys([str(runtime / "bin"), str(base_of(runtime) / "bin"), kept.get("PATH", os.defpath)])
-    return {**with_package(kept, code_paths), "PATH": ":".join(programs)}
+    # onnxruntime's telemetry writes through a file of a fixed name in the temporary folder, even another user's link.
+    return {"ORT_DISABLE_TELEMETRY": "1", **with_package(kept, code_paths), "PATH": ":".join(programs)}
 
 
 def step_environment(runtime: Path, code_paths: Sequence[str] = ()) -> dict[str, str]:

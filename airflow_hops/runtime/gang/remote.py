@@ -29,7 +29,7 @@ _END_S = 2.5
 _LOOK_S = 0.05
 _LOOPBACK = ("127.", "::1")
 # How the libraries compute and what they log is the same on all hosts; which devices they see is each host's affair.
-_LIBRARY_VARIABLE = re.compile(r"(TF|XLA|KERAS|HOROVOD|NCCL|GLOO|OMP|MKL)_(?!CONFIG$)\w+")
+_LIBRARY_VARIABLE = re.compile(r"(TF|XLA|KERAS|HOROVOD|NCCL|GLOO|OMP|MKL|ORT)_(?!CONFIG$)\w+")
 
 
 @dataclass(frozen=True)
