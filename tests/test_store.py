@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -708,3 +709,22 @@ def _ingest(connection: str, store: ArtifactStore, source: Source, run_id: str =
 def test_every_row_is_counted_once(rows: dict[str, RowCounts], properties: dict[str, Any], total: Any) -> None:
     found = total_rows(rows, properties)
     assert (found and (found.rows_in, found.rows_out, found.rows_rejected)) == total
+
+
+@pytest.mark.parametrize("mode", [None, 0o2770])
+def test_new_store_is_private_and_the_mode_of_a_folder_that_is_there_stays(tmp_path: Path, mode: int | None) -> None:
+    root = tmp_path / "above" / "store"
+    if mode is not None:
+        root.mkdir(parents=True)
+        root.chmod(mode)
+    before = os.umask(0o022)
+    try:
+        store = ArtifactStore(str(root))
+        producer = Producer("dag", "run", "task")
+        with store.create(store.address(producer, "rows"), "rows", producer) as writer:
+            (writer.path / "rows.txt").write_text("secret\n")
+            writer.commit()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(root.stat().st_mode) == (mode or 0o700)
+    assert stat.S_IMODE((root / "dag").stat().st_mode) & 0o055 == 0o055, "what is below is as the umask says"

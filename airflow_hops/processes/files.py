@@ -9,6 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
+def make_private(folder: Path) -> None:
+    """Makes a folder that only this user can enter. One that is there keeps its mode: it may be a group's."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
 @contextlib.contextmanager
 def staged(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """A path beside a file's, for the ``with`` block to write; at its end the new file takes the other's place.

@@ -65,7 +65,7 @@ class ArtifactStore:
             raise BadInput(f"the store's address {root!r} has a part '..'; expected a normalized address")
         self.storage_options = {**({} if password is None else {"password": password}), **(storage_options or {})}
         self.files: Files = (
-            LocalFiles() if self.root.startswith("file://") else StoreFiles(self.root, self.storage_options)
+            LocalFiles(self.root) if self.root.startswith("file://") else StoreFiles(self.root, self.storage_options)
         )
         self._local_cache = None if local_cache is None else Path(local_cache)
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from airflow_hops.contract.artifacts import MANIFEST_NAME, BadInput
-from airflow_hops.processes.files import create_atomically, write_atomically
+from airflow_hops.processes.files import create_atomically, make_private, write_atomically
 from airflow_hops.processes.locks import locked
 from airflow_hops.processes.remote_files import RemoteFiles
 from airflow_hops.processes.temporary_folders import make_temporary_folder
@@ -24,7 +24,14 @@ from airflow_hops.store.exchange import exchange
 
 
 class LocalFiles:
-    """On a local file system, which renames and locks."""
+    """On a local file system, which renames and locks.
+
+    Args:
+        root: URI of the store, whose folder is made for this user alone.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
 
     def path(self, uri: str) -> Path:
         """Where it lies."""
@@ -45,10 +52,12 @@ class LocalFiles:
 
     def write(self, uri: str, content: bytes) -> None:
         """Writes a small file atomically."""
+        make_private(self.path(self._root))
         write_atomically(self.path(uri), content)
 
     def create(self, uri: str, content: bytes) -> None:
         """Writes a small file that is not there yet, atomically. Raises FileExistsError where it is there."""
+        make_private(self.path(self._root))
         create_atomically(self.path(uri), content)
 
     def remove(self, uri: str) -> None:
@@ -77,6 +86,7 @@ class LocalFiles:
 
     def lock(self, uri: str, timeout_s: float | None = None) -> contextlib.AbstractContextManager[None]:
         """Holds a lock on a folder, against threads and processes."""
+        make_private(self.path(self._root))
         return locked(self.path(uri) / ".lock", timeout_s)
 
     def staging(self, uri: str) -> Path:
@@ -86,6 +96,7 @@ class LocalFiles:
             shutil.rmtree(rubbish, ignore_errors=True)
         target = self.path(uri)
         staged = target.parent / f"{target.name}.staging-{uuid.uuid4().hex[:8]}"
+        make_private(self.path(self._root))
         staged.mkdir(parents=True)
         return staged
 

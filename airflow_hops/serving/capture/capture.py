@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from airflow_hops.processes.files import make_private
 from airflow_hops.processes.programs import module_command, with_package
 from airflow_hops.serving.capture.backlog import Backlog
 from airflow_hops.serving.capture.options import CaptureOptions
@@ -322,7 +323,7 @@ class Capture:
 def _make_folder(options: CaptureOptions) -> Path:
     if options.is_local:
         base = Path(options.base_path)
-        base.mkdir(parents=True, exist_ok=True)
+        make_private(base)
         if not os.access(base, os.W_OK):
             raise PermissionError(f"{base} is not writable")
     else:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from airflow_hops.processes.files import sync
+from airflow_hops.processes.files import make_private, sync
 from airflow_hops.processes.locks import locked
 from airflow_hops.processes.remote_files import RemoteFiles
 
@@ -83,6 +83,7 @@ class LocalFiles(CapturedFiles):
         """Makes a file appear."""
         place = self._base / folder
         if folder not in self._last_name_at:
+            make_private(self._base)
             place.mkdir(parents=True, exist_ok=True)
             _remove_stale_temporaries(place)
         temporary = place / f".{tail}.{os.getpid()}.tmp"
