@@ -152,6 +152,42 @@ def test_decisions_survive_a_kill_at_each_point(pipeline: Pipeline) -> None:
     assert killed("undeploy", "withdrawal", "challenger", event=("undeployed", 1), **params)["served"] == []
 
 
+def test_champion_is_replaced_on_purpose(pipeline: Pipeline, hops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline.deploy(pipeline.model("first", inputs=["carrier", "distance", "leak"]))
+    second, third = pipeline.model("second"), pipeline.model("third")
+    with pytest.raises(StepFailed, match="does not take 'leak'"):
+        pipeline.deploy(second)
+    pipeline.deploy(pipeline.model("onnx", inputs=["carrier", "distance", "leak"]))
+    before = pipeline.record()
+    with pytest.raises(StepFailed, match="of kind 'evaluation'; expected a 'model'"):
+        pipeline.decide("replace_champion", model=pipeline.verdict("evaluation", second).uri)
+    with pytest.raises(StepFailed, match="does not load"):
+        pipeline.decide("replace_champion", model=pipeline.model("broken").uri)
+    assert pipeline.record() == before
+
+    extra = {**pipeline.server.services, "tracking_uri": pipeline.tracking_uri, "store": pipeline.store.root}
+    host, port = extra.pop("serving_host"), int(extra.pop("serving_port"))
+    connection = {"conn_type": "hops", "host": host, "port": port, "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+    replace_it = ("models", "replace", pipeline.name, second.uri, "--reason", "it knew the answer", "--by", "ann")
+    code, out, err = hops(*replace_it)
+    assert (code, f"is the champion of '{pipeline.name}' now" in out) == (0, True), err
+    champion = pipeline.record()["champion"]
+    assert champion["fingerprint"] == second.fingerprint
+    assert pipeline.events()[-2:] == [("rolled_back", 2), ("promoted", champion["version"])]
+    said = pipeline.record()["history"][-1]
+    assert said["why"] == "replaces version 1 on purpose, without a comparison: it knew the answer"
+    assert said["by"]["user"] == "ann"
+    assert pipeline.aliases() == {"champion": champion["version"]}
+    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {champion["version"]: 100}, "all the traffic")
+    assert pipeline.server.ask(pipeline.name, 5) == 0
+    assert "is the champion of" in hops(*replace_it)[1]
+    assert hops(*replace_it[:-4], "--reason", " ")[0] == 1
+    assert pipeline.record()["history"][-1] == said
+    assert pipeline.deploy(third).properties["mode"] == "canary"
+    assert pipeline.decide("roll_back", to_version=1)["champion"] == 1
+
+
 def test_what_cannot_be_is_refused_and_changes_nothing(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
     before = pipeline.record()

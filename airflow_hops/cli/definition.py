@@ -328,6 +328,29 @@ _CARD_ARGUMENTS = (
 )
 
 
+_MODEL_COMMANDS = (
+    _command(
+        "models.replace",
+        "Make a model the champion on purpose, whatever comparisons say of it",
+        (
+            Arg(("model",), help="Name of the model"),
+            Arg(("uri",), help="URI of the model artifact, the output of the training task"),
+            Arg(("--reason",), required=True, help="Why; kept with the model"),
+            Arg(("--by",), help="Who decides (default: the user of this machine)"),
+            Arg(
+                ("--conn-id",),
+                help="Connection of type model_server (default: the hops connection's server)",
+            ),
+            _STORE_CONNECTION,
+            ARG_VERBOSE,
+        ),
+        "For a champion whose successors are refused: it has learned from a leaking column and seems better, or takes "
+        "a column that is gone. Registers the model if necessary, loads it, and gives it all the traffic. Clients must "
+        "send its inputs from then on. 'Roll back' on the page Models restores the former champion.",
+    ),
+)
+
+
 def get_hops_cli_commands() -> list[CLICommand]:
     """The commands, for Airflow's provider manager."""
     return [
@@ -378,6 +401,7 @@ def get_hops_cli_commands() -> list[CLICommand]:
                     "earned most. What is trained is kept: an interrupted back-test, or one of other policies, goes "
                     "on from there.",
                 ),
+                GroupCommand(name="models", help="Decisions on models that serve", subcommands=_MODEL_COMMANDS),
                 GroupCommand(name="store", help="The artifact store", subcommands=_STORE_COMMANDS),
                 _command(
                     "notebook.notebook",

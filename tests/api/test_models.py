@@ -86,6 +86,12 @@ def test_decisions_from_the_page_are_the_operators_and_say_who_and_why(api: Api,
     assert canary.aliases() == {"champion": 1}
     assert canary.events()[-2:] == [("rolled_back", 2), ("promoted", 1)]
 
+    refused = decide(api, "promote", version=2)
+    assert (refused.status_code, "rolled back on" in refused.text) == (422, True)
+    assert decide(api, "promote", version=2, allow_rolled_back=True).json()["champion"] == 2
+    assert "allowed although it was rolled back" in api.get(PATH).json()["decisions"][0]["why"]
+    assert decide(api, "roll_back", to_version=1).json()["champion"] == 1
+
 
 def test_versions_are_mlflows_and_the_records(api: Api, canary: Pipeline) -> None:
     found = api.get(f"{PATH}/versions").json()
@@ -248,6 +254,42 @@ def test_a_server_that_is_away_is_an_answer(api: Api, canary: Pipeline, monkeypa
     connection["extra"] = {"store": api.store.root, "serving_base_path": "/srv/models"}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
     assert "serving_rest_port" in api.get(f"{PATH}/live").json()["problem"]
+
+
+def test_champion_is_replaced_by_a_candidate_that_was_refused(api: Api, canary: Pipeline, run_dag: Any) -> None:
+    from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
+
+    former = canary.record()["champion"]["version"]
+    evaluations = {}
+    for kind, blessed in (("slow", False), ("constant", True)):
+        run = run_dag("pages_search", {})  # whose evaluation fails: it is given what it would have returned
+        candidate = canary.model(kind)
+        evaluation = canary.verdict("evaluation", candidate, blessed=blessed).to_dict()
+        evaluation["properties"]["candidate"] = {"uri": candidate.uri, "fingerprint": candidate.fingerprint}
+        of_the_task = {"task_id": "evaluate", "dag_id": "pages_search", "run_id": run.run_id}
+        XComModel.set(key=XCOM_RETURN_KEY, value=evaluation, **of_the_task)
+        evaluations[candidate.fingerprint] = run.run_id
+    found = api.get(PATH).json()["candidates"]
+    assert {each["fingerprint"]: each["judged"]["run_id"] for each in found} == evaluations
+    assert [each["why"] for each in found] == ["", "auc 0.5 is below 0.6"]
+    before, chosen = canary.record(), found[1]["fingerprint"]
+    for user, fingerprint, status in (
+        ("viewer", chosen, 403),
+        ("admin", "0" * 64, 404),
+        ("admin", "../manifest", 422),
+        ("only:pages_training", chosen, 404),  # may read no evaluation of it
+    ):
+        answer = decide(api, "replace", user, fingerprint=fingerprint)
+        assert answer.status_code == status, answer.text
+    assert api.get(f"{PATH}/replace").status_code == 405
+    assert canary.record() == before
+    champion = decide(api, "replace", fingerprint=chosen, reason="the champion leaks").json()["champion"]
+    assert canary.record()["champion"]["fingerprint"] == chosen
+    (said, *_) = api.get(PATH).json()["decisions"]
+    assert (said["event"], said["version"], said["by"]["user"]) == ("promoted", champion, "admin")
+    assert said["why"].endswith("on purpose, without a comparison: the champion leaks")
+    assert chosen not in {each["fingerprint"] for each in api.get(PATH).json()["candidates"]}
+    assert decide(api, "roll_back", to_version=former).json()["champion"] == former
 
 
 def test_what_a_newer_version_adds_to_a_decision_is_not_taken_for_a_field_of_this_one() -> None:

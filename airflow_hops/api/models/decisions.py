@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException
 from pydantic import Field, StringConstraints
 
 from airflow_hops.api.access import TRIGGERS_RUNS, name_of
 from airflow_hops.api.models.lookup import Served, ServedModelOf
+from airflow_hops.api.models.refused import VERDICTS, candidates_of, judged
 from airflow_hops.api.reports.model_card import keep_cards_of
 from airflow_hops.api.types import Model
 from airflow_hops.contract.artifacts import HopsError, Producer
@@ -61,6 +63,13 @@ class RollbackRequest(DecisionRequest):
     """Null takes the canary out, or, where there is none, puts the former champion back."""
 
 
+class ReplaceRequest(DecisionRequest):
+    """All traffic to a candidate, whatever was said of it."""
+
+    fingerprint: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    """Of one of the model's candidates."""
+
+
 class Outcome(Model):
     """The state after a decision."""
 
@@ -88,6 +97,22 @@ def set_model_traffic(user: GetUserDep, served: Served, body: TrafficRequest) ->
     """Sets the shares of champion and challenger."""
     percents = {str(version): percent for version, percent in body.percents.items()}
     return _decide(user, served, body, "set_traffic", {"percents": percents})
+
+
+@router.post("/replace")
+def replace_model_champion(user: GetUserDep, served: Served, body: ReplaceRequest) -> Outcome:
+    """Makes a candidate the champion on purpose, also one that was refused or that takes other inputs.
+
+    Raises:
+        HTTPException: 404, the user may read no evaluation of such a candidate.
+    """
+    model = (served.hops_conn_id, served.name)
+    with create_session() as session:
+        candidates = candidates_of(judged(session, user, [model], VERDICTS)[model], None)
+    candidate = next((each for each in candidates if each.fingerprint == body.fingerprint), None)
+    if candidate is None:
+        raise HTTPException(404, f"no candidate of model {served.name!r} has the fingerprint {body.fingerprint}")
+    return _decide(user, served, body, "replace_champion", {"model": candidate.uri})
 
 
 @router.post("/roll_back")

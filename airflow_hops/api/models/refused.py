@@ -1,8 +1,8 @@
-"""Candidates of a model that never became a version of it: an evaluation refused them."""
+"""Candidates of a model: those that an evaluation refused, and all that may replace the champion."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -16,6 +16,8 @@ from airflow_hops.api.runs.states import compared_models, verdict_against, why_r
 from airflow_hops.api.types import Model, Number, Time
 
 _JUDGE = "evaluation"
+VERDICTS = 50
+"""Verdicts of each evaluating task among which candidates are looked for."""
 
 
 class RefusedCandidate(Model):
@@ -33,10 +35,52 @@ class RefusedCandidate(Model):
     """With which it was compared; null where it was not."""
 
 
+class Candidate(Model):
+    """A model that was evaluated, and may replace the champion."""
+
+    at: Time
+    why: str
+    """Why it was refused; empty if it was blessed."""
+    judged: ArtifactAddress
+    """The evaluation."""
+    fingerprint: str
+    """Of the model artifact."""
+    uri: str
+    """The model artifact's."""
+
+
 def refused_candidates(
     session: Session, user: GetUserDep, models: Collection[tuple[str, str]], last: int
 ) -> dict[tuple[str, str], list[RefusedCandidate]]:
-    """The refused candidates of some models, by model; the newest first.
+    """The refused candidates of some models, by model; the newest first. Arguments as of :func:`judged`."""
+    return {
+        model: [_refused(each) for each in evaluations if verdict_against(each.artifact) is not None]
+        for model, evaluations in judged(session, user, models, last).items()
+    }
+
+
+def candidates_of(evaluations: Iterable[ReturnedArtifact], champion: str | None) -> list[Candidate]:
+    """The models that were evaluated, each once, the newest first.
+
+    Args:
+        evaluations: The newest first.
+        champion: Fingerprint of the champion, which is left out.
+    """
+    found: dict[str, Candidate] = {}
+    for each in evaluations:
+        model, _ = compared_models(each.artifact)
+        if model.uri and model.fingerprint not in ("", champion, *found):
+            why = "" if verdict_against(each.artifact) is None else why_refused(each.artifact)
+            found[model.fingerprint] = Candidate(
+                at=each.at, why=why, judged=returned_address(each), fingerprint=model.fingerprint, uri=model.uri
+            )
+    return list(found.values())
+
+
+def judged(
+    session: Session, user: GetUserDep, models: Collection[tuple[str, str]], last: int
+) -> dict[tuple[str, str], list[ReturnedArtifact]]:
+    """The evaluations of candidates of some models, by model; the newest first.
 
     Args:
         session: Of Airflow's database.
@@ -50,12 +94,11 @@ def refused_candidates(
         if may_read(user, pipeline.dag_id, DagAccessEntity.XCOM)
     ]
     returned = last_returned(session, [pipeline.dag_id for pipeline in pipelines], _JUDGE, last=last)
-    refused = [each for each in returned if verdict_against(each.artifact) is not None]
     found = {}
     for model in models:
         judging = together(pipelines, [model])
         judges = {(pipeline.dag_id, task_id) for pipeline in judging for task_id in _judges(pipeline, model)}
-        found[model] = [_candidate(each) for each in refused if (each.dag_id, each.task_id) in judges]
+        found[model] = [each for each in returned if (each.dag_id, each.task_id) in judges]
     return found
 
 
@@ -65,7 +108,7 @@ def _judges(pipeline: PipelineDag, model: tuple[str, str]) -> set[str]:
     return {task.task_id for task in pipeline.tasks if task.kind in (_JUDGE, None) and task.model_name in named}
 
 
-def _candidate(returned: ReturnedArtifact) -> RefusedCandidate:
+def _refused(returned: ReturnedArtifact) -> RefusedCandidate:
     artifact = returned.artifact
     candidate, champion = compared_models(artifact)
     version = champion.version if champion else None

@@ -17,15 +17,20 @@ from airflow_hops.api.artifacts.lookup import hook_of, pipeline_of
 from airflow_hops.api.models.history import Decision, Rollout, decisions_of, rollout_of
 from airflow_hops.api.models.lookup import Served, registered_versions
 from airflow_hops.api.models.records import HeadlineMetric, VersionShare, headline_of, read_model_record, shares_of
-from airflow_hops.api.models.refused import RefusedCandidate, refused_candidates
+from airflow_hops.api.models.refused import (
+    VERDICTS,
+    Candidate,
+    RefusedCandidate,
+    candidates_of,
+    judged,
+    refused_candidates,
+)
 from airflow_hops.api.runs.notes import is_own_tag
 from airflow_hops.api.types import Model, Number, Page, RunAddress, Time
 from airflow_hops.contract.model_record import ModelRecord
 from airflow_hops.reports.model_sources import DECISION_NOTE
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models", tags=["models"])
-_VERDICTS = 50
-"""Verdicts of each evaluating task among which refused candidates are looked for."""
 
 
 class ModelSummary(Model):
@@ -91,6 +96,8 @@ class ModelDetail(Model):
     """The newest first."""
     refused: list[RefusedCandidate]
     """Candidates that were not deployed, the newest first."""
+    candidates: list[Candidate]
+    """Models that were evaluated and may replace the champion, the newest first."""
     may_change: bool
     """Whether the user may promote, set traffic and roll back: here, where the pipeline itself deploys the model."""
 
@@ -108,7 +115,7 @@ def list_models(user: GetUserDep, dag_id: str) -> ModelPage:
     """The models that a pipeline works on."""
     with create_session() as session:
         named = pipeline_of(session, dag_id).models()
-        refused = refused_candidates(session, user, named, _VERDICTS)
+        refused = refused_candidates(session, user, named, VERDICTS)
         models = [_summary(session, user, model, refused[model]) for model in named]
     return ModelPage(total_entries=len(models), models=models)
 
@@ -120,7 +127,8 @@ def get_model(user: GetUserDep, served: Served) -> ModelDetail:
     champion, challenger = shares_of(record)
     with create_session() as session:
         model = (served.hops_conn_id, served.name)
-        refused = refused_candidates(session, user, [model], _VERDICTS)[model]
+        refused = refused_candidates(session, user, [model], VERDICTS)[model]
+        evaluations = judged(session, user, [model], VERDICTS)[model]
     return ModelDetail(
         name=served.name,
         champion=champion,
@@ -130,6 +138,7 @@ def get_model(user: GetUserDep, served: Served) -> ModelDetail:
         deployed=sorted({event.version for event in record.history}, reverse=True),
         decisions=decisions_of(record, readable_makers(user, record)),
         refused=refused,
+        candidates=candidates_of(evaluations, champion.fingerprint if champion else None),
         may_change=served.is_decided_here and may_change(user, served.dag_id),
     )
 

@@ -15,9 +15,9 @@ from airflow_hops.contract.model_record import ModelRecord, ServedVersion, by_wh
 from airflow_hops.contract.times import now
 from airflow_hops.runtime.deploy.stage import CANARY_LABEL, STABLE_LABEL, check_not_rolled_back, load_version
 from airflow_hops.runtime.loaded_models import model_folder
-from airflow_hops.runtime.model_server import ModelServer
+from airflow_hops.runtime.model_server import ModelServer, check_model
 from airflow_hops.runtime.step.context import StepContext
-from airflow_hops.runtime.tracking import ModelRegistry
+from airflow_hops.runtime.tracking import ModelRegistry, read_training
 from airflow_hops.serving_api.config import ConfigError
 from airflow_hops.serving_api.traffic_config import check_split
 from airflow_hops.store.model_records import read_record, record_uri, write_record
@@ -43,6 +43,11 @@ def promote(
 ) -> dict[str, Any]:
     """The step: gives a version all the traffic; None is the challenger. ``given`` are fields of :class:`Serving`."""
     return _decide(context, lambda serving: serving.promote(version, allow_rolled_back), **given)
+
+
+def replace_champion(context: StepContext, *, model: str, **given: Any) -> dict[str, Any]:
+    """The step: makes the model artifact at a URI the champion, whatever comparisons say of it."""
+    return _decide(context, lambda serving: serving.replace_champion(model), **given)
 
 
 def roll_back(context: StepContext, *, to_version: int | None, **given: Any) -> dict[str, Any]:
@@ -159,6 +164,32 @@ class Serving:
         model = self._registered(version)
         forced = check_not_rolled_back(record, version, model, self.model_name, allow_rolled_back)
         replace(self, reason=self.reason + forced)._take_over(record, version, model, "promoted")
+        return True
+
+    def replace_champion(self, uri: str) -> bool:
+        """Gives a model all the traffic that was refused, or that takes other inputs than the champion.
+
+        Args:
+            uri: Of the model artifact, which is registered if it has not been.
+
+        Raises:
+            BadInput: it is no model, or not one that the server serves.
+            VersionRefused: the server does not load it.
+        """
+        record, champion = self._deployed()
+        store = self.context.store
+        model = store.manifest(uri).reference(uri)
+        if model.kind != "model":
+            raise BadInput(f"{uri} is an artifact of kind {model.kind!r}; expected a 'model', the output of a training")
+        if champion.fingerprint == model.fingerprint:
+            return False
+        if self._decided_before(record, "promoted", fingerprint=model.fingerprint):
+            return False
+        check_model(model_folder(store, model), served_by=self.server.at.kind)
+        training = read_training(store.local(model))
+        version = self.registry.register(model, self.context.spec.producer, training=training).version
+        why = f"replaces version {champion.version} on purpose, without a comparison: {self.reason}"
+        replace(self, reason=why)._take_over(record, version, model, "promoted")
         return True
 
     def roll_back(self, to_version: int | None) -> bool:

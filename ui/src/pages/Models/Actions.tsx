@@ -1,12 +1,13 @@
 import { Button, HStack, Text, VisuallyHidden } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
-import { LuArrowUpToLine, LuSplit, LuUndo2 } from "react-icons/lu";
+import { LuArrowUpToLine, LuReplace, LuSplit, LuUndo2 } from "react-icons/lu";
 import { LinesAlert } from "src/components/LinesAlert";
 import { Tooltip } from "src/components/Tooltip";
 import { impossible } from "src/pages/Models/impossible";
 import { PromoteDialog } from "src/pages/Models/PromoteDialog";
 import { liveOptions, type ModelDetail, useMinutes } from "src/pages/Models/queries";
+import { ReplaceDialog } from "src/pages/Models/ReplaceDialog";
 import { RollBackDialog } from "src/pages/Models/RollBackDialog";
 import { TrafficDialog } from "src/pages/Models/TrafficDialog";
 
@@ -14,6 +15,7 @@ const ACTIONS = [
   { name: "promote", label: "Promote", icon: LuArrowUpToLine, Dialog: PromoteDialog },
   { name: "traffic", label: "Set traffic", icon: LuSplit, Dialog: TrafficDialog },
   { name: "rollBack", label: "Roll back", icon: LuUndo2, Dialog: RollBackDialog },
+  { name: "replace", label: "Replace champion", icon: LuReplace, Dialog: ReplaceDialog },
 ] as const;
 
 /** What may be decided about a model, by those who may start the pipeline's runs. What cannot be done now says why. */

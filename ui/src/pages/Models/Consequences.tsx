@@ -9,7 +9,8 @@ export function Consequences({
   words,
 }: {
   detail: ModelDetail;
-  after: readonly Share[];
+  /** Null where the version that gets them has no number yet. */
+  after: readonly Share[] | null;
   words: readonly (string | false | null)[];
 }) {
   const before = Object.entries(detail.traffic).map(([version, percent]) => ({ version: Number(version), percent }));
@@ -20,10 +21,14 @@ export function Consequences({
           Traffic now
         </Text>
         <TrafficBar shares={before} />
-        <Text fontSize="xs" color="fg.muted" mt={2}>
-          Traffic afterwards
-        </Text>
-        <TrafficBar shares={after} />
+        {after && (
+          <>
+            <Text fontSize="xs" color="fg.muted" mt={2}>
+              Traffic afterwards
+            </Text>
+            <TrafficBar shares={after} />
+          </>
+        )}
       </Box>
       <List.Root gap={1} ps={4} fontSize="sm">
         {words

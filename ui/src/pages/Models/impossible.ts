@@ -19,5 +19,8 @@ export function impossible(action: string, detail: ModelDetail, isAway: boolean)
   if (action === "rollBack" && !challenger && formerChampions(decisions, champion.version).length === 0) {
     return "There was no champion before this one.";
   }
+  if (action === "replace" && detail.candidates.length === 0) {
+    return "No other model was evaluated; a run of the pipeline trains one.";
+  }
   return null;
 }

@@ -161,7 +161,13 @@ describe("the history", () => {
 
 describe("what cannot be decided", () => {
   const champion = { version: 2 } as ModelDetail["champion"];
-  const served = { champion, challenger: null, deployed: [2, 1], decisions: [] } as unknown as ModelDetail;
+  const served = {
+    champion,
+    challenger: null,
+    deployed: [2, 1],
+    decisions: [],
+    candidates: [],
+  } as unknown as ModelDetail;
   const first = { ...served, deployed: [2] };
 
   test.each([
@@ -171,6 +177,8 @@ describe("what cannot be decided", () => {
     ["traffic", { ...served, challenger: champion }, false, null],
     ["rollBack", first, false, /no champion before/],
     ["rollBack", { ...first, challenger: champion }, true, /server does not respond/],
+    ["replace", served, false, /No other model was evaluated/],
+    ["replace", { ...served, candidates: [{}] }, false, null],
     ["promote", { ...served, champion: null }, false, /No version serves/],
   ])("%s says why", (action, detail, isAway, why) => {
     const said = impossible(action, detail as ModelDetail, isAway);

@@ -40,6 +40,10 @@ export function useDecision(dagId: string, model: string, onDecided: DecisionPro
           body: { version, allow_rolled_back, ...body },
         }),
       ),
+    replace: (fingerprint: string, reason: string) =>
+      decide(["replace", fingerprint], reason, (body) =>
+        client.POST("/api/dags/{dag_id}/models/{model}/replace", { params, body: { fingerprint, ...body } }),
+      ),
     setTraffic: (percents: Record<string, number>, reason: string) =>
       decide(["traffic", percents], reason, (body) =>
         client.POST("/api/dags/{dag_id}/models/{model}/traffic", { params, body: { percents, ...body } }),

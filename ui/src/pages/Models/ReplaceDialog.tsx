@@ -1,0 +1,50 @@
+import { Field, NativeSelect, Text } from "@chakra-ui/react";
+import { useState } from "react";
+import { ConfirmDialog } from "src/components/ConfirmDialog";
+import { Consequences, rolloutEnds } from "src/pages/Models/Consequences";
+import { type DecisionProps, useDecision } from "src/pages/Models/useDecision";
+
+/** All traffic to a candidate, whatever its evaluation said: for a champion that should never have been one. */
+export function ReplaceDialog({ dagId, detail, onClose, onDecided }: DecisionProps) {
+  const { candidates, champion, challenger } = detail;
+  const [fingerprint, setFingerprint] = useState(candidates[0]?.fingerprint ?? "");
+  const { replace } = useDecision(dagId, detail.name, onDecided);
+  const candidate = candidates.find((each) => each.fingerprint === fingerprint);
+  return (
+    <ConfirmDialog
+      open
+      danger
+      title={`Replace the champion of ${detail.name}?`}
+      confirmLabel="Replace champion"
+      ready={candidate !== undefined}
+      onConfirm={(reason) => replace(fingerprint, reason)}
+      onClose={onClose}
+    >
+      <Field.Root>
+        <Field.Label>Model of the run</Field.Label>
+        <NativeSelect.Root size="sm">
+          <NativeSelect.Field value={fingerprint} onChange={(event) => setFingerprint(event.currentTarget.value)}>
+            {candidates.map(({ fingerprint: each, judged, why }) => (
+              <option key={each} value={each}>
+                {judged.dag_id} {judged.run_id} ({why ? "refused" : "blessed"})
+              </option>
+            ))}
+          </NativeSelect.Field>
+          <NativeSelect.Indicator />
+        </NativeSelect.Root>
+      </Field.Root>
+      {candidate?.why && <Text fontSize="sm">It was refused: {candidate.why}.</Text>}
+      <Consequences
+        detail={detail}
+        after={null}
+        words={[
+          "It becomes the champion and answers all requests that name no version, without a comparison or a canary.",
+          "If it takes other inputs than the champion, clients must send those from then on; other requests are refused.",
+          champion && `Version ${champion.version} gets none, and stays loaded: a rollback can restore it.`,
+          challenger && `The canary, version ${challenger.version}, is taken out of service.`,
+          rolloutEnds(detail),
+        ]}
+      />
+    </ConfirmDialog>
+  );
+}
