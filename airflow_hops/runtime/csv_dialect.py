@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,7 +13,16 @@ from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.sources import Source
 from airflow_hops.data.readers.notation import number_pattern, plain_numbers, times_fit
 from airflow_hops.data.readers.raw_file import RawFile, explained
-from airflow_hops.data.readers.text_types import FLOAT, INTEGER, LARGE_INTEGER, TEXT, type_of, why_text
+from airflow_hops.data.readers.text_types import (
+    FLOAT,
+    INTEGER,
+    LARGE_INTEGER,
+    NOT_THE_SAME,
+    TEXT,
+    TIMES,
+    type_of,
+    why_text,
+)
 
 _HEAD_BYTES = 1 << 16
 _DELIMITERS = ",;\t|"
@@ -63,34 +72,64 @@ def with_notation(texts: pa.Table, source: Source, drop: Sequence[str]) -> tuple
     Raises:
         BadInput: numbers can be read in two ways, or those of two columns are written in ways that exclude each other.
     """
-    columns = {
-        name: values
-        for name, column in zip(texts.column_names, texts.columns, strict=True)
-        if name not in drop and name not in source.schema and len(values := _values(column))
-    }
+    columns = _texts_of(texts, source, drop)
     source, notes = _with_marks(columns, source)
+    layouts, more = _recognised({name: plain_numbers(values, source) for name, values in columns.items()})
+    return replace(source, schema={**source.schema, **layouts}), notes + more
+
+
+def notes_on_text(table: pa.Table, source: Source, drop: Sequence[str]) -> list[str]:
+    """A sentence on each column of a typed file that is text, though its values look like numbers or times."""
+    notes = []
+    for name, values in _texts_of(table, source, drop).items():
+        layouts, more = _recognised({name: values})
+        kind = layouts.get(name, "times" if type_of(values) in TIMES else "numbers")
+        if layouts or type_of(values) != TEXT:
+            how = f"--type {name}=float64 reads them so" if kind == "numbers" else "convert them in prepare()"
+            notes.append(
+                f"{name!r} is text in the file, such as {values[0].as_py()!r}, though its values are {kind}; {how}"
+            )
+        else:
+            notes += more
+    return notes
+
+
+def _texts_of(table: pa.Table, source: Source, drop: Sequence[str]) -> dict[str, pa.Array]:
+    """The different values of the columns of text that are neither dropped nor given a type, and have some."""
+    columns = _texts(table, [*drop, *source.schema])
+    return {name: values for name, column in columns if len(values := _values(column))}
+
+
+def _recognised(columns: Mapping[str, pa.Array]) -> tuple[dict[str, str], list[str]]:
+    """Looks at text whose values may be times or numbers.
+
+    Args:
+        columns: Different values by column.
+
+    Returns:
+        The layouts of times by column, and a sentence on each, and on text that only looks like times or numbers.
+    """
+    found, notes = {}, []
     for name, values in columns.items():
-        if type_of(plain_numbers(values, source)) != TEXT:
+        if type_of(values) != TEXT:
             continue
         layouts = [layout for layout in _LAYOUTS if times_fit(values[:1], layout) and times_fit(values, layout)]
-        shown = repr(values[0].as_py())
+        shown, why = repr(values[0].as_py()), why_text(values)
         if len(layouts) == 1:
-            source = replace(source, schema={**source.schema, name: layouts[0]})
+            found[name] = layouts[0]
             notes.append(f"{name!r} has times such as {shown}, read as {layouts[0]}")
         elif layouts:
             options = " or ".join(f"--type {name}={layout}" for layout in layouts)
             notes.append(f"{name!r} is text: its times, such as {shown}, can be read in two ways; say {options}")
-        elif _share(values, _LIKE_A_NUMBER) > 0.5 and why_text(values) is None:
+        elif why is not None:
+            what = f"--type {name}=float64 reads it as one" if why[1] == NOT_THE_SAME else "correct it in the file"
+            notes.append(f"{name!r} is text: {values[why[0]].as_py()!r} {why[1]}; {what}")
+        elif _share(values, _LIKE_A_NUMBER) > 0.5:
             notes.append(
                 f"{name!r} is text, as its values, such as {shown}, are not numbers that are all written alike; "
                 "correct them, or drop it with --drop"
             )
-        elif (why := why_text(values)) is not None:
-            notes.append(
-                f"{name!r} is text: {values[why[0]].as_py()!r} {why[1]}; to read it as numbers, correct it or say "
-                f"--type {name}=float64"
-            )
-    return source, notes
+    return found, notes
 
 
 def _with_marks(columns: dict[str, pa.Array], source: Source) -> tuple[Source, list[str]]:

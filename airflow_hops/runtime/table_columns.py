@@ -28,7 +28,7 @@ from airflow_hops.data.readers import first_types, infer_types, read
 from airflow_hops.data.readers.raw_file import RawFile, identify
 from airflow_hops.data.readers.text_types import TEXT
 from airflow_hops.data.readers.types import Types, unify
-from airflow_hops.runtime.csv_dialect import find_delimiter, missing_texts, with_notation
+from airflow_hops.runtime.csv_dialect import find_delimiter, missing_texts, notes_on_text, with_notation
 from airflow_hops.runtime.leakage import SUSPICIOUS, TELLS, score_alone
 from airflow_hops.runtime.prepare.label import find_target
 from airflow_hops.runtime.step.context import StepContext
@@ -97,6 +97,8 @@ def describe_table(source: Source, told: Told) -> TableDescription:
         if more:
             file = replace(file, source=replace(file.source, null_values=(*source.null_values, *more)))
             table, whole = _read(file, _types(file, told.label))
+    else:
+        notes = notes_on_text(table, file.source, told.drop)
     _check_values(table, told, source.uri)
     label, target = _label(table.column(told.label), told, source.uri)
     columns = _columns(table, told, target, file.source.schema)

@@ -56,7 +56,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 CSV_TYPES = {
     "int64": [
-        ["1", "-9223372036854775808", "9223372036854775807"], [" 5", "7 ", "0"], ["1", "", "-3"],
+        ["1", "-9223372036854775808", "9223372036854775807"], [" 5", "7 ", "0"], ["1", "", "-3"], ["1", "NA"],
         ["1000000000000000001", "1000000000000000003"],
     ],
     "double": [
@@ -100,7 +100,7 @@ def test_csv_columns_have_one_type_in_ingest_and_statistics(
         path.write_text(csv_of({"a": [*[values[-1]] * 20, *values], "b": ["x"] * (20 + len(values))}))
         snapshot = ingested(str(path), tmp_path / str(number))
         assert str(snapshot.schema.field("a").type) == kind, values
-        read = read_for_statistics(Source(str(path), null_values=("", "NA")))
+        read = read_for_statistics(str(path))
         # Statistics have no times.
         expected = "string" if kind.startswith(("date", "timestamp")) else kind
         assert str(read.schema.field("a").type) == expected, values
@@ -281,7 +281,7 @@ def test_good_data_are_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFi
         "n": [str(n) for n in range(300)], "f": [repr(draw.random()) for _ in range(300)],
         "e": [f"{draw.random():.18e}" for _ in range(300)], "t": [f"2013-01-{n % 28 + 1:02}" for n in range(300)],
         "s": [f"name {n}" for n in range(300)], "m": ["" if n % 2 else "3.50" for n in range(300)],
-        "c": [f"{'ABC'[n % 3]}{n}" if n % 2 else str(n) for n in range(300)],
+        "c": [f"{'ABC'[n % 3]}{n}" if n % 2 else str(n) for n in range(300)], "z": [f"{n:05}" for n in range(300)],
     }  # fmt: skip
     (tmp_path / "t.csv").write_text(csv_of(values))
     with (tmp_path / "t.jsonl").open("w") as stream:

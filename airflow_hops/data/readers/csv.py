@@ -19,7 +19,7 @@ from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.data.readers.limits import check_row_bytes, check_width
 from airflow_hops.data.readers.notation import as_given, plain_numbers
 from airflow_hops.data.readers.raw_file import BLOCK_BYTES, RawFile
-from airflow_hops.data.readers.text_types import TEXT, Blame, as_type, join, type_of, why_not, why_text
+from airflow_hops.data.readers.text_types import NOT_THE_SAME, TEXT, Blame, as_type, join, type_of, why_not, why_text
 from airflow_hops.data.readers.types import Types, TypesDoNotFit, type_named
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,8 @@ def widen(types: Types, texts: pa.Table, file: RawFile, rows_before: Callable[[]
                 why_text(column) if pa.types.is_null(before) else why_not(plain_numbers(column, file.source), before)
             )
             if blame is not None:
-                log.warning("%s, %s; the column is text", file.name, _named(blame, name, column, rows_before()))
+                level = logging.INFO if blame[1] == NOT_THE_SAME else logging.WARNING  # a column of codes
+                log.log(level, "%s, %s; the column is text", file.name, _named(blame, name, column, rows_before()))
 
 
 def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:

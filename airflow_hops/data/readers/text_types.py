@@ -36,6 +36,7 @@ _LIKENESSES = {
     "a time": r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9].*)?$",
 }
 _FEW = 0.1
+NOT_THE_SAME = "would not be the same text again as a number"
 
 
 def type_of(texts: pa.Array) -> pa.DataType:
@@ -124,7 +125,7 @@ def why_text(texts: pa.Array) -> Blame | None:
         if 0 < others <= _FEW * count:
             return pc.index(alike, False).as_py(), f"is not {what}, as {count - others} of {count} values are"
         if others == 0 and what == _NUMBER:
-            return _first_misfit(texts, FLOAT), "would not be the same text again as a number"
+            return _first_misfit(texts, FLOAT), NOT_THE_SAME
     return None
 
 

@@ -294,8 +294,7 @@ def _source_of(source: str | Path | Source) -> Source:
     if isinstance(source, Source):
         return source
     text = str(source)
-    # TFDV takes no text but the empty one for a missing value.
-    return Source(text if "://" in text else str(Path(text).expanduser().absolute()), null_values=("",))
+    return Source(text if "://" in text else str(Path(text).expanduser().absolute()))
 
 
 def _joined(layouts: Mapping[str, Layout], files: Mapping[str, RawFile], wanted: Wanted) -> Types:
