@@ -85,6 +85,7 @@ class SkewOptions(SkewTest):
         identifiers: Features by which captured rows are joined with examples, to be compared value by value.
         float_rounding: Digits to which floats are rounded in that comparison; None for no rounding.
         silent_after_s: Seconds without a captured request after which the monitor fails; None for any time.
+        down_after_s: The same, if the model server does not answer, does not serve the model, or cannot capture.
     """
 
     model_name: str | None = None
@@ -94,6 +95,7 @@ class SkewOptions(SkewTest):
     identifiers: Sequence[str] = ()
     float_rounding: int | None = None
     silent_after_s: float | None = None
+    down_after_s: float | None = None
 
     MIN_ROWS: ClassVar[int] = 1000
     """A verdict uses them up: fewer would do, and find less."""

@@ -56,6 +56,8 @@ class SkewOperator(HopsOperator):
         float_rounding: Digits after the decimal point to which floats are rounded before values are compared.
         silent_after: With ``model_name``: time without a captured request after which the task fails, since what is not
             seen cannot be stable; None for never. It also fails if the server says that it captures nothing.
+        down_after: The same, if the model server does not answer, does not serve the model or cannot write captures;
+            None for never. Until then, the report says so as ``unwell``.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
 
     Raises:
@@ -89,6 +91,7 @@ class SkewOperator(HopsOperator):
         examples: Any = None,
         float_rounding: int | None = None,
         silent_after: timedelta | None = timedelta(days=3),
+        down_after: timedelta | None = timedelta(hours=1),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -101,8 +104,9 @@ class SkewOperator(HopsOperator):
             raise ValueError(f"{self.task_id}: identifiers, examples and time_feature go with model_name")
         if examples is not None and not identifiers:
             raise ValueError(f"{self.task_id}: examples needs identifiers, which join rows with them")
-        if silent_after is not None and silent_after <= timedelta(0):
-            raise ValueError(f"{self.task_id}: silent_after is {silent_after!r}, expected more than 0, or None")
+        for name, after in (("silent_after", silent_after), ("down_after", down_after)):
+            if after is not None and after <= timedelta(0):
+                raise ValueError(f"{self.task_id}: {name} is {after!r}, expected more than 0, or None")
         self.model_name = model_name
         self.reference = reference
         self.current = current
@@ -118,6 +122,7 @@ class SkewOperator(HopsOperator):
         self.examples = examples
         self.float_rounding = float_rounding
         self.silent_after = silent_after
+        self.down_after = down_after
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """What is compared, and how."""
@@ -133,6 +138,7 @@ class SkewOperator(HopsOperator):
             identifiers=self.identifiers,
             float_rounding=self.float_rounding,
             silent_after_s=self.silent_after.total_seconds() if self.silent_after else None,
+            down_after_s=self.down_after.total_seconds() if self.down_after else None,
         ).to_dict()
 
     def step_inputs(self) -> Mapping[str, Any]:

@@ -53,12 +53,13 @@ def compare_captured(context: StepContext, model_name: str, options: SkewOptions
         files, champion.version, lambda some: check_columns(some, trained.types, options.time_feature)
     )
     span = read_span(files, options.time_feature)
-    if not span.rows:
+    faults: tuple[str, ...] = ()
+    if span.rows < options.rows_needed:
         left_out = {name for name in names if window.holds(name)} - {file.name for file in files}
         seen = [name for name in names if name not in left_out]
-        _check_not_silent(context, requests, seen, champion, options, notes)
+        faults = _check_not_silent(context, requests, seen, champion, options, notes)
     log.info("%d captured rows in %d files, %s by version", span.rows, len(files), dict(span.versions or {}))
-    unwell, wrong_times = clock_faults(span), time_faults(span, options.time_feature)
+    unwell, wrong_times = (*faults, *clock_faults(span)), time_faults(span, options.time_feature)
     if wrong_times is not None:
         fault, is_unwell = wrong_times
         unwell, notes = ((*unwell, fault), notes) if is_unwell else (unwell, [*notes, fault])
@@ -79,14 +80,14 @@ def _check_not_silent(
     champion: ServedVersion,
     options: SkewOptions,
     notes: Sequence[str],
-) -> None:
+) -> tuple[str, ...]:
     last = read_span(requests.fetch(names[-1:], context.scratch / "newest"), None).captured_until if names else None
-    check_not_silent(
+    return check_not_silent(
         context.spec.services,
         str(options.model_name),
         last or champion.since,
         last is None,
-        options.silent_after_s,
+        options,
         "".join(f"; {note}" for note in notes),
     )
 

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any
 
-from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.skew import SkewOptions
 from airflow_hops.contract.times import seconds_since
 from airflow_hops.runtime.captured.requests import RowsFile
 from airflow_hops.runtime.skew.captured_rows import CapturedSpan
@@ -18,6 +19,7 @@ from airflow_hops.serving_api.capture_layout import rows_file_pattern
 
 log = logging.getLogger(__name__)
 
+_AWAY = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 _CLOCKS_DIFFER = timedelta(minutes=10)
 """By how much clocks of two machines may differ."""
 _WRONG_TIMES = 0.01
@@ -29,43 +31,87 @@ def check_not_silent(
     model_name: str,
     last_at: str,
     never: bool,
-    silent_after_s: float | None,
+    options: SkewOptions,
     said: str = "",
-) -> None:
-    """Checks, where no request was captured since last time, that this is not for want of capture.
+) -> tuple[str, ...]:
+    """Checks, where too few requests were captured for a verdict, that this is not for want of a server or of capture.
 
     Args:
         services: A step's services.
         model_name: The served model.
         last_at: When the last request was captured, or since when the champion serves; ISO 8601 UTC.
         never: Whether it is the latter.
-        silent_after_s: How long that may be ago, in seconds; None for any time.
+        options: How long that may be ago: ``silent_after_s``, and ``down_after_s`` if the server is at fault.
         said: What else is known, for the message.
+
+    Returns:
+        What is wrong with the server, in words, as long as that is allowed.
 
     Raises:
         BadInput: the server captures nothing, or none has been captured for so long.
+        HopsError: the server does not answer, does not serve the model, or cannot capture, for so long.
     """
+    faults = _server_faults(services, model_name)
+    silent_s = seconds_since(last_at)
+    since = f"in all the time that its champion serves, since {last_at}" if never else f"since {last_at}"
+    if faults and options.down_after_s is not None and silent_s > options.down_after_s:
+        raise HopsError(
+            f"{'; '.join(faults)}; no request of model {model_name!r} was captured {since}, longer than down_after "
+            f"({timedelta(seconds=options.down_after_s)}), so nothing is watched{said}. Start the server, or correct "
+            "the connection's fields 'serving_host', 'serving_port' and 'serving_rest_port'"
+        )
+    if options.silent_after_s is None or silent_s <= options.silent_after_s:
+        return faults
+    said = "".join(f"; {fault}" for fault in faults) + said
+    raise BadInput(
+        f"no request of model {model_name!r} was captured {since}, longer than silent_after "
+        f"({timedelta(seconds=options.silent_after_s)}){said}; does anybody ask it, does the server capture "
+        "(--capture_mode, --capture_sampling_percent), and into the connection's 'serving_capture_path'? A longer "
+        "silent_after allows it"
+    )
+
+
+def _server_faults(services: Mapping[str, str], model_name: str) -> tuple[str, ...]:
+    """Why the server that a connection names cannot capture requests of a model, in words.
+
+    Raises:
+        BadInput: it captures nothing.
+    """
+    if not any(services.get(f"serving_{field}") for field in ("host", "port", "rest_port")):
+        return ()
     server = ServerAddress.of(services)
     try:
-        status = server.rest_client().call("GET", "/v1/capture") if server.rest_port else {}
+        if server.rest_port is None:
+            with server.client() as client:
+                states = client.status(model_name)
+        else:
+            if fault := _capture_fault(server, model_name):
+                return (fault,)
+            states = server.rest_client().status(model_name)
     except ModelServerError as error:
-        said += f"; the model server was asked about its capture: {error}"
-        status = {}
+        if error.code.name in _AWAY:
+            return (f"the model server {server} does not answer: {error}",)
+        if error.code.name != "NOT_FOUND":
+            return ()  # it answers, though not everybody
+        states = []
+    if not any(state.state == "AVAILABLE" for state in states):
+        return (f"the model server {server} serves no version of model {model_name!r}",)
+    return ()
+
+
+def _capture_fault(server: ServerAddress, model_name: str) -> str | None:
+    try:
+        status = server.rest_client().call("GET", "/v1/capture")
+    except ModelServerError as error:
+        if error.code.name in _AWAY:
+            raise
+        return None  # a server of another kind, or one that does not tell everybody
     if status.get("enabled") is False:
         raise BadInput(
             f"the model server {server} captures nothing: there are no requests of model {model_name!r} to compare; "
             "start it with --capture_base_path"
         )
-    if status.get("error"):
-        said += f"; the model server's capture failed: {status['error']}"
-    if silent_after_s is None or seconds_since(last_at) <= silent_after_s:
-        return
-    since = f"in all the time that its champion serves, since {last_at}" if never else f"since {last_at}"
-    raise BadInput(
-        f"no request of model {model_name!r} was captured {since}, longer than silent_after "
-        f"({timedelta(seconds=silent_after_s)}){said}; does anybody ask it, does the server capture (--capture_mode, "
-        "--capture_sampling_percent), and into the connection's 'serving_capture_path'? A longer silent_after allows it"
-    )
+    return f"the model server's capture failed: {status['error']}" if status.get("error") else None
 
 
 def clock_faults(span: CapturedSpan) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -599,6 +600,59 @@ def test_a_server_that_captures_nothing_is_found_at_once(detect: Detect, capture
         port = str(server.server_port)
         with pytest.raises(BadInput, match=r"captures nothing: .* start it with --capture_base_path"):
             detect("off", services={"serving_capture_path": str(captured.path), "serving_rest_port": port})
+        server.shutdown()
+
+
+@pytest.mark.parametrize("field", ["serving_rest_port", "serving_port"])
+def test_a_server_that_is_down_is_reported_and_fails_the_monitor(
+    detect: Detect, captured: CaptureFolder, flights_raw: Path, field: str
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    services = {"serving_capture_path": str(captured.path), field: port}
+    artifact, report = detect(f"patient_{field}", services=services)
+    (fault,) = artifact.properties["unwell"]
+    assert "does not answer" in fault and fault in report["notes"]
+    words = r"does not answer.*longer than down_after \(1:00:00\), so nothing is watched"
+    with pytest.raises(HopsError, match=words) as down:
+        detect(f"down_{field}", services=services, down_after_s=3600.0, silent_after_s=86400.0)
+    assert down.value.retryable
+    # Rows that wait for more of them are no sign of life.
+    captured.add(flights_examples.months(flights_raw, 1, 1).iloc[:600])
+    with pytest.raises(HopsError, match=r"does not answer.*captured since 2023-11-14"):
+        detect(f"waiting_{field}", services=services, down_after_s=3600.0)
+    with pytest.raises(BadInput, match="longer than silent_after"):
+        detect(f"silent_{field}", services=services, silent_after_s=86400.0)
+    assert detect(f"enough_{field}", services=services, down_after_s=3600.0, min_rows=500)[0].properties["unwell"] == []
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ({"/v1/capture": {"enabled": True}}, "serves no version of model 'flights'"),
+        (
+            {"/v1/capture": {"enabled": True}, "/v1/models/flights": {"model_version_status": []}},
+            "serves no version of model 'flights'",
+        ),
+        ({"/v1/capture": {"enabled": True, "error": "disk full"}}, "capture failed: disk full"),
+    ],
+)
+def test_a_server_that_cannot_capture_is_reported(
+    detect: Detect, captured: CaptureFolder, answers: dict[str, Any], words: str
+) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path in answers else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps(answers.get(self.path, {"error": "not found"})).encode())
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        services = {"serving_capture_path": str(captured.path), "serving_rest_port": str(server.server_port)}
+        assert words in detect("patient", services=services)[0].properties["unwell"][0]
+        with pytest.raises(HopsError, match="so nothing is watched"):
+            detect("failing", services=services, down_after_s=3600.0)
         server.shutdown()
 
 
