@@ -29,7 +29,8 @@ class SkewTest(StepOptions):
             would set.
         min_rows: Number of rows below which the verdict is "insufficient"; None for 100, or, without ``alpha``, 5,000.
         measures: Measures of features, instead of the default: for numbers "jensen_shannon",
-            "jensen_shannon_quantiles", "kolmogorov_smirnov", "population_stability_index" or "wasserstein"; for strings
+            "jensen_shannon_quantiles", "kolmogorov_smirnov", "population_stability_index" or "wasserstein", with few
+            different values also "l_infinity"; for strings
             "l_infinity", "jensen_shannon", "population_stability_index" or "normalized_abs_difference". Vectors have
             only "maximum_mean_discrepancy".
         thresholds: Fixed thresholds of features' measures, instead of the schema's.

@@ -43,9 +43,9 @@ class SchemaOperator(HopsOperator):
         name: Name of the frozen schema; by default the task's id. (templated)
         freeze_at: When the schema stops following the data: "first_run", or "deployment". With the latter, each run
             infers it again until a model that was trained with it is deployed, or a person has approved or edited it.
-        infinity_norm: Threshold of the drift and skew comparators of strings: L-infinity distance of the shares of
-            values, 0 to 1; None for 0.05.
-        jensen_shannon: Threshold of the comparators of numbers: Jensen-Shannon divergence, 0 to 1; None for 0.2.
+        infinity_norm: Threshold of the drift and skew comparators of strings, and of numbers with at most 20 different
+            values: L-infinity distance of the shares of values, 0 to 1; None for 0.05.
+        jensen_shannon: Threshold of the comparators of other numbers: Jensen-Shannon divergence, 0 to 1; None for 0.2.
         comparators: Thresholds of single features by measure: ``{"temp": {"jensen_shannon": 0.3}, "gate": {}}``. A
             feature without a measure has no comparator.
         environments: The schema's environments, each with the features that it lacks; None for
