@@ -127,7 +127,7 @@ class JobRecord:
     def read(cls, job: Job, store: ArtifactStore) -> JobRecord | None:
         """The job's record, or None where there is none."""
         with contextlib.suppress(FileNotFoundError, ValueError):
-            value = json.loads(store.read_text(job.record))
+            value = store.read_json(job.record)
             return cls(value["state"], value["beat"], value["result"])
         return None
 

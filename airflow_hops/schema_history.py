@@ -135,7 +135,7 @@ def request_reset(store: ArtifactStore, uri: str, *, by: str, note: str = "") ->
 def requested_reset(store: ArtifactStore, uri: str) -> str | None:
     """Who wants the next run to infer the frozen schema anew, and why; None where nobody does."""
     try:
-        request = json.loads(store.read_text(_reset_uri(uri)))
+        request = store.read_json(_reset_uri(uri))
     except FileNotFoundError:
         return None
     return f"reset by {request['by']}" + (f": {request['note']}" if request["note"] else "")
@@ -322,11 +322,9 @@ def _records(store: ArtifactStore, uri: str) -> list[SchemaVersion]:
     while True:
         path = _record_uri(uri, len(versions) + 1)
         try:
-            text = store.read_text(path)
+            versions.append(SchemaVersion(**store.read_json(path)))
         except FileNotFoundError:
             return versions
-        try:
-            versions.append(SchemaVersion(**json.loads(text)))
         except (ValueError, TypeError) as error:
             raise BadInput(f"{path}: not a record of a schema's version ({error})") from None
 

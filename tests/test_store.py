@@ -28,6 +28,7 @@ from airflow_hops.cli import store as commands
 from airflow_hops.cli.definition import _STORE_COMMANDS
 from airflow_hops.contract.artifacts import (
     CUT_SHORT,
+    MOST_JSON_BYTES,
     Artifact,
     BadInput,
     HopsError,
@@ -37,11 +38,13 @@ from airflow_hops.contract.artifacts import (
     UnreadableFile,
     total_rows,
 )
+from airflow_hops.contract.model_record import ModelRecord
 from airflow_hops.contract.protocol import Output, StepSpec
 from airflow_hops.contract.sources import Source
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.store import ArtifactStore, kept_version
 from airflow_hops.store.integrity import DamagedArtifact
+from airflow_hops.store.model_records import write_record
 from airflow_hops.store.step_cache import find_cached, record_cached
 
 PRODUCER = Producer("dag", "manual__2026-01-01T00:00:00+00:00", "train", -1, 2)
@@ -417,6 +420,36 @@ def test_folder_in_place_of_a_file_is_damage(store: ArtifactStore) -> None:
     (_path(artifact.uri) / "a").mkdir()
     with pytest.raises(DamagedArtifact, match="model/a: it is in the manifest, but was deleted"):
         store.local(artifact)
+
+
+def test_names_that_no_file_system_takes_are_refused(store: ArtifactStore) -> None:
+    assert store.uri("d", "x" * 255).endswith("x" * 255)
+    for name in ("x" * 256, "é" * 128):
+        with pytest.raises(BadInput, match=r"has 256 bytes, but names in a file system have 255 at most; shorten it"):
+            store.uri("d", name)
+    write_record(store, "m" * 220, ModelRecord())
+    with pytest.raises(BadInput, match="at most 220"):
+        write_record(store, "m" * 221, ModelRecord())
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"[" * 100_000, "values within values, more than 100 deep"),
+        (b'{"a":' * 101 + b"1" + b"}" * 101, "values within values, more than 100 deep"),
+        (b" " * (MOST_JSON_BYTES + 1), f"the file has more than {MOST_JSON_BYTES} bytes"),
+        (b"9" * 5000, "Exceeds the limit"),
+        (b'"' + b"x" * 100, "Unterminated string"),
+        (b"\xff", "expected text in UTF-8"),
+    ],
+)
+def test_json_that_no_step_writes_is_refused_with_its_file(store: ArtifactStore, content: bytes, says: str) -> None:
+    uri = store.uri("state", "record.json")
+    store.files.write(uri, content)
+    with pytest.raises(UnreadableFile, match=rf"{re.escape(uri)}: .*{says}"):
+        store.read_json(uri)
+    store.write_text(uri, '{"a": NaN, "b": ' + "[" * 90 + "]" * 90 + "}")
+    assert store.read_json(uri)["a"] != 0
 
 
 def test_a_download_whose_files_were_cleared_is_made_again(s3_store: ArtifactStore) -> None:

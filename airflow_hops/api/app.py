@@ -40,7 +40,8 @@ from airflow_hops.api.schemas import routes as schemas
 from airflow_hops.api.skew import report as skew_report
 from airflow_hops.api.skew import routes as skew
 from airflow_hops.api.types import Problem
-from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.api.unusable_files import UnusableFiles
+from airflow_hops.contract.artifacts import BadInput, HopsError, UnreadableFile
 from airflow_hops.contract.redaction import redacted
 from airflow_hops.contract.web import URL_PREFIX
 
@@ -96,6 +97,7 @@ def make_app() -> FastAPI:
         generate_unique_id_function=_operation_id,
         exception_handlers={HopsError: _failed, HTTPException: _refused},
     )
+    app.add_middleware(UnusableFiles)
     app.add_middleware(FrameGuard, policy=NOTHING)
     for router in _ROUTERS:
         app.include_router(router)
@@ -116,4 +118,5 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
     """What the user gave cannot be used (422), or something behind this API does not answer (502)."""
-    return JSONResponse({"detail": str(error)}, 422 if isinstance(error, BadInput) else 502)
+    is_given = isinstance(error, BadInput) and not isinstance(error, UnreadableFile)
+    return JSONResponse({"detail": str(error)}, 422 if is_given else 502)

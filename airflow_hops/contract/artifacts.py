@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from airflow_hops.contract.redaction import redacted, without_password
@@ -46,6 +48,53 @@ class BadInput(HopsError):
 
 class UnreadableFile(BadInput, ValueError):
     """A file does not contain UTF-8 text, or JSON, as it should."""
+
+
+MOST_JSON_BYTES = 64 << 20
+"""No record of a step is as large; a larger file, or a deeper value, would cost its readers minutes."""
+_MOST_LEVELS = 100
+
+
+def parse_json(text: str | bytes, source: str, advice: str = "restore it, or clear the task that writes it") -> Any:
+    """Returns the JSON value in the text of a file; NaN and infinities, which Python writes, are numbers in it.
+
+    Args:
+        text: The file's text.
+        source: Its address, for the message.
+        advice: What to do about a damaged one.
+
+    Raises:
+        UnreadableFile: it is not JSON in UTF-8, too large, or nested too deeply.
+    """
+    try:
+        if len(text) > MOST_JSON_BYTES:
+            raise ValueError(f"{len(text)} bytes, more than {MOST_JSON_BYTES}")
+        value = json.loads(text)
+        level = [value]
+        for _ in range(_MOST_LEVELS):
+            inner = (
+                each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)
+            )
+            level = [item for items in inner for item in items if isinstance(item, dict | list)]
+            if not level:
+                return value
+        raise RecursionError
+    except RecursionError:
+        found = f"values within values, more than {_MOST_LEVELS} deep"
+    except (ValueError, MemoryError) as error:
+        found = str(error)
+    raise UnreadableFile(f"{source}: expected JSON ({found}); the file was damaged: {advice}") from None
+
+
+def read_json(path: Path) -> Any:
+    """Returns the JSON value in a local file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UnreadableFile: as :func:`parse_json`.
+    """
+    with path.open("rb") as file:
+        return parse_json(file.read(MOST_JSON_BYTES + 1), str(path))
 
 
 class RowsNotConserved(HopsError):
@@ -261,11 +310,12 @@ class Manifest:
             BadInput: the text is not a manifest of a format that this version reads.
         """
         try:
-            value = json.loads(text)
+            value = parse_json(text, source)
             if value["format_version"] > FORMAT_VERSION:
                 raise BadInput(
                     f"{source}: format_version is {value['format_version']}, this version reads up to {FORMAT_VERSION}"
                 )
+            _check_facts(value)
             return cls(
                 kind=value["kind"],
                 producer=Producer(**value["producer"]),
@@ -279,8 +329,34 @@ class Manifest:
                 cost=value.get("cost", {}),
                 format_version=value["format_version"],
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except UnreadableFile as error:
+            raise BadInput(f"{source}: not an artifact manifest: {error}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadInput(f"{source}: not an artifact manifest ({type(error).__name__}: {error})") from error
+
+
+def _check_facts(value: Mapping[str, Any]) -> None:
+    """Raises an error if what a manifest says is of another type than its readers expect."""
+    datetime.fromisoformat(value["created_at"])
+    inputs = [artifact for artifacts in value["inputs"].values() for artifact in artifacts]
+    texts = {
+        "kind": [value["kind"]],
+        "producer": [value["producer"][name] for name in ("dag_id", "run_id", "task_id")],
+        "cache_key_parts": value["cache_key_parts"].values(),
+        "files": [entry["path"] for entry in value["files"]],
+        "inputs": [artifact[name] for artifact in inputs for name in ("kind", "fingerprint")],
+    }
+    counts = [each for rows in value["rows"].values() for each in (rows["rows_in"], *rows["rejected"].values())]
+    checks: list[tuple[str, Iterable[Any], Callable[[Any], bool], str]] = [
+        *((name, items, lambda item: isinstance(item, str), "text") for name, items in texts.items()),
+        ("rows", counts, lambda item: isinstance(item, int) and abs(item) < 2**63, "a number of rows"),
+        ("metrics, cost", [value["metrics"], value.get("cost", {})], lambda item: isinstance(item, dict), "an object"),
+        ("properties", [value["properties"]], lambda item: isinstance(item, dict), "an object"),
+    ]
+    for name, items, accepts, expected in checks:
+        for item in items:
+            if not accepts(item):
+                raise TypeError(f"{name}: found {item!r:.80}, expected {expected}")
 
 
 def fingerprint_of(kind: str, files: Iterable[FileEntry]) -> str:

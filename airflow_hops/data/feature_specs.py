@@ -11,7 +11,7 @@ from typing import Any
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput, read_json
 from airflow_hops.contract.images import ImageSpec
 from airflow_hops.contract.json_fields import JsonFields, where_told
 from airflow_hops.contract.target import Target
@@ -128,7 +128,7 @@ class FeatureSpecs:
             BadInput: the file is missing or invalid.
         """
         try:
-            value = json.loads(path.read_text())
+            value = read_json(path)
             return cls(
                 features={name: _raw_from_dict(spec) for name, spec in value["features"].items()},
                 label=value["label"],

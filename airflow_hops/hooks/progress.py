@@ -65,7 +65,7 @@ class TaskProgress:
             HopsError: the store cannot be read.
         """
         try:
-            value: dict[str, Any] = json.loads(store.read_text(_address(store, producer)))
+            value: dict[str, Any] = store.read_json(_address(store, producer))
             points = tuple(ProgressPoint(**point) for point in value.pop("points"))
             return cls(points=points, **value)
         except (FileNotFoundError, ValueError, TypeError, KeyError):

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from airflow_hops import __version__
-from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.artifacts import BadInput, HopsError, read_json
 from airflow_hops.processes.files import sync
 
 CHECKPOINT_NAME = "checkpoint.json"
@@ -273,7 +273,7 @@ class CheckpointWriter:
 def _read_description(path: Path) -> Mapping[str, Any]:
     file = path / CHECKPOINT_NAME
     try:
-        value: Mapping[str, Any] = json.loads(file.read_text())
+        value: Mapping[str, Any] = read_json(file)
         written, by = value.get("format", 1), value.get("airflow_hops", "an earlier version")
     except (OSError, ValueError, AttributeError) as error:
         raise HopsError(f"{file}: cannot be read ({error})") from None

@@ -91,7 +91,7 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
         log.error("%s", traceback.format_exc().rstrip())
         return StepResult(
             error=redacted(_explain(error)),
-            retryable=getattr(error, "retryable", True),
+            retryable=getattr(error, "retryable", getattr(error, "errno", None) != errno.ENAMETOOLONG),
             seconds={"start_up": begun - started, "work": time.time() - begun},
         )
     finally:
@@ -125,6 +125,8 @@ def _describe(error: BaseException) -> str:
         return str(error)
     if (full := full_place(error)) is not None:
         return full
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"a name is too long for a file system, which takes 255 bytes; shorten it ({str(error)[:300]})"
     if isinstance(error, MemoryError):
         return f"out of memory ({error or 'MemoryError'}); give the step less data or the machine more memory"
     if "'MessageFactory' object has no attribute 'GetPrototype'" in str(error):

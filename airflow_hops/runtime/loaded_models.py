@@ -138,8 +138,11 @@ class _Servable(LoadedModel):
         try:
             options = ModelOptions(intra_op_threads=threads, warmup_iterations=0)
             self._servable: Any = open_model("model", 1, path, options)
-        except ServingError as error:
-            raise BadInput(f"{path}: the {kind} model does not load ({error})") from error
+        except MemoryError:
+            raise
+        except Exception as error:  # a damaged file can fail in any way
+            said = str(error) if isinstance(error, ServingError) else f"{type(error).__name__}: {error}"
+            raise BadInput(f"{path}: the {kind} model does not load ({said})") from error
         definitions = SignatureDefMap.FromString(self._servable.signature_defs).signature_def
         _check_signature(path, signature, definitions)
         self._name = signature

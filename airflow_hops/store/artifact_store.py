@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -15,12 +15,14 @@ from urllib.parse import unquote
 
 from airflow_hops.contract.artifacts import (
     MANIFEST_NAME,
+    MOST_JSON_BYTES,
     Artifact,
     BadInput,
     FileEntry,
     Manifest,
     Producer,
     UnreadableFile,
+    parse_json,
 )
 from airflow_hops.contract.redaction import without_password
 from airflow_hops.store.checksums import CHUNK_BYTES, sha256_of
@@ -36,6 +38,11 @@ from airflow_hops.store.integrity import (
 )
 from airflow_hops.store.local_copies import LocalCopies
 from airflow_hops.store.writer import ArtifactWriter
+
+_NAME_BYTES = 255
+
+files_read: ContextVar[list[str] | None] = ContextVar("files_read", default=None)
+"""Collects the addresses of the small files that are read, for who must say which of them cannot be used."""
 
 
 class ArtifactStore:
@@ -91,9 +98,14 @@ class ArtifactStore:
         """Joins path segments to the root, each made safe for any file system.
 
         Raises:
-            BadInput: a segment is empty, ``.`` or ``..``.
+            BadInput: a segment is empty, ``.`` or ``..``, or too long for a file system.
         """
         for segment in segments:
+            if len(segment.encode(errors="replace")) > _NAME_BYTES:
+                raise BadInput(
+                    f"{segment[:60]!r}… has {len(segment.encode(errors='replace'))} bytes, but names in a file system "
+                    f"have {_NAME_BYTES} at most; shorten it"
+                )
             if segment in ("", ".", ".."):
                 raise BadInput(f"store path segment {segment!r} of {'/'.join(segments)!r} would leave {self.root}")
         return "/".join([self.root, *(re.sub(r"[^\w.+@-]", "_", segment) for segment in segments)])
@@ -322,11 +334,19 @@ class ArtifactStore:
 
         Raises:
             FileNotFoundError: there is none.
-            UnreadableFile: it is not UTF-8.
+            UnreadableFile: it is not UTF-8, or larger than such a file can be.
         """
         self._check_inside(uri)
+        if (before := files_read.get()) is not None:
+            before.append(uri)
         try:
-            return self.files.read(uri).decode(errors=errors)
+            content = self.files.read(uri, MOST_JSON_BYTES + 1)
+            if len(content) > MOST_JSON_BYTES:
+                raise UnreadableFile(
+                    f"{uri}: the file has more than {MOST_JSON_BYTES} bytes, which no step writes; restore it, or "
+                    "clear the task that writes it"
+                )
+            return content.decode(errors=errors)
         except UnicodeDecodeError as error:
             raise UnreadableFile(
                 f"{uri}: expected text in UTF-8, found byte 0x{error.object[error.start]:02x} at {error.start}; the "
@@ -340,12 +360,7 @@ class ArtifactStore:
             FileNotFoundError: there is none.
             UnreadableFile: it is not JSON.
         """
-        try:
-            return json.loads(self.read_text(uri))
-        except json.JSONDecodeError as error:
-            raise UnreadableFile(
-                f"{uri}: expected JSON ({error}); the file was damaged: restore it, or clear the task that writes it"
-            ) from None
+        return parse_json(self.read_text(uri), uri)
 
     def stream(self, uri: str) -> Iterator[bytes]:
         """The content of a file of any size, piece by piece; the file is opened at once.

@@ -46,9 +46,10 @@ class LocalFiles:
         """
         return (self.path(uri) / path).open("rb")
 
-    def read(self, uri: str) -> bytes:
-        """The content of a small file. Raises FileNotFoundError if there is none."""
-        return self.path(uri).read_bytes()
+    def read(self, uri: str, most_bytes: int = -1) -> bytes:
+        """The content of a small file, or its first bytes. Raises FileNotFoundError if there is none."""
+        with self.path(uri).open("rb") as stream:
+            return stream.read(most_bytes)
 
     def write(self, uri: str, content: bytes) -> None:
         """Writes a small file atomically."""
@@ -157,9 +158,9 @@ class StoreFiles:
         stream: BinaryIO = fs.open(f"{uri}/{path}" if path else uri, "rb")
         return stream
 
-    def read(self, uri: str) -> bytes:
+    def read(self, uri: str, most_bytes: int = -1) -> bytes:
         """The content of a small file."""
-        return self.remote().read(uri)
+        return self.remote().read(uri)  # whole, as a store may refuse a part of an empty object
 
     def fetch(self, uri: str, path: Path) -> None:
         """Copies a file to a local path. Raises FileNotFoundError if there is none."""

@@ -11,17 +11,17 @@ from airflow_hops.contract.model_record import ModelRecord
 from airflow_hops.store.artifact_store import ArtifactStore
 
 _FOLDER, _ENDING = "_models", ".json"
-_MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,219}")  # files that are written have longer names meanwhile
 
 
 def record_uri(store: ArtifactStore, model_name: str) -> str:
     """Address of a model's record.
 
     Raises:
-        BadInput: the name holds more than letters, digits, ``_``, ``.`` and ``-``.
+        BadInput: the name holds more than letters, digits, ``_``, ``.`` and ``-``, or too many of them.
     """
     if not _MODEL_NAME.fullmatch(model_name):
-        raise BadInput(f"model_name is {model_name!r}; expected letters, digits, '_', '.' and '-'")
+        raise BadInput(f"model_name is {model_name!r}; expected letters, digits, '_', '.' and '-', at most 220")
     return store.uri(_FOLDER, model_name + _ENDING)
 
 
@@ -33,7 +33,7 @@ def find_record(store: ArtifactStore, model_name: str) -> ModelRecord | None:
     """
     uri = record_uri(store, model_name)
     try:
-        return ModelRecord.from_dict(json.loads(store.read_text(uri)))
+        return ModelRecord.from_dict(store.read_json(uri))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError) as error:

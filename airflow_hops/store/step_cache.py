@@ -5,7 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from airflow_hops.contract.artifacts import CUT_SHORT, Artifact, BadInput, Producer, as_cached, cache_key
+from airflow_hops.contract.artifacts import (
+    CUT_SHORT,
+    Artifact,
+    BadInput,
+    Producer,
+    UnreadableFile,
+    as_cached,
+    cache_key,
+)
 from airflow_hops.store.artifact_store import ArtifactStore
 
 
@@ -19,7 +27,7 @@ def find_cached(store: ArtifactStore, producer: Producer, parts: Mapping[str, st
     folder = _folder(store, producer)
     path = f"{folder}/{cache_key(parts)}.json"
     try:
-        entry = json.loads(store.read_text(path))
+        entry = store.read_json(path)
         artifact = Artifact.from_dict(entry["artifact"])
         manifest = store.manifest(artifact.uri)
         if manifest.fingerprint != artifact.fingerprint:
@@ -30,8 +38,8 @@ def find_cached(store: ArtifactStore, producer: Producer, parts: Mapping[str, st
     except FileNotFoundError:
         return None, _what_changed(store, folder, parts)
     except BadInput as error:
-        return None, str(error)
-    except (ValueError, KeyError, TypeError) as error:
+        return None, f"{path} cannot be read ({error})" if isinstance(error, UnreadableFile) else str(error)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         return None, f"{path} cannot be read ({error!r})"
 
 
@@ -51,11 +59,11 @@ def _folder(store: ArtifactStore, producer: Producer) -> str:
 
 def _what_changed(store: ArtifactStore, folder: str, parts: Mapping[str, str]) -> str:
     try:
-        latest = json.loads(store.read_text(f"{folder}/latest.json"))
+        latest = store.read_json(f"{folder}/latest.json")
         before = latest["parts"]
     except FileNotFoundError:
         return "the task has not run before"
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{folder}/latest.json cannot be read ({error!r})"
     changed = sorted(name for name in {*before, *parts} if before.get(name) != parts.get(name))
     return f"changed since run {latest['run_id']}: {', '.join(changed)}"

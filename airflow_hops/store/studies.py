@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
-from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput, parse_json
 from airflow_hops.contract.search import StudyRecord, TrialRecord
 from airflow_hops.contract.times import now
 from airflow_hops.processes.garbage import collection_paused
@@ -209,7 +209,7 @@ def recorded_studies(store: ArtifactStore, dag_id: str) -> tuple[list[tuple[Stud
 # What is read again and again while somebody looks at a page is the same text most times.
 @lru_cache(maxsize=1024)
 def _study_in(text: str) -> StudyRecord:
-    return StudyRecord.from_dict(json.loads(text))
+    return StudyRecord.from_dict(parse_json(text, "study.json"))
 
 
 @lru_cache(maxsize=24)
@@ -218,7 +218,7 @@ def _trials_in(text: str) -> tuple[TrialRecord, ...]:
     with collection_paused():  # nothing here is garbage, and looking for some takes half of the time
         for number, line in enumerate(text.splitlines(), 1):
             try:
-                trials.append(TrialRecord.from_dict(json.loads(line)))
+                trials.append(TrialRecord.from_dict(parse_json(line, "a trial")))
             except (ValueError, TypeError) as error:
                 raise TypeError(f"line {number}: {error}") from error
     return tuple(trials)

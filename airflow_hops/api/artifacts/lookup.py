@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -21,7 +20,15 @@ from sqlalchemy.orm import Session
 
 from airflow_hops.api.access import READS_ARTIFACTS, may_read
 from airflow_hops.api.pipelines.definitions import PipelineDag, definitions
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Manifest, Producer
+from airflow_hops.contract.artifacts import (
+    Artifact,
+    BadInput,
+    HopsError,
+    Manifest,
+    Producer,
+    UnreadableFile,
+    parse_json,
+)
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.store import ArtifactStore, kept_version
 from airflow_hops.store.files import LocalFiles
@@ -83,9 +90,9 @@ class FoundArtifact:
             HTTPException: as :meth:`read_text`; 502, it is not JSON.
         """
         try:
-            return json.loads(self.read_text(path))
-        except ValueError as error:
-            raise HTTPException(502, f"{path} of {self.artifact.uri} is not JSON ({error})") from error
+            return parse_json(self.read_text(path), f"{self.artifact.uri}/{path}")
+        except UnreadableFile as error:
+            raise HTTPException(502, str(error)) from error
 
 
 def find_artifact(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Literal
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
@@ -30,6 +29,7 @@ from airflow_hops.api.artifacts.lookup import (
 )
 from airflow_hops.api.pipelines.definitions import PipelineDag
 from airflow_hops.api.types import Facts, Limit, Model, Number, Offset, Page, TaskAddress, Time
+from airflow_hops.api.unusable_files import reading_threads
 from airflow_hops.contract.artifacts import Artifact, Manifest, Producer, RowCounts, total_rows
 from airflow_hops.store import ArtifactStore
 
@@ -180,7 +180,7 @@ def list_run_artifacts(dag_id: str, run_id: str) -> RunArtifacts:
             return None
         return None if artifact is None else _entry(address, artifact, store)
 
-    with ThreadPoolExecutor(_READERS) as readers:
+    with reading_threads(_READERS) as readers:
         entries = [found for found in readers.map(entry, [*held, *silent]) if found is not None]
     return RunArtifacts(artifacts=sorted(entries, key=lambda e: (order.get(e.task_id, len(order)), e.map_index)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Literal
 
@@ -86,7 +85,7 @@ def get_reproduction(found: TaskArtifact) -> Reproduction:
     with reaching(found.store):
         try:
             uri = found.store.uri("_cache", producer.dag_id, producer.task_id, "latest.json")
-            latest = json.loads(found.store.read_text(uri))
+            latest = found.store.read_json(uri)
         except (FileNotFoundError, ValueError):
             latest = {}
     newest = latest.get("parts") or {}

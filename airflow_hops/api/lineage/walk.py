@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
 from fastapi import HTTPException
 
 from airflow_hops.api.artifacts.lookup import open_artifact
+from airflow_hops.api.unusable_files import reading_threads
 from airflow_hops.contract.artifacts import Artifact, Manifest
 from airflow_hops.contract.evaluation import EvaluationProperties
 from airflow_hops.contract.properties import ModelProperties
@@ -94,7 +94,7 @@ def walk_back(store: ArtifactStore, start: Opened, may_see: Callable[[Manifest],
     """
     walk = Walk({start.key: start}, {})
     level = [start]
-    with ThreadPoolExecutor(_READERS) as readers:
+    with reading_threads(_READERS) as readers:
         while level:
             wanted: dict[Key, Link] = {}
             for each in level:
@@ -183,7 +183,7 @@ known_links = _KnownLinks()
 
 def _links(store: ArtifactStore, candidates: Iterable[Artifact]) -> Iterator[tuple[Artifact, list[Link]]]:
     unique = list({(artifact.uri, artifact.fingerprint): artifact for artifact in candidates}.values())
-    with ThreadPoolExecutor(_READERS) as readers:
+    with reading_threads(_READERS) as readers:
         yield from zip(unique, readers.map(lambda artifact: known_links.get(store, artifact), unique), strict=True)
 
 

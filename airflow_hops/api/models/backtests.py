@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -22,6 +21,7 @@ from airflow_hops.api.caching import ByteCache
 from airflow_hops.api.models.history import DecidedBy
 from airflow_hops.api.models.lookup import Served, ServedModelOf
 from airflow_hops.api.types import Json, Limit, Model, Offset, Page
+from airflow_hops.api.unusable_files import reading_threads
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.backtest import POLICY_FILE, REPORT_FILE, BacktestReport
 from airflow_hops.store.backtests import ID_PATTERN, backtest_ids, backtest_uri
@@ -199,7 +199,7 @@ def list_model_backtests(user: GetUserDep, served: Served, limit: Limit = 50, of
         except BadInput as error:
             return getattr(error, "dag_id", None), str(error)
 
-    with reaching(store), ThreadPoolExecutor(_READERS) as threads:
+    with reaching(store), reading_threads(_READERS) as threads:
         listed = backtest_ids(store, served.name)
         found = list(threads.map(read, listed[offset : offset + limit]))
     shown = [each[1] for each in found if each and not _is_hidden(each[0], may_read)]

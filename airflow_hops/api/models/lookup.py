@@ -15,7 +15,7 @@ from airflow_hops.api.inspection.client import ask
 from airflow_hops.hooks.runtime import RuntimeHook
 
 ModelName = Annotated[
-    str, PathParameter(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=250, description="The model's name")
+    str, PathParameter(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=220, description="The model's name")
 ]
 
 _VERSIONS = 500

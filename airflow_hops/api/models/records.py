@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
 from fastapi import HTTPException
@@ -14,6 +12,7 @@ from airflow_hops.api.artifacts.lookup import artifact_in, hook_of, open_artifac
 from airflow_hops.api.caching import ByteCache
 from airflow_hops.api.pipelines.definitions import PipelineDag
 from airflow_hops.api.types import Model, Number, Time
+from airflow_hops.api.unusable_files import reading_threads
 from airflow_hops.contract.artifacts import Artifact
 from airflow_hops.contract.evaluation import REPORT_FILE, EvaluationProperties, EvaluationReport
 from airflow_hops.contract.model_record import ModelRecord, ServedVersion
@@ -88,7 +87,7 @@ def served_models(
     """
     named = {pipeline.dag_id: pipeline.models()[0] for pipeline in pipelines if pipeline.models()}
     models = sorted(set(named.values()))
-    with ThreadPoolExecutor(_READERS) as readers:
+    with reading_threads(_READERS) as readers:
         read = dict(zip(models, readers.map(_read, models), strict=True))
         evaluated = {
             model: (found[0], _evaluation(session, found[1], readable))
@@ -159,7 +158,7 @@ def _metric_of(evaluated: tuple[ArtifactStore, Artifact | None]) -> HeadlineMetr
 def _read_metric(store: ArtifactStore, evaluation: Artifact) -> bytes:
     there, _ = open_artifact(store, evaluation)
     with reaching(store):
-        report = EvaluationReport.from_dict(json.loads(store.read_text(f"{there.uri}/{REPORT_FILE}")))
+        report = EvaluationReport.from_dict(store.read_json(f"{there.uri}/{REPORT_FILE}"))
     split, figures = next(iter(report.splits.items()))
     gain = figures.gain
     metric = HeadlineMetric(

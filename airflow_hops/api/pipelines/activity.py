@@ -6,7 +6,6 @@ A list of pipelines shows at once what the database and the store say, and this 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -19,6 +18,7 @@ from airflow_hops.api.models.server import AskedServer, ServerAway
 from airflow_hops.api.pipelines.definitions import PipelineDag, definitions, together
 from airflow_hops.api.pipelines.state import SkewPoint, skew_points
 from airflow_hops.api.types import Model, Number, Time
+from airflow_hops.api.unusable_files import reading_threads
 from airflow_hops.contract.artifacts import BadInput
 
 router = APIRouter(prefix="/api/pipelines", tags=["pipelines"])
@@ -106,7 +106,7 @@ def _served(pipeline: PipelineDag) -> tuple[str, str] | None:
 def _ask_all(conn_ids: Iterable[str]) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any] | None] | str]:
     """What each server counts, and its series; or why it does not answer."""
     ordered = sorted(conn_ids)
-    with ThreadPoolExecutor(_ASKERS) as askers:
+    with reading_threads(_ASKERS) as askers:
         return dict(zip(ordered, askers.map(_ask, ordered), strict=True))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
@@ -18,6 +17,7 @@ from airflow_hops.api.artifacts.from_tasks import ReturnedArtifact, returned_by_
 from airflow_hops.api.artifacts.lookup import hook_of, reaching
 from airflow_hops.api.pipelines.definitions import PipelineDag
 from airflow_hops.api.types import Model, Number, Time
+from airflow_hops.api.unusable_files import reading_threads
 from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.contract.evaluation import EvaluationProperties, ModelReference
 from airflow_hops.contract.web import REFUSED_KEY
@@ -267,7 +267,7 @@ def _failures(
         told = told_by(pipelines[row.dag_id], producer, row.try_number)
         return told.error if told else None
 
-    with ThreadPoolExecutor(_READERS) as readers:
+    with reading_threads(_READERS) as readers:
         reasons = list(readers.map(why, first.values()))
     return {
         run: RunFailure(task_id=row.task_id, map_index=row.map_index, why=reason)

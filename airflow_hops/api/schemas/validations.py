@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -23,7 +22,7 @@ from airflow_hops.api.caching import ByteCache
 from airflow_hops.api.pipelines.definitions import PipelineDag
 from airflow_hops.api.schemas.questions import Question, make_question, may_see_questions
 from airflow_hops.api.types import Limit, Model, Offset, Page, Time, whole
-from airflow_hops.contract.artifacts import Artifact, Manifest, Producer
+from airflow_hops.contract.artifacts import Artifact, Manifest, Producer, parse_json
 from airflow_hops.store import ArtifactStore
 
 router = APIRouter(prefix="/api/dags/{dag_id}", tags=["validation"])
@@ -194,7 +193,7 @@ def anomalous_features(store: ArtifactStore, artifact: Artifact) -> list[Anomalo
                 raise HTTPException(410, f"anomalies.json of {artifact.uri} was deleted") from None
 
     by_feature: dict[str, list[Mapping[str, Any]]] = {}
-    for anomaly in json.loads(_found.get(artifact.fingerprint, read))["anomalies"]:
+    for anomaly in parse_json(_found.get(artifact.fingerprint, read), f"{artifact.uri}/anomalies.json")["anomalies"]:
         by_feature.setdefault(anomaly["feature"], []).append(anomaly)
     features = [
         AnomalousFeature(

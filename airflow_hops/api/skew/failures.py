@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 from airflow.models.taskinstance import TaskInstance
@@ -12,6 +11,7 @@ from sqlalchemy.orm import Session
 from airflow_hops.api.pipelines.definitions import PipelineDag
 from airflow_hops.api.runs.states import told_by
 from airflow_hops.api.types import Model, TaskAddress, Time
+from airflow_hops.api.unusable_files import reading_threads
 from airflow_hops.contract.artifacts import Producer
 
 _MONITORS = ("skew", "performance")
@@ -51,7 +51,7 @@ def monitor_failures(
         .limit(_MOST)
     ).all()
     makers = [Producer(pipeline.dag_id, row.run_id, row.task_id, row.map_index) for row in rows]
-    with ThreadPoolExecutor(_READERS) as readers:
+    with reading_threads(_READERS) as readers:
         told = list(readers.map(lambda by, row: told_by(pipeline, by, row.try_number), makers, rows))
     found = [
         MonitorFailure(

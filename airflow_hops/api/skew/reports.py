@@ -10,14 +10,14 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fastapi import HTTPException
 
 from airflow_hops.api.artifacts.lookup import open_artifact, reaching
 from airflow_hops.api.caching import ByteCache
-from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.api.unusable_files import reading_threads
+from airflow_hops.contract.artifacts import Artifact, UnreadableFile, parse_json
 from airflow_hops.store import ArtifactStore
 
 REPORT_FILE = "report.json"
@@ -49,7 +49,7 @@ def features_of(
         except HTTPException as error:
             return error
 
-    with ThreadPoolExecutor(_READERS) as readers:
+    with reading_threads(_READERS) as readers:
         return list(readers.map(read, artifacts))
 
 
@@ -102,18 +102,14 @@ def _feature_in(text: str, artifact: Artifact, name: str) -> dict[str, Any] | No
         return None
     try:
         found, _ = _DECODER.raw_decode(text, at + len(key))
-    except ValueError as error:
-        raise _no_json(artifact, error) from error
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(502, f"{artifact.uri}/{REPORT_FILE} is not JSON ({error})") from error
     return found
 
 
 def _parsed(text: str, artifact: Artifact) -> dict[str, Any]:
     try:
-        report: dict[str, Any] = json.loads(text)
-    except ValueError as error:
-        raise _no_json(artifact, error) from error
+        report: dict[str, Any] = parse_json(text, f"{artifact.uri}/{REPORT_FILE}")
+    except UnreadableFile as error:
+        raise HTTPException(502, str(error)) from error
     return report
-
-
-def _no_json(artifact: Artifact, error: ValueError) -> HTTPException:
-    return HTTPException(502, f"{artifact.uri}/{REPORT_FILE} is not JSON ({error})")

@@ -196,11 +196,15 @@ def find_model(given: Path, source: str) -> FoundModel:
     folders, seen = [given], list[Path]()
     for _ in range(_DEPTH):
         inside = [file for folder in folders for file in sorted(folder.iterdir())]
+        for path in inside:  # whoever made the folder may not read what the worker reads
+            is_read = path.is_dir() or path.name == MLFLOW_FILE
+            if is_read and not path.resolve().is_relative_to(given.resolve()):
+                raise BadInput(f"source {source!r}: {path} is a link that leads out of it; replace it with a copy")
         seen += [file for file in inside if file.is_file()]
         models = [found for file in inside if file.is_file() and (found := _model_of(file))]
         if models:
             return _only(models, seen, source)
-        folders = [folder for folder in inside if folder.is_dir() and folder.name != TRANSFORM_GRAPH]
+        folders = [path for path in inside if path.is_dir() and not path.is_symlink() and path.name != TRANSFORM_GRAPH]
     return _only([], seen, source)
 
 
@@ -264,7 +268,10 @@ def _write_signature(
     if (folder / SIGNATURE_FILE).is_file():
         if features is not None or prediction is not None:
             raise BadInput(f"features and prediction are in {found.folder / SIGNATURE_FILE} already; leave them out")
-        known = read_signature(folder)
+        try:
+            known = read_signature(folder)
+        except SignatureFileError as error:
+            raise BadInput(f"source {found.folder / SIGNATURE_FILE} cannot be used ({error})") from error
     if known is not None and known.outputs is not None:
         heads = known.heads
         more = (

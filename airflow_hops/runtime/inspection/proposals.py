@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.artifacts import Artifact, BadInput, read_json
 from airflow_hops.contract.properties import StatisticsProperties
 from airflow_hops.runtime.feature_statistics.files import STATISTICS_FILE, load_statistics
 from airflow_hops.runtime.inspection.place import Place
@@ -46,7 +45,7 @@ def check(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _anomalies(place: Place, params: Mapping[str, Any], schema: Any) -> list[dict[str, str]]:
-    report = json.loads((place.folder(params["artifact"]) / "anomalies.json").read_text(encoding="utf-8"))
+    report = read_json(place.folder(params["artifact"]) / "anomalies.json")
     of = StatisticsProperties.of(Artifact.from_dict(params["statistics"]))
     folder = place.folder(params["statistics"])
     earlier = place.folder(params["previous"]) if params["previous"] else None

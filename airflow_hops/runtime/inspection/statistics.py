@@ -6,13 +6,12 @@ A *data set* is a split of a ``statistics`` artifact, whole or a slice, or a sid
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput, read_json
 from airflow_hops.runtime.feature_statistics.files import STATISTICS_FILE, load_statistics
 from airflow_hops.runtime.feature_statistics.summary import feature_name
 from airflow_hops.runtime.inspection.feature_distances import compare
@@ -111,7 +110,7 @@ def distances(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     artifacts = [side["artifact"] for side in sides]
     is_report = artifacts[0]["kind"] == "skew" and artifacts[0]["fingerprint"] == artifacts[1]["fingerprint"]
     if is_report and [side["dataset"] for side in sides] == [*_SIDES]:
-        judged = json.loads((place.folder(artifacts[0]) / _REPORT).read_text())["features"]
+        judged = read_json(place.folder(artifacts[0]) / _REPORT)["features"]
     return compare(*(_dataset(place, side) for side in sides), judged=judged, name=params.get("feature"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,7 @@ import pyarrow.compute as pc
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import anomalies_pb2
 
-from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.artifacts import BadInput, read_json
 from airflow_hops.runtime.feature_statistics.files import STATISTICS_FILE, load_statistics
 from airflow_hops.runtime.feature_statistics.summary import features_by_name
 from airflow_hops.runtime.inspection.place import Place
@@ -43,7 +42,7 @@ def anomalies(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         skew that TFDV measured: ``split``, ``feature``, ``measure``, ``value``, ``threshold``.
     """
     folder = place.folder(params["artifact"])
-    report = json.loads((folder / "anomalies.json").read_text(encoding="utf-8"))
+    report = read_json(folder / "anomalies.json")
     found: list[dict[str, Any]] = []
     measures: list[dict[str, Any]] = []
     for split, rows in report["rows"].items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import shutil
@@ -13,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.contract.artifacts import BadInput, HopsError, read_json
 from airflow_hops.contract.search import SearchOptions, TrialRecord
 from airflow_hops.contract.search.study import StudyState, TrialState
 from airflow_hops.contract.times import now
@@ -231,7 +230,7 @@ class Search:
         if kind == "report":
             self._take_report(number, running, event["step"], event["metrics"])
         elif kind == "result":
-            running.result = json.loads((running.output / "training.json").read_text())
+            running.result = read_json(running.output / "training.json")
         elif kind == "error":
             running.error = event
         elif kind == "ended":

@@ -11,7 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.contract.artifacts import CUT_SHORT, MANIFEST_NAME, Artifact, BadInput, HopsError, cache_key
+from airflow_hops.contract.artifacts import (
+    CUT_SHORT,
+    MANIFEST_NAME,
+    Artifact,
+    BadInput,
+    HopsError,
+    cache_key,
+    read_json,
+)
 from airflow_hops.contract.redaction import masked
 from airflow_hops.contract.search import SearchOptions, StudyRecord, TrialRecord
 from airflow_hops.contract.training import TrainingOptions
@@ -190,7 +198,7 @@ def _outcome(
             kept = _train_anew(context.scratch / "winner", winner, np, trials)
         if kept is not None:
             shutil.copytree(kept, writer.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_NAME))
-        summary = json.loads((writer.path / "training.json").read_text()) if kept is not None else {}
+        summary = read_json(writer.path / "training.json") if kept is not None else {}
         if not _has_model(summary, writer.path):
             value = {**facts, "params": winner.params, "metrics": winner.metrics}
             return None, {**summary, "value": value}

@@ -76,7 +76,7 @@ class Cursor:
 
     def _read(self) -> dict[str, Any]:
         try:
-            state = json.loads(self._store.read_text(self._uri))
+            state = self._store.read_json(self._uri)
             return {"until": state["until"], "runs": dict(state["runs"])}
         except FileNotFoundError:
             return {"until": None, "runs": {}}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.contract.artifacts import Artifact, read_json
 from airflow_hops.contract.properties import ModelProperties
 from airflow_hops.contract.redaction import masked
 
@@ -19,11 +19,9 @@ _PARAM_CHARS = 6000
 def read_training(folder: Path) -> dict[str, Any]:
     """What a training wrote of itself into its model artifact; empty where it wrote nothing."""
     try:
-        value = json.loads((folder / "training.json").read_text())
+        value = read_json(folder / "training.json")
     except FileNotFoundError:
         return {}
-    except ValueError as error:
-        raise BadInput(f"{folder / 'training.json'}: not JSON ({error})") from error
     return value if isinstance(value, dict) else {}
 
 

@@ -133,7 +133,7 @@ def read_inputs(folder: Path) -> EstimatorInputs:
         path = folder / MLFLOW_FILE
         if path.is_file():
             return _from_mlflow(path.read_text())
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SignatureFileError(f"{path}: no signature of an estimator ({type(error).__name__}: {error})") from error
     except ValueError as error:
         raise SignatureFileError(f"{path}: {error}") from error

@@ -177,8 +177,8 @@ def read_signature(folder: Path) -> ModelSignature:
     path = folder / SIGNATURE_FILE
     if not path.is_file():
         return ModelSignature(requests, requests)
-    document = json.loads(path.read_text())
     try:
+        document = json.loads(path.read_text())
         model, order = requests, None
         if "model" in document:
             model = EstimatorInputs.from_document(document["model"])
@@ -202,7 +202,7 @@ def read_signature(folder: Path) -> ModelSignature:
         signature = ModelSignature(requests, model, order, outputs, output, heads, passed, refused)
         _check(signature, folder)
         return signature
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SignatureFileError(f"{path}: no signature of a model ({type(error).__name__}: {error})") from error
     except ValueError as error:
         raise SignatureFileError(f"{path}: {error}") from error

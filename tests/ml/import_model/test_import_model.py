@@ -291,6 +291,35 @@ def test_a_folder_without_one_model_that_is_safe_is_refused(tmp_path: Path, file
         find_model(tmp_path, "there")
 
 
+@pytest.mark.parametrize("name", ["v1", "deep/v1", "MLmodel"])
+def test_links_that_lead_out_of_the_source_are_not_followed(tmp_path: Path, name: str) -> None:
+    others, source = tmp_path / "others", tmp_path / "source"
+    others.mkdir()
+    (others / "model.onnx").write_bytes(b"x")
+    (others / "MLmodel").write_text("flavors: {}")
+    (source / name).parent.mkdir(parents=True)
+    (source / name).symlink_to(others / name if name == "MLmodel" else others)
+    with pytest.raises(BadInput, match=rf"{name} is a link that leads out of it; replace it with a copy"):
+        find_model(source, "there")
+    (source / name).unlink()
+    shutil.copytree(others, source / "own")
+    (source / "latest").symlink_to("own")
+    assert find_model(source, "there").folder == source / "own"
+    (tmp_path / "named").symlink_to(source)
+    assert find_model(tmp_path / "named", "there").folder == tmp_path / "named" / "own"
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", "[" * 5000, '{"columns": 7}', '"text"'])
+def test_damaged_signature_is_named_and_not_retried(
+    brought: Callable[..., Artifact], graph: Path, tmp_path: Path, content: str
+) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(graph, damaged)
+    (damaged / "signature.json").write_text(content)
+    with pytest.raises(BadInput, match=r"damaged/signature.json cannot be used"):
+        brought(damaged)
+
+
 def test_links_and_damaged_files_are_refused(brought: Callable[..., Artifact], graph: Path, tmp_path: Path) -> None:
     linked = tmp_path / "linked"
     shutil.copytree(graph, linked)
