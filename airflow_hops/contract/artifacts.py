@@ -50,7 +50,7 @@ class UnreadableFile(BadInput, ValueError):
     """A file does not contain UTF-8 text, or JSON, as it should."""
 
 
-MOST_JSON_BYTES = 64 << 20
+MOST_JSON_BYTES = 32 << 20
 """No record of a step is as large; a larger file, or a deeper value, would cost its readers minutes."""
 _MOST_LEVELS = 100
 

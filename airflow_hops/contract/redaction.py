@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -121,5 +122,11 @@ def secrets_in(value: Any) -> Iterator[str]:
 def _is_secret(name: str, value: Any) -> bool:
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         return False
-    is_token = isinstance(value, str) and _TOKEN_NAME.fullmatch(name) is not None
-    return is_token or _SECRET_NAME.fullmatch(name) is not None
+    is_secret, is_token = _kind_of(name)
+    return is_secret or (is_token and isinstance(value, str))
+
+
+@lru_cache(maxsize=4096)
+def _kind_of(name: str) -> tuple[bool, bool]:
+    """Whether a name is that of a secret, and whether it is that of a token, which may be a number of tokens."""
+    return _SECRET_NAME.fullmatch(name) is not None, _TOKEN_NAME.fullmatch(name) is not None

@@ -38,6 +38,8 @@ from airflow_hops.data.readers.types import Types, TypesDoNotFit, batch_of, type
 
 log = logging.getLogger(__name__)
 
+_MOST_LEVELS = 100
+_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{\]}]')
 _LONG_NUMBER = re.compile(rb"(?<=[\s:,\[])-?\d[\d.]{15,}(?:[eE][-+]?\d+)?(?=[\s,\]}])")
 _MOST_EXACT = 1 << 53
 
@@ -188,8 +190,10 @@ def _inferred(file: RawFile, *, first_block_only: bool) -> Types:
 
 def _by_arrow(block: bytes, known: Types) -> pa.Table | None:
     """The block as Arrow parses it, or None if it cannot, or if numbers may have been rounded."""
-    if b"\0" in block:  # Arrow would take it for the end
-        return None
+    if b"\0" in block or (
+        _opened(block) > _MOST_LEVELS + block.count(b"\n") and any(map(_is_deep, block.split(b"\n")))
+    ):
+        return None  # Arrow would take the one for the end, and overflow the stack with the other
     try:
         table = arrow_json.read_json(
             io.BytesIO(block),
@@ -262,6 +266,8 @@ def _by_python(block: bytes, file: RawFile, rows_before: Callable[[], int] | Non
     rows: list[dict[str, Any]] = []
     for line in filter(bytes.strip, block.split(b"\n")):
         try:
+            if _is_deep(line):
+                raise RecursionError(f"values within values, more than {_MOST_LEVELS} deep")
             row = json.loads(line, parse_int=_Number, parse_float=_Number, object_pairs_hook=_object)
             error = None if isinstance(row, dict) else f"a {type(row).__name__}"
         except (ValueError, RecursionError) as failure:
@@ -271,6 +277,20 @@ def _by_python(block: bytes, file: RawFile, rows_before: Callable[[], int] | Non
             raise BadInput(f"{file.name}, row {number}: {error}; expected one JSON object a line")
         rows.append(row)
     return rows
+
+
+def _is_deep(line: bytes) -> bool:
+    """Whether values lie within values, more than _MOST_LEVELS deep."""
+    depth = 0
+    for token in _BRACKET.finditer(line) if _opened(line) > _MOST_LEVELS else ():
+        depth += (token[0] in b"[{") - (token[0] in b"]}")
+        if depth > _MOST_LEVELS:
+            return True
+    return False
+
+
+def _opened(text: bytes) -> int:
+    return text.count(b"[") + text.count(b"{")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
