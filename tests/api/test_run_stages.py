@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -11,6 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
+import airflow_hops
 from airflow_hops.contract.artifacts import Producer
 from api.conftest import Api
 
@@ -198,6 +202,7 @@ def test_a_notebooks_page_is_shown_where_its_scripts_cannot_act_as_the_reader(ap
         writer.commit()
     outer = api.get(f"{api.artifact_path(kind='notebook')}/page", "viewer")
     assert "draw()" not in outer.text and 'sandbox="allow-scripts" src="?framed=true"' in outer.text
+    assert '<a href="?scripts=true">' in outer.text
     assert "frame-src 'self'" in outer.headers["content-security-policy"]
     answer = api.get(f"{api.artifact_path(kind='notebook')}/page?framed=true", "viewer")
     assert (answer.text, answer.headers["content-type"]) == ("<script>draw()</script>ü", "text/html; charset=utf-8")
@@ -206,6 +211,32 @@ def test_a_notebooks_page_is_shown_where_its_scripts_cannot_act_as_the_reader(ap
     assert "frame-ancestors 'self'" in policy and "connect-src" not in policy
     assert api.get(f"{api.artifact_path()}/page").status_code == 404
     assert api.get(f"{api.artifact_path(kind='notebook')}/page", "only:pages_other").status_code == 403
+
+
+def test_scripts_of_a_notebook_run_only_for_a_reader_who_asks_but_for_those_of_dive(api: Api) -> None:
+    template = (Path(airflow_hops.__file__).parent / "runtime" / "notebook" / "dive.html").read_text()
+
+    def frame(data: str) -> str:
+        return f'<iframe srcdoc="{html.escape(template.replace("DATA", data))}"></iframe>'
+
+    producer = Producer("pages", api.pages.run_id, "examples")
+    with api.store.create(api.store.address(producer, "notebook"), "notebook", producer) as writer:
+        content = [frame('{"columns": {}, "rows": 1}'), frame("{}; new RTCPeerConnection()"), "<script>x()</script>"]
+        (writer.path / "notebook.html").write_text("".join(content))
+        writer.commit()
+    page = f"{api.artifact_path(kind='notebook')}/page"
+
+    def sources(query: str, site: str) -> str:
+        policy = api.get(f"{page}?{query}", headers={"Sec-Fetch-Site": site}).headers["content-security-policy"]
+        return str(policy.partition("script-src ")[2].partition(";")[0])
+
+    script = template.replace("DATA", '{"columns": {}, "rows": 1}').partition("<script>")[2].partition("</script>")[0]
+    known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert sources("framed=true", "same-origin") == f"'sha256-{known}'"
+    assert sources("framed=true&scripts=true", "cross-site") == f"'sha256-{known}'"
+    assert sources("framed=true&scripts=true", "same-origin") == "'unsafe-inline'"
+    asking = api.get(f"{page}?scripts=true", headers={"Sec-Fetch-Site": "same-origin"})
+    assert 'src="?framed=true&amp;scripts=true"' in asking.text
 
 
 def _activity(api: Api, *dag_ids: str, user: str = "viewer") -> dict[str, Any]:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
+from base64 import b64encode
 from collections.abc import Iterator
+from hashlib import sha256
+from html import escape, unescape
+from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
@@ -12,6 +19,7 @@ from fastapi import APIRouter, Header, HTTPException, Query, Response
 from fastapi.params import Path as PathParameter
 from fastapi.responses import HTMLResponse, StreamingResponse
 
+import airflow_hops
 from airflow_hops.api.access import may_read
 from airflow_hops.api.artifacts.lookup import FoundArtifact, TaskArtifact, reaching
 from airflow_hops.contract.properties import NOTEBOOK_PAGE
@@ -27,21 +35,27 @@ _HEADERS = {
 }
 # A notebook's scripts may draw, in a document of an origin of its own: they have no cookies, load nothing, call nobody,
 # this API included, and cannot send a form. Nothing of this keeps a document from going to another address, with what
-# it has read in that address: the document that frames it does, by frame-src.
-_NOTEBOOK_HEADERS = {
-    "Content-Security-Policy": "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; "
-    "style-src 'unsafe-inline'; img-src data:; font-src data:; form-action 'none'",
-    "Cache-Control": "private, no-store",
-}
+# it has read in that address: the document that frames it does, by frame-src. But browsers have no rule against WebRTC,
+# by which scripts reach any host: other scripts than this package's run only for a reader who asks for them.
+_NOTEBOOK_POLICY = (
+    "sandbox allow-scripts; default-src 'none'; script-src {}; style-src 'unsafe-inline'; img-src data:; "
+    "font-src data:; form-action 'none'"
+)
+_DIVE_PAGE = Path(airflow_hops.__file__).parent / "runtime" / "notebook" / "dive.html"
+_DIVE_SCRIPT = _DIVE_PAGE.read_text().partition("<script>")[2].partition("</script>")[0]
 _FRAME_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-src 'self'; base-uri 'none'",
     "Cache-Control": "private, no-store",
 }
 _FRAME = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Notebook</title>
-<style>html, body, iframe { margin: 0; border: 0; width: 100%; height: 100%; display: block }</style></head>
-<body><iframe title="Notebook" sandbox="allow-scripts" src="?framed=true"></iframe></body></html>
+<style>html, body, iframe {{ margin: 0; border: 0; width: 100%; height: 100%; display: block }}
+body {{ display: flex; flex-direction: column }} p {{ margin: 4px 8px; font: 13px sans-serif }}</style></head>
+<body>{}</body></html>
 """
+_WITHOUT_SCRIPTS = """<p>Scripts of this notebook do not run here, since they could send what they read to other hosts.
+<a href="?scripts=true">Run them</a></p><iframe title="Notebook" sandbox="allow-scripts" src="?framed=true"></iframe>"""
+_WITH_SCRIPTS = """<iframe title="Notebook" sandbox="allow-scripts" src="?framed=true&amp;scripts=true"></iframe>"""
 
 
 @router.get(
@@ -77,17 +91,33 @@ def download_file(
 def show_notebook(
     found: TaskArtifact,
     framed: Annotated[bool, Query(description="The notebook's own document, for the frame")] = False,
+    scripts: Annotated[bool, Query(description="Whether its scripts run, which can reach other hosts")] = False,
     sec_fetch_dest: Annotated[str, Header(include_in_schema=False)] = "",
+    sec_fetch_site: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
-    """The page of an executed notebook, in a frame: its scripts cannot act as the reader, or send what they read.
+    """The page of an executed notebook, in a frame: its scripts cannot act as the reader.
 
     Raises:
         HTTPException: 404, the artifact is no notebook; 410, it was deleted; 502, the store cannot be read.
     """
+    # The notebook's document is of another origin: it cannot ask for its own scripts, by a link or a refresh.
+    scripts = scripts and sec_fetch_site in ("same-origin", "none")
     content = _stream(found, NOTEBOOK_PAGE if found.artifact.kind == "notebook" else "")
     if not framed or sec_fetch_dest == "document":
-        return HTMLResponse(_FRAME, headers=_FRAME_HEADERS)
-    return StreamingResponse(content, media_type="text/html; charset=utf-8", headers=_NOTEBOOK_HEADERS)
+        return HTMLResponse(_FRAME.format(_WITH_SCRIPTS if scripts else _WITHOUT_SCRIPTS), headers=_FRAME_HEADERS)
+    page = b"".join(content)
+    sources = "'unsafe-inline'" if scripts else " ".join(_known_scripts(page.decode(errors="replace"))) or "'none'"
+    headers = {"Content-Security-Policy": _NOTEBOOK_POLICY.format(sources), "Cache-Control": "private, no-store"}
+    return Response(page, media_type="text/html; charset=utf-8", headers=headers)
+
+
+def _known_scripts(page: str) -> Iterator[str]:
+    """Hashes of the scripts of :func:`airflow_hops.runtime.pipeline.dive`, in whose frames nothing but data differs."""
+    before, after = (escape(part) for part in _DIVE_SCRIPT.split("DATA"))
+    for match in re.finditer(f"{re.escape(before)}([^<>]*?){re.escape(after)}", page):
+        with contextlib.suppress(ValueError):
+            json.loads(unescape(match[1]))
+            yield f"'sha256-{b64encode(sha256(unescape(match[0]).encode()).digest()).decode()}'"
 
 
 def _stream(found: FoundArtifact, file: str) -> Iterator[bytes]:
