@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import getpass
+import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -239,41 +240,60 @@ def project_user() -> str:
     return f"{project_name()}__{getpass.getuser()}"
 
 
-def _function(method: Callable[..., _R]) -> Callable[..., _R]:
-    """A method of the file system as a function, which may be given a project's name: any means this one."""
+def _function(method: Callable[..., _R], *names: str) -> Callable[..., _R]:
+    """A method of the file system as a function with hops-util-py's arguments.
+
+    Args:
+        method: The method.
+        names: What hops-util-py calls its first arguments. A project's name may follow all: any means this one.
+    """
+    own = list(inspect.signature(method).parameters)[1:]
 
     @functools.wraps(method)
     def call(*args: Any, project: str | None = None, **kwargs: Any) -> _R:
-        return method(get_fs(), *args, **kwargs)
+        renamed = {own[names.index(name)] if name in names else name: value for name, value in kwargs.items()}
+        return method(get_fs(), *args[: len(own) if len(args) == len(own) + 1 else None], **renamed)
 
     return call
 
 
-exists = _function(FileSystem.exists)
-isdir = _function(FileSystem.isdir)
-isfile = _function(FileSystem.isfile)
-ls = _function(FileSystem.list_directory)
-glob = _function(FileSystem.glob)
-mkdir = _function(FileSystem.create_directory)
-delete = _function(FileSystem.delete)
-cp = _function(FileSystem.copy)
-rename = move = _function(FileSystem.rename)
-copy_to_hdfs = _function(FileSystem.put)
-copy_to_local = _function(FileSystem.get)
+exists = _function(FileSystem.exists, "hdfs_path")
+isdir = _function(FileSystem.isdir, "hdfs_path")
+isfile = _function(FileSystem.isfile, "hdfs_path")
+ls = _function(FileSystem.list_directory, "hdfs_path")
+glob = _function(FileSystem.glob, "hdfs_path")
+mkdir = _function(FileSystem.create_directory, "hdfs_path")
+delete = _function(FileSystem.delete, "hdfs_path")
+cp = _function(FileSystem.copy, "src_hdfs_path", "dest_hdfs_path")
+rename = move = _function(FileSystem.rename, "src", "dest")
+copy_to_hdfs = _function(FileSystem.put, "local_path", "relative_hdfs_path")
+copy_to_local = _function(FileSystem.get, "hdfs_path", "local_path")
 
 
-def open_file(path: str, project: str | None = None, flags: str = "r", buff_size: int = 0) -> IO[Any]:
-    """As :meth:`FileSystem.open_file`; ``project`` and ``buff_size`` are taken for compatibility."""
-    return get_fs().open_file(path, flags)
+def rmr(hdfs_path: str, project: str | None = None) -> None:
+    """Removes a file, or a folder with all in it."""
+    delete(hdfs_path, recursive=True)
 
 
-def load(path: str) -> bytes:
+def open_file(hdfs_path: str, project: str | None = None, flags: str | None = None, buff_size: int = 0) -> IO[Any]:
+    """As :meth:`FileSystem.open_file`; ``buff_size`` is taken for compatibility.
+
+    Args:
+        hdfs_path: The file.
+        project: A project's name: any means this one. A mode in its place counts as ``flags``, as in ``open``.
+        flags: ``r`` (the default), ``w`` or ``a``.
+        buff_size: Not used.
+    """
+    return get_fs().open_file(hdfs_path, flags or (project if project in _MODES else "r"))
+
+
+def load(hdfs_path: str) -> bytes:
     """The content of a file."""
-    with open_file(path, flags="rb") as file:
+    with open_file(hdfs_path, flags="rb") as file:
         return bytes(file.read())
 
 
-def dump(data: str | bytes, path: str) -> None:
-    """Writes a file."""
-    with open_file(path, flags="wb") as file:
+def dump(data: str | bytes, hdfs_path: str) -> None:
+    """Writes a file, in a folder that is made."""
+    with open_file(hdfs_path, flags="wb") as file:
         file.write(data.encode() if isinstance(data, str) else data)

@@ -371,6 +371,30 @@ def test_addresses_of_a_remote_store_begin_as_the_project_does(monkeypatch: pyte
     assert hdfs.ls("copies", recursive=True) == [f"{copies}/{each}" for each in ("d", "d/adult", "dd", "dd/[a]*")]
 
 
+@pytest.mark.parametrize("where", ["memory://hops-modes", "folder"])
+def test_files_are_written_into_folders_that_are_not_there(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_hops.runtime.hops_api import hdfs
+
+    monkeypatch.setenv(STORE_VARIABLE, where if "://" in where else str(tmp_path / where))
+    for number, open_it in enumerate((hdfs.open_file, hdfs.get_fs().open_file)):
+        with open_it(f"new/{number}/a", "w") as file:
+            file.write(b"one")
+        with open_it(f"new/{number}/a", "rt") as file:
+            assert file.read() == "one"
+    with hdfs.open_file("other/b", "any", "wt") as file:
+        file.write("two")
+    hdfs.dump(b"three", hdfs_path="deep/er/c")
+    hdfs.cp(src_hdfs_path="other/b", dest_hdfs_path="copies/of/b")
+    hdfs.move("copies/of/b", dest="moved/to/b")
+    hdfs.mkdir("made/too", "any")
+    assert (hdfs.load(hdfs_path="moved/to/b"), hdfs.exists("copies/of/b", "any")) == (b"two", False)
+    assert hdfs.isdir("made/too") or "://" in where
+    hdfs.rmr("moved", project="any")
+    assert not hdfs.exists(hdfs_path="moved")
+
+
 def asked_to_end() -> None:
     from hops import experiment
 
