@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_hops.contract.images import ImageSpec
+from airflow_hops.data.image_headers import check_header, upright
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
 
 
@@ -32,7 +33,7 @@ def decode_images(encoded: Any, spec: ImageSpec) -> Any:
 
 
 def decode_pixels(encoded: Any, spec: ImageSpec) -> Any:
-    """Decodes an image to pixels, uint8 of shape ``[height, width, channels]``.
+    """Decodes an image to pixels, uint8 of shape ``[height, width, channels]``, the side up that a JPEG's Exif says.
 
     It is idempotent: losslessly encoded pixels decode to themselves.
 
@@ -41,12 +42,15 @@ def decode_pixels(encoded: Any, spec: ImageSpec) -> Any:
         spec: The conversion.
 
     Raises:
-        tf.errors.InvalidArgumentError: when it runs: this is not an image or, if ``fit`` is ``crop``, it is too small.
+        tf.errors.InvalidArgumentError: when it runs: this is not an image, it has too many pixels or bits a channel or,
+            if ``fit`` is ``crop``, it is too small.
     """
     tf = import_tensorflow()
+    with tf.control_dependencies([check_header(encoded)]):
+        encoded = tf.identity(encoded)
     pixels = tf.io.decode_image(encoded, channels=spec.channels, dtype=tf.uint8, expand_animations=False)
     pixels.set_shape([None, None, spec.channels])
-    return fit_pixels(pixels, spec)
+    return fit_pixels(upright(pixels, encoded), spec)
 
 
 def decode_pixel_batch(encoded: Any, spec: ImageSpec) -> Any:

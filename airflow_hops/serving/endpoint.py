@@ -78,7 +78,9 @@ class Endpoint:
         self.stats = RequestStats()
         self.shadow = assembly.shadow(flags, catalog, self.capture)
         self.batches = BATCHES.totals
-        self._handler = RequestHandler(catalog, self.stats, self.capture, self.shadow, flags.sticky_header)
+        self._handler = RequestHandler(
+            catalog, self.stats, self.capture, self.shadow, flags.sticky_header, self._memory
+        )
         self._handler.request_log = assembly.request_log(flags)
 
     def start(self, controls: Controls, routes: Routes) -> None:

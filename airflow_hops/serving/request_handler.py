@@ -20,6 +20,7 @@ from airflow_hops.serving.monitoring.logs import RequestLog
 from airflow_hops.serving.monitoring.run_times import RunTimes
 from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.request_kind import RequestKind
+from airflow_hops.serving.request_memory import RequestMemory, decoded_image_bytes
 from airflow_hops.serving_api.protocol import Method, MultiInferenceHead, RequestHead
 
 # Handing a request to another thread costs 0.1 to 0.2 ms; what runs longer in one keeps the other cores waiting.
@@ -82,6 +83,7 @@ class RequestHandler:
         capture: Where answered requests are kept.
         shadow: Sends copies of answered requests elsewhere.
         sticky_header: HTTP header or gRPC metadata whose equal values go to one version; lower case.
+        memory: What requests share, of which images take as much as they have pixels; None for no limit.
     """
 
     def __init__(
@@ -91,12 +93,14 @@ class RequestHandler:
         capture: Capture,
         shadow: Shadow,
         sticky_header: str = "x-sticky-key",
+        memory: RequestMemory | None = None,
     ) -> None:
         self.catalog = catalog
         self.stats = stats
         self.capture = capture
         self.shadow = shadow
         self.sticky_header = sticky_header
+        self.memory = memory or RequestMemory()
         self.request_log: RequestLog | None = None
         self._run_times: dict[Api, RunTimes] = {"grpc": RunTimes(), "rest": RunTimes()}
 
@@ -134,10 +138,12 @@ class RequestHandler:
         at_s = time.time()
         servable: Servable | None = None
         call: Call | None = None
+        images = self.memory.reserve()
         try:
             for tries_left in (2, 1, 0):
                 servable = self.catalog.acquire(target.model, target.version, target.label, sticky_key)
                 call = make_call(servable)
+                images.grow(decoded_image_bytes(call.message))
                 began_s, cpu_s = time.perf_counter(), time.thread_time()
                 try:
                     reply = servable.answer(call)
@@ -147,6 +153,7 @@ class RequestHandler:
                         raise
                     # Chosen here, and unloaded elsewhere in between: the next choice is made with that known.
                     servable.release()
+                    images.release()
                     servable = None
                     self.catalog.discover(target.model)
             answered_s, cpu_s = time.perf_counter(), time.thread_time() - cpu_s
@@ -161,6 +168,7 @@ class RequestHandler:
                 self.request_log.offer(code, kind, request_id, time.perf_counter() - started_s, 0)
             raise
         finally:
+            images.release()
             if servable is not None:
                 servable.release()
         latency_s = answered_s - started_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.contract.images import MAX_PIXELS
 from airflow_hops.contract.sources import ImageSource, Source, SourceFile
 from airflow_hops.data.readers.raw_file import explained
 from airflow_hops.runtime.images.idx import IdxFile, is_idx_file
@@ -186,6 +188,8 @@ def _of_idx(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: Imag
             "(ImageSource(images, labels=…))"
         )
     images = IdxFile.open(fs, listed[0].path, dimensions=(3, 4))
+    if (pixels := math.prod(images.shape[1:3])) > MAX_PIXELS:
+        raise BadInput(f"{listed[0].name}: images of {pixels} pixels by its header; the limit is {MAX_PIXELS} pixels")
     label_fs, label_files = list_files(Source(source.labels, storage_options=source.storage_options))
     label_file = IdxFile.open(label_fs, label_files[0].path, dimensions=(1,))
     if label_file.rows != images.rows:

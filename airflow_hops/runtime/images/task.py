@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.contract.images import REJECTED, ImageSpec
+from airflow_hops.contract.images import MAX_PIXELS, REJECTED, ImageSpec
 from airflow_hops.contract.splits import EVAL, TRAIN
 from airflow_hops.data.images import decode_pixel_batch
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow, use_one_thread
@@ -20,8 +20,10 @@ from airflow_hops.runtime.images.plan import ImageTask
 from airflow_hops.runtime.images.read import ImageBatch, read_images
 from airflow_hops.runtime.images.write import ImageWriter, RejectedWriter
 from airflow_hops.runtime.spark.tasks import TaskSummary
+from airflow_hops.serving_api.encoded_images import largest_image
 
 NOT_AN_IMAGE, TOO_SMALL, MISSING = "not an image", "smaller than the crop", "image is missing"
+TOO_LARGE, TOO_DEEP = f"more than {MAX_PIXELS} pixels", "16 bits a channel"
 NO_LABEL, UNKNOWN_CLASS = "label is missing", "unknown class"
 _decoders: dict[ImageSpec, Any] = {}
 
@@ -127,6 +129,8 @@ class _Task:
                 self._reject(batch, index, splits[index], found, f"label {batch.labels[index]!r}")
             elif batch.pixels is None and not batch.encoded[index]:
                 self._reject(batch, index, splits[index], MISSING, "no bytes")
+            elif (size := largest_image(batch.encoded[index] or b"") if batch.pixels is None else 0) > MAX_PIXELS:
+                self._reject(batch, index, splits[index], TOO_LARGE, f"{size} pixels in all")
             else:
                 good.append(index)
         decoded, pixels = self._decode(batch, good, splits)
@@ -174,7 +178,8 @@ class _Task:
                 pixels.append(decode(tf.constant([encoded[index]], tf.string)).numpy())
                 decoded.append(index)
             except tf.errors.InvalidArgumentError as error:
-                reason = TOO_SMALL if "smaller than the crop" in str(error) else NOT_AN_IMAGE
+                reasons = {"smaller than the crop": TOO_SMALL, "16 bits a channel": TOO_DEEP, "pixels, the": TOO_LARGE}
+                reason = next((name for words, name in reasons.items() if words in str(error)), NOT_AN_IMAGE)
                 self._reject(batch, index, splits[index], reason, _first_words(error))
         return decoded, np.concatenate(pixels) if pixels else None
 

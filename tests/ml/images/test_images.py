@@ -47,7 +47,7 @@ def pictures(count: int, height: int, width: int, channels: int, seed: int) -> n
 
 
 def write_folders(root: Path) -> None:
-    """``train``: 20 images a class, PNG and JPEG, grey and in colour, and four that are none. ``test``: 2 a class."""
+    """``train``: 20 images a class, PNG and JPEG, grey and in colour, and six that are none. ``test``: 2 a class."""
     tf = import_tensorflow()
     for split, count in (("train", 20), ("test", 2)):
         for number, name in enumerate(CLASSES):
@@ -65,6 +65,9 @@ def write_folders(root: Path) -> None:
     (root / "train" / "dog" / "notes.txt").write_text("walked at seven")
     (root / "train" / "bird" / "empty.png").write_bytes(b"")
     (root / "train" / "loose.png").write_bytes(whole)
+    (root / "train" / "cat" / "deep.png").write_bytes(tf.io.encode_png(tf.zeros([9, 9, 1], tf.uint16)).numpy())
+    wide = struct.pack(">II", 23_000, 23_000)
+    (root / "train" / "dog" / "wide.png").write_bytes(whole[:16] + wide + whole[24:])
     (root / "hollow" / "cat").mkdir(parents=True)
     (root / "gap" / "unicorn").mkdir(parents=True)
     (root / "gap" / "cat").mkdir()
@@ -90,6 +93,7 @@ def write_idx(root: Path) -> None:
     (root / "fewer").write_bytes(struct.pack(">2I", 0x0801, 199) + labels[8:-1])
     (root / "floats").write_bytes(struct.pack(">4I", 0x0D03, 1, 1, 1) + b"\0\0\0\0")
     (root / "text").write_text("neither images nor labels")
+    (root / "wide").write_bytes(struct.pack(">4I", 0x0803, 1, 60_000, 60_000))
     (root / "none").write_bytes(struct.pack(">4I", 0x0803, 0, 10, 8))
     (root / "no-labels").write_bytes(struct.pack(">2I", 0x0801, 0))
 
@@ -157,6 +161,7 @@ CASES: dict[str, dict[str, Any]] = {
     "fewer": idx_case(labels="fewer"),
     "floats": idx_case(uri="floats"),
     "text": idx_case(uri="text"),
+    "wide": idx_case(uri="wide"),
     "none": idx_case(uri="none", labels="no-labels"),
     "no_labels": {"sources": {"train": "idx/images.gz"}},
     "hollow": {"sources": {"train": "hollow"}},
@@ -399,11 +404,13 @@ def test_every_image_of_a_folder_is_in_a_split_or_set_aside_with_its_reason(prep
     assert len(keys) == 60 and Counter(keys.values()) == {0: 20, 1: 20, 2: 20}
     assert all(["bird", "cat", "dog"][number] == key.partition("/")[0] for key, number in keys.items())
     assert 5 < len(found["splits"]["eval"]) < 35 and len(found["splits"]["test"]) == 6
-    assert sum(rows[split]["rows_in"] for split in ("train", "eval")) == 64
+    assert sum(rows[split]["rows_in"] for split in ("train", "eval")) == 66
     rejected = {row["key"]: row for row in found["rejected"]}
     assert {key: row["reason"] for key, row in rejected.items()} == {
         "bird/empty.png": "image is missing",
         "cat/broken.png": "not an image",
+        "cat/deep.png": "16 bits a channel",
+        "dog/wide.png": "more than 67108864 pixels",
         "dog/notes.txt": "not an image",
         "loose.png": "label is missing",
     }
@@ -412,7 +419,7 @@ def test_every_image_of_a_folder_is_in_a_split_or_set_aside_with_its_reason(prep
     totals = Counter()
     for counts in rows.values():
         totals.update(counts["rejected"])
-    assert totals == {"image is missing": 1, "not an image": 2, "label is missing": 1}
+    assert totals == Counter(row["reason"] for row in rejected.values())
     properties = found["properties"]
     assert (properties["classes"], properties["splits"]) == (["bird", "cat", "dog"], ["train", "eval", "test"])
     assert properties["by_class"]["test"] == {"bird": 2, "cat": 2, "dog": 2}
@@ -490,6 +497,7 @@ def test_a_number_without_a_class_is_set_aside(prepared: Any) -> None:
         ("fewer", "/idx/fewer has 199 labels for the 200 images of "),
         ("floats", "IDX values of type 0x0d in 3 dimensions; expected unsigned bytes (0x08) in 3 or 4"),
         ("text", "/idx/text: not an IDX file: it begins with 6e 65 69 74"),
+        ("wide", "/idx/wide: images of 3600000000 pixels by its header; the limit is 67108864 pixels"),
         ("none", "sources['train']: "),
         ("no_labels", "expected one, and in 'labels' that of its labels"),
         ("hollow", "no file matches"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import gzip
 import http.client
@@ -225,6 +226,14 @@ def test_bodies_of_a_few_kilobytes_that_grow_to_gigabytes(unharmed: ServerProces
     assert (status, "--max_request_memory_bytes" in answer.decode()) == (413, True)
     peak = Path(f"/proc/{unharmed.process.pid}/status").read_text().partition("VmHWM:")[2]
     assert int(peak.split()[0]) / 1024 < 4096
+
+
+def test_pixels_of_an_image_count_towards_the_memory(unharmed: ServerProcess) -> None:
+    head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 40_000, 40_000) + bytes(100)
+    for image, expected in ((head, 413), (head.replace(struct.pack(">I", 40_000), struct.pack(">I", 400)), 200)):
+        body = {"signature_name": "strings", "instances": [{"b64": base64.b64encode(image).decode()}]}
+        status, answer = Rest(unharmed).post("/v1/models/vectors:predict", json.dumps(body).encode(), {})
+        assert (status, b"--max_request_memory_bytes" in answer) == (expected, expected == 413)
 
 
 def tensor(random_: random.Random) -> Any:
