@@ -24,6 +24,7 @@ from airflow_hops.contract.properties import ModelFormat
 from airflow_hops.contract.target import OUTPUTS, REGRESSION, Target
 from airflow_hops.data.feature_specs import FeatureSpecs
 from airflow_hops.data.vectors import split_dtype
+from airflow_hops.hops.differing_step import differing_step
 from airflow_hops.hops.onnx_converters import Graph, NotConvertible, convert
 from airflow_hops.hops.proof import Differs, TrainedAnswers
 from airflow_hops.hops.scikit_learn import UntrustedTypes, write_skops
@@ -139,7 +140,7 @@ def export_model(
             except UntrustedTypes as untrusted:
                 raise BadInput(f"{reason}, and {untrusted}; use another step") from error
             except Differs as differs:
-                raise BadInput(_refusal(differs, model, False)) from differs
+                raise BadInput(f"{differs}. {differs.advice}") from differs
         if transform_graph is not None:
             shutil.copytree(transform_graph, staging / TRANSFORM_GRAPH)
         (staging / SIGNATURE_FILE).write_text(stored.to_json())
@@ -247,7 +248,11 @@ def _open(folder: Path, form: ModelFormat) -> LocalServable:
 
 def _refusal(error: NotConvertible | Differs, model: Any, can_fall_back: bool) -> str:
     """The error with what to do."""
-    advice = [error.advice] if isinstance(error, Differs) and error.advice else []
+    advice = []
+    if isinstance(error, Differs):
+        step = None if error.rows is None or not hasattr(model, "fit") else differing_step(model, error.rows)
+        advice = [f"{step} is converted inexactly"] if step else []
+        advice.append(error.advice)
     if can_fall_back:
         advice.append("set fall_back=True to store the estimator itself with skops")
     if isinstance(error, NotConvertible):

@@ -18,6 +18,8 @@ Answer = Mapping[str, Array] | str
 
 _BATCH_ROWS = 2048
 _ROWS = 8
+_ASKED_ALONE = 100
+"""Changes that are asked one by one at first; a model that refuses them all is taken to refuse the others, too."""
 MISSING, INFINITE = "missing", "infinite"
 
 
@@ -54,18 +56,24 @@ class ProbeBatch:
         Args:
             answers: Asks the model; raises if it refuses a row.
         """
-        rows = len(self.sample.labels) // len(self.changes)
+        rows, count = len(self.sample.labels) // len(self.changes), len(self.changes)
         try:
             found = answers(self.sample)
             return [{name: values[at : at + rows] for name, values in found.items()} for at in self._starts(rows)]
         except Exception as error:  # a model may refuse in any way
-            if len(self.changes) == 1:
+            if count == 1:
                 cause = error.__cause__ if isinstance(error, BadInput) and error.__cause__ else error
                 return [str(cause) or type(cause).__name__]
-        return [
-            ProbeBatch(self.kind, [change], self.sample.between(at, at + rows)).ask(answers)[0]
-            for change, at in zip(self.changes, self._starts(rows), strict=True)
-        ]
+
+        def ask_alone(number: int) -> Answer:
+            alone = self.sample.between(number * rows, (number + 1) * rows)
+            return ProbeBatch(self.kind, [self.changes[number]], alone).ask(answers)[0]
+
+        some = np.unique(np.linspace(0, count - 1, min(count, _ASKED_ALONE)).astype(int)).tolist()
+        alone = {number: ask_alone(number) for number in some}
+        if len(some) < count and all(isinstance(answer, str) for answer in alone.values()):
+            return [alone.get(number, alone[0]) for number in range(count)]
+        return [alone[number] if number in alone else ask_alone(number) for number in range(count)]
 
     def _starts(self, rows: int) -> range:
         return range(0, rows * len(self.changes), rows)

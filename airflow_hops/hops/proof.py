@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.hops.probes import INFINITE, MISSING, Answer, ProbeBatch, probe_batches
+from airflow_hops.hops.probes import INFINITE, MISSING, Answer, probe_batches
 from airflow_hops.hops.trained_models import Sample
 from airflow_hops.serving.models.model_signature import Refused
 
@@ -24,11 +24,12 @@ class Differs(Exception):
     Args:
         message: The rows, with both answers.
         advice: How to train a model that does not differ.
+        rows: Rows that differ, to find out which step is the cause; None if that is known.
     """
 
-    def __init__(self, message: str, advice: str) -> None:
+    def __init__(self, message: str, advice: str, rows: Sample | None = None) -> None:
         super().__init__(message)
-        self.advice = advice
+        self.advice, self.rows = advice, rows
 
 
 @dataclass(frozen=True)
@@ -39,36 +40,35 @@ class TrainedAnswers:
         sample: Held-out rows.
         expected: Its outputs for them, by name.
         rounded: Its outputs for the same rows with numbers rounded to float32; None if it refuses those.
-        probes: Batches of probe rows, with its answer to each change.
+        probes: Its answers to the changes of each batch of probe rows.
+        refused: The columns that must not be NaN, or infinite.
     """
 
     sample: Sample
     expected: Mapping[str, Array]
     rounded: Mapping[str, Array] | None
-    probes: Sequence[tuple[ProbeBatch, Sequence[Answer]]]
+    probes: Sequence[Sequence[Answer]]
+    refused: Refused
 
     @classmethod
     def of(cls, sample: Sample, expected: Mapping[str, Array], answers: Answers) -> TrainedAnswers:
         """Asks the trained model for the probe rows of a sample."""
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            probes = [(batch, batch.ask(answers)) for batch in probe_batches(sample)]
+            probes: list[Sequence[Answer]] = []
+            refused: dict[str, list[int]] = {MISSING: [], INFINITE: []}
+            for batch in probe_batches(sample):
+                probes.append(batch.ask(answers))
+                for change, answer in zip(batch.changes, probes[-1], strict=True):
+                    if isinstance(answer, str) and change.column is not None and batch.kind in refused:
+                        refused[batch.kind].append(change.column)
             try:
                 rounded = answers(sample.rounded())
             except Exception:  # a model may refuse in any way
                 rounded = None
-        return cls(sample, expected, rounded, probes)
-
-    @property
-    def refused(self) -> Refused:
-        """The columns that must not be NaN, or infinite."""
-        columns: dict[str, list[int]] = {MISSING: [], INFINITE: []}
-        for batch, answers in self.probes:
-            for change, answer in zip(batch.changes, answers, strict=True):
-                if isinstance(answer, str) and change.column is not None and batch.kind in columns:
-                    columns[batch.kind].append(change.column)
-        numbers = [column for column in columns[MISSING] if self.sample.columns()[column].dtype.kind == "f"]
-        return Refused(tuple(numbers), tuple(columns[INFINITE]))
+        kinds = [column.dtype.kind for column in sample.columns()]
+        numbers = (tuple(column for column in columns if kinds[column] == "f") for columns in refused.values())
+        return cls(sample, expected, rounded, probes, Refused(*numbers))
 
     def compare(self, exported: Answers, what: str, tolerance: float, probabilities: set[str]) -> float:
         """Returns the largest difference on the rows of the sample as they are.
@@ -86,7 +86,8 @@ class TrainedAnswers:
         try:
             found = exported(self.sample)
         except Exception as error:
-            raise Differs(f"the exported model ({what}) rejects the rows of the sample: {error}", "") from error
+            message = f"the exported model ({what}) rejects the rows of the sample: {error}"
+            raise Differs(message, "use another step or estimator", self.sample) from error
         spread = {
             name: None if name in probabilities else float(values.std()) or float(np.abs(values).max()) or 1.0
             for name, values in self.expected.items()
@@ -107,30 +108,32 @@ class TrainedAnswers:
                 raise Differs(
                     f"the exported model ({what}{output}) differs from the trained one by more than {tolerance:g} in "
                     f"{len(rows)} of {len(labels)} rows of the sample: {shown}",
-                    self._advice(name, rows, spread[name], tolerance),
+                    *self._cause(name, rows, spread[name], tolerance),
                 )
         self._compare_probes(exported, what, tolerance, spread)
         return max(largest.values())
 
-    def _advice(self, output: str, rows: Array, spread: float | None, tolerance: float) -> str:
-        """Whether rounding the features explains the difference."""
+    def _cause(self, output: str, rows: Array, spread: float | None, tolerance: float) -> tuple[str, Sample | None]:
+        """The advice, and the rows whose cause is to be found: none if float32 features explain the difference."""
         if self.rounded is not None:
             moved = _by_row(self.rounded[output], self.expected[output], spread, floor=False)[rows]
             if (moved > tolerance).mean() >= 0.5:
                 return (
-                    "Features are float32 when it serves: train on float32 values, so that no threshold lies between a "
+                    "features are float32 when it serves: train on float32 values, so that no threshold lies between a "
                     "value and its float32; or set tolerance"
-                )
+                ), None
         return (
-            "float32 features are not the cause, as the trained model answers the same for the rounded rows: the "
-            "converter computes a step differently, or in float32; use another step or estimator, or set tolerance"
-        )
+            "float32 features are not the cause, as the trained model answers the same for the rounded rows; use "
+            "another step or estimator, or set tolerance"
+        ), self.sample
 
     def _compare_probes(
         self, exported: Answers, what: str, tolerance: float, spread: Mapping[str, float | None]
     ) -> None:
         shown, differing, asked = [], 0, 0
-        for batch, answers in self.probes:
+        rows_that_differ = None
+        for batch, answers in zip(probe_batches(self.sample), self.probes, strict=True):
+            known = len(shown)
             for at, (_, expected, found) in enumerate(zip(batch.changes, answers, batch.ask(exported), strict=True)):
                 rows = len(batch.sample.labels) // len(batch.changes)
                 asked += rows
@@ -149,14 +152,16 @@ class TrainedAnswers:
                     if len(beyond):
                         row = beyond[0]
                         shown.append(f"{labels[row]}: {_shown(found[name][row])} and not {_shown(values[row])}")
+            if len(shown) > known and rows_that_differ is None:
+                rows_that_differ = batch.sample
         if shown:
             more = f"; and {len(shown) - 2 * _NAMED_ROWS} more" if len(shown) > 2 * _NAMED_ROWS else ""
             raise Differs(
                 f"the exported model ({what}) agrees with the trained one on the rows of the sample, but differs in "
                 f"{differing} of {asked} rows with a changed value, which requests may hold: "
                 f"{'; '.join(shown[: 2 * _NAMED_ROWS])}{more}",
-                "The converter computes a step differently for such values; use another step or estimator, or have an "
-                "earlier step replace them",
+                "use another step or estimator, or have an earlier step replace such values",
+                rows_that_differ,
             )
 
 
