@@ -141,6 +141,27 @@ def refuse_unknown_categories(graph: Any, categories: Iterable[Sequence[Any]]) -
         graph.node.insert(list(graph.node).index(node) + 1, refusing)
 
 
+def refuse_negative_indices(graph: Any, tables: Iterable[str]) -> None:
+    """Has rows of embeddings be counted from the start alone: PyTorch refuses -1, for which ONNX takes the last row.
+
+    Args:
+        graph: The graph.
+        tables: The ends of the names of the embeddings' weights.
+    """
+    onnx = importlib.import_module("onnx")
+    ends = tuple(tables)
+    for number, node in enumerate(list(graph.node)):
+        if node.op_type != "Gather" or not ends or not node.input[0].endswith(ends):
+            continue
+        zero, beyond, negative, index = (f"index {number}/{part}" for part in ("zero", "beyond", "negative", "from 0"))
+        for name, value in ((zero, 0), (beyond, np.iinfo(np.int64).max)):
+            graph.initializer.append(onnx.numpy_helper.from_array(np.array(value, np.int64), name))
+        place = list(graph.node).index(node)
+        graph.node.insert(place, onnx.helper.make_node("Where", [negative, beyond, node.input[1]], [index]))
+        graph.node.insert(place, onnx.helper.make_node("Less", [node.input[1], zero], [negative]))
+        node.input[1] = index
+
+
 def _keys(values: Sequence[Any]) -> tuple[str, ...]:
     def text(value: Any) -> str:
         return (

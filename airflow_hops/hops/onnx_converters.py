@@ -22,6 +22,7 @@ from airflow_hops.hops.converter_fixes import (
     name_apart,
     numbers_missing_alone,
     prefix_apart,
+    refuse_negative_indices,
     refuse_unknown_categories,
     round_thresholds,
     steps_of,
@@ -292,8 +293,11 @@ def _of_torch(model: Any, sample: Sample) -> Graph:
         )
     except Exception as error:  # an exporter can fail in any way
         raise NotConvertible(f"{type(model).__name__} does not convert to ONNX: {_first_line(error)}") from error
+    graph = importlib.import_module("onnx").load_from_string(content.getvalue())
+    tables = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Embedding)]
+    refuse_negative_indices(graph.graph, [f"{name}.weight" for name in tables])
     inputs = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["float"]}, sample.matrix.shape[1])
-    return Graph(content.getvalue(), inputs, names)
+    return Graph(graph.SerializeToString(), inputs, names)
 
 
 def _output(graph: Any) -> str:

@@ -130,8 +130,8 @@ class TrainedAnswers:
     def _compare_probes(
         self, exported: Answers, what: str, tolerance: float, spread: Mapping[str, float | None]
     ) -> None:
-        shown, differing, asked = [], 0, 0
-        rows_that_differ = None
+        shown: list[str] = []
+        differing, asked, rows_that_differ = 0, 0, None
         for batch, answers in zip(probe_batches(self.sample), self.probes, strict=True):
             known = len(shown)
             for at, (_, expected, found) in enumerate(zip(batch.changes, answers, batch.ask(exported), strict=True)):

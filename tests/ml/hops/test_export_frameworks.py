@@ -22,6 +22,7 @@ from airflow_hops.environments import pins_of
 from airflow_hops.hops.export import export_model
 from airflow_hops.overlays import make_overlay, overlay_folder
 from airflow_hops.runtime.train.estimators import framework_of
+from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.model_options import ModelOptions
 
@@ -176,8 +177,31 @@ def test_a_network_of_pytorch(use_packages: Callable[..., None], tmp_path: Path)
     network = torch.nn.Sequential(logits, torch.nn.Softmax(1))
     found = served(network, tmp_path / "network", "torch", WINE, X, order=NAMES)
     assert found["probabilities"] == pytest.approx(network(torch.from_numpy(X[:5])).detach().numpy(), abs=1e-6)
+    check_embedding(tmp_path / "embedding")
     with pytest.raises(BadInput, match="which are not probabilities; end a network with Sigmoid or Softmax"):
         served(logits, tmp_path / "logits", "torch", WINE, X, order=NAMES)
+
+
+def check_embedding(folder: Path) -> None:
+    """A row before the first is refused, as PyTorch refuses it; ONNX counts from the end."""
+    import torch
+
+    class Network(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.last = torch.nn.Embedding(30, 4), torch.nn.Linear(4 + len(NAMES) - 1, 1)
+
+        def forward(self, rows: Any) -> Any:
+            joined = torch.cat([self.table(rows[:, 0].long()), rows[:, 1:]], 1)
+            return torch.sigmoid(self.last(joined))
+
+    served(Network(), folder, "torch", RED, X, order=NAMES)
+    servable: Any = open_model("m", 1, folder / "onnx", ModelOptions())
+    rows = {name: X[:2, number] for number, name in enumerate(NAMES)}
+    for outside in (-1, 30, np.nan):
+        with pytest.raises(ServingError, match="out of data bounds|is NaN in row 0"):
+            servable.predict({**rows, NAMES[0]: np.full(2, outside, np.float32)})
+    servable.close()
 
 
 @pytest.fixture(scope="module")
