@@ -101,44 +101,46 @@ def correct_texts(graph: Any) -> None:
             node.attribute.append(importlib.import_module("onnx").helper.make_attribute("locale", "C.UTF-8"))
 
 
-def strict_categories(model: Any) -> list[Sequence[Any]]:
-    """The categories of each column of the encoders within a model that answer nothing for others."""
-    found: list[Sequence[Any]] = []
+def unknown_categories(model: Any) -> Iterator[tuple[Sequence[Any], bool]]:
+    """The categories of each column of the encoders within a model for which converters get the others wrong.
+
+    Yields:
+        The categories, and whether the encoder refuses others: else it gives them the next number.
+    """
     for step in getattr(model, "stages", None) or models_within(model):
         if type(step).__name__ == "OrdinalEncoder" and step.handle_unknown == "error":
-            found += step.categories_
-        elif type(step).__name__ == "StringIndexerModel" and step.getHandleInvalid() != "keep":
-            found += step.labelsArray
-    return found
+            yield from ((values, True) for values in step.categories_)
+        elif type(step).__name__ == "StringIndexerModel":
+            yield from ((values, step.getHandleInvalid() != "keep") for values in step.labelsArray)
 
 
-def refuse_unknown_categories(graph: Any, categories: Iterable[Sequence[Any]]) -> None:
-    """Has a graph refuse what is none of a column's categories; converters give it the number -1.
+def correct_unknown_categories(graph: Any, categories: Iterable[tuple[Sequence[Any], bool]]) -> None:
+    """Has a graph treat what is none of a column's categories as the model does; converters give it the number -1.
 
     Args:
         graph: The graph.
-        categories: As :func:`strict_categories`.
+        categories: As :func:`unknown_categories`.
     """
     onnx = importlib.import_module("onnx")
-    known = {_keys(values) for values in categories}
+    known = {_keys(values): is_refused for values, is_refused in categories}
     for number, node in enumerate(list(graph.node)):
         attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
-        keys = next((values for name, values in attributes.items() if name.startswith("keys_")), ())
+        keys = _keys(next((values for name, values in attributes.items() if name.startswith("keys_")), ()))
         is_default = attributes.get("default_int64", -1) < 0
-        if node.op_type != "LabelEncoder" or "values_int64s" not in attributes or not is_default:
-            continue
-        if _keys(keys) not in known:
+        if node.op_type != "LabelEncoder" or keys not in known or "values_int64s" not in attributes or not is_default:
             continue
         codes = np.arange(max(attributes["values_int64s"]) + 1)
         others = [each for each in node.attribute if each.name != "default_int64"]
         del node.attribute[:]
         node.attribute.extend([*others, onnx.helper.make_attribute("default_int64", len(codes))])
-        output, node.output[0] = node.output[0], f"{node.output[0]}/any"
-        table = f"{node.output[0]}/codes"
-        graph.initializer.append(onnx.numpy_helper.from_array(codes, table))
-        # Refuses an index beyond the last.
-        refusing = onnx.helper.make_node("Gather", [table, node.output[0]], [output], name=f"unknown category {number}")
-        graph.node.insert(list(graph.node).index(node) + 1, refusing)
+        if known[keys]:
+            output, node.output[0] = node.output[0], f"{node.output[0]}/any"
+            table = f"{node.output[0]}/codes"
+            graph.initializer.append(onnx.numpy_helper.from_array(codes, table))
+            # Refuses an index beyond the last.
+            name = f"unknown category {number}"
+            refusing = onnx.helper.make_node("Gather", [table, node.output[0]], [output], name=name)
+            graph.node.insert(list(graph.node).index(node) + 1, refusing)
 
 
 def refuse_negative_indices(graph: Any, tables: Iterable[str]) -> None:

@@ -17,17 +17,17 @@ from airflow_hops.hops.converter_fixes import (
     BoosterInputs,
     correct_spark,
     correct_texts,
+    correct_unknown_categories,
     missing_directions,
     models_within,
     name_apart,
     numbers_missing_alone,
     prefix_apart,
     refuse_negative_indices,
-    refuse_unknown_categories,
     round_thresholds,
     steps_of,
-    strict_categories,
     text_options,
+    unknown_categories,
 )
 from airflow_hops.hops.trained_models import Sample, rows_for_torch, spark_output, spark_session
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
@@ -137,7 +137,7 @@ def _of_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
             f"{_step_that_failed(model, error)} does not convert to ONNX: {_first_line(error)}"
         ) from error
     correct_texts(graph.graph)
-    refuse_unknown_categories(graph.graph, strict_categories(model))
+    correct_unknown_categories(graph.graph, unknown_categories(model))
     graph = name_apart(graph, [name for name, _ in given])
     return Graph(graph.SerializeToString(), inputs, {"": _output(graph)})
 
@@ -231,7 +231,7 @@ def _of_spark(model: Any, sample: Sample, target: Target) -> Graph:
             f"{_stage_that_failed(model, error)} does not convert to ONNX: {_first_line(error)}"
         ) from error
     correct_spark(graph.graph)
-    refuse_unknown_categories(graph.graph, strict_categories(model))
+    correct_unknown_categories(graph.graph, unknown_categories(model))
     (output,) = [number for number, of in enumerate(graph.graph.output) if of.name == spark_output(target)]
     graph = name_apart(graph, [name for name, _ in given])
     return Graph(graph.SerializeToString(), sample.inputs, {"": str(graph.graph.output[output].name)})

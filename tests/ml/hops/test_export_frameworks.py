@@ -199,7 +199,7 @@ def check_embedding(folder: Path) -> None:
     servable: Any = open_model("m", 1, folder / "onnx", ModelOptions())
     rows = {name: X[:2, number] for number, name in enumerate(NAMES)}
     for outside in (-1, 30, np.nan):
-        with pytest.raises(ServingError, match="out of data bounds|is NaN in row 0"):
+        with pytest.raises(ServingError, match=r"out of data bounds|is NaN in row 0"):
             servable.predict({**rows, NAMES[0]: np.full(2, outside, np.float32)})
     servable.close()
 
@@ -209,6 +209,33 @@ def raw_wine() -> Any:
     """Wines with a string and an integer among their features."""
     frame = pd.DataFrame(X[:, :3], columns=NAMES[:3]).assign(soil=[("clay", "lime")[n % 2] for n in range(len(X))])
     return frame.assign(year=np.arange(len(X)) % 7 + 1990)
+
+
+def test_unknown_category_that_spark_keeps_or_refuses(
+    use_packages: Callable[..., None], spark: Any, raw_wine: Any, tmp_path: Path
+) -> None:
+    from pyspark.ml import Pipeline
+    from pyspark.ml.classification import LogisticRegression
+    from pyspark.ml.feature import StringIndexer, VectorAssembler
+
+    use_packages("converter", "onnxmltools")
+    sample = raw_wine[["soil", "m0"]]
+    rows = spark.createDataFrame(sample.assign(label=(Y == 1).astype(float)))
+    unknown = {"soil": np.array([b"sand", b"clay"], object), "m0": np.full(2, 13, np.float32)}
+    for handled in ("keep", "error"):
+        soil = StringIndexer(inputCol="soil", outputCol="number", handleInvalid=handled)
+        features = VectorAssembler(inputCols=["number", "m0"], outputCol="features")
+        model = Pipeline(stages=[soil, features, LogisticRegression(maxIter=5)]).fit(rows)
+        export_model(model, tmp_path / handled, framework="pyspark", target=RED, sample=sample)
+        servable: Any = open_model("m", 1, tmp_path / handled / "onnx", ModelOptions())
+        if handled == "error":
+            with pytest.raises(ServingError, match="out of data bounds"):
+                servable.predict(unknown)
+        else:
+            asked = spark.createDataFrame(pd.DataFrame({"soil": ["sand", "clay"], "m0": [13.0, 13.0]}))
+            expected = [row[0][1] for row in model.transform(asked).select("probability").collect()]
+            assert servable.predict(unknown)["probability"] == pytest.approx(expected, abs=1e-5)
+        servable.close()
 
 
 @pytest.mark.parametrize("target", [RED, WINE, GROWTH], ids=lambda target: target.problem)
