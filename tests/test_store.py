@@ -761,3 +761,49 @@ def test_new_store_is_private_and_the_mode_of_a_folder_that_is_there_stays(tmp_p
         os.umask(before)
     assert stat.S_IMODE(root.stat().st_mode) == (mode or 0o700)
     assert stat.S_IMODE((root / "dag").stat().st_mode) & 0o055 == 0o055, "what is below is as the umask says"
+
+
+def test_a_missing_artifact_names_the_task_to_clear(any_store: ArtifactStore) -> None:
+    artifact = write(any_store, {"a": "1"})
+    any_store.remove_folder(artifact.uri)
+    words = "clear the task 'train' of DAG 'dag' in run 'manual__2026-01-01T00_00_00+00_00', with its downstream tasks"
+    for use in (any_store.local, any_store.find):
+        with pytest.raises(BadInput, match=re.escape(words)):
+            use(artifact)
+    with pytest.raises(
+        BadInput, match=re.escape("clear the task 'schema' of DAG 'flights', with its downstream tasks")
+    ):
+        any_store.manifest(any_store.uri("flights", "_frozen", "schema", "schema"))
+
+
+FIELD = "cannot be used .*; correct the field 'store' of the connection of type hops"
+
+
+def test_a_store_that_cannot_be_written_names_the_field(tmp_path: Path, s3_store: ArtifactStore) -> None:
+    (tmp_path / "file").touch()
+    options = s3_store.storage_options
+    unreachable = {**options, "endpoint_url": "http://127.0.0.1:9", "config_kwargs": {"retries": {"max_attempts": 0}}}
+    for root, of, error in (
+        (str(tmp_path / "file" / "hops"), {}, BadInput),
+        ("/proc/none/hops", {}, BadInput),
+        ("s3://no-such-bucket-at-all/hops", options, BadInput),
+        ("s3://bucket/hops", unreachable, HopsError),
+    ):
+        store = ArtifactStore(root, storage_options=of, local_cache=str(tmp_path / "cache"))
+        with pytest.raises(HopsError, match=f"the artifact store {re.escape(store.root)} {FIELD}") as refused:
+            write(store, {"a": "1"})
+        assert type(refused.value) is error
+
+
+def test_a_step_with_a_store_that_cannot_be_used_is_not_retried(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    connection = {"conn_type": "hops", "extra": {"store": str(tmp_path / "file" / "hops")}}
+    monkeypatch.setenv("AIRFLOW_CONN_SMALL", json.dumps(connection))
+    hook = RuntimeHook("small")
+    spec = StepSpec(
+        "step", "nowhere:nothing", output=Output(hook.store.uri("d", "r", "t", "model"), "model"), producer=PRODUCER
+    )
+    with pytest.raises(BadInput, match=FIELD):
+        hook.run(spec)

@@ -277,8 +277,10 @@ def check_disk(settings: Settings) -> Iterator[Check]:
         there = next(p for p in (path, *path.parents) if p.exists())
         free = shutil.disk_usage(there).free
         found = f"{free / 2**30:.1f} GiB free at {there}"
-        if not os.access(there, os.W_OK):
-            yield Check(name, "fail", f"{there} is not writable", "change its owner, or choose another folder")
+        if not there.is_dir() or not os.access(there, os.W_OK):
+            where = " in the connection's field 'store'" if name == "disk of the store" else ""
+            what = "not writable" if there.is_dir() else "not a folder"
+            yield Check(name, "fail", f"{there} is {what}", f"change its owner, or choose another folder{where}")
         elif free < _LOW_DISK_BYTES:
             yield Check(name, "fail" if free < _NO_DISK_BYTES else "warn", found, "free some space")
         else:

@@ -35,6 +35,7 @@ from airflow_hops.overlays import find_overlay, is_name, runtime_fingerprint
 from airflow_hops.processes.ending import GRACE_S
 from airflow_hops.processes.temporary_folders import full_place, temporary_folder, variables_of_step
 from airflow_hops.store import ArtifactStore
+from airflow_hops.store.reaching import reaching_store
 from airflow_hops.store.step_cache import find_cached, record_cached
 
 _LAST_LINES = 20
@@ -217,7 +218,8 @@ class RuntimeHook(BaseHook):
         """The artifact that the same task made from the same parts, or None."""
         if spec.output is None:
             return None
-        artifact, why = find_cached(self.store, spec.producer, spec.cache_key_parts)
+        with reaching_store(self.settings.store):
+            artifact, why = find_cached(self.store, spec.producer, spec.cache_key_parts)
         if artifact is None:
             self.log.info("Not cached: %s", why)
             return None

@@ -37,6 +37,7 @@ from airflow_hops.store.integrity import (
     paths_in,
 )
 from airflow_hops.store.local_copies import LocalCopies
+from airflow_hops.store.reaching import reaching_store
 from airflow_hops.store.writer import ArtifactWriter
 
 _NAME_BYTES = 255
@@ -142,10 +143,11 @@ class ArtifactStore:
         """Opens a writer for the artifact at ``uri``.
 
         Raises:
-            BadInput: ``uri`` is not inside this store.
+            BadInput: ``uri`` is not inside this store, or the store cannot be written.
         """
         self._check_inside(uri)
-        return ArtifactWriter(self.files, uri, kind, producer, inputs or {}, cache_key_parts or {})
+        with reaching_store(self.root):
+            return ArtifactWriter(self.files, self.root, uri, kind, producer, inputs or {}, cache_key_parts or {})
 
     def manifest(self, uri: str) -> Manifest:
         """The manifest of the artifact at ``uri``.
@@ -160,9 +162,18 @@ class ArtifactStore:
         except FileNotFoundError:
             raise BadInput(
                 f"{uri}: no artifact found (no {MANIFEST_NAME}); the step that makes it has not finished, or it was "
-                "deleted"
+                f"deleted: {self._how_to_make(uri)}"
             ) from None
         return Manifest.from_json(text, path)
+
+    def _how_to_make(self, uri: str) -> str:
+        """The task to clear, by the address alone: see :meth:`address`."""
+        segments = uri.removeprefix(f"{self.root}/").split("/")
+        if len(segments) != 4:
+            return "run the task that makes it again"
+        dag_id, run_id, task, _ = segments
+        of_run = "" if run_id.startswith("_") else f" in run {run_id!r}"
+        return f"clear the task {task!r} of DAG {dag_id!r}{of_run}, with its downstream tasks"
 
     def exists(self, uri: str) -> bool:
         """Whether a whole artifact is at ``uri``."""

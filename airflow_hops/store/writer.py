@@ -10,6 +10,7 @@ from typing import Any
 from airflow_hops.contract.artifacts import MANIFEST_NAME, Artifact, Manifest, Producer, RowCounts
 from airflow_hops.store import integrity
 from airflow_hops.store.files import Files
+from airflow_hops.store.reaching import reaching_store
 
 
 class ArtifactWriter:
@@ -27,6 +28,7 @@ class ArtifactWriter:
     def __init__(
         self,
         files: Files,
+        root: str,
         uri: str,
         kind: str,
         producer: Producer,
@@ -34,7 +36,7 @@ class ArtifactWriter:
         cache_key_parts: Mapping[str, str],
     ) -> None:
         self.uri, self.kind = uri, kind
-        self._files = files
+        self._files, self._root = files, root
         self._producer, self._inputs, self._parts = producer, inputs, cache_key_parts
         self.path = files.staging(uri)
         self.cost: Callable[[], Mapping[str, float]] = dict
@@ -67,6 +69,7 @@ class ArtifactWriter:
 
         Raises:
             RowsNotConserved: a row count does not add up.
+            HopsError: the store cannot be written.
         """
         for name, counts in (rows or {}).items():
             counts.check(f"{self.kind} {name!r}")
@@ -83,6 +86,7 @@ class ArtifactWriter:
             cost=self.cost(),
         )
         (self.path / MANIFEST_NAME).write_text(manifest.to_json())
-        self._files.publish(self.path, self.uri, [entry.path for entry in manifest.files])
+        with reaching_store(self._root):
+            self._files.publish(self.path, self.uri, [entry.path for entry in manifest.files])
         self.discard()
         return manifest.reference(self.uri)
