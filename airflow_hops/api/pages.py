@@ -32,7 +32,7 @@ def react_apps() -> list[dict[str, Any]]:
     another name for broken, so that the addresses differ.
     """
     entries = [
-        ("ML Pipelines", "hops", "nav", {"nav_top_level": True}),
+        ("Pipelines", "hops", "nav", {"nav_top_level": True}),  # the side bar cuts off what is longer
         ("ML Artifacts", "hops-run", "dag_run", {}),
         ("ML Results", "hops-task", "task_instance", {}),
     ]

@@ -29,7 +29,7 @@ def test_airflow_takes_all_entries_and_their_bundles_are_there(api: Any) -> None
     plugins = api.client.get("/api/v2/plugins", headers=bearer("admin")).json()["plugins"]
     (entries,) = (plugin["react_apps"] for plugin in plugins if plugin["name"] == "hops")
     assert [(entry["name"], entry["destination"], entry["url_route"]) for entry in entries] == [
-        ("ML Pipelines", "nav", "hops"),
+        ("Pipelines", "nav", "hops"),
         ("ML Artifacts", "dag_run", "hops-run"),
         ("ML Results", "task_instance", "hops-task"),
     ]

@@ -101,7 +101,7 @@ def test_failed_running_and_many_pipelines_with_hostile_names(open_page: OpenPag
         pipelines[:] = [failed, running, refused, *others]
 
     _answer(page, many)
-    page.get_by_role("link", name="ML Pipelines").first.click()
+    page.get_by_role("link", name="Pipelines", exact=True).first.click()
     expect(page.get_by_text("203 pipelines")).to_be_visible()
     expect(_row(page, hostile)).to_contain_text(f"train: it {hostile}")
     expect(_row(page, "a_running")).to_contain_text("10/11 train")
@@ -118,7 +118,7 @@ def test_who_has_no_pipeline_is_told_how_to_start(open_page: OpenPage) -> None:
     page = open_page("plugin/hops/nowhere", own=True)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     _answer(page, lambda pipelines: pipelines.clear())
-    page.get_by_role("link", name="ML Pipelines").first.click()
+    page.get_by_role("link", name="Pipelines", exact=True).first.click()
     expect(page.get_by_role("heading", name="No pipelines yet")).to_be_visible()
     page.get_by_role("button", name="Copy the pipeline").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()

@@ -2,7 +2,6 @@ import { Box, VisuallyHidden } from "@chakra-ui/react";
 import { QueryClientProvider } from "@tanstack/react-query";
 import { Route, Routes } from "react-router-dom";
 import { queryClient } from "src/api/client";
-import { Empty } from "src/components/Empty";
 import { ErrorBoundary } from "src/components/ErrorBoundary";
 import type { HostProps } from "src/host";
 import { DataPage } from "src/pages/Data/DataPage";
@@ -14,6 +13,7 @@ import { PipelinesPage } from "src/pages/Pipelines/PipelinesPage";
 import { RunsPage } from "src/pages/Runs/RunsPage";
 import { SchemaPage } from "src/pages/Schema/SchemaPage";
 import { SkewPage } from "src/pages/Skew/SkewPage";
+import { NotFound } from "src/shell/NotFound";
 import { OfPipeline } from "src/shell/OfPipeline";
 import { Shell } from "src/shell/Shell";
 import { RunTab } from "src/tabs/RunTab";
@@ -63,7 +63,7 @@ function Pages() {
           <Route path="skew" element={<SkewPage />} />
           <Route path="lineage" element={<LineagePage />} />
         </Route>
-        <Route path="*" element={<Empty title="Page not found">Choose one above.</Empty>} />
+        <Route path="*" element={<NotFound />} />
       </Route>
     </Routes>
   );

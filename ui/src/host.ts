@@ -3,7 +3,7 @@
 import { useSyncExternalStore } from "react";
 
 /** The names of the plugin's entries, as in `airflow_hops/plugin.py`. */
-export const ENTRY_NAMES = ["ML Pipelines", "ML Artifacts", "ML Results"] as const;
+export const ENTRY_NAMES = ["Pipelines", "ML Artifacts", "ML Results"] as const;
 
 /** What the host passes: the ids in its path, where there are any. `mapIndex` is absent unless a task is mapped. */
 export interface HostProps {

@@ -293,7 +293,9 @@ function Blessing({ evaluation, version }: { evaluation: Evaluation; version: Ev
       </HStack>
       <List.Root ps={4} mt={1} fontSize="sm" color="fg.muted">
         {reasons.map((reason) => (
-          <List.Item key={reason}>{reason}</List.Item>
+          <List.Item key={reason} {...(reason.startsWith("warning: ") && { color: "fg", fontWeight: "semibold" })}>
+            {reason}
+          </List.Item>
         ))}
       </List.Root>
     </Box>

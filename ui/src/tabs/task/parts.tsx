@@ -26,7 +26,11 @@ export function Reasons({ of }: { of: readonly string[] }) {
   return (
     <List.Root fontSize="sm" ps={4} gap={0.5}>
       {of.map((reason) => (
-        <List.Item key={reason} wordBreak="break-word">
+        <List.Item
+          key={reason}
+          wordBreak="break-word"
+          fontWeight={reason.startsWith("warning: ") ? "semibold" : undefined}
+        >
           {reason}
         </List.Item>
       ))}
