@@ -62,6 +62,8 @@ def raise_error(context: Any, kind: str) -> None:
 
     if kind == "NoSpace":
         raise OSError(28, "No space left on device", "/store/part-0.parquet")
+    if kind == "long name":
+        Path(context.scratch, "split" * 60).mkdir()
     if kind == "ModuleNotFoundError":
         import nowhere.to_be_found  # noqa: F401
     if kind == "of another process":

@@ -131,6 +131,7 @@ def test_full_temporary_folder_is_named(
         ("BadInput", "step 'protocol_steps-raise_error': this is a BadInput", False),
         ("SystemExit", "SystemExit: this is a SystemExit", True),
         ("NoSpace", "no space left on the device that holds /store/part-0.parquet", True),
+        ("long name", "a name is too long for a file system, which takes 255 bytes; shorten it", False),
     ],
 )
 def test_exception_ends_the_step_with_its_message(

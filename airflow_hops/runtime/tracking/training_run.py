@@ -144,7 +144,7 @@ class TrainingRun:
             if commit:
                 tags["mlflow.source.git.commit"] = commit
             name = f"{producer.dag_id} {producer.run_id} {producer.task_id}"
-            self._id = client.create_run(experiment, run_name=name, tags=tags).info.run_id
+            self._id = client.create_run(experiment, run_name=name, tags=masked(tags)).info.run_id
             log_params(client, self._id, {entry_name(key): param_text(value) for key, value in masked(params).items()})
             if examples is not None and manifest is not None:
                 client.log_inputs(self._id, datasets=_datasets(examples, manifest))
