@@ -11,6 +11,8 @@ from airflow_hops.contract.protocol import Output, StepSpec
 from airflow_hops.contract.run_record import TRAIN_ENTRY, RunRecord, is_recorded
 from airflow_hops.hooks.code import user_code
 from airflow_hops.hooks.run_records import without_secrets
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.operators.spark import SparkOperator
 from airflow_hops.store import ArtifactStore
 from airflow_hops.store.run_records import read_code, read_record, write_record
 
@@ -73,6 +75,33 @@ def test_every_step_of_a_pipeline_has_a_record(
     producer = Producer(dag_id, "r", "t")
     spec = StepSpec("t", entry, {"source": source}, output=output, producer=producer, cache_key_parts={"code": "c"})
     assert is_recorded(spec) == recorded
+
+
+def test_secrets_among_hyperparameters_are_not_kept_and_code_is() -> None:
+    source = "def train(context):\n    password = 'of code'\n"
+    params = {
+        "shipped": {"source": source},
+        "params": {"lr": 0.1, "passwd": 12345, "pad_token": "<pad>", "max_tokens": 512},
+        "script_args": ["--api-key", "abc", "secret=abc", "--epochs", "3"],
+    }
+    found, secrets = without_secrets(params)
+    assert found["shipped"] == {"source": source}
+    assert found["params"]["passwd"] is None
+    assert found["params"]["max_tokens"] == 512
+    assert found["script_args"] == ["--api-key", None, None, "--epochs", "3"]
+    assert {"params/passwd", "script_args/1", "script_args/2"} <= set(secrets)
+
+
+def test_secrets_of_spark_properties_count_and_are_not_shown() -> None:
+    def parts(key: str) -> dict[str, str]:
+        conf = {"spark.sql.ansi.enabled": "true", "spark.hadoop.fs.s3a.secret.key": key}
+        return SparkOperator(task_id="on_spark", conf=conf).step_cache_key_parts(RuntimeHook())
+
+    one, other = parts("hunter2"), parts("hunter3")
+    assert "hunter" not in str(one)
+    assert one["conf"] == other["conf"]
+    assert one != other
+    assert parts("hunter2") == one
 
 
 def test_credentials_of_sources_are_not_kept_but_named() -> None:
