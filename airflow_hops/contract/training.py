@@ -46,7 +46,8 @@ class TrainingOptions(StepOptions):
         timeline: Whether Horovod writes its timeline, ``timeline.json`` in the output.
         tensorboard: Whether to run a TensorBoard during the training.
         tolerance: Maximum difference between the exported and the trained estimator.
-        fall_back: Whether to store a scikit-learn estimator without an ONNX converter with skops.
+        fall_back: Whether to store a scikit-learn estimator with skops if its ONNX graph cannot be made or loaded, or
+            differs from it.
         any_value: Whether a function may return any JSON value instead of a model, as shipped ones may.
         export: Whether the model is written; of one that is not, the training's summary has an empty description.
     """

@@ -78,7 +78,8 @@ def export_model(
     """Writes ``<folder>/onnx`` (or ``<folder>/skops``) for the model server, completely or not at all.
 
     The exported model predicts each row of the sample, and is compared with the model itself: it takes float32 features
-    and computes in float32, which can lead a tree to another leaf.
+    and computes in float32, which can lead a tree to another leaf. Both also answer, or refuse, probe rows
+    (:mod:`airflow_hops.hops.probes`), which hold what the sample may lack.
 
     Args:
         model: A fitted estimator of scikit-learn (a Pipeline, too), XGBoost or LightGBM (a Booster, too), a
@@ -96,7 +97,8 @@ def export_model(
             as many columns. None for the columns of the data frame.
         widths: Number of matrix columns of each raw feature in ``order`` that is a vector.
         tolerance: Largest difference allowed.
-        fall_back: Whether to store a scikit-learn estimator without a converter with skops.
+        fall_back: Whether to store a scikit-learn estimator with skops if its ONNX graph cannot be made or loaded, or
+            differs from it.
 
     Returns:
         The result.

@@ -119,7 +119,8 @@ class TrainOperator(TrainingOperator):
         schema: Their ``schema`` artifact. (templated)
         tolerance: How much the exported model may differ from the trained one: in a probability, or in a regression
             in standard deviations of the predictions.
-        fall_back: Whether to store a scikit-learn estimator that cannot be converted to ONNX with skops.
+        fall_back: Whether to store a scikit-learn estimator with skops if its ONNX graph cannot be made or loaded, or
+            differs from it.
         stall_timeout_s: Seconds without a sign of life (a ``context.report``, a printed line, a split that is read)
             after which the training is ended.
         kwargs: Arguments of :class:`TrainingOperator`.
