@@ -234,7 +234,7 @@ def test_library_from_a_path_counts_with_its_files(dags: Path, site: Path, libra
     assert libraries() != before
 
 
-@pytest.mark.parametrize("way", ["editable", "pth", "copied"])
+@pytest.mark.parametrize("way", ["editable", "finder", "pth", "copied"])
 def test_module_that_is_installed_in_place_counts_as_user_code(
     dags: Path, site: Path, tmp_path: Path, way: str
 ) -> None:
@@ -244,6 +244,8 @@ def test_module_that_is_installed_in_place_counts_as_user_code(
     if way == "editable":
         origin = {"url": (tmp_path / "project").as_uri(), "dir_info": {"editable": True}}
         install(site, "my-project", "1.0", origin=json.dumps(origin))
+    elif way == "finder":
+        write(site, {"__editable___mylib_1_0_finder.py": f"MAPPING = {{'mylib': '{source}/mylib'}}\n"})
     elif way == "pth":
         (site / "mine.pth").write_text(f"import site\n{source}\n")
     code = user_code(spec_of(dags), site.parents[2])

@@ -28,6 +28,7 @@ _REQUIREMENT = re.compile(r"^Requires-Dist: *([\w.-]+)(?:.*\bextra *== *['\"]([^
 _STARTED_BY_PYTHON = re.compile(
     r"^([^/,]+\.pth|sitecustomize\.py|usercustomize\.py|tensorflow-plugins/.*),", re.MULTILINE
 )
+_MAPPED = re.compile(r"'\w[\w.]*': '(/[^']+)'")
 _ENTRY_POINTS = re.compile(r"^\[(?!(?:console_scripts|gui_scripts|pytest11)\])", re.MULTILINE)
 """Groups of entry points that libraries load."""
 
@@ -110,16 +111,30 @@ class Libraries:
         for site in self._site_packages:
             lines = [line.strip() for file in sorted(site.glob("*.pth")) for line in file.read_text().splitlines()]
             folders += [site / line for line in lines if line and not line.startswith(("#", "import ", "import\t"))]
-        for info in self._infos.values():
-            if (origin := _origin(info)).get("dir_info", {}).get("editable"):
+            for finder in sorted(site.glob("__editable__*_finder.py")):  # setuptools' own, for other layouts
+                folders += [Path(path).parent for path in _MAPPED.findall(_text(site, finder.name))]
+        for origin in self._origins.values():
+            if origin.get("dir_info", {}).get("editable"):
                 project = Path(unquote(urlsplit(origin["url"]).path))
                 folders += [project, project / "src"]
         return list(dict.fromkeys(folder for folder in folders if folder not in self._site_packages))
 
+    @cached_property
+    def _origins(self) -> dict[Path, dict[str, Any]]:
+        """Where distributions came from that are not from an index: https://peps.python.org/pep-0610/."""
+        files = (file for site in self._site_packages for file in site.glob("*-info/direct_url.json"))
+        origins = {}
+        for file in files:
+            try:
+                origins[file.parent] = dict(json.loads(_text(file.parent, file.name)))
+            except (ValueError, TypeError):
+                origins[file.parent] = {}
+        return origins
+
     def _state(self, name: str) -> str:
         """A distribution's version; its files, too, where it came from a path or an address, not from an index."""
         info = self._infos[name]
-        origin = hashlib.sha256(_text(info, "RECORD").encode()).hexdigest() if _origin(info) else ""
+        origin = hashlib.sha256(_text(info, "RECORD").encode()).hexdigest() if info in self._origins else ""
         return f"{info.name} {origin}"
 
     def _acts_by_itself(self, name: str) -> bool:
@@ -144,27 +159,19 @@ class Libraries:
 
     def _is_owned(self, file: Path) -> bool:
         """Whether a file or folder of the site packages is a distribution's."""
-        entries = (f"\n{file.name}/", f"\n{file.name},")
         like = self._infos.get(file.name.partition(".")[0].replace("_", "-").lower())
-        records = chain([f"\n{_text(like, 'RECORD')}"] if like else [], self._records)
-        return any(entry in record for record in records for entry in entries)
+        records = chain([_text(like, "RECORD")] if like else [], self._records)
+        starts = [f"{file.name}{end}" for end in "/,"]
+        return any(f"\n{start}" in record or record.startswith(start) for record in records for start in starts)
 
     @cached_property
     def _records(self) -> list[str]:
-        return [f"\n{_text(info, 'RECORD')}" for info in self._infos.values()]
+        return [_text(info, "RECORD") for info in self._infos.values()]
 
 
 def _text(info: Path, name: str) -> str:
     """A file of a distribution's metadata; empty if there is none."""
     try:
-        return (info / name).read_text(errors="replace")
+        return (info / name).read_bytes().decode("latin-1")  # ten times as fast as UTF-8; what is sought is ASCII
     except (FileNotFoundError, NotADirectoryError):
         return ""
-
-
-def _origin(info: Path) -> dict[str, Any]:
-    """Where a distribution came from, if not from an index: https://peps.python.org/pep-0610/."""
-    try:
-        return dict(json.loads(_text(info, "direct_url.json") or "{}"))
-    except (ValueError, TypeError):
-        return {"url": ""}
