@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import re
 import signal
 import socket
@@ -143,6 +144,14 @@ def fine(silent: Any, make_gang: Callable[..., Gang]) -> Gang:
     gang = make_gang().run("none", TWO_HOSTS)
     assert gang.error is None
     return gang
+
+
+def test_ranks_of_other_hosts_import_code_of_a_packaged_dag(
+    server: SshServer, tmp_path: Path, rank_code: tuple[str, str]
+) -> None:
+    archive = Path(shutil.make_archive(str(tmp_path / "dag"), "zip", rank_code[0]))
+    gang = Gang(tmp_path, settings(server), (str(archive), rank_code[1])).run("none")
+    assert gang.error is None and [rank["cross_size"] for rank in gang.result] == ["1"]
 
 
 def test_ranks_of_two_hosts_know_of_each_other_whatever_the_login_prints(fine: Gang) -> None:
