@@ -10,13 +10,16 @@ from __future__ import annotations
 import importlib.util
 import logging
 import sys
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.machinery import PathFinder
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
 
+_AT_ONCE = 100
 _NAME = "tensorflow_data_validation.pywrap.tensorflow_data_validation_extension"
 
 log = logging.getLogger(__name__)
@@ -54,6 +57,8 @@ def validate_statistics(
 ) -> Any:
     """``tfdv.validate_statistics`` of statistics with one data set.
 
+    TFDV looks for each feature among all of them, so many features are validated some at a time.
+
     Args:
         statistics: ``DatasetFeatureStatisticsList``.
         schema: ``Schema``.
@@ -64,7 +69,60 @@ def validate_statistics(
     Returns:
         ``tensorflow_metadata.proto.v0.anomalies_pb2.Anomalies``.
     """
+    names = list(dict.fromkeys([f.name for f in schema.feature] + [_name(f) for f in statistics.datasets[0].features]))
+    related = (schema.sparse_feature, schema.weighted_feature, schema.tensor_representation_group)
+    if len(names) <= _AT_ONCE or any(map(len, related)):
+        return _validate(statistics, schema, environment, previous, serving)
+    sides = (statistics, previous, serving)
+    by_name: list[dict[str, list[Any]]] = [{}, {}, {}]
+    for side, known in zip(sides, by_name, strict=True):
+        for feature in side.datasets[0].features if side is not None else ():
+            known.setdefault(_name(feature), []).append(feature)
+    expected, domains = {f.name: f for f in schema.feature}, {domain.name: domain for domain in schema.string_domain}
+    rest = type(schema)()
+    rest.CopyFrom(schema)
+    rest.ClearField("feature")
+    rest.ClearField("string_domain")
+    result = anomalies_pb2.Anomalies()
+    for start in range(0, len(names), _AT_ONCE):
+        some = names[start : start + _AT_ONCE]
+        part = type(schema)()
+        part.CopyFrom(rest)
+        part.feature.extend(expected[name] for name in some if name in expected)
+        used = {domain for feature in part.feature for domain in _domains(feature)}
+        part.string_domain.extend(domains[name] for name in used if name in domains)
+        parts = [
+            None if side is None else _of_features(side, chain.from_iterable(known.get(name, ()) for name in some))
+            for side, known in zip(sides, by_name, strict=True)
+        ]
+        result.MergeFrom(_validate(parts[0], part, environment, parts[1], parts[2]))
+        # What is anomalous in the data set as a whole needs to be found only once.
+        rest.ClearField("dataset_constraints")
+    result.baseline.CopyFrom(schema)
+    return result
 
+
+def _name(feature: Any) -> str:
+    return str(feature.path.step[0] if feature.path.step else feature.name)
+
+
+def _domains(feature: Any) -> Iterator[str]:
+    yield feature.domain
+    for inner in feature.struct_domain.feature:
+        yield from _domains(inner)
+
+
+def _of_features(statistics: Any, features: Iterable[Any]) -> Any:
+    part = type(statistics)()
+    dataset = part.datasets.add()
+    for field, value in statistics.datasets[0].ListFields():
+        if field.name in ("name", "num_examples", "weighted_num_examples"):
+            setattr(dataset, field.name, value)
+    dataset.features.extend(features)
+    return part
+
+
+def _validate(statistics: Any, schema: Any, environment: str, previous: Any, serving: Any) -> Any:
     def serialized(other: Any) -> bytes:
         return b"" if other is None else bytes(other.datasets[0].SerializeToString())
 

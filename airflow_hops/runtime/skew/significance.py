@@ -30,8 +30,7 @@ from airflow_hops.runtime.skew.vectors import MEASURE, KernelMatrix
 DRAWS = 2000
 """Simulated pairs of samples where the p-value matters."""
 FIRST_DRAWS = 200
-"""Simulated pairs after which a feature is left alone that is clearly unchanged, or clearly changed, or whose score is
-below its fixed threshold, so that it drifts at no p-value."""
+"""Simulated pairs after which a feature is left alone that is clearly unchanged, or clearly changed."""
 
 _BESIDES = 0.1
 """The part of the bound on false alarms that other tests than the measure's have."""
@@ -48,7 +47,7 @@ class Judgement:
     Attributes:
         measure: The measure that was tested.
         score: The score that was tested.
-        null: Scores of simulated pairs, ascending.
+        null: Scores of simulated pairs, ascending; none if the score does not matter.
         at_least: A p-value by which the samples have not changed, whatever the score; 0 if there is none.
         p_besides: The p-value of exact tests: of the share of the single value that has moved most, and of numbers of
             the Kolmogorov-Smirnov distance, which shows what a measure of ten buckets does not.
@@ -77,6 +76,8 @@ class Judgement:
         scores that fall off faster, as sums of squares and distances of shares do (Knijnenburg and others, "Fewer
         permutations, more accurate P-values", 2009).
         """
+        if not len(self.null):
+            return 1.0
         above = len(self.null) - int(np.searchsorted(self.null, self.score * (1 - 1e-9) - 1e-12))
         counted = max((1 + above) / (1 + len(self.null)), self.at_least)
         start, share, mean_excess = self._tail()
@@ -120,7 +121,8 @@ def judge_numbers(
         current: The current sample.
         measure: The measure.
         random: Draws the samples.
-        matters: Whether the feature drifts if the p-value is small; else it is only as exact as few draws make it.
+        matters: Whether the score is above a fixed threshold, if there is one: else only the exact tests are made, by
+            which a fault may be significant.
     """
     if measure == OF_FEW:
         return judge_values(reference.values, current.values, measure, random, matters=matters)
@@ -133,12 +135,16 @@ def judge_numbers(
         return Judgement(measure, distance, _kolmogorov_distances(rows), p_besides=p_besides)
     doubtful = is_rough or measure == "jensen_shannon" or reference.infinite > 0 or current.infinite > 0
     at_least = p_kolmogorov if doubtful else 0.0
-    function, population = NUMERIC[measure], pool_numbers(reference, current)
+    function = NUMERIC[measure]
+    observed = float(function(reference, current)[0])
+    if not matters:
+        return Judgement(measure, observed, np.zeros(0), p_besides=p_besides)
+    population = pool_numbers(reference, current)
 
     def draw(draws: int) -> Array:
         return function(*(population.sample(like, draws, random, measure) for like in (reference, current)))
 
-    judgement = _judge(measure, float(function(reference, current)[0]), draw, at_least, matters)
+    judgement = _judge(measure, observed, draw, at_least)
     return replace(judgement, p_besides=p_besides)
 
 
@@ -164,8 +170,10 @@ def judge_values(
         return function(before, now)
 
     observed = (np.append(c, [[r]], 1) for c, r in zip(counts, rest, strict=True))
-    judgement = _judge(measure, float(function(*observed)[0]), draw, matters=matters)
-    return replace(judgement, p_besides=value_p_value(reference, current))
+    found, p_besides = float(function(*observed)[0]), value_p_value(reference, current)
+    if not matters:
+        return Judgement(measure, found, np.zeros(0), p_besides=p_besides)
+    return replace(_judge(measure, found, draw), p_besides=p_besides)
 
 
 def value_p_value(reference: Values, current: Values) -> float:
@@ -232,12 +240,10 @@ def kolmogorov_p_value(distance: float, rows: float) -> float:
     return float(special.kolmogorov((rows**0.5 + 0.12 + 0.11 / rows**0.5) * distance))
 
 
-def _judge(
-    measure: str, score: float, draw: Callable[[int], Array], at_least: float = 0.0, matters: bool = True
-) -> Judgement:
+def _judge(measure: str, score: float, draw: Callable[[int], Array], at_least: float = 0.0) -> Judgement:
     first = draw(FIRST_DRAWS)
     judgement = Judgement(measure, score, np.sort(first), at_least)
-    if not (matters and _SURE < judgement.p_value < 0.1):
+    if not _SURE < judgement.p_value < 0.1:
         return judgement
     return Judgement(measure, score, np.sort(np.concatenate([first, draw(DRAWS - FIRST_DRAWS)])), at_least)
 

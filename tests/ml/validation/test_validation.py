@@ -16,6 +16,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.contract.target import Target
+from airflow_hops.data import tfdv_extension
 from airflow_hops.runtime import feature_statistics, validation
 from airflow_hops.runtime.feature_statistics import generate_statistics
 from airflow_hops.runtime.schema import classes_of, infer_schema, parse_schema, to_text
@@ -258,3 +259,32 @@ def test_examples_that_the_statistics_are_not_of_are_refused(
         run_shared_stage(validation.run, kind="anomalies", inputs=inputs, run_id="of-few", split_anomalous=True)
     for kind in ("anomalies", "examples"):
         assert not shared_store.exists(shared_store.address(Producer("tests", "of-few", "anomalies"), kind))
+
+
+def test_many_features_are_validated_as_tfdv_does() -> None:
+    import tensorflow_data_validation as tfdv
+
+    random, rows = np.random.default_rng(2), 40
+
+    def table(shift: int, first: int) -> pa.Table:
+        columns: dict[str, Any] = {}
+        for number in range(first, 260):
+            columns[f"number_{number}"] = random.normal(shift if number % 7 == 0 else 0, 1, rows)
+            columns[f"text_{number}"] = [f"v{(row + shift * (number % 5)) % 4}" for row in range(rows)]
+        columns["nested"] = [{"x": row, "y": ["a", "b"][row % 2] * (1 + shift)} for row in range(rows)]
+        return pa.table(columns)
+
+    before, now = generate_statistics(table(0, 0)), generate_statistics(table(1, 3))
+    schema = infer_schema(before)
+    schema.dataset_constraints.min_examples_count = 50
+    for feature in schema.feature[:200]:
+        feature.drift_comparator.infinity_norm.threshold = 0.01
+    ours = tfdv_extension.validate_statistics(now, schema, environment="TRAINING", previous=before)
+    theirs = tfdv.validate_statistics(now, schema, environment="TRAINING", previous_statistics=before)
+    assert len(theirs.anomaly_info) > 50 and theirs.HasField("dataset_anomaly_info")
+    assert {name: str(info) for name, info in ours.anomaly_info.items()} == {
+        name: str(info) for name, info in theirs.anomaly_info.items()
+    }
+    assert sorted(map(str, ours.drift_skew_info)) == sorted(map(str, theirs.drift_skew_info))
+    assert (ours.dataset_anomaly_info, ours.data_missing) == (theirs.dataset_anomaly_info, theirs.data_missing)
+    assert ours.baseline == theirs.baseline
