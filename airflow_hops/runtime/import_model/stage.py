@@ -347,7 +347,14 @@ def _framework(found: FoundModel) -> str | None:
     if description.is_file():
         import yaml  # type: ignore[import-untyped]
 
-        flavors: Mapping[str, Any] = (yaml.safe_load(description.read_text()) or {}).get("flavors") or {}
-        known = [name for name in flavors if name not in ("python_function", "onnx")]
+        try:
+            flavors: Mapping[str, Any] = (yaml.safe_load(description.read_text()) or {}).get("flavors") or {}
+            names = list(flavors.keys())
+        except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
+            raise BadInput(
+                f"source {description} cannot be used ({type(error).__name__}: {error}); correct it, or remove it and "
+                "name the model's framework"
+            ) from error
+        known = [name for name in names if name not in ("python_function", "onnx")]
         return known[0] if known else None
     return None

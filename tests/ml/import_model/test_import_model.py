@@ -320,6 +320,17 @@ def test_damaged_signature_is_named_and_not_retried(
         brought(damaged)
 
 
+@pytest.mark.parametrize("content", ["a: [", "- 1", "flavors: 3", "[" * 5000])
+def test_damaged_description_is_named_and_not_retried(
+    brought: Callable[..., Artifact], graph: Path, tmp_path: Path, content: str
+) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(graph, damaged)
+    (damaged / "MLmodel").write_text(content)
+    with pytest.raises(BadInput, match=r"damaged/MLmodel cannot be used"):
+        brought(damaged, features=["age", "visits"])
+
+
 def test_links_and_damaged_files_are_refused(brought: Callable[..., Artifact], graph: Path, tmp_path: Path) -> None:
     linked = tmp_path / "linked"
     shutil.copytree(graph, linked)
