@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,24 @@ def test_what_comes_from_connections_reaches_spark_submits_driver_in_no_file(
     assert found["services"]["serving_token"] == token
     for text in (*found["files"].values(), found["environment_of_a_child"]):
         assert token not in text
+
+
+def test_step_of_a_packaged_dag_runs_on_spark_with_its_modules(
+    spark_launcher: Any, run_step: Any, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(tmp_path / "dag.zip", "w") as archive:
+        archive.writestr("shop/__init__.py", "")
+        archive.writestr("shop/doubling.py", "def double(number):\n    return 2 * number\n")
+        archive.writestr(
+            "shop/steps.py",
+            "def task(number):\n"
+            "    from shop.doubling import double\n"
+            "    return double(number)\n"
+            "def run(context):\n"
+            "    from pyspark import SparkContext\n"
+            "    return SparkContext.getOrCreate().parallelize([1, 2], 2).map(task).collect()\n",
+        )
+    assert run_step("shop.steps:run", launcher=spark_launcher, code_paths=(str(tmp_path / "dag.zip"),)) == [2, 4]
 
 
 def test_a_killed_warm_spark_step_leaves_neither_jvm_nor_workers(warm_spark: SparkLauncher, tmp_path: Path) -> None:

@@ -129,6 +129,8 @@ def test_notebook_magic_that_runs_a_file_counts_with_the_file(dags: Path) -> Non
     (dags / "helper.py").write_text("import rates\n")
     spec = StepSpec("train", TRAIN_ENTRY, {"script": "train.ipynb"}, code_paths=(str(dags),))
     assert {"0/helper.py", "0/rates.py"} <= user_code(spec).files.keys()
+    beside = StepSpec("train", TRAIN_ENTRY, {"script": str(dags / "train.ipynb")}, code_paths=())
+    assert user_code(beside).files.keys() >= {"(script)/train.ipynb", "(script)/helper.py"}
     missing = StepSpec("train", TRAIN_ENTRY, {"script": "gone.ipynb"}, code_paths=(str(dags),))
     assert user_code_fingerprint(missing) != user_code_fingerprint(missing)
 

@@ -212,7 +212,8 @@ class UserFiles:
         """Adds a script or notebook, whose folder is one of user code, too; a notebook's outputs do not count."""
         if script is None:
             return
-        named = (Path(os.path.normpath(root / script)) for root in self._roots.values() if isinstance(root, Path))
+        roots = [Path("/")] if Path(script).is_absolute() else [r for r in self._roots.values() if isinstance(r, Path)]
+        named = (Path(os.path.normpath(root / script)) for root in roots)
         path = next((each for each in named if each.is_file()), None)
         if path is None:
             self.unknown.append(f"{script!r} is no file beside the DAG file")
