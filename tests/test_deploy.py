@@ -205,7 +205,6 @@ def test_model_that_was_rolled_back_serves_again_only_if_that_is_allowed(pipelin
         lambda: pipeline.deploy(second),
         lambda: pipeline.deploy(pipeline.model("second")),  # of the next run, equal to the last
         lambda: pipeline.deploy(second, canary_percent=100),
-        lambda: pipeline.decide("promote", version=2),
     ):
         with pytest.raises(StepFailed, match=refused) as caught:
             decide()
@@ -223,7 +222,7 @@ def test_model_that_was_rolled_back_serves_again_only_if_that_is_allowed(pipelin
         pipeline.deploy(second)
     pipeline.deploy(pipeline.model("onnx"))
     assert pipeline.deploy(third).properties["mode"] == "canary"  # it was superseded alone: nobody decided on it
-    pipeline.decide("promote", version=2, allow_rolled_back=True)
+    pipeline.decide("promote", version=2)  # by its number: whoever does that knows
     assert pipeline.record()["champion"]["version"] == 2
     assert "(its errors)" in pipeline.record()["history"][-1]["why"]
     pipeline.decide("promote", version=1)
@@ -237,8 +236,16 @@ def test_champion_that_was_rolled_back_does_not_return_under_another_number(pipe
     pipeline.decide("promote", version=None)
     pipeline.decide("roll_back", to_version=None, reason="complaints")
     other_registry = {"tracking_uri": f"sqlite:///{tmp_path / 'another.db'}"}
-    with pytest.raises(StepFailed, match=r"version 1, and is version 2, which was rolled back on .* \(complaints\)"):
+    for kind in ("third", "onnx"):  # registered there as versions 1 and 2, whose folders hold others
+        with pytest.raises(StepFailed, match="holds another model"):
+            pipeline.deploy(pipeline.model(kind), services=other_registry)
+    before = pipeline.record()
+    refused = r"version 3, and is version 2, which was rolled back on .* \(complaints\)"
+    with pytest.raises(StepFailed, match=refused):
         pipeline.deploy(second, services=other_registry)
+    with pytest.raises(StepFailed, match=refused):
+        pipeline.decide("promote", version=3, services=other_registry)
+    assert pipeline.record() == before
 
 
 def test_two_tasks_at_once_publish_and_record_once(pipeline: Pipeline) -> None:

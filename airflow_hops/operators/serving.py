@@ -105,7 +105,7 @@ class PromoteModelOperator(LoadingOperator):
 
     Args:
         version: The version's number; None for the challenger. If it is not loaded, it is loaded first. (templated)
-        allow_rolled_back: Whether it may be a version that was rolled back.
+        allow_rolled_back: Whether it may be a model that was rolled back under another version number.
         **kwargs: As :class:`LoadingOperator`.
     """
 

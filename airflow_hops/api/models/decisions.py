@@ -45,8 +45,6 @@ class PromoteRequest(DecisionRequest):
 
     version: Version | None
     """Null for the challenger."""
-    allow_rolled_back: bool = False
-    """Whether it may be a version that was rolled back."""
 
 
 class TrafficRequest(DecisionRequest):
@@ -88,8 +86,7 @@ class Outcome(Model):
 @router.post("/promote")
 def promote_model_version(user: GetUserDep, served: Served, body: PromoteRequest) -> Outcome:
     """Gives all the traffic to a version, and makes it the champion."""
-    params = {"version": body.version, "allow_rolled_back": body.allow_rolled_back}
-    return _decide(user, served, body, "promote", params)
+    return _decide(user, served, body, "promote", {"version": body.version})
 
 
 @router.post("/traffic")

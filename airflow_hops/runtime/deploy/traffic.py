@@ -148,7 +148,8 @@ class Serving:
         """Gives a version all the traffic.
 
         Raises:
-            BadInput: there is no challenger, or no such version; or it was rolled back, and that is not allowed.
+            BadInput: there is no challenger, or no such version; or its model was rolled back under another number, and
+                that is not allowed.
             VersionRefused: the server does not load it.
         """
         record, champion = self._deployed()
@@ -162,7 +163,10 @@ class Serving:
         if version == champion.version:
             return False
         model = self._registered(version)
-        forced = check_not_rolled_back(record, version, model, self.model_name, allow_rolled_back)
+        rollback = record.rollback_of(version, model.fingerprint)
+        # Who names the very version that was rolled back has said so; who names another number may not know.
+        is_named = rollback is not None and rollback.version == version
+        forced = check_not_rolled_back(record, version, model, self.model_name, allow_rolled_back or is_named)
         replace(self, reason=self.reason + forced)._take_over(record, version, model, "promoted")
         return True
 

@@ -17,7 +17,7 @@ export function PromoteDialog({ dagId, detail, onClose, onDecided }: DecisionPro
       open
       title={`Promote version ${version} of ${detail.name}?`}
       confirmLabel="Promote"
-      onConfirm={(reason) => promote(version, rollback !== undefined, reason)}
+      onConfirm={(reason) => promote(version, reason)}
       onClose={onClose}
     >
       <VersionChoice

@@ -33,12 +33,9 @@ export function useDecision(dagId: string, model: string, onDecided: DecisionPro
     await queryClient.invalidateQueries();
   };
   return {
-    promote: (version: number, allow_rolled_back: boolean, reason: string) =>
+    promote: (version: number, reason: string) =>
       decide(["promote", version], reason, (body) =>
-        client.POST("/api/dags/{dag_id}/models/{model}/promote", {
-          params,
-          body: { version, allow_rolled_back, ...body },
-        }),
+        client.POST("/api/dags/{dag_id}/models/{model}/promote", { params, body: { version, ...body } }),
       ),
     replace: (fingerprint: string, reason: string) =>
       decide(["replace", fingerprint], reason, (body) =>
