@@ -148,6 +148,14 @@ def test_excluded_files_are_left_out_unless_the_code_imports_them(dags: Path) ->
     assert set(user_code(spec_of(dags)).files) == {"0/shop/model.py", "0/shop/made.py", "0/shop/query.sql"}
 
 
+def test_ignore_rules_that_are_none_are_left_out(dags: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(dags, {"shop/.gitignore": "!\n/\n*.csv\n", "shop/a.csv": "", "shop/b.txt": ""})
+    assert set(user_code(spec_of(dags)).files) == {"0/shop/model.py", "0/shop/b.txt", "0/rates.py"}
+    monkeypatch.setenv("AIRFLOW__CORE__DAG_IGNORE_FILE_SYNTAX", "regexp")
+    write(dags, {"shop/.airflowignore": "b.*t$  # a note\n(\n"})
+    assert set(user_code(spec_of(dags)).files) == {"0/shop/model.py", "0/rates.py"}
+
+
 def test_folder_of_the_same_name_as_a_module_is_not_code(dags: Path) -> None:
     (dags / "shop" / "model.py").write_text("from ui.conftest import page\nimport rates")
     write(dags, {"ui/node_modules/big.js": "", "ui/readme.md": ""})

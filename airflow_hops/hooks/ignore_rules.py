@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -61,9 +61,17 @@ class IgnoreRules:
 
 
 def _spec(name: str, lines: list[str]) -> PathSpec[Any]:
-    """The rules of an ignore file, in its syntax."""
+    """The rules of an ignore file, in its syntax; less those that are none, as Airflow leaves them out."""
     syntax = conf.get("core", "dag_ignore_file_syntax", fallback="glob") if name == ".airflowignore" else "glob"
     if syntax != "regexp":
-        return GitIgnoreSpec.from_lines(lines)
+        return GitIgnoreSpec.from_lines(line for line in lines if _is_valid(GitIgnoreSpec.from_lines, [line]))
     patterns = (re.sub(r"\s*#.*", "", line) for line in lines)
-    return PathSpec([RegexPattern(pattern) for pattern in patterns if pattern])
+    return PathSpec([RegexPattern(pattern) for pattern in patterns if pattern and _is_valid(RegexPattern, pattern)])
+
+
+def _is_valid(make: Callable[[Any], Any], value: Any) -> bool:
+    try:
+        make(value)
+    except (ValueError, re.error):
+        return False
+    return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +48,8 @@ def references(source: bytes | str, package: Sequence[str] = ()) -> References:
         package: Names of the packages that the module is in.
     """
     try:
-        nodes = list(ast.walk(ast.parse(source)))
+        with warnings.catch_warnings(action="ignore"):  # of the user's code, which tells them when it runs
+            nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError):
         return References()
     called = [_imported_by_call(node, package) for node in nodes if isinstance(node, ast.Call)]

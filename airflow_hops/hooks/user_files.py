@@ -264,7 +264,11 @@ class UserFiles:
     def _entries(self, folder: Traversable) -> dict[str, Traversable]:
         """What a folder holds by name, less bytecode of sources and what is hidden."""
         if (listing := self._listings.get(str(folder))) is None:
-            entries = sorted(folder.iterdir(), key=lambda entry: entry.name) if folder.is_dir() else []
+            try:
+                entries = sorted(folder.iterdir(), key=lambda entry: entry.name) if folder.is_dir() else []
+            except OSError as error:
+                self.unknown.append(f"{folder} cannot be read ({error.strerror})")
+                entries = []
             listing = {entry.name: entry for entry in entries if entry.name != "__pycache__" and entry.name[0] != "."}
             self._listings[str(folder)] = listing
         return listing
