@@ -6,7 +6,7 @@ model's own training data, and asks for a retraining when they have drifted.
 Which of the flights were late is told to the server once they have landed, so that the model is also measured live.
 
 The weather of one fortnight is never that of the next. What would make the model's data another season's is written
-down here, of temperatures in degrees Fahrenheit.
+down here, of temperatures in degrees Fahrenheit. In 15 days, one weekday occurs more often than the others.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ ALLOWED = {
     "dewp": ("wasserstein", 30.0),
     "precip": ("kolmogorov_smirnov", 0.3),
     "visib": ("kolmogorov_smirnov", 0.3),
+    "weekday": ("l_infinity", 0.1),
 }
 
 monitor = retraining_loop(

@@ -60,8 +60,8 @@ def decide(site: Site, action: str, what: Mapping[str, Any]) -> None:
 
 
 def promote(site: Site, version: int) -> None:
-    """Promotes a version by the API."""
-    decide(site, "promote", {"version": version})
+    """Promotes a version by the API, even one that a test has rolled back."""
+    decide(site, "promote", {"version": version, "allow_rolled_back": True})
 
 
 @pytest.fixture
