@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.data.readers.raw_file import RawFile, explained
-from airflow_hops.data.readers.types import Types, cast, check_values, stored, wanted
+from airflow_hops.data.readers.text_types import type_of
+from airflow_hops.data.readers.types import Types, batch_of, cast, check_values, stored, wanted
 
 _FORMATS = ("csv", "jsonl", "parquet")
 
@@ -32,7 +33,7 @@ def first_types(file: RawFile) -> Types:
         BadInput: the file cannot be read, or a wanted column is not in it.
     """
     with explained(file.name):
-        return wanted(_reader(file).first_types(file), file)
+        return wanted(_reader(file).first_types(file) | _partition_types(file), file)
 
 
 def infer_types(file: RawFile) -> Types:
@@ -42,7 +43,12 @@ def infer_types(file: RawFile) -> Types:
         BadInput: the file cannot be read, or a wanted column is not in it.
     """
     with explained(file.name):
-        return wanted(_reader(file).infer_types(file), file)
+        return wanted(_reader(file).infer_types(file) | _partition_types(file), file)
+
+
+def _partition_types(file: RawFile) -> Types:
+    """The types of the columns that the file's folders name, by the rules of text."""
+    return {name: type_of(pa.array([value], pa.string())) for name, value in file.partitions.items()}
 
 
 def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -61,8 +67,12 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
     """
     rows = 0
     columns = stored(types, file.name)
+    partitions = {name: value for name, value in file.partitions.items() if name in types}
+    own = {name: kind for name, kind in types.items() if name not in partitions}
     with explained(file.name):
-        for raw, position in _reader(file).read(file, types):
+        for raw, position in _reader(file).read(file, own):
+            constants = [pa.array([value] * raw.num_rows, pa.string()) for value in partitions.values()]
+            raw = batch_of([*(raw[name] for name in own), *constants], [*own, *partitions], raw.num_rows)
             batch = cast(raw, columns, file, rows)
             check_values(batch, file, rows)
             yield batch, position

@@ -24,6 +24,9 @@ from airflow_hops.data.readers.types import Types, TypesDoNotFit, type_named
 
 log = logging.getLogger(__name__)
 
+_DELIMITERS = (";", "\t", "|", ",")
+_TELL = "name what separates the columns in the source's 'delimiter'"
+
 
 def first_types(file: RawFile) -> Types:
     """The columns of the header, with the types of the first block.
@@ -180,6 +183,14 @@ def header_of(block: bytes, file: RawFile) -> list[str]:
             f"{file.name}: the header {first_row[:60].strip()!r} is not text in {file.source.encoding}; name its "
             "encoding in the source's 'encoding'"
         ) from error
+    text = re.sub(rb'"[^"]*+"', b"", first_row)
+    if text.lower().startswith(b"sep=") and len(names) <= 2:
+        raise BadInput(f"{file.name}: the first row is {text.strip()!r}, which only Excel reads: delete it; {_TELL}")
+    if len(names) == 1 and (others := [mark for mark in _DELIMITERS if mark.encode() in text]):
+        raise BadInput(
+            f"{file.name}: the header {text[:60].strip()!r} is one column, and has {others[0]!r} in it; {_TELL}, or "
+            "quote the name of a single column"
+        )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise BadInput(f"{file.name}: the header names column {twice!r} more than once")

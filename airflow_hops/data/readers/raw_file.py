@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
@@ -30,6 +31,7 @@ _NAMES = {
     "tfrecords": "tfrecord",
 }  # fmt: skip
 _COMPRESSED = frozenset({"gz", "zip", "bz2", "zst"})
+_NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _NEVER_EMPTY = frozenset({"parquet", "arrow"})
 _MAGIC = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}
 
@@ -81,6 +83,14 @@ class RawFile:
     def is_local(self) -> bool:
         """Whether the file lies on a disk of this machine, uncompressed, so that it can be read by its path."""
         return self.compression is None and isinstance(self.fs, LocalFileSystem)
+
+    @property
+    def partitions(self) -> dict[str, str | None]:
+        """Columns that folders below the source's own name, as Hive and Spark write them: ``country=DE``."""
+        parts = PurePosixPath(self.file.path).parent.parts
+        named = [part.partition("=") for part in parts if f"/{part}/" not in f"{self.source.uri}/"]
+        values = {unquote(name): unquote(value) for name, mark, value in named if name and mark}
+        return {name: None if value == _NO_PARTITION else value for name, value in values.items()}
 
     @contextmanager
     def stream(self) -> Iterator[tuple[Any, Any]]:

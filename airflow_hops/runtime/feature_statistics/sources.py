@@ -253,6 +253,12 @@ def _plan_files(source: Source, wanted: Wanted, on_corrupt: str) -> FilePlan:
                 raise CorruptFile(item.name, str(error)) from error
             skipped[item.name] = str(error)
     _check_formats(source.uri, files)
+    for name in files:
+        if partitions := [column for column in files[name].partitions if wanted(column)]:
+            raise BadInput(
+                f"{name}: the folder names the column {partitions[0]!r}, which statistics of raw files do not read; "
+                f"ingest the files first, or leave the column out: exclude=[{partitions[0]!r}]"
+            )
     types = _joined(layouts, files, wanted)
     if lacking := [name for name in source.columns or () if wanted(name) and name not in types]:
         raise BadInput(f"source {source.uri!r}: no file has column {lacking[0]!r}, which its 'columns' names")

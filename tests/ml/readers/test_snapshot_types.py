@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -201,3 +202,49 @@ def test_text_that_is_not_utf8_is_refused_by_statistics(tmp_path: Path, name: st
     for read in (generate_statistics, lambda path: ingest(path, tmp_path / "t")):
         with pytest.raises(BadInput, match=rf"{name}, row 2.*(column 'x': the text is not in UTF-8|'utf-8' codec)"):
             read(tmp_path / name)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_folders_of_hive_are_columns(tmp_path: Path, kind: str) -> None:
+    folders = ["country=DE/month=1", "country=a%20b/month=12", "country=__HIVE_DEFAULT_PARTITION__/month=3"]
+    for number, folder in enumerate(folders):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        path = tmp_path / "data" / folder / f"part-0.{kind}"
+        if kind == "parquet":
+            write(path, {"x": pa.array([number])})
+        else:
+            path.write_text(f"x\n{number}\n" if kind == "csv" else f'{{"x": {number}}}\n')
+    rows = pq.read_table(ingest(tmp_path / "data", tmp_path / "t")).to_pylist()
+    assert sorted(rows, key=lambda row: row["x"]) == [
+        {"x": 0, "country": "DE", "month": 1},
+        {"x": 1, "country": "a b", "month": 12},
+        {"x": 2, "country": None, "month": 3},
+    ]
+    some = ingest(tmp_path / "data", tmp_path / "t", columns=("month",), schema={"month": "string"})
+    assert sorted(pq.read_table(some)["month"].to_pylist()) == ["1", "12", "3"]
+    inside = ingest(tmp_path / "data" / "country=DE", tmp_path / "t")
+    assert pq.read_table(inside).to_pylist() == [{"x": 0, "month": 1}]
+    with pytest.raises(BadInput, match=r"the folder names the column 'country'.* exclude=\['country'\]"):
+        generate_statistics(tmp_path / "data")
+    (feature,) = generate_statistics(tmp_path / "data", exclude=["country", "month"]).datasets[0].features
+    assert feature.path.step == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "delimiter", "words"),
+    [
+        ("a;b\n1;2\n", ",", "the header b'a;b' is one column, and has ';' in it"),
+        ("a\tb\n1\t2\n", ",", "is one column"),
+        ("a,b\n1,2\n", ";", "the header b'a,b' is one column, and has ',' in it"),
+        ("sep=;\na;b\n1;2\n", ",", "the first row is b'sep=;', which only Excel reads"),
+        ("sep=;\na;b\n1;2\n", ";", "the first row is b'sep=;', which only Excel reads"),
+    ],
+)
+def test_csv_of_another_delimiter_is_refused(tmp_path: Path, text: str, delimiter: str, words: str) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    source = Source(str(tmp_path / "t.csv"), delimiter=delimiter)
+    for read in (generate_statistics, lambda _: ingest(tmp_path / "t.csv", tmp_path / "t", delimiter=delimiter)):
+        with pytest.raises(BadInput, match=re.escape(words)):
+            read(source)
+    (tmp_path / "t.csv").write_text('"a;b"\n1\n')
+    assert pq.read_table(ingest(tmp_path / "t.csv", tmp_path / "t")).column_names == ["a;b"]
