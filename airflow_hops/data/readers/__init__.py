@@ -70,9 +70,11 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
     partitions = {name: value for name, value in file.partitions.items() if name in types}
     own = {name: kind for name, kind in types.items() if name not in partitions}
     with explained(file.name):
+        if not own:  # only a column tells how many rows there are
+            own = dict.fromkeys(list(_reader(file).first_types(file))[:1], pa.string())
         for raw, position in _reader(file).read(file, own):
             constants = [pa.array([value] * raw.num_rows, pa.string()) for value in partitions.values()]
-            raw = batch_of([*(raw[name] for name in own), *constants], [*own, *partitions], raw.num_rows)
+            raw = batch_of([*raw.columns, *constants], [*raw.schema.names, *partitions], raw.num_rows)
             batch = cast(raw, columns, file, rows)
             check_values(batch, file, rows)
             yield batch, position
