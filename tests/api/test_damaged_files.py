@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
 from written_backtests import made_up_report, write_backtest
 from written_studies import write_study
 
@@ -94,9 +96,11 @@ def _facts_changed(change: Callable[[Any], Any]) -> Callable[[bytes], bytes]:
 
 
 @pytest.fixture(scope="module")
-def addresses(api: Api, run_dag: Any) -> list[dict[str, str]]:
+def addresses(api: Api, run_dag: Any) -> Iterator[list[dict[str, str]]]:
     """Something of everything that routes show, and the parameters of paths that lead there."""
     store, run_id = api.store, api.pages.run_id
+    root = Path(store.root.removeprefix("file://"))
+    before = {*root.rglob("*")}
     evaluation = (BEFORE / "evaluation.json").read_text()
     notebook = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     training = {"params": {"lr": 1}, "epochs": [{"epoch": 1, "loss": 0.5}], "seconds": {"total": 1.0}}
@@ -135,7 +139,7 @@ def addresses(api: Api, run_dag: Any) -> list[dict[str, str]]:
         uri = store.uri("_state", "progress", "pages", run_id, task_id)
         store.write_text(f"{uri}.json", json.dumps(progress))
     mine = [{"task_id": "validate", "kind": kind} for kind in (*made, "anomalies")]
-    return [
+    yield [
         {**(posted.json() if posted.status_code < 300 else {}), "dag_id": "pages", "study": NAMES["study"]},
         {"task_id": "search"},
         *mine,
@@ -146,6 +150,10 @@ def addresses(api: Api, run_dag: Any) -> list[dict[str, str]]:
         {"dag_id": "pages_monitoring"},
         {"dag_id": "pages_search"},
     ]
+    with create_session() as session:  # the tests of other modules count runs
+        session.delete(session.query(DagRun).filter_by(dag_id="pages_skew", run_id=skew.run_id).one())
+    for path in sorted({*root.rglob("*")} - before, reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
 
 
 @pytest.fixture
