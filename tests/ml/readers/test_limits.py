@@ -6,6 +6,7 @@ import gzip
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from airflow_hops.data.readers import parquet as parquet_reader
 from airflow_hops.runtime import ingest as ingest_step
 from airflow_hops.runtime.feature_statistics import generate_statistics
 from airflow_hops.runtime.ingest import Window, ingest_table
+from airflow_hops.serving.models import skops_files
 
 pytestmark = pytest.mark.runtime
 
@@ -157,3 +159,12 @@ def test_row_groups_of_a_snapshot_are_bounded_the_same_whatever_the_batches(
     assert written[0] == written[1]
     metadata = pq.read_metadata(tmp_path / "t" / "part-00000.parquet")
     assert [metadata.row_group(index).num_rows for index in range(3)] == [46, 45, 44]
+
+
+def test_description_of_a_skops_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(skops_files, "MAX_SCHEMA_BYTES", 1000)
+    with zipfile.ZipFile(tmp_path / "model.skops", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("schema.json", "[" + " " * 1000 + "]")
+    for load in (skops_files.untrusted_types, skops_files.load_estimator):
+        with pytest.raises(ValueError, match=r"model.skops: schema.json has 1002 bytes; the limit is 1000 bytes"):
+            load(tmp_path / "model.skops")
