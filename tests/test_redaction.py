@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 from airflow.sdk.log import mask_secret
@@ -47,6 +48,11 @@ from airflow_hops.runtime.__main__ import _explain, run_step
         ("{'Authorization': 'Basic YTpi'}", "{'Authorization': 'Basic ***'}"),
         ("https://h/x?token=abc&key=d&y=2", "https://h/x?token=***&key=***&y=2"),
         ("db_pwd=x;Secret=y", "db_pwd=***;Secret=***"),
+        (
+            "--conf spark.hadoop.fs.azure.account.key.acct.dfs.core.windows.net=a+b/c==",
+            "--conf spark.hadoop.fs.azure.account.key.acct.dfs.core.windows.net=***",
+        ),
+        ("signing_key=abc123 kms_key_id=k", "signing_key=*** kms_key_id=k"),
     ],
 )
 def test_what_is_secret_is_left_out(text: str, shown: str) -> None:
@@ -103,6 +109,10 @@ def test_parameters_are_masked_by_name_in_nested_values_and_options() -> None:
         "use_password": True,
         "authorization": "Basic abc",
         "credentials": {"any": "thing"},
+        "passwords": ["a", "b"],
+        "max_token": "512",
+        "image_token": "<img>",
+        "mask_tokens": ["[MASK]"],
     }
     before = json.dumps(given)
     assert masked(given) == {
@@ -116,6 +126,10 @@ def test_parameters_are_masked_by_name_in_nested_values_and_options() -> None:
         "use_password": True,
         "authorization": "***",
         "credentials": "***",
+        "passwords": "***",
+        "max_token": "512",
+        "image_token": "<img>",
+        "mask_tokens": ["[MASK]"],
     }
     assert json.dumps(given) == before
 
@@ -127,11 +141,15 @@ def test_step_is_told_which_of_its_parameters_are_secrets() -> None:
         "where": ["from-a-connection"],
         "env": {"API_TOKEN": "abcdef"},
         "uri": "https://h/x?sig=a1b2c3",
+        "passwords": ["hunter2", "hunter3"],
     }
-    spec = RuntimeHook().complete(StepSpec("train", "m:f", params=params, services={"serving_token": "served"}))
-    assert spec.secrets == ("where/0", "env/API_TOKEN", "uri")
+    services = {"serving_token": "served"}
+    options = {"client_kwargs": [{"api_key": "of-storage"}], "credentials": {"any": "of-login"}}
+    spec = RuntimeHook().complete(StepSpec("train", "m:f", params=params, services=services))
+    assert spec.secrets == ("where/0", "env/API_TOKEN", "uri", "passwords")
     again = StepSpec.from_json(spec.to_json(), spec.variables())
-    assert list(again.secret_values()) == ["from-a-connection", "abcdef", "served"]
+    assert list(again.secret_values()) == ["from-a-connection", "abcdef", "hunter2", "hunter3", "served"]
+    assert list(replace(again, storage_options=options).secret_values())[-3:] == ["of-storage", "of-login", "served"]
     assert again.params == params
 
 

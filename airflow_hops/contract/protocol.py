@@ -91,7 +91,8 @@ class StepSpec:
 
     def secret_values(self) -> Iterator[str]:
         """Yields the texts that must not be in what the step says or writes; of a URI, its parts are masked anyway."""
-        yield from (text for path, text in _texts(self.params) if path in self.secrets and "://" not in text)
+        whole = tuple(f"{path}/" for path in self.secrets)
+        yield from (text for path, text in _texts(self.params) if f"{path}/".startswith(whole) and "://" not in text)
         yield from secrets_in({**self.storage_options, **self.services})
 
     def variables(self) -> dict[str, str]:

@@ -21,7 +21,8 @@ REDACTED = "***"
 _USER = re.compile(r"""(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)(://)(?:[^\s/'"]+|[^\s/@:\[\]'"]*:(?!\d+/)[^\s@'"]+)@""")
 _SECRET = (
     r"[\w.-]*(?:secret|passw(?:or)?d|passphrase|passcode|pwd|secret[_.-]?(?:access[_.-]?)?key"
-    r"|(?:access|account|api|private|service|shared)[_.-]?key|webhook[_.-]?url|dsn|connection[_.-]?string"
+    r"|(?:access|account|api|encryption|private|service|shared|signing)[_.-]?key|account\.key\.[\w.-]+"
+    r"|webhook[_.-]?url|dsn|connection[_.-]?string"
     r"|(?:access|api|auth|bearer|hf|prediction|refresh|sas|security|serving|session)[_.-]?token)"
 )
 _QUERY = re.compile(
@@ -44,15 +45,17 @@ _HEADER = re.compile(
     r"""(authorization(?:\\?["'])?\s*[:=]\s*(?:\\?["'])?(?:(?:basic|bearer|token)\s+)?)[^\s'"\\]+""", re.IGNORECASE
 )
 _MAY_HOLD_ONE = re.compile(
-    r"""(?:secret|passw(?:or)?d|passphrase|passcode|pwd|key|token|url|dsn|string|signature|credential|sig|pass|auth"""
+    r"""account\.key\.|(?:secret|passw(?:or)?d|passphrase|passcode|pwd|key|token|url|dsn|string|signature|credential|sig|pass|auth"""
     r"""|authorization)(?:\\?["'])?\s*[:=]|(?<!\S)--?[\w.-]*(?:secret|pass|pwd|key|token|dsn|url|string)""",
     re.IGNORECASE,
 )
-_SECRET_NAME = re.compile(rf"{_SECRET}|[\w.-]*authorization|[\w.-]*credentials?", re.IGNORECASE)
+_SECRET_NAME = re.compile(rf"(?:{_SECRET}|[\w.-]*authorization|[\w.-]*credential)s?", re.IGNORECASE)
 # Tokens of a vocabulary, such as the padding of a text, are no secrets.
 _TOKEN_NAME = re.compile(
     r"(?!.*(?:bos|cls|end|eos|mask|oov|pad|sep|special|start|unk)[_.-]?token)(?:.*[_.-])?token", re.IGNORECASE
 )
+_NO_TOKEN = re.compile(r"\d+|<.*>|\[.*\]")
+"""The value of a field called token that is a number of tokens, or one of a vocabulary."""
 _LEAST_CHARACTERS = 5
 """Of a secret that is sought in texts: shorter ones are parts of other words."""
 
@@ -113,17 +116,25 @@ def secrets_in(value: Any) -> Iterator[str]:
     """Yields the texts in a JSON value that the names in it say are secrets."""
     if isinstance(value, Mapping):
         for name, item in value.items():
-            if isinstance(item, str) and _is_secret(str(name), item):
-                yield item
-            else:
-                yield from secrets_in(item)
+            yield from _texts_in(item) if _is_secret(str(name), item) else secrets_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from secrets_in(item)
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts_in(item)
 
 
 def _is_secret(name: str, value: Any) -> bool:
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         return False
     is_secret, is_token = _kind_of(name)
-    return is_secret or (is_token and isinstance(value, str))
+    return is_secret or (is_token and isinstance(value, str) and not _NO_TOKEN.fullmatch(value))
 
 
 @lru_cache(maxsize=4096)
