@@ -357,6 +357,7 @@ def test_a_flipped_bit_of_a_version_that_is_kept_elsewhere_does_no_harm(store: A
 @pytest.mark.parametrize(
     "added",
     ["examples/eval/extra.parquet", "examples/eval/.hidden.parquet", "examples/eval/_SUCCESS.parquet",
+     "examples/eval/.#part.parquet", "examples/eval/#part#.parquet",
      "examples/other/part.parquet", "assets/deep/er/vocabulary", "weights.crc", "checkpoint-3/state"],
 )  # fmt: skip
 def test_file_that_no_manifest_lists_is_damage(any_store: ArtifactStore, added: str) -> None:
@@ -394,7 +395,8 @@ def test_what_file_systems_and_editors_leave_is_no_damage(store: ArtifactStore) 
     artifact = write(store, {"train/part.parquet": "1", "schema.pbtxt": "2"})
     folder = store.local(artifact)
     for name in ("train/_SUCCESS", "train/.part.parquet.crc", "train/._SUCCESS.crc", ".nfs00000000037c1b4200000001",
-                 "schema.pbtxt~", ".schema.pbtxt.swp", "#schema.pbtxt#", ".manifest.json.0123456789ab"):  # fmt: skip
+                 "schema.pbtxt~", ".schema.pbtxt.swp", "#schema.pbtxt#", ".#schema.pbtxt", ".schema.pbtxt.un~",
+                 ".DS_Store", "train_$folder$", ".manifest.json.0123456789ab"):  # fmt: skip
         (folder / name).write_text("")
     (folder / "empty" / "folder").mkdir(parents=True)
     store.verify(artifact)

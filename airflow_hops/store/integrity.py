@@ -12,10 +12,13 @@ from pathlib import Path, PurePosixPath
 from airflow_hops.contract.artifacts import MANIFEST_NAME, BadInput, FileEntry, HopsError, Manifest, Producer
 from airflow_hops.store.checksums import remembered_checksums
 
-# Markers and checksums of Hadoop, what NFS keeps of open files, backups of editors (people edit schemas), and files of
-# airflow_hops.processes.files that are being written. No reader takes one of these names for data.
+# Markers and checksums of Hadoop, what NFS keeps of open files, what desktops keep of folders, backups and locks of
+# editors (people edit schemas), and files of airflow_hops.processes.files that are being written. No reader takes one
+# of these names for data.
 _LEFTOVER = re.compile(
-    r"_SUCCESS|\..*\.crc|\.nfs[0-9a-f]+|[^.].*~|\.#.+|#.+#|\..+\.sw[a-z]|\..+\.[0-9a-f]{8,12}", re.DOTALL
+    r"_SUCCESS|.*_\$folder\$|\..*\.crc|\.nfs[0-9a-f]+|\.DS_Store|Thumbs\.db|desktop\.ini|.+~|\.#.+\.(?:json|md|pbtxt|txt)"
+    r"|#.+#|\..+\.sw[a-z]|\..+\.[0-9a-f]{8,12}",
+    re.DOTALL,
 )
 _NO_FILE = (errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
