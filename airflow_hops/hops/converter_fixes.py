@@ -63,6 +63,33 @@ def round_thresholds(model: Any) -> None:
         thresholds[:] = np.where(nearest > thresholds, np.nextafter(nearest, np.float32(-np.inf)), nearest)
 
 
+def scale_in_double(scope: Any, operator: Any, container: Any) -> None:
+    """Converts a scaler of scikit-learn whose features are not all float32: it then computes in float64.
+
+    skl2onnx rounds means and scales to float32: a whole number halfway between two others passes a tree's threshold.
+    """
+    types = importlib.import_module("onnx").TensorProto
+    features = importlib.import_module("skl2onnx.operator_converters.common").concatenate_variables
+    step, last = operator.raw_operator, features(scope, operator.inputs, container)
+
+    def add(kind: str, *inputs: str, **attributes: Any) -> str:
+        output: str = scope.get_unique_variable_name(kind.lower())
+        name = scope.get_unique_operator_name(kind)
+        container.add_node(kind, [last, *inputs], [output], op_version=_OPSET, name=name, **attributes)
+        return output
+
+    last = add("Cast", to=types.DOUBLE)
+    offset = getattr(step, "mean_", None) if getattr(step, "with_mean", True) else None
+    offset = getattr(step, "center_", None) if offset is None else offset
+    for kind, values in (("Sub", offset), ("Div", step.scale_)):
+        if values is not None:
+            name = scope.get_unique_variable_name(f"{kind.lower()}_by")
+            container.add_initializer(name, types.DOUBLE, [len(values)], values)
+            last = add(kind, name)
+    last = add("Cast", to=types.FLOAT)
+    container.add_node("Identity", [last], operator.output_full_names, op_version=_OPSET)
+
+
 @contextlib.contextmanager
 def missing_directions() -> Iterator[None]:
     """Has missing values go to the side to which scikit-learn's trees send them; skl2onnx's all go to the right."""

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.target import REGRESSION, Target
 from airflow_hops.hops.converter_fixes import (
@@ -25,6 +27,7 @@ from airflow_hops.hops.converter_fixes import (
     prefix_apart,
     refuse_negative_indices,
     round_thresholds,
+    scale_in_double,
     steps_of,
     text_options,
     unknown_categories,
@@ -121,7 +124,9 @@ def _of_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
     _register_boosters(model)
     inputs = _inputs_of(model, sample)
     given = _given(inputs, types)
-    # A scaler divides, as in scikit-learn: multiplied by the inverse, a value may pass a threshold.
+    # A scaler divides, as in scikit-learn and in its precision: otherwise a value may pass a threshold.
+    is_single = {column.dtype for column in sample.columns() if column.dtype.kind != "O"} <= {np.dtype("float32")}
+    scalers = {} if is_single else dict.fromkeys(_scalers(), scale_in_double)
     options: dict[Any, Any] = {step: {"div": "div"} for step in _scalers()} | text_options(model)
     if target.problem != REGRESSION:
         options[id(model)] = {"zipmap": False}
@@ -130,7 +135,11 @@ def _of_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
     try:
         with missing_directions(), _numbered_features(step for _, step in steps_of(model)):
             graph = skl2onnx.convert_sklearn(
-                model, initial_types=given, options=options, target_opset={"": _OPSET, "ai.onnx.ml": 3}
+                model,
+                initial_types=given,
+                options=options,
+                target_opset={"": _OPSET, "ai.onnx.ml": 3},
+                custom_conversion_functions=scalers,
             )
     except Exception as error:  # a converter can fail in any way
         raise NotConvertible(

@@ -23,7 +23,14 @@ from sklearn.ensemble import (
 )
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, SplineTransformer, StandardScaler
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    MaxAbsScaler,
+    OneHotEncoder,
+    RobustScaler,
+    SplineTransformer,
+    StandardScaler,
+)
 from sklearn.tree import DecisionTreeClassifier
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
@@ -280,6 +287,20 @@ def test_a_value_beside_a_threshold_goes_where_it_went(trees: Any, tmp_path: Pat
     exported = export_model(model, tmp_path, framework="sklearn", target=LATE, sample=held_out)
     assert exported.largest_difference < 1e-6
     np.testing.assert_array_equal(model.predict_proba(held_out), before)
+
+
+@pytest.mark.parametrize(
+    "scaler", [StandardScaler(), StandardScaler(with_mean=False), StandardScaler(with_std=False), RobustScaler(),
+               RobustScaler(with_centering=False), MaxAbsScaler()], ids=str,
+)  # fmt: skip
+def test_whole_number_beside_a_threshold_goes_where_it_went_once_scaled(scaler: Any, tmp_path: Path) -> None:
+    """Beside floats, whole numbers are scaled in float64, and thresholds lie at whole numbers that training lacked."""
+    rng = np.random.default_rng(1)
+    table = pd.DataFrame({"price": rng.gamma(2, 100, 2000).astype(np.float32), "age": rng.integers(0, 100, 2000)})
+    late = (table.price / 100 + table.age / 50 + rng.normal(size=2000) > 3).astype(int)
+    model = make_pipeline(scaler, RandomForestClassifier(30, random_state=0)).fit(table[:1000], late[:1000])
+    exported = export_model(model, tmp_path, framework="sklearn", target=LATE, sample=table[1000:])
+    assert exported.largest_difference < 1e-6
 
 
 @pytest.mark.parametrize(
