@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 
 from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
 from airflow_hops.contract.properties import BlessingProperties, ExamplesProperties
-from airflow_hops.contract.target import MULTICLASS, REGRESSION, Problem
+from airflow_hops.contract.target import REGRESSION, Problem
+from airflow_hops.data.predictions import check_predictions
 from airflow_hops.data.raw_features import example_files, read_rows
 from airflow_hops.processes.ending import end_process
 from airflow_hops.processes.programs import module_command, with_package
@@ -39,8 +40,6 @@ VERSION = 1
 TOLERANCE = 1e-5
 """Greatest difference allowed between predictions of the same row, float32 in other batch sizes considered: of a
 probability, or as a share of the greatest number that a regression predicts."""
-_OFF_ONE = 1e-3
-"""By how much the probabilities of all classes may miss 1 together."""
 
 _LAST_LINES = 20
 
@@ -275,7 +274,7 @@ def _ask(
     rows = len(next(iter(arrays.values())))
     expected = model.predict(arrays)
     shape = (rows,) if model.classes is None else (rows, model.classes)
-    check_predictions("the model", expected, shape, model.problem)
+    check_answers("the model", expected, shape, model.problem)
     tolerance = TOLERANCE * (float(np.abs(expected).max()) if model.problem == REGRESSION else 1.0)
     singles = [{name: values[row : row + 1] for name, values in arrays.items()} for row in range(rows)]
     answers: dict[str, np.ndarray[Any, Any]] = {}
@@ -294,7 +293,7 @@ def _ask(
     answers["REST, all rows"] = _rest(url, arrays, model.output)
     largest = 0.0
     for name, found in answers.items():
-        check_predictions(name, found, shape, model.problem)
+        check_answers(name, found, shape, model.problem)
         difference = float(np.abs(found.astype(np.float64) - expected).max())
         largest = max(largest, difference)
         if difference > tolerance:
@@ -352,7 +351,7 @@ def _timed(ask: Any, requests: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray[
     return np.concatenate(answers), latency
 
 
-def check_predictions(name: str, values: np.ndarray[Any, Any], shape: tuple[int, ...], problem: Problem) -> None:
+def check_answers(name: str, values: np.ndarray[Any, Any], shape: tuple[int, ...], problem: Problem) -> None:
     """Refuses what cannot be a prediction.
 
     Args:
@@ -362,25 +361,14 @@ def check_predictions(name: str, values: np.ndarray[Any, Any], shape: tuple[int,
         problem: What the model predicts.
 
     Raises:
-        Unfit: the shape is another, a probability is not in [0, 1], those of a row do not add up to 1, or a number is
-            not finite.
+        Unfit: the shape is another, or training and evaluation would refuse such predictions, too.
     """
     if values.shape != shape:
         raise Unfit(f"{name}: predictions of shape {list(values.shape)} for {shape[0]} rows, expected {list(shape)}")
-    if problem == REGRESSION:
-        wrong, what = values[~np.isfinite(values)], "finite numbers"
-    else:
-        # float32 rounds a softmax's 1 up by a digit or two.
-        wrong, what = values[~(np.isfinite(values) & (values >= 0) & (values <= 1 + 1e-6))], "in [0, 1]"
-    if len(wrong):
-        raise Unfit(f"{name}: {len(wrong)} of {values.size} predictions are not {what}, the first is {wrong[0]}")
-    if problem == MULTICLASS:
-        sums = values.astype(np.float64).sum(axis=1)
-        if len(off := sums[np.abs(sums - 1) > _OFF_ONE]):
-            raise Unfit(
-                f"{name}: the probabilities of {len(off)} of {len(sums)} rows do not add up to 1, the first to "
-                f"{off[0]:.6g}; the last layer needs a softmax"
-            )
+    try:
+        check_predictions(values, problem, f"{name}: the prediction")
+    except BadInput as error:
+        raise Unfit(str(error)) from None
 
 
 def _metrics(validation: InfraValidation) -> dict[str, float]:

@@ -83,7 +83,7 @@ def test_a_damaged_saved_model_fails_with_the_servers_own_words(
 def test_answers_that_are_no_probabilities_are_refused(
     validate: Validate, make_flights_model: Callable[..., Artifact]
 ) -> None:
-    with pytest.raises(BadInput, match=r"predictions are not in \[0, 1\], the first is nan"):
+    with pytest.raises(BadInput, match=r"the model: the prediction is NaN or infinite in \d+ of \d+ rows"):
         validate(make_flights_model(steps=1, flaw="nan"))
 
 
@@ -100,15 +100,23 @@ def test_a_regression_serves_whatever_the_size_of_its_numbers(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("problem", "values", "words"),
     [
-        ("regression", [1e9, np.inf], "REST: 1 of 2 predictions are not finite numbers, the first is inf"),
-        ("binary", [0.5, 1.5], r"REST: 1 of 2 predictions are not in \[0, 1\], the first is 1.5"),
-        ("multiclass", [[0.5, 0.5], [0.9, 0.7]], "REST: the probabilities of 1 of 2 rows do not add up to 1, .* 1.6;"),
+        ("regression", [1e9, np.inf], "REST: the prediction is NaN or infinite in 1 of 2 rows"),
+        ("binary", [0.5, 1.5], r"REST: the prediction is 0.5 to 1.5, outside \[0, 1\] in 1 of 2 rows"),
+        (
+            "multiclass",
+            [[0.5, 0.5], [0.9, 0.7]],
+            "REST: the prediction of all classes do not add up to 1 in 1 of 2 rows, .* 1.6;",
+        ),
         ("multiclass", [0.5, 0.5], r"REST: predictions of shape \[2\] for 2 rows, expected \[2, 2\]"),
     ],
 )
 def test_answers_that_cannot_be_predictions_are_refused(problem: Any, values: list[Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        infra_validate.check_predictions("REST", np.array(values), (2, 2) if problem == "multiclass" else (2,), problem)
+        infra_validate.check_answers("REST", np.array(values), (2, 2) if problem == "multiclass" else (2,), problem)
+
+
+def test_rounding_that_training_allows_is_allowed_of_answers() -> None:
+    infra_validate.check_answers("REST", np.array([-1.2e-7, 1 + 1.2e-7]), (2,), "binary")
 
 
 def test_arguments_at_fault_are_named(validate: Validate, flights_model: Artifact) -> None:
