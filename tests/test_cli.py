@@ -159,14 +159,22 @@ def test_why_there_is_no_gpu_is_what_the_driver_says(runtime: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("port", "status", "found"),
-    [("0", "fail", "port '0' is not between 1 and 65535"), ("grpc", "fail", "port 'grpc' is not"), ("1", "ok", "free")],
+    ("fields", "status", "found"),
+    [
+        ({"port": "0"}, "fail", "'serving_port' is '0'; expected a port from 1 to 65535"),
+        ({"port": "grpc"}, "fail", "'serving_port' is 'grpc'; expected a port"),
+        ({"kind": "bundle"}, "fail", "'serving_kind' is 'bundle'; expected bundled or tensorflow_model_server"),
+        ({"timeout": "soon"}, "fail", "'serving_timeout' is 'soon'; expected a number"),
+        ({"rest_tls": "maybe"}, "fail", "'serving_rest_tls' is 'maybe'; expected true or false"),
+        ({"ca_file": "/none/ca.pem"}, "fail", "'serving_ca_file' is '/none/ca.pem'; there is no such file"),
+        ({"port": "1"}, "ok", "free"),
+    ],
 )
-def test_a_model_servers_port_is_checked(port: str, status: str, found: str) -> None:
+def test_a_model_servers_fields_are_checked(fields: dict[str, str], status: str, found: str) -> None:
     from dataclasses import replace
 
-    settings = RuntimeHook().settings
-    settings = replace(settings, services={"serving_host": "127.0.0.1", "serving_port": port})
+    services = {f"serving_{name}": value for name, value in fields.items()}
+    settings = replace(RuntimeHook().settings, services=services)
     (check,) = checks.check_serving(settings)
     assert check.status == status and found in check.found
 

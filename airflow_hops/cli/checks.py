@@ -18,6 +18,7 @@ from urllib.parse import unquote
 import psutil
 
 from airflow_hops.connections import find_connection
+from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.overlay import base_of
 from airflow_hops.cuda import cuda_of
 from airflow_hops.environments import (
@@ -33,6 +34,7 @@ from airflow_hops.launchers.local import step_environment
 from airflow_hops.launchers.spark import DEFAULT_CONN_ID, THIS_MACHINE
 from airflow_hops.overlays import installed_packages, list_overlays
 from airflow_hops.processes.programs import module_command
+from airflow_hops.server_address import ServerAddress
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -245,20 +247,18 @@ def check_gpu() -> Check:
 
 def check_serving(settings: Settings) -> Iterator[Check]:
     """Whether a model server answers, or its ports are free for one."""
-    host = settings.services["serving_host"]
-    for name, port in (
-        ("gRPC", settings.services["serving_port"]),
-        ("REST", settings.services.get("serving_rest_port")),
-    ):
+    try:
+        server = ServerAddress.of(settings.services)
+    except BadInput as error:
+        yield Check("model server", "fail", str(error), "correct it in the connection")
+        return
+    host = server.host
+    for name, port in (("gRPC", server.grpc_port), ("REST", server.rest_port)):
         if port is None:
             continue
         where = f"{host}:{port}"
-        if not port.isdigit() or not 0 < int(port) < 65536:
-            advice = "correct it in the connection"
-            yield Check(f"model server, {name}", "fail", f"port {port!r} is not between 1 and 65535", advice)
-            continue
         try:
-            with socket.create_connection((host, int(port)), timeout=2):
+            with socket.create_connection((host, port), timeout=2):
                 yield Check(f"model server, {name}", "ok", f"{where} answers")
         except OSError as error:
             if is_this_machine(host):
