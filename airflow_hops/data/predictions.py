@@ -11,8 +11,8 @@ from airflow_hops.contract.target import MULTICLASS, REGRESSION, Problem
 
 _ROUNDING = 1e-6
 """By how much float32 may miss 0 or 1."""
-_OFF_ONE = 1e-3
-"""By how much the probabilities of all classes may miss 1 together."""
+_OFF_ONE = 5e-3
+"""By how much the probabilities of all classes may miss 1 together: those of a softmax in bfloat16 do by 0.002."""
 
 
 def check_predictions(values: np.ndarray[Any, Any], problem: Problem, what: str) -> None:
@@ -41,5 +41,5 @@ def check_predictions(values: np.ndarray[Any, Any], problem: Problem, what: str)
     if problem == MULTICLASS and len(off := (sums := by_row.sum(axis=1))[np.abs(sums - 1) > _OFF_ONE]):
         raise BadInput(
             f"{what} of all classes do not add up to 1 in {len(off)} of {rows} rows, the first to {off[0]:.6g}; end a "
-            "network with Softmax"
+            "network with Softmax, and train boosted trees on all classes together (multiclass, multi:softprob)"
         )

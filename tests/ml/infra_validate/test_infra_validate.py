@@ -117,6 +117,8 @@ def test_answers_that_cannot_be_predictions_are_refused(problem: Any, values: li
 
 def test_rounding_that_training_allows_is_allowed_of_answers() -> None:
     infra_validate.check_answers("REST", np.array([-1.2e-7, 1 + 1.2e-7]), (2,), "binary")
+    softmax_in_bfloat16 = np.array([[0.25, 0.75], [0.2578125, 0.74609375]])
+    infra_validate.check_answers("REST", softmax_in_bfloat16, (2, 2), "multiclass")
 
 
 def test_arguments_at_fault_are_named(validate: Validate, flights_model: Artifact) -> None:
