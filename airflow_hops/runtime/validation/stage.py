@@ -157,12 +157,16 @@ def _previous(context: StepContext, splits: Sequence[str]) -> dict[str, Any]:
 
 
 def _trained_on(context: StepContext, split: str) -> Any:
-    """Statistics of what the champion was trained on; of the same split, if it had one."""
+    """Statistics of what the champion was trained on.
+
+    They are of its ``train``, as the skew monitor's, or of the same split if it has none. A short split such as
+    ``newest`` is no reference: two fortnights of different seasons can differ by the factor between two units.
+    """
     folder = context.local("champion")
-    paths = [folder / name / STATISTICS_FILE for name in (split, "train")]
+    paths = [folder / name / STATISTICS_FILE for name in ("train", split)]
     path = next((path for path in paths if path.exists()), None)
     if path is None:
-        raise BadInput(f"{context.input('champion').uri}: no statistics of the split {split!r}, nor of 'train'")
+        raise BadInput(f"{context.input('champion').uri}: no statistics of 'train', nor of the split {split!r}")
     return load_statistics(path)
 
 

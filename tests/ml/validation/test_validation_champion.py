@@ -62,8 +62,8 @@ def validate(
 ) -> Callable[..., tuple[Artifact, dict[str, Any]]]:
     frozen = run_shared_stage(schema_stage.run, kind="schema", inputs={"statistics": champion})
 
-    def run(statistics: Artifact, **params: Any) -> tuple[Artifact, dict[str, Any]]:
-        inputs = {"statistics": statistics, "schema": frozen, "champion": champion}
+    def run(statistics: Artifact, *others: tuple[str, Artifact], **params: Any) -> tuple[Artifact, dict[str, Any]]:
+        inputs = {"statistics": statistics, "schema": frozen, "champion": champion, **dict(others)}
         params = {"champion": CHAMPION, **params}
         artifact = run_shared_stage(validation.run, kind="anomalies", inputs=inputs, **params)
         return artifact, json.loads((shared_store.local(artifact) / "anomalies.json").read_text())
@@ -161,6 +161,19 @@ def test_unchanged_data_has_no_anomaly(statistics_of: Any, validate: Any) -> Non
         artifact, report = validate(statistics_of(f"unchanged_{seed}", columns(seed)))
         assert report["anomalies"] == []
         assert artifact.metrics["warnings"] == 0
+
+
+def test_short_splits_of_two_seasons_are_no_unit_change(
+    statistics_of: Any, validate: Any, run_shared_stage: Any
+) -> None:
+    """The temperatures of the two short splits differ by the factor from miles to kilometres."""
+    cold, warm = np.random.default_rng(11).normal(45, 8, (2, 1500))
+    year = columns(9) | {"temp": np.random.default_rng(12).normal(52, 20, 4000)}
+    champion = statistics_of("short_before", year, columns(90, 1500) | {"temp": cold})
+    frozen = run_shared_stage(schema_stage.run, kind="schema", inputs={"statistics": champion})
+    statistics = statistics_of("short_after", year, columns(91, 1500) | {"temp": warm * 1.609344})
+    _, report = validate(statistics, ("champion", champion), ("schema", frozen))
+    assert report["champion"]["verdicts"] == {"train": "stable", "eval": "drift"}
 
 
 def test_other_columns_and_few_rows_are_no_fault(statistics_of: Any, validate: Any) -> None:
