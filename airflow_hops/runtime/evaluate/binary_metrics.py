@@ -39,7 +39,7 @@ class BinaryMetrics(Metrics):
         auc: Area under the ROC curve, exact (by ranks, ties count half), with DeLong's interval; None if there is
             only one class.
         average_precision: Mean precision over the positives, each at its own threshold: of a guess, the share of
-            positives. None if there are none.
+            positives. None if there is only one class.
         log_loss: Mean negative log-likelihood, in nats.
         brier: Mean squared error of the probability.
         accuracy: Share of rows right at a threshold of 0.5; with Wilson's interval.
@@ -81,10 +81,9 @@ def binary_metrics(
     }
     intervals["accuracy"] = wilson(means["accuracy"], float(w.sum() ** 2 / np.square(w).sum()))
     auc = reason = precision = None
-    if positives:
+    if 0 < positives < rows:
         precision = average_precision(labels, p, w)
         intervals["average_precision"] = _interval_of_precision(precision, positives)
-    if 0 < positives < rows:
         auc, influence = area_under_roc(labels == 1, p, weights)
         intervals["auc"] = interval(auc, float(np.linalg.norm(influence)), 0.0, 1.0)
     else:
@@ -112,8 +111,7 @@ def compare(
     """A candidate's gain over a champion on the same rows, with its 95% interval.
 
     For the AUC the interval is DeLong's for correlated curves, for the average precision that of resampled rows; for
-    the others, which are means over rows, that of the
-    mean of paired differences.
+    the others, which are means over rows, that of the mean of paired differences.
 
     Args:
         metric: One of :data:`HIGHER_IS_BETTER`.
@@ -123,14 +121,12 @@ def compare(
         weights: Of the rows.
 
     Returns:
-        None if the metric is not defined: no rows, or for the AUC one class only.
+        None if the metric is not defined: no rows, or for the AUC and the average precision one class only.
     """
     rows, positives = len(labels), int(np.sum(labels))
-    if not rows or (metric == "auc" and not 0 < positives < rows):
+    if not rows or (metric in ("auc", "average_precision") and not 0 < positives < rows):
         return None
     if metric == "average_precision":
-        if not positives:
-            return None
         gain = lambda y, ours, others, w: average_precision(y, ours, w) - average_precision(y, others, w)  # noqa: E731
         return resampled_difference(metric, gain, labels, candidate, champion, weights)
     if metric == "auc":

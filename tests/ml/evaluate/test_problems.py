@@ -135,7 +135,8 @@ def test_intervals_of_resampled_rows_are_as_wide_as_those_that_can_be_computed()
 def test_average_precision_of_a_guess_is_the_share_of_positives() -> None:
     labels = (np.arange(4000) % 200 == 0).astype(int)
     assert binary_metrics(labels, np.full(4000, 0.3)).average_precision == pytest.approx(0.005)
-    assert binary_metrics(np.zeros(5, int), np.linspace(0, 1, 5)).average_precision is None
+    for of_one_class in (np.zeros(5, int), np.ones(5, int)):
+        assert binary_metrics(of_one_class, np.linspace(0, 1, 5)).average_precision is None
     better = np.clip(labels * 0.5 + random.uniform(0, 0.6, 4000), 0, 1)
     gain = compare("average_precision", labels, better, np.full(4000, 0.3))
     assert gain is not None and 0 < gain.low < gain.difference < gain.high
