@@ -62,7 +62,8 @@ def test_the_doctor_finds_the_libraries_of_the_runtime_environment(
         assert found[name]["status"] == "ok", found[name]
     assert found["horovod"]["found"].endswith("built with TensorFlow and Gloo")
     assert found["protobuf"]["found"].startswith("4.")
-    assert found["connection spark_local"]["found"] == "master local[2]"
+    source = "environment variable AIRFLOW_CONN_SPARK_LOCAL"
+    assert found["connection spark_local"]["found"] == f"master local[2], from {source}"
     assert found["Java"]["status"] == "ok"
     failed = [check for check in found.values() if check["status"] == "fail"]
     assert (code == 0) == (not failed), failed
