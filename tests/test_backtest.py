@@ -332,7 +332,10 @@ def test_policies_by_name_are_those_that_their_json_says(tmp_path: Path, capsys:
     ("policy", "words"),
     [
         (RetrainingPolicy(when=AnyOf(Age(WEEK), Drift(("tmp",)))), "the feature 'tmp'.*did you mean 'temp'"),
-        (RetrainingPolicy(when=Performance("rmse", drop=0.1)), "the metric 'rmse'; the model has auc, accuracy"),
+        (
+            RetrainingPolicy(when=Performance("rmse", drop=0.1)),
+            "the metric 'rmse'; the model has auc, average_precision, accuracy",
+        ),
     ],
 )
 def test_names_that_the_model_does_not_have_are_found_before_anything_is_trained(

@@ -62,7 +62,7 @@ def test_training_record_that_is_not_json_is_named(pipeline: Pipeline) -> None:
     model = pipeline.model("third")
     (pipeline.store.local(model) / "training.json").write_text("{loss: 1}")
     model = pipeline.store.accept_edit(model.uri, "training.json")
-    with pytest.raises(StepFailed, match=r"training\.json: not JSON"):
+    with pytest.raises(StepFailed, match=r"training\.json: expected JSON"):
         pipeline.deploy(model)
 
 

@@ -182,7 +182,8 @@ class Serving:
         """
         record, champion = self._deployed()
         store = self.context.store
-        model = store.manifest(uri).reference(uri)
+        manifest = store.manifest(uri)
+        model = manifest.reference(uri)
         if model.kind != "model":
             raise BadInput(f"{uri} is an artifact of kind {model.kind!r}; expected a 'model', the output of a training")
         if champion.fingerprint == model.fingerprint:
@@ -191,7 +192,8 @@ class Serving:
             return False
         check_model(model_folder(store, model), served_by=self.server.at.kind)
         training = read_training(store.local(model))
-        version = self.registry.register(model, self.context.spec.producer, training=training).version
+        # By the task that trained it: MLflow has its run in that DAG's experiment.
+        version = self.registry.register(model, manifest.producer, training=training).version
         why = f"replaces version {champion.version} on purpose, without a comparison: {self.reason}"
         replace(self, reason=why)._take_over(record, version, model, "promoted")
         return True

@@ -43,10 +43,10 @@ _ANY_FACTOR = 4.0
 """Factor from which a distribution of the same shape is another unit, whatever the factor."""
 _APART = 0.4
 """Least distance of two distributions of which a mixture can be told from a shift."""
-_NOISES, _UNEXPLAINED, _SEASON = 5.0, 0.08, 0.3
+_NOISES, _UNEXPLAINED, _SEASON = 5.0, 0.12, 0.28
 """A mixture moves the distribution by so many times the noise, and leaves so little of that unexplained; of what a move
-and a stretch leave, it leaves so little, too. Fortnights of the year's weather compared with earlier quarters leave
-0.098 and 0.295 or more; half of the rows in another unit leave at most 0.07."""
+and a stretch leave, it leaves so little, too. Fortnights of weather compared with earlier quarters leave 0.295 or more
+of the latter, half of a month's rows in another unit mostly less than 0.25."""
 _PERCENTILES = np.linspace(0.01, 0.99, 99)
 _SWAPPED = 50
 """Drifted features that are compared with one another at most."""
