@@ -42,7 +42,7 @@ def statistics_of(
 
     def make(change: Change | None = None) -> Artifact:
         splits = {"train": january, "eval": change(january) if change else january}
-        examples = flights_examples.write_examples(shared_store, splits)
+        examples = flights_examples.write_examples(shared_store, splits, run_id="changed")
         return run_shared_stage(feature_statistics.run, kind="statistics", inputs={"examples": examples})
 
     return make
