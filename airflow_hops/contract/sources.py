@@ -63,8 +63,11 @@ class Source:
             )
         try:
             codecs.lookup(self.encoding)
-        except LookupError:
-            raise BadInput(f"source {self.uri!r}: encoding is {self.encoding!r}, which Python does not know") from None
+            "".encode(self.encoding)
+        except (LookupError, ValueError):
+            raise BadInput(
+                f"source {self.uri!r}: encoding is {self.encoding!r}, which is no encoding of text that Python knows"
+            ) from None
 
     @classmethod
     def from_value(cls, table: str, value: Source | str | Mapping[str, Any]) -> Source:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.sources import Source
+from airflow_hops.data.readers.csv import DELIMITERS
 from airflow_hops.data.readers.notation import number_pattern, plain_numbers, times_fit
 from airflow_hops.data.readers.raw_file import RawFile, explained
 from airflow_hops.data.readers.text_types import (
@@ -25,8 +26,7 @@ from airflow_hops.data.readers.text_types import (
 )
 
 _HEAD_BYTES = 1 << 16
-_DELIMITERS = ",;\t|"
-_MISSING_TEXTS = frozenset({"?", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null"})
+_MISSING_TEXTS = frozenset({"?", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "\\N"})
 _MISSING_OR_CATEGORY = frozenset({"-", ".", "None", "none"})
 _MARKS = (
     (".", ""),
@@ -47,6 +47,8 @@ _DAYS = (
     "%d/%m/%y", "%m/%d/%y", "%d.%m.%y",
 )  # fmt: skip
 _LAYOUTS = [f"{day}{time}" for day in _DAYS for time in ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")]
+_SHORT_YEAR = r"[/.][0-9]{2}( |$)"
+"""Of a year in two digits; strptime would take 1.2.3, which is a version, too."""
 _LIKE_A_NUMBER = r"^[^\pL\pN]*[0-9][0-9.,']*[^\pL\pN]*$"
 
 
@@ -55,7 +57,7 @@ def find_delimiter(file: RawFile) -> str:
     with file.stream() as (stream, _), explained(file.name):
         head = bytes(stream.read(_HEAD_BYTES)).decode(file.source.encoding, "replace")
     header = (re.sub(r'"[^"]*"', "", head).lstrip("\ufeff\r\n").splitlines() or [""])[0]
-    return max(_DELIMITERS, key=header.count)
+    return max(DELIMITERS, key=header.count)
 
 
 def with_notation(texts: pa.Table, source: Source, drop: Sequence[str]) -> tuple[Source, list[str]]:
@@ -113,7 +115,8 @@ def _recognised(columns: Mapping[str, pa.Array]) -> tuple[dict[str, str], list[s
     for name, values in columns.items():
         if type_of(values) != TEXT:
             continue
-        layouts = [layout for layout in _LAYOUTS if times_fit(values[:1], layout) and times_fit(values, layout)]
+        known = _LAYOUTS if _share(values, _SHORT_YEAR) == 1 else [item for item in _LAYOUTS if "%y" not in item]
+        layouts = [layout for layout in known if times_fit(values[:1], layout) and times_fit(values, layout)]
         shown, why = repr(values[0].as_py()), why_text(values)
         if len(layouts) == 1:
             found[name] = layouts[0]

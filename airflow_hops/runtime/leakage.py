@@ -55,7 +55,7 @@ def score_alone(column: pa.ChunkedArray, label: pa.ChunkedArray, problem: Proble
             x = (sums / rows)[codes]
     elif not is_regression and not pa.types.is_boolean(values.type):
         # A tree cuts in the middle of a gap between classes; it reads float32, which times as numbers exceed.
-        numbers = values.cast(pa.float64()).fill_null(0).to_numpy()
+        numbers = values.cast(pa.float64(), safe=False).fill_null(0).to_numpy()
         x = (numbers - numbers.min()) / (np.ptp(numbers) or 1)
     x[is_missing] = np.nan
     x = x.reshape(-1, 1)

@@ -220,12 +220,12 @@ def _label(column: pa.ChunkedArray, told: Told, where: str) -> tuple[pa.Array, T
     elif pa.types.is_integer(kind):
         values = values.cast(pa.int64())
     elif pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        values = values.cast(pa.float64())
+        values = values.cast(pa.float64(), safe=False)
         values = values.filter(pc.is_finite(values))
     else:
         raise BadInput(f"{where}: --label is {told.label!r}, a column of {_type(kind)}; expected text or numbers")
     if told.problem == REGRESSION and not pa.types.is_string(kind):
-        values = values.cast(pa.float64())
+        values = values.cast(pa.float64(), safe=False)
     different = pc.unique(values)
     if len(different) < 2:
         what = f"is {different[0].as_py()!r} in every row" if len(different) else "has no value"
@@ -309,7 +309,7 @@ def _unless_it_tells_the_label(
         if pairs == values == labels > 1 and labels <= len(mine) / 2:
             return "unused", f"it is {target.label!r} in other words: each value goes with one of its"
     elif role == "number" and len(mine) > 2:
-        x, y = (array.cast(pa.float64()).to_numpy(zero_copy_only=False) for array in (mine, its))
+        x, y = (array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False) for array in (mine, its))
         with np.errstate(all="ignore"):
             if abs(np.corrcoef(x, y)[0, 1]) > _SO_LIKE_THE_LABEL:
                 return "unused", f"it is {target.label!r} on another scale"

@@ -54,7 +54,7 @@ def propose_newest_s(times: pa.ChunkedArray, label: pa.ChunkedArray, is_class: b
     if pa.types.is_timestamp(times.type):
         per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[times.type.unit]
         times = pc.divide(times.cast(pa.int64()).cast(pa.float64()), per_second)
-    seconds = times.cast(pa.float64()).fill_null(math.nan).to_numpy()
+    seconds = times.cast(pa.float64(), safe=False).fill_null(math.nan).to_numpy()
     dated = seconds[np.isfinite(seconds)]
     if not len(dated):
         return None

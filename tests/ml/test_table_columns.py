@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -429,6 +430,7 @@ def test_times_of_other_layouts_are_recognised(
         ),
         ([*map(str, range(10, 40)), "late"], "'a' is text: 'late' is not a number, as 30 of 31 values are"),
         (["5%", "6", "7"], "'a' is text, as its values"),
+        (["1.2.3", "1.10.0"], "'a' is text, as its values"),
     ],
 )
 def test_text_that_looks_like_numbers_or_times_is_said(
@@ -444,6 +446,27 @@ def test_long_numbers_are_not_constant(described: Callable[..., TableDescription
     account = table.columns[0]
     assert (account.type, account.role) == ("text", "unused")
     assert account.why == "every value differs: nothing can be learnt from it"
+
+
+@pytest.mark.parametrize("told", [{}, {"problem": "regression", "label": "b"}, {"time": "account"}])
+def test_integers_that_float64_rounds_are_described(
+    described: Callable[..., TableDescription], told: dict[str, Any]
+) -> None:
+    columns = {"account": lambda row: 10**17 + row // 2 * 7, "b": lambda row: row * row % 17, "bought": is_even}
+    assert described(text(**columns), **told).columns[0].type == "integer"
+
+
+def test_old_times_are_described(tmp_path: Path) -> None:
+    times = [datetime(1500 + row, 1, 1) for row in range(ROWS)]
+    table = {"at": times, "b": [row % 7 for row in range(ROWS)], "bought": [row % 2 for row in range(ROWS)]}
+    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+    assert describe_table(Source(str(tmp_path / "t.parquet")), Told("bought")).named("time") == ["at"]
+
+
+def test_null_of_database_exports_is_missing(described: Callable[..., TableDescription]) -> None:
+    table = described(text(a=lambda row: "\\N" if row % 9 == 0 else row % 7, b=lambda row: row % 5, bought=is_even))
+    assert table.null_values == ("", "NA", "\\N")
+    assert table.columns[0].type == "integer"
 
 
 def test_a_project_for_numbers_and_times_of_another_locale_passes_its_test(tmp_path: Path) -> None:

@@ -136,6 +136,11 @@ JSON_TYPES = [
     ("struct<x: int64, y: string>", ['{"x": 1}', '{"y": "b"}', "{}"], None),
     ("struct<x: double>", ['{"x": 1}', '{"x": 0.5}'], None),
     ("struct<x: string>", ['{"x": 9007199254740993}', '{"x": 0.5}'], [{"x": "9007199254740993"}, {"x": "0.5"}]),
+    ("struct<at: string>", ['{"at": "2013-01-01T05:00:00Z"}', "null"], [{"at": "2013-01-01T05:00:00Z"}, None]),
+    ("list<item: string>", ['["2013-01-01"]', "[]"], [["2013-01-01"], []]),
+    ("string", ["{}", "null"], ["{}", None]),
+    ("list<item: string>", ["[{}]", "[]"], [["{}"], []]),
+    ("struct<x: string>", ['{"x": {}}', '{"x": null}'], [{"x": "{}"}, {"x": None}]),
     ("date32[day]", ['"2013-01-01"', '"1999-12-31"'], None),
     ("timestamp[us]", ['"2013-01-01"', '"2013-01-01T05:00:00.25"'], None),
     ("string", ['"2013-01-01"', '"later"'], ["2013-01-01", "later"]),
@@ -300,6 +305,12 @@ def test_good_data_are_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFi
         (b'{"a": 1, "a": 2}\n', "row 1"),
         (b'{"a": 1}\n{"a": "\xff\xfe", "b": 12345678901234567890}\n', "t.jsonl"),
         (b'{"a": 1}\n7\n', "row 2"),
+        (b'{"a": 1},\n{"a": 2},\n', "row 1"),
+        (b'{"a": 1}\n]\n{"a": 2}\n', "row 2"),
+        (b'{"a": 1}{"a": 2}\n', "row 1"),
+        (b'{\n  "a": 1\n}\n', "row 1"),
+        (b'{"a": "b"}\n{"a": "\\ud83d"}\n', "row 2"),
+        (b'{"a": 1}\n{"\\ud83d": 1}\n', "row 2"),
     ],
 )
 def test_broken_json_is_refused_with_its_row(tmp_path: Path, content: bytes, words: str) -> None:
@@ -310,6 +321,39 @@ def test_broken_json_is_refused_with_its_row(tmp_path: Path, content: bytes, wor
     ):
         with pytest.raises(BadInput, match=words):
             work()
+
+
+@pytest.mark.parametrize("text", ["\n\na,b\n1,x\n", "\r\na,b\r\n1,x", "a,b\r1,x\r", 'a,b\n1,"x"'])
+def test_rows_are_the_same_however_lines_end(tmp_path: Path, text: str) -> None:
+    (tmp_path / "t.csv").write_text(text, newline="")
+    rows = [{"a": 1, "b": "x"}]
+    assert ingested(str(tmp_path / "t.csv"), tmp_path / "t").to_pylist() == rows
+    assert read_for_statistics(str(tmp_path / "t.csv")).to_pylist() == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a,b", "no rows"),
+        ("a;b\n1;2\n", "'delimiter'"),
+        ("a\tb\n1\t2\n", "'delimiter'"),
+        ("a\0,\0b\0\n\0", "is not text in utf8"),
+    ],
+)
+def test_csv_without_columns_or_rows_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    for work in (
+        lambda: ingested(str(tmp_path / "t.csv"), tmp_path / "t"),
+        lambda: generate_statistics(tmp_path / "t.csv"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            work()
+
+
+@pytest.mark.parametrize("encoding", ["rot13", "base64", "undefined", "utf9"])
+def test_what_is_no_encoding_of_text_is_refused(encoding: str) -> None:
+    with pytest.raises(BadInput, match=f"{encoding}.*no encoding of text"):
+        Source("t.csv", encoding=encoding)
 
 
 def test_a_given_type_wins(tmp_path: Path) -> None:

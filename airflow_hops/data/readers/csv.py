@@ -24,7 +24,8 @@ from airflow_hops.data.readers.types import Types, TypesDoNotFit, type_named
 
 log = logging.getLogger(__name__)
 
-_DELIMITERS = (";", "\t", "|", ",")
+DELIMITERS = ",;\t|"
+"""The usual ones."""
 _TELL = "name what separates the columns in the source's 'delimiter'"
 
 
@@ -174,8 +175,9 @@ def header_of(block: bytes, file: RawFile) -> list[str]:
     """
     if not block.strip():
         raise BadInput(f"{file.name}: the file has no header; expected the columns' names in its first row")
+    block = block.lstrip(b"\r\n")
     first_row = block[: end_of_rows(block, file.source.delimiter, first=True) or None]
-    schema = parse(first_row, file, None, {}, 0).schema
+    schema = parse(first_row.rstrip(b"\r\n") + b"\n", file, None, {}, 0).schema
     try:
         names: list[str] = schema.names
     except UnicodeDecodeError as error:
@@ -186,7 +188,7 @@ def header_of(block: bytes, file: RawFile) -> list[str]:
     text = re.sub(rb'"[^"]*+"', b"", first_row)
     if text.lower().startswith(b"sep=") and len(names) <= 2:
         raise BadInput(f"{file.name}: the first row is {text.strip()!r}, which only Excel reads: delete it; {_TELL}")
-    if len(names) == 1 and (others := [mark for mark in _DELIMITERS if mark.encode() in text]):
+    if len(names) == 1 and (others := [mark for mark in DELIMITERS if mark.encode() in text]):
         raise BadInput(
             f"{file.name}: the header {text[:60].strip()!r} is one column, and has {others[0]!r} in it; {_TELL}, or "
             "quote the name of a single column"
@@ -217,7 +219,8 @@ def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
         if pending:
             if end_of_rows(pending + b"\n", file.source.delimiter) <= len(pending):
                 raise BadInput(f"{file.name}: a quote is open at the end, in the row that begins with {pending[:60]!r}")
-            yield pending, raw.tell()
+            # Arrow takes a header that no newline ends for nothing.
+            yield pending if pending.endswith((b"\n", b"\r")) else pending + b"\n", raw.tell()
 
 
 def end_of_rows(text: bytes, delimiter: str, *, first: bool = False) -> int:

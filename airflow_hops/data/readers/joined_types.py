@@ -55,6 +55,15 @@ def settled(type_: pa.DataType) -> pa.DataType:
     return pa.int64() if type_ == LARGE_INTEGER else type_
 
 
+def without_empty_objects(type_: pa.DataType) -> pa.DataType:
+    """The type with text in the place of objects that have no field, of which Spark and TFDV have no type."""
+    if pa.types.is_list(type_):
+        return pa.list_(without_empty_objects(type_.value_type))
+    if pa.types.is_struct(type_) and type_.num_fields:
+        return pa.struct([(field.name, without_empty_objects(field.type)) for field in type_])
+    return pa.string() if pa.types.is_struct(type_) else type_
+
+
 def widened(array: pa.Array, type_: pa.DataType) -> pa.Array:
     """The values in a type that :func:`join` gave.
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.data.readers.joined_types import join, settled
+from airflow_hops.data.readers.joined_types import join, settled, without_empty_objects
 from airflow_hops.data.readers.limits import check_fields, check_row_bytes
 from airflow_hops.data.readers.notation import as_given
 from airflow_hops.data.readers.raw_file import BLOCK_BYTES, RawFile
@@ -113,7 +113,8 @@ def widen(types: Types, block: bytes, file: RawFile, rows_before: Callable[[], i
     check_fields(block, file.name)
     table = _by_arrow(block, {})
     names = table.column_names if table is not None else []
-    times = {item.name: TEXT for item in table.schema if pa.types.is_timestamp(item.type)} if table is not None else {}
+    texts = {item.name: _as_written(item.type) for item in table.schema} if table is not None else {}
+    times = {name: kind for name, kind in texts.items() if kind != table.schema.field(name).type} if table else {}
     if times:  # as they are written
         table = _by_arrow(block, times)
     if table is None:
@@ -121,7 +122,10 @@ def widen(types: Types, block: bytes, file: RawFile, rows_before: Callable[[], i
         found = _types_of(rows)
         count = len(rows)
     else:
-        found = {name: _type_of_array(table.column(name).combine_chunks()) for name in names}
+        columns = {name: table.column(name).combine_chunks() for name in names}
+        found = {
+            n: time_or_text(texts) if texts.type == TEXT else _type_of_array(texts) for n, texts in columns.items()
+        }
         count = table.num_rows
     for name, kind in found.items():
         if name in file.source.schema:
@@ -185,7 +189,7 @@ def _inferred(file: RawFile, *, first_block_only: bool) -> Types:
             break
     if not types:
         raise BadInput(f"{file.name}: the file has no rows; expected one JSON object a line")
-    return types
+    return {name: without_empty_objects(kind) for name, kind in types.items()}
 
 
 def _by_arrow(block: bytes, known: Types) -> pa.Table | None:
@@ -202,6 +206,10 @@ def _by_arrow(block: bytes, known: Types) -> pa.Table | None:
         )
     except pa.ArrowInvalid:
         return None
+    if table.num_rows != block.count(b"\n") + (not block.endswith(b"\n")) and table.num_rows != sum(
+        map(bool, map(bytes.strip, block.split(b"\n")))
+    ):
+        return None  # Arrow takes what is no JSON for the end, and an object of several lines for one row
     floats = [leaf for column in table.columns for leaf in _floats_in(column.combine_chunks())]
     if floats and (numbers := _LONG_NUMBER.findall(block)):
         texts = pa.array(numbers).cast(TEXT)
@@ -231,7 +239,16 @@ def _type_of_array(array: pa.Array) -> pa.DataType:
     if pa.types.is_struct(kind):
         fields = zip(kind, array.flatten(), strict=True)
         return pa.struct([(field.name, _type_of_array(values)) for field, values in fields])
-    return type_of_integers(array) if kind == INTEGER else time_or_text(array) if kind == TEXT else kind
+    return type_of_integers(array) if kind == INTEGER else kind
+
+
+def _as_written(kind: pa.DataType) -> pa.DataType:
+    """The type with text in the place of times, at any depth."""
+    if pa.types.is_list(kind):
+        return pa.list_(_as_written(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _as_written(field.type)) for field in kind])
+    return TEXT if pa.types.is_timestamp(kind) else kind
 
 
 def _batch_by_arrow(
@@ -269,6 +286,8 @@ def _by_python(block: bytes, file: RawFile, rows_before: Callable[[], int] | Non
             if _is_deep(line):
                 raise RecursionError(f"values within values, more than {_MOST_LEVELS} deep")
             row = json.loads(line, parse_int=_Number, parse_float=_Number, object_pairs_hook=_object)
+            if b"\\u" in line:  # half of a character
+                json.dumps(row, ensure_ascii=False).encode()
             error = None if isinstance(row, dict) else f"a {type(row).__name__}"
         except (ValueError, RecursionError) as failure:
             error = "a NUL byte" if b"\0" in line else f"JSON parse error: {failure}"

@@ -119,5 +119,6 @@ def _header(text: bytes, file: RawFile) -> tuple[list[str], int]:
     """The columns' names, and the byte behind them."""
     start = len(text) - len(text.lstrip(b"\r\n"))
     length = raw_csv.end_of_rows(text[start:], file.source.delimiter, first=True)
+    length = length or text[start:].find(b"\r") + 1  # rows that end as on old Macs
     end = start + length if length else len(text)
     return raw_csv.header_of(text[start:end], file), end

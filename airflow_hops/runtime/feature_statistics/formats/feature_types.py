@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.data.readers.joined_types import join as join_types
-from airflow_hops.data.readers.joined_types import widened
+from airflow_hops.data.readers.joined_types import widened, without_empty_objects
 from airflow_hops.data.readers.limits import check_columns
 from airflow_hops.data.readers.plain import is_plain, plain
 from airflow_hops.data.readers.raw_file import RawFile
@@ -132,8 +132,9 @@ def as_joined(batch: pa.RecordBatch, types: Types, file: str) -> pa.RecordBatch:
 
 
 def without_times(types: Types, file: RawFile) -> Types:
-    """Types that were inferred, with times, which have no statistics, as text."""
+    """Types that were inferred, with times and empty objects, which have no statistics, as text."""
     given = file.source.schema
+    types = {name: without_empty_objects(kind) for name, kind in types.items()}
     return {name: TEXT if kind in TIMES and name not in given else kind for name, kind in types.items()}
 
 
