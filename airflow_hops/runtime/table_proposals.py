@@ -53,7 +53,7 @@ def propose_newest_s(times: pa.ChunkedArray, label: pa.ChunkedArray, is_class: b
         times = times.cast(pa.timestamp("s"))
     if pa.types.is_timestamp(times.type):
         per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[times.type.unit]
-        times = pc.divide(times.cast(pa.int64()).cast(pa.float64()), per_second)
+        times = pc.divide(times.cast(pa.int64()).cast(pa.float64(), safe=False), per_second)
     seconds = times.cast(pa.float64(), safe=False).fill_null(math.nan).to_numpy()
     dated = seconds[np.isfinite(seconds)]
     if not len(dated):

@@ -180,11 +180,13 @@ def header_of(block: bytes, file: RawFile) -> list[str]:
     schema = parse(first_row.rstrip(b"\r\n") + b"\n", file, None, {}, 0).schema
     try:
         names: list[str] = schema.names
-    except UnicodeDecodeError as error:
+    except UnicodeDecodeError:
+        names = []
+    if not names or b"\0" in first_row:
         raise BadInput(
             f"{file.name}: the header {first_row[:60].strip()!r} is not text in {file.source.encoding}; name its "
             "encoding in the source's 'encoding'"
-        ) from error
+        )
     text = re.sub(rb'"[^"]*+"', b"", first_row)
     if text.lower().startswith(b"sep=") and len(names) <= 2:
         raise BadInput(f"{file.name}: the first row is {text.strip()!r}, which only Excel reads: delete it; {_TELL}")
