@@ -18,7 +18,7 @@ REJECTED = "rejected"
 ENCODINGS = ("png", "jpeg")
 CHANNELS = {1: "greyscale", 3: "RGB", 4: "RGB with opacity"}
 MAX_PIXELS = 64 << 20
-"""Of an image that is decoded, which takes about 5 bytes for each: a small file can hold many."""
+"""Maximum pixels of an image that is decoded, which takes about 5 bytes a pixel: a small file can hold many."""
 FITS = ("cover", "stretch", "crop")
 
 

@@ -57,7 +57,7 @@ _TOKEN_NAME = re.compile(
 _NO_TOKEN = re.compile(r"\d+|<.*>|\[.*\]")
 """The value of a field called token that is a number of tokens, or one of a vocabulary."""
 _LEAST_CHARACTERS = 5
-"""Of a secret that is sought in texts: shorter ones are parts of other words."""
+"""Minimum length of a secret that is masked in texts: shorter ones are parts of other words."""
 
 _hidden: list[str] = []
 

@@ -8,7 +8,7 @@ from airflow_hops.contract.images import MAX_PIXELS
 from airflow_hops.processes.tensorflow_graphs import import_tensorflow
 
 _HEAD_BYTES = 1 << 16
-"""Of a JPEG, in which its Exif block begins."""
+"""Bytes of a JPEG within which its Exif block begins."""
 _IFD_BYTES, _MOST_ENTRIES = 4096, 150
 
 

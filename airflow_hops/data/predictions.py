@@ -10,9 +10,9 @@ from airflow_hops.contract.artifacts import BadInput
 from airflow_hops.contract.target import MULTICLASS, REGRESSION, Problem
 
 _ROUNDING = 1e-6
-"""By how much float32 may miss 0 or 1."""
+"""Tolerance of float32 around 0 and 1."""
 _OFF_ONE = 5e-3
-"""By how much the probabilities of all classes may miss 1 together: those of a softmax in bfloat16 do by 0.002."""
+"""Tolerance of the sum of all probabilities around 1: that of a softmax in bfloat16 misses it by 0.002."""
 
 
 def check_predictions(values: np.ndarray[Any, Any], problem: Problem, what: str) -> None:

@@ -121,7 +121,7 @@ class Libraries:
 
     @cached_property
     def _origins(self) -> dict[Path, dict[str, Any]]:
-        """Where distributions came from that are not from an index: https://peps.python.org/pep-0610/."""
+        """Origins of distributions that are not from an index (PEP 610)."""
         files = (file for site in self._site_packages for file in site.glob("*-info/direct_url.json"))
         origins = {}
         for file in files:
@@ -151,7 +151,7 @@ class Libraries:
         return {self._infos[name].name.partition("-")[0], name, *modules, *programs} - {"", "__pycache__"}
 
     def _requirements(self, name: str) -> set[str]:
-        """What a distribution requires, and what it can use where it is there."""
+        """Returns the requirements of a distribution, and its optional ones that are installed."""
         header = _text(self._infos[name], "METADATA").partition("\n\n")[0]
         pairs = [(package_name(required), extra) for required, extra in _REQUIREMENT.findall(header)]
         for_developers = {required for required, extra in pairs if _DEVELOPMENT.search(extra)}

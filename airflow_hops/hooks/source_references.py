@@ -25,7 +25,7 @@ _COMMENTED_MAGIC = re.compile(r"^# [%!?](.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class References:
-    """What a source refers to.
+    """References of a source.
 
     Attributes:
         modules: Dotted names of modules; the last part may be a name in the module before it.

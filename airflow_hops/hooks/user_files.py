@@ -23,7 +23,7 @@ from airflow_hops.hooks.libraries import Libraries
 from airflow_hops.hooks.source_references import References, module_name, notebook_cells, references
 
 _SCRIPT_PLACE = "(script)"
-"""Where the folder of a script outside of the folders of user code lies in the user code that is kept."""
+"""Path, in the kept user code, of the folder of a script outside of its folders."""
 
 _MAX_FILES = 20_000
 _MAX_BYTES = 256 << 20
@@ -262,7 +262,7 @@ class UserFiles:
         return root.joinpath(*parts) if parts else root
 
     def _entries(self, folder: Traversable) -> dict[str, Traversable]:
-        """What a folder holds by name, less bytecode of sources and what is hidden."""
+        """Returns the entries of a folder by name, without hidden ones and the bytecode of sources."""
         if (listing := self._listings.get(str(folder))) is None:
             try:
                 entries = sorted(folder.iterdir(), key=lambda entry: entry.name) if folder.is_dir() else []

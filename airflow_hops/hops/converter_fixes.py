@@ -26,7 +26,7 @@ _TOKENS = {
     r"\b\w+\b": _WORD + "+",
     r"\w+": _WORD + "+",
 }
-"""By a vectorizer's pattern, the same in RE2's syntax, whose ``\\w`` and ``\\b`` know ASCII alone."""
+"""Patterns of vectorizers, each with the same in RE2's syntax, whose ``\\w`` and ``\\b`` know ASCII alone."""
 
 
 def steps_of(model: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -58,7 +58,7 @@ def differing_step(model: Any, sample: Sample) -> str | None:
 
 
 def _transformed(head: Any, sample: Sample) -> np.ndarray[Any, Any] | None:
-    """What the graph of a Pipeline without its last steps makes of rows; None if it refuses them."""
+    """Runs the graph of a Pipeline without its last steps; None if it refuses the rows."""
     from airflow_hops.serving.models.onnx import MODEL_FILE, OnnxServable
 
     graph = convert(head, sample, "sklearn", Target("none", REGRESSION))

@@ -48,7 +48,7 @@ _DAYS = (
 )  # fmt: skip
 _LAYOUTS = [f"{day}{time}" for day in _DAYS for time in ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")]
 _SHORT_YEAR = r"[/.][0-9]{2}( |$)"
-"""Of a year in two digits; strptime would take 1.2.3, which is a version, too."""
+"""Pattern of dates with a two-digit year: strptime also takes 1.2.3, which is a version."""
 _LIKE_A_NUMBER = r"^[^\pL\pN]*[0-9][0-9.,']*[^\pL\pN]*$"
 
 

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 ROW_GROUP_ROWS = 1 << 17
 ROW_GROUP_BYTES = 256 << 20
-"""Of a row group's text: so much waits in memory."""
+"""Maximum bytes of text in a row group, which waits in memory."""
 FILE_ROWS = 1 << 20
 OUTSIDE_WINDOW = "outside window"
 _PROGRESS_BYTES = 32 << 20
@@ -285,7 +285,7 @@ def _groups_of(tables: Iterable[pa.Table], schema: pa.Schema, size: int) -> Iter
 
 
 def _text_bytes(table: pa.Table) -> Any:
-    """Bytes of each row's strings and binary values, which do not depend on the pieces that a table comes in."""
+    """Counts the bytes of each row's strings and binary values, the same however the table is cut into pieces."""
     sizes = np.zeros(table.num_rows, np.int64)
     for column in table.columns:
         if pa.types.is_string(column.type) or pa.types.is_binary(column.type):

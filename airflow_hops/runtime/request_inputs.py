@@ -113,7 +113,7 @@ def _champion_inputs(context: StepContext, champion: ServedVersion) -> dict[str,
 
 
 def _names(model: Artifact) -> set[str] | None:
-    """What requests of a model hold; None if its artifact does not say."""
+    """Returns the inputs of a model's requests; None if its artifact does not say."""
     of = ModelProperties.of(model)
     if of.inputs is not None:
         return set(of.inputs)

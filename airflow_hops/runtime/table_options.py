@@ -13,7 +13,7 @@ from airflow_hops.contract.target import Problem
 
 @dataclass(frozen=True)
 class Told:
-    """What the user says of a file's columns; None of what is to be guessed.
+    """The user's options for a file's columns; None for what is to be guessed.
 
     Attributes:
         label: Column to predict.

@@ -1,4 +1,4 @@
-"""What ``airflow hops init`` proposes for a table: a minimum for models, the newest rows as a split, a logarithm."""
+"""Proposals of ``airflow hops init`` for a table: a minimum for models, the newest rows as a split, a logarithm."""
 
 from __future__ import annotations
 

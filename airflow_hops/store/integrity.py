@@ -71,7 +71,7 @@ class DamagedArtifact(HopsError):
 
 
 def describe(folder: Path) -> Iterable[FileEntry]:
-    """What a manifest says of the files in a folder.
+    """Describes the files in a folder for a manifest.
 
     Raises:
         BadInput: a folder in it is a link, whose files no store keeps.

@@ -1,4 +1,4 @@
-"""What a store's file system raises, as an error that says what to correct."""
+"""Errors of a store's file system, turned into ones that say what to correct."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class ReplaceRequest(DecisionRequest):
     """All traffic to a candidate, whatever was said of it."""
 
     fingerprint: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-    """Of one of the model's candidates."""
+    """Fingerprint of one of the model's candidates."""
 
 
 class Outcome(Model):

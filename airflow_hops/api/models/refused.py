@@ -44,7 +44,7 @@ class Candidate(Model):
     judged: ArtifactAddress
     """The evaluation."""
     fingerprint: str
-    """Of the model artifact."""
+    """Fingerprint of the model artifact."""
     uri: str
     """The model artifact's."""
 

@@ -41,7 +41,7 @@ _UNREADABLE = (
     pa.ArrowException, ValueError, ArithmeticError, EOFError, NotImplementedError, RecursionError, struct.error,
     zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile,
 )  # fmt: skip
-"""What libraries raise for the contents of a file."""
+"""Exceptions that libraries raise for the contents of a file."""
 _UNKNOWN_FEATURE = re.compile(
     r"(?i)not (yet )?(implemented|supported|recognized)|un(recognized|supported|known)|only supports"
 )

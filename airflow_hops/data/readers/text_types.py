@@ -117,7 +117,7 @@ Blame = tuple[int, str]
 
 
 def why_text(texts: pa.Array) -> Blame | None:
-    """What makes text of a column whose values are nearly all numbers or times; None if they are not."""
+    """Returns the value that makes text of a column of numbers or times; None if most are neither."""
     count = len(texts) - texts.null_count
     for what, pattern in _LIKENESSES.items():
         alike = pc.match_substring_regex(texts, pattern)
@@ -130,7 +130,7 @@ def why_text(texts: pa.Array) -> Blame | None:
 
 
 def why_not(texts: pa.Array, kind: pa.DataType) -> Blame:
-    """What makes a column of another type than the values before; they are all text, and not all of that type."""
+    """Returns the first value that is not of the type of the values before; all are text."""
     if pa.types.is_null(kind):
         return pc.index(pc.is_valid(texts), True).as_py(), "is the first value"
     if kind in _INTEGERS:

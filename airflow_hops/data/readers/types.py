@@ -21,7 +21,7 @@ _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
 """The years 1 to 9999: Python and Spark have no others."""
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _MOST_DIGITS = 38
-"""Of a decimal, in Spark."""
+"""Maximum digits of a decimal in Spark."""
 _STORED = (
     pa.types.is_boolean, pa.types.is_signed_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_string,
     pa.types.is_binary, pa.types.is_decimal128, pa.types.is_date32, pa.types.is_timestamp, pa.types.is_duration,

@@ -240,7 +240,7 @@ def _by_class(
 def _area_under_roc(
     labels: Array, probabilities: Array, weights: Array | None
 ) -> dict[str, tuple[float, Array]] | None:
-    """Of one class against the rest, the mean over classes and the lowest, each with how much each row moves it."""
+    """Returns mean and lowest AUC of one class against the rest, each with the influence of each row."""
     rows, classes = probabilities.shape
     counts = np.bincount(labels, minlength=classes)
     there = np.flatnonzero((counts > 0) & (counts < rows))

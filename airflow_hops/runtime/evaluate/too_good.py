@@ -13,7 +13,7 @@ from airflow_hops.runtime.evaluate.metrics import Metrics
 from airflow_hops.runtime.leakage import TELLS, score_alone
 
 WARNING = "warning: "
-"""What the reasons of an evaluation begin with that are warnings."""
+"""Prefix of those reasons of an evaluation that are warnings."""
 
 _FEWEST_ROWS = 100
 _FEWEST_OF_CLASS = 10

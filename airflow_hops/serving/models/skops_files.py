@@ -10,7 +10,7 @@ from typing import Any
 _PLAIN_DATA = ("numpy.dtype",)
 """Types that skops does not trust by itself, and restores from data alone: a dtype from that of an empty array."""
 MAX_SCHEMA_BYTES = 128 << 20
-"""Of the description in a file, which is read whole, and compresses a thousandfold."""
+"""Maximum bytes of the description in a file, which is read whole and compresses a thousandfold."""
 
 
 def untrusted_types(path: Path, trusted: Sequence[str] = ()) -> list[str]:
