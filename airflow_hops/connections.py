@@ -13,9 +13,9 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
-from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.contract.names import suggestion
-from airflow_hops.contract.protocol import json_object
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.names import suggestion
+from airflow_hops.core.contract.protocol import json_object
 from airflow_hops.provider_info import PROVIDER_INFO
 
 _TYPES = {each["connection-type"]: each for each in PROVIDER_INFO["connection-types"]}

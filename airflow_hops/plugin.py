@@ -5,11 +5,11 @@ from __future__ import annotations
 from airflow.plugins_manager import AirflowPlugin
 
 from airflow_hops import preimports
-from airflow_hops.api.frames import OWN_BASE, PAGES, FrameGuard
-from airflow_hops.api.lazy import LazyApp
-from airflow_hops.api.pages import react_apps
-from airflow_hops.contract.retraining import window_end, window_start
-from airflow_hops.contract.web import URL_PREFIX
+from airflow_hops.core.contract.retraining import window_end, window_start
+from airflow_hops.core.contract.web import URL_PREFIX
+from airflow_hops.web.frames import OWN_BASE, PAGES, FrameGuard
+from airflow_hops.web.lazy import LazyApp
+from airflow_hops.web.pages import react_apps
 
 
 class HopsPlugin(AirflowPlugin):

@@ -14,11 +14,11 @@ from typing import Any
 
 from airflow.listeners import hookimpl
 
-from airflow_hops.processes.scheduling import preempt_nobody
+from airflow_hops.core.processes.scheduling import preempt_nobody
 
 _SCHEDULER = "airflow.jobs.scheduler_job_runner"
 _FORKING = frozenset({_SCHEDULER, "airflow.jobs.dag_processor_job_runner"})
-_MODULES = ("airflow.sdk.execution_time.task_runner", "airflow_hops.operators", "airflow_hops.hooks.user_files")
+_MODULES = ("airflow.sdk.execution_time.task_runner", "airflow_hops.operators", "airflow_hops.user_code.files")
 _WORKERS_MODULES = ("airflow.sdk.execution_time.supervisor", "airflow.sdk.definitions.connection")
 
 
@@ -43,7 +43,7 @@ def _share_with_workers() -> None:
 
     # The first client of a process reads the authorities' certificates, which are kept for those that follow.
     Client(base_url="http://localhost", token="").close()
-    from airflow_hops.hooks.code import package_fingerprint
+    from airflow_hops.user_code.fingerprints import package_fingerprint
 
     package_fingerprint()
     if _freeze_first not in gc.callbacks:

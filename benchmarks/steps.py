@@ -24,7 +24,7 @@ import statistics  # noqa: E402
 
 STAGES = ("ingest", "prepare", "feature_statistics", "schema", "validation", "transform.stage", "train")
 STAGES += ("evaluate.stage", "deploy.stage", "skew")
-"""Modules of ``airflow_hops.runtime``, in the order of a pipeline."""
+"""Modules of ``airflow_hops.ml``, in the order of a pipeline."""
 
 
 def run_chain(operator: Callable[..., Any], run_id: str) -> list[dict[str, float]]:
@@ -89,7 +89,7 @@ def measure(rounds: int) -> Mapping[str, Mapping[str, float]]:
             self.stage, self.before = stage, before
 
         def step_params(self, context: Any) -> dict[str, Any]:
-            return {"stage": f"airflow_hops.runtime.{self.stage}", "chain": context["ti"].run_id}
+            return {"stage": f"airflow_hops.ml.{self.stage}", "chain": context["ti"].run_id}
 
         def step_inputs(self) -> Mapping[str, Any]:
             return {"before": self.before}

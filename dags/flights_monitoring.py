@@ -15,7 +15,7 @@ from datetime import timedelta
 
 from airflow.sdk import Asset
 
-from airflow_hops.contract.retraining import AnyOf, Budget, Drift, Performance, RetrainingPolicy
+from airflow_hops.core.contract.retraining import AnyOf, Budget, Drift, Performance, RetrainingPolicy
 from airflow_hops.operators import retraining_loop
 
 ALLOWED = {

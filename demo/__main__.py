@@ -20,9 +20,9 @@ from typing import Any
 
 from rich.console import Console
 
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.schema_history import has_schema, request_reset
 from airflow_hops.launchers.local import step_environment
-from airflow_hops.schema_history import has_schema, request_reset
-from airflow_hops.store import ArtifactStore
 from demo.airflow_api import AirflowApi
 from demo.follow import follow
 from demo.replay import Replay

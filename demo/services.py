@@ -15,9 +15,9 @@ from types import TracebackType
 
 import httpx
 
+from airflow_hops.core.processes.programs import module_command
 from airflow_hops.launchers.local import step_environment
 from airflow_hops.launchers.warm import warm_command, warm_environment
-from airflow_hops.processes.programs import module_command
 from demo.airflow_api import AirflowApi
 
 REPOSITORY = Path(__file__).resolve().parent.parent

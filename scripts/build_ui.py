@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "ui"
 MODULES = SOURCES / "node_modules"
-STATIC = ROOT / "airflow_hops" / "api" / "static"
+STATIC = ROOT / "airflow_hops" / "web" / "static"
 BUILT_FROM = STATIC / "sources.sha256"
 INSTALLED_FROM = MODULES / "lock.sha256"
 CHECKED = MODULES / "checked.sha256"

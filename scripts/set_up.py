@@ -19,8 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from airflow_hops.contract.artifacts import HopsError  # noqa: E402
-from airflow_hops.environments import (  # noqa: E402
+from airflow_hops.core.contract.artifacts import HopsError  # noqa: E402
+from airflow_hops.environments.java import find_java  # noqa: E402
+from airflow_hops.environments.runtime import (  # noqa: E402
     AIRFLOW_PYTHON_VERSIONS,
     PYTHON_VERSION,
     build_tools_missing,
@@ -31,7 +32,6 @@ from airflow_hops.environments import (  # noqa: E402
     pins_of,
     uv_environment,
 )
-from airflow_hops.java import find_java  # noqa: E402
 from build_ui import BuildFailed, build  # noqa: E402
 
 UV_FOLDER = ROOT / ".uv"

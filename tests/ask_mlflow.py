@@ -52,8 +52,8 @@ def register_twice(context: Any, tracking_uri: str, model_name: str) -> dict[str
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 
-    from airflow_hops.contract.artifacts import HopsError
-    from airflow_hops.runtime.tracking import ModelRegistry
+    from airflow_hops.core.contract.artifacts import HopsError
+    from airflow_hops.ml.tracking import ModelRegistry
 
     class Interrupted(MlflowClient):
         def create_model_version(self, *args: Any, **kwargs: Any) -> Any:

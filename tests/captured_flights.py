@@ -12,14 +12,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.capture_layout import FEEDBACK_FOLDER
+from airflow_hops.core.serving_api.protocol import PredictRequest, PredictResponse
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel
 from airflow_hops.serving.capture.tables import CallTables
 from airflow_hops.serving.request_kind import RequestKind
-from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.capture_layout import FEEDBACK_FOLDER
-from airflow_hops.serving_api.protocol import PredictRequest, PredictResponse
-from airflow_hops.store import ArtifactStore
 from tests import flights_examples
 
 INPUTS = [*flights_examples.FEATURES, "scheduled_at"]

@@ -199,7 +199,7 @@ def flights_raw() -> Path:
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
     """An artifact store of the test's own."""
-    from airflow_hops.store import ArtifactStore
+    from airflow_hops.core.store import ArtifactStore
 
     return ArtifactStore(str(tmp_path / "store"))
 
@@ -208,7 +208,7 @@ class StepRunner:
     """Runs steps as real processes through the runtime hook, in one store."""
 
     def __init__(self, root: str, runtime: Path) -> None:
-        from airflow_hops.store import ArtifactStore
+        from airflow_hops.core.store import ArtifactStore
 
         self.store = ArtifactStore(root)
         self.runtime = runtime
@@ -231,8 +231,8 @@ class StepRunner:
         """Runs ``entry``; returns its Artifact or value, raises StepFailed. ``self.lines`` holds the output."""
         from dataclasses import replace
 
-        from airflow_hops.contract.artifacts import Artifact, Producer
-        from airflow_hops.contract.protocol import Output, StepSpec
+        from airflow_hops.core.contract.artifacts import Artifact, Producer
+        from airflow_hops.core.contract.protocol import Output, StepSpec
         from airflow_hops.hooks.runtime import RuntimeHook
 
         self.count += 1
@@ -282,9 +282,9 @@ def warm_launcher_in(folder: Path, runtime: Path) -> Any:
     """A launcher of steps that are forked from a warm process, which ends when its folder is removed."""
     import subprocess
 
+    from airflow_hops.core.processes.locks import locked
     from airflow_hops.launchers.local import LocalLauncher
     from airflow_hops.launchers.warm import WarmStart, warm_command, warm_environment
-    from airflow_hops.processes.locks import locked
 
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / "socket"
@@ -370,8 +370,8 @@ def boosted_runtime(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     """A link to the runtime environment; beside it is an overlay ``boosted`` with LightGBM, made from uv's cache."""
     from uv import find_uv_bin
 
-    from airflow_hops.environments import pins_of
-    from airflow_hops.overlays import make_overlay
+    from airflow_hops.environments.named import make_overlay
+    from airflow_hops.environments.runtime import pins_of
 
     base = tmp_path_factory.mktemp("runtimes") / "runtime"
     base.symlink_to(runtime)  # so that what is beside it is not beside the real one
@@ -417,7 +417,7 @@ def flights_statistics(shared_run_step: Any, warm_launcher: Any, flights_raw: Pa
     splits = {"train": winter[winter.index % 4 == 0], "eval": winter[winter.index % 12 == 1]}
     examples = flights_examples.write_examples(shared_run_step.store, splits)
     return shared_run_step(
-        "airflow_hops.runtime.feature_statistics:run",
+        "airflow_hops.ml.stages.statistics:run",
         inputs={"examples": examples},
         kind="statistics",
         launcher=warm_launcher,
@@ -428,7 +428,7 @@ def flights_statistics(shared_run_step: Any, warm_launcher: Any, flights_raw: Pa
 def flights_schema(shared_run_step: Any, warm_launcher: Any, flights_statistics: Any) -> Any:
     """The schema inferred from :func:`flights_statistics`."""
     return shared_run_step(
-        "airflow_hops.runtime.schema:run",
+        "airflow_hops.ml.stages.schema:run",
         inputs={"statistics": flights_statistics},
         kind="schema",
         launcher=warm_launcher,

@@ -10,8 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.contract.artifacts import Artifact, Producer, RowCounts
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact, Producer, RowCounts
+from airflow_hops.core.store import ArtifactStore
 
 PROPERTIES = {"label": "late", "key": "flight_id", "time": "scheduled_at"}
 FEATURES = [

@@ -13,8 +13,8 @@ from typing import Any
 from execnet import gateway_io
 from execnet.gateway_base import Popen2IO
 
-from airflow_hops.processes.forks import fork
-from airflow_hops.processes.garbage import uncollected
+from airflow_hops.core.processes.forks import fork
+from airflow_hops.core.processes.garbage import uncollected
 
 
 class ForkedWorker(gateway_io.Popen2IOMaster):

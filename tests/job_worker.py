@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.contract.artifacts import HopsError, Producer
-from airflow_hops.contract.protocol import Line, StepSpec
+from airflow_hops.core.contract.artifacts import HopsError, Producer
+from airflow_hops.core.contract.protocol import Line, StepSpec
+from airflow_hops.core.store.jobs import JOB_FILE, Job
 from airflow_hops.hooks.resuming import Jobs
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
-from airflow_hops.jobs import JOB_FILE, Job
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.launchers.warm import WarmStart

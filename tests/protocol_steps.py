@@ -45,7 +45,7 @@ def leave_files(context: Any, full: bool) -> Any:
     """Makes temporary files as libraries and this package do, and is killed, or finds no room."""
     import tempfile
 
-    from airflow_hops.processes.temporary_folders import make_temporary_folder
+    from airflow_hops.core.processes.temporary_folders import make_temporary_folder
 
     folders = tempfile.mkdtemp(), *(str(make_temporary_folder(kind)[0]) for kind in ("code", "kernel", "step"))
     if full:
@@ -58,7 +58,7 @@ def leave_files(context: Any, full: bool) -> Any:
 
 def raise_error(context: Any, kind: str) -> None:
     """Raises by name."""
-    from airflow_hops.contract.artifacts import BadInput, HopsError
+    from airflow_hops.core.contract.artifacts import BadInput, HopsError
 
     if kind == "NoSpace":
         raise OSError(28, "No space left on device", "/store/part-0.parquet")

@@ -16,7 +16,7 @@ import pytest
 from conftest import StepRunner
 from server_process import ServerProcess
 
-from airflow_hops.contract.artifacts import Artifact, Producer
+from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.launchers.local import LocalLauncher
 
 EPOCHS = [{"loss": 0.7, "val_auc": 0.6}, {"loss": 0.6, "val_auc": 0.7}]
@@ -170,7 +170,7 @@ class Pipeline:
         """Runs the deploy step; evaluation and infra_blessing may be among the parameters."""
         roles = {role: params.pop(role) for role in ("evaluation", "infra_blessing") if role in params}
         artifact: Artifact = self.step(
-            "airflow_hops.runtime.deploy.stage:run",
+            "airflow_hops.ml.stages.deploy.stage:run",
             killed_before=killed_before,
             params={"model_name": self.name, "canary_percent": 20, "available_timeout_s": 30.0, **params},
             inputs={"model": model, **roles},
@@ -206,7 +206,7 @@ class Pipeline:
         }
         given = {name: params.pop(name) for name in plan.keys() & params.keys()}
         return self.step(
-            "airflow_hops.runtime.rollout:look",
+            "airflow_hops.ml.stages.rollout:look",
             killed_before=killed_before,
             params={"plan": {**plan, **given}, "limits": {}, **params},
             inputs={"deployment": deployment},
@@ -224,9 +224,9 @@ class Pipeline:
         killed_before: str = "",
         **params: Any,
     ) -> Any:
-        """Runs a step of ``runtime/deploy/traffic.py``."""
+        """Runs a step of ``ml/stages/deploy/traffic.py``."""
         return self.step(
-            f"airflow_hops.runtime.deploy.traffic:{function}",
+            f"airflow_hops.ml.stages.deploy.traffic:{function}",
             killed_before=killed_before,
             params={"model_name": self.name, "reason": "a test", **params},
             services=services,
@@ -263,7 +263,7 @@ class Pipeline:
 
     def labels(self) -> dict[str, int]:
         """Labels of the model in the server's config file."""
-        from airflow_hops.serving_api.config import read_config
+        from airflow_hops.core.serving_api.config import read_config
 
         models = read_config(self.server.config_file).model_config_list.config
         return next(dict(model.version_labels) for model in models if model.name == self.name)

@@ -22,8 +22,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.processes.forks import receive_request, send_request
-from airflow_hops.processes.lifetime import end_with, started_at
+from airflow_hops.core.processes.forks import receive_request, send_request
+from airflow_hops.core.processes.lifetime import end_with, started_at
 
 STATUS_FILES: dict[int, str] = {}
 

@@ -21,7 +21,7 @@ import psutil
 import pytest
 from waiting import wait_for
 
-from airflow_hops.processes.lifetime import end_with_parent
+from airflow_hops.core.processes.lifetime import end_with_parent
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 500

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.contract.artifacts import Artifact
-from airflow_hops.contract.protocol import StepSpec
-from airflow_hops.contract.retraining import (
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.contract.retraining import (
     AnyOf,
     Budget,
     Decision,
@@ -60,7 +60,7 @@ def record(dag_id: str, task_id: str, asker: str, reports: list[dict[str, Any]])
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
     from sqlalchemy import update
 
-    from airflow_hops.contract.web import REFUSED_KEY
+    from airflow_hops.core.contract.web import REFUSED_KEY
 
     dag: Any = SerializedDagModel.get_dag(dag_id)
     previous: Decision | None = None

@@ -23,7 +23,7 @@ PAGES = [
     REPOSITORY / "CONTRIBUTING.md",
 ]
 ML_SIDE = re.compile(
-    r"^(?:from|import) (?:airflow_hops\.(?:hops|runtime|serving|serving_api)|keras|tensorflow|horovod|pyarrow)\b",
+    r"^(?:from|import) (?:airflow_hops\.(?:hops|ml|serving|core\.serving_api)|keras|tensorflow|horovod|pyarrow)\b",
     re.MULTILINE,
 )
 BLOCK = re.compile(r"^(<!-- fragment -->\n)?( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)

@@ -16,7 +16,7 @@ import pytest
 from served_models import Pipeline
 from waiting import wait_for
 
-from airflow_hops.contract.artifacts import Artifact, Producer
+from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.hooks.model_server import ModelServerHook
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]

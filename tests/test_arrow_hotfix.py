@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from fastapi import HTTPException
 
-from airflow_hops.api.inspection.client import _servers
-from airflow_hops.api.inspection.client import ask as ask_inspection
-from airflow_hops.contract.artifacts import Producer
-from airflow_hops.contract.sources import Source
+from airflow_hops.core.contract.artifacts import Producer
+from airflow_hops.core.contract.sources import Source
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
+from airflow_hops.web.queries.client import _servers
+from airflow_hops.web.queries.client import ask as ask_inspection
 from tests.ml.crafted_files import write_crafted
 
 pytestmark = pytest.mark.runtime
@@ -35,7 +35,7 @@ def test_a_step_refuses_a_crafted_file(run_step: Any, warm_launcher: Any, crafte
     sources = {"flights": Source.from_value("flights", str(crafted)).to_dict()}
     with pytest.raises(StepFailed, match=r"crafted\.parquet: refused: " + REFUSED) as failed:
         run_step(
-            "airflow_hops.runtime.ingest:run",
+            "airflow_hops.ml.stages.ingest:run",
             params={"sources": sources, "window_start": None, "window_end": None},
             kind="snapshot",
             launcher=warm_launcher,

@@ -25,11 +25,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_hops.cli import backtest as cli
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.contract.backtest import Assessment, BacktestReport, Candidate, PeriodAssessment
-from airflow_hops.contract.performance import VersionPerformance
-from airflow_hops.contract.properties import ModelProperties
-from airflow_hops.contract.retraining import (
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.backtest import Assessment, BacktestReport, Candidate, PeriodAssessment
+from airflow_hops.core.contract.performance import VersionPerformance
+from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.contract.retraining import (
     Age,
     AnyOf,
     Budget,
@@ -40,16 +40,16 @@ from airflow_hops.contract.retraining import (
     SinceChange,
     Sliding,
 )
-from airflow_hops.contract.skew import SkewProperties, SkewReference
-from airflow_hops.hooks.backtest.averages import BlockBootstrap, gain_of
-from airflow_hops.hooks.backtest.candidates import Candidates
-from airflow_hops.hooks.backtest.outcomes import Scoreboard
-from airflow_hops.hooks.backtest.plan import BacktestPlan, moment, named_policies
-from airflow_hops.hooks.backtest.replay import AssessedCandidate, Course, Requested, replay
-from airflow_hops.hooks.backtest.run import run_backtest
-from airflow_hops.hooks.backtest.schedules import best_schedule
+from airflow_hops.core.contract.skew import SkewProperties, SkewReference
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators import backtest as operator
-from airflow_hops.store import ArtifactStore
+from airflow_hops.replay.backtest.averages import BlockBootstrap, gain_of
+from airflow_hops.replay.backtest.candidates import Candidates
+from airflow_hops.replay.backtest.outcomes import Scoreboard
+from airflow_hops.replay.backtest.plan import BacktestPlan, moment, named_policies
+from airflow_hops.replay.backtest.replay import AssessedCandidate, Course, Requested, replay
+from airflow_hops.replay.backtest.run import run_backtest
+from airflow_hops.replay.backtest.schedules import best_schedule
 
 START, WEEK = datetime(2013, 1, 1, tzinfo=UTC), timedelta(days=7)
 TICKS = [START + (number + 4) * WEEK for number in range(7)]
@@ -295,7 +295,7 @@ def test_policies_by_name_are_those_that_their_json_says(tmp_path: Path, capsys:
     (tmp_path / "careful.json").write_text(json.dumps(RetrainingPolicy(when=NewRows(9)).to_dict()))
     (tmp_path / "backtest_policies.py").write_text(
         "from airflow.sdk import Asset\n"
-        "from airflow_hops.contract.retraining import Age, RetrainingPolicy\n"
+        "from airflow_hops.core.contract.retraining import Age, RetrainingPolicy\n"
         "from airflow_hops.operators import retraining_loop\n"
         "from datetime import timedelta\n"
         "old = RetrainingPolicy(when=Age(timedelta(days=50)))\n"
@@ -502,9 +502,9 @@ def test_the_operator_returns_the_chosen_policy_and_its_table(
     store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operator, "RuntimeHook", lambda conn_id: SimpleNamespace(store=store))
-    monkeypatch.setattr("airflow_hops.hooks.backtest.candidates.champion_properties", lambda hook, model: MODEL)
+    monkeypatch.setattr("airflow_hops.replay.backtest.candidates.champion_properties", lambda hook, model: MODEL)
     monkeypatch.setattr(
-        "airflow_hops.hooks.backtest.candidates.Candidates", lambda hook, plan, say, spark: MadeUp(plan, say)
+        "airflow_hops.replay.backtest.candidates.Candidates", lambda hook, plan, say, spark: MadeUp(plan, say)
     )
     of = partial(operator.BacktestOperator, task_id="backtest", model_name="m", start="2013-01-01", end="2013-03-12")
     ti = SimpleNamespace(dag_id="d", run_id="r", task_id="backtest", map_index=-1, try_number=1)

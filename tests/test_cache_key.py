@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.contract.artifacts import Artifact, Producer
-from airflow_hops.contract.protocol import Output, StepSpec
-from airflow_hops.hooks.code import user_code_fingerprint
+from airflow_hops.core.contract.artifacts import Artifact, Producer
+from airflow_hops.core.contract.protocol import Output, StepSpec
+from airflow_hops.core.processes.programs import with_package
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.processes.programs import with_package
-from airflow_hops.store import ArtifactStore
+from airflow_hops.user_code.fingerprints import user_code_fingerprint
 
 pytestmark = pytest.mark.runtime
 
@@ -121,7 +121,7 @@ def test_step_of_a_packaged_dag_runs_anew_when_its_code_has_changed(cached: Run,
 def test_a_script_or_notebook_and_what_it_imports_are_of_the_key_but_not_a_notebooks_outputs(code: Path) -> None:
     def key(script: str) -> str:
         return user_code_fingerprint(
-            StepSpec("s", "airflow_hops.runtime.train:run", {"script": script}, code_paths=(str(code),))
+            StepSpec("s", "airflow_hops.ml.stages.train:run", {"script": script}, code_paths=(str(code),))
         )
 
     def write(name: str, output: str, source: str = "import currencies", tags: Sequence[str] = ()) -> None:

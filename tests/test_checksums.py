@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_hops.store import checksums
-from airflow_hops.store.checksums import remembered_checksums
-from airflow_hops.store.private_folders import CACHE_VARIABLE, cache_folder
+from airflow_hops.core.store import checksums
+from airflow_hops.core.store.checksums import remembered_checksums
+from airflow_hops.core.store.private_folders import CACHE_VARIABLE, cache_folder
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -78,7 +78,7 @@ def test_a_file_that_may_change_within_a_tick_of_the_clock_is_read_each_time(
 def test_another_process_need_not_read_it_again(tmp_path: Path, reads: list[bytes]) -> None:
     path = settled(tmp_path / "file", b"one")
     program = (
-        "import sys, pathlib; from airflow_hops.store.checksums import remembered_checksums\n"
+        "import sys, pathlib; from airflow_hops.core.store.checksums import remembered_checksums\n"
         "with remembered_checksums() as found: print(found.of(pathlib.Path(sys.argv[1])))"
     )
     said = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, cwd=REPOSITORY)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_hops.class_archive import (
+from airflow_hops.environments.class_archive import (
     CORE_ARCHIVE,
     JVM_OPTIONS,
     SQL_ARCHIVE,
@@ -15,7 +15,7 @@ from airflow_hops.class_archive import (
     lacks_archives,
     make_archives,
 )
-from airflow_hops.java import find_java
+from airflow_hops.environments.java import find_java
 
 
 @pytest.mark.runtime

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_hops.cli import checks
-from airflow_hops.environments import STAMP_NAME
+from airflow_hops.environments.runtime import STAMP_NAME
 from airflow_hops.hooks.runtime import RuntimeHook
 
 
@@ -147,7 +147,7 @@ def test_the_doctor_says_what_there_is_of_cuda_and_why_no_gpu_is_seen(
 @pytest.mark.runtime
 def test_why_there_is_no_gpu_is_what_the_driver_says(runtime: Path) -> None:
     program = (
-        "from airflow_hops.runtime.probe import why_no_gpu\n"
+        "from airflow_hops.ml.step.probe import why_no_gpu\n"
         "import os; print(why_no_gpu('libcuda-none.so.1')); os.environ['CUDA_VISIBLE_DEVICES'] = ''\n"
         "print(why_no_gpu('libc.so.6'))"
     )

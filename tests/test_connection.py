@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from airflow.sdk._shared.secrets_masker import redact
 
-from airflow_hops.contract.artifacts import Artifact, BadInput
-from airflow_hops.contract.protocol import json_object
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.protocol import json_object
 from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.hooks.ranks import RanksHook
 from airflow_hops.hooks.runtime import RuntimeHook, Settings
@@ -160,7 +160,7 @@ def test_a_connection_that_is_not_there_is_named() -> None:
 
 
 def test_a_protocol_that_is_not_installed_is_named(settings: Any) -> None:
-    from airflow_hops.store import ArtifactStore
+    from airflow_hops.core.store import ArtifactStore
 
     store = ArtifactStore(settings({"extra": {"store": "nosuch://bucket"}}).store)
     with pytest.raises(BadInput, match=r"store 'nosuch://bucket'.*nosuch"):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_hops.connections import check_options
-from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.hooks.ranks import RanksHook, where_ranks_run
 from airflow_hops.hooks.runtime import RuntimeHook

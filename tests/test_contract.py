@@ -10,11 +10,11 @@ from typing import Any, get_args
 
 import pytest
 
-from airflow_hops.contract.artifacts import Artifact, BadInput
-from airflow_hops.contract.evaluation import EvaluationProperties, EvaluationReport
-from airflow_hops.contract.model_record import ModelEvent, ModelRecord, ServedVersion
-from airflow_hops.contract.performance import LabelAge, LabelCounts, PerformanceReport, VersionPerformance
-from airflow_hops.contract.properties import (
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.evaluation import EvaluationProperties, EvaluationReport
+from airflow_hops.core.contract.model_record import ModelEvent, ModelRecord, ServedVersion
+from airflow_hops.core.contract.performance import LabelAge, LabelCounts, PerformanceReport, VersionPerformance
+from airflow_hops.core.contract.properties import (
     AnomaliesProperties,
     BlessingProperties,
     DeploymentProperties,
@@ -27,9 +27,9 @@ from airflow_hops.contract.properties import (
     StatisticsProperties,
     TransformedExamplesProperties,
 )
-from airflow_hops.contract.skew import SkewProperties, SkewVerdict
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.model_records import find_record, read_record, read_records, record_uri, write_record
+from airflow_hops.core.contract.skew import SkewProperties, SkewVerdict
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.model_records import find_record, read_record, read_records, record_uri, write_record
 
 KINDS: dict[str, type[Properties]] = {
     "anomalies": AnomaliesProperties,

@@ -19,7 +19,7 @@ from conftest import StepRunner
 from served_models import Pipeline
 from waiting import wait_for
 
-from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.operators.deploy import DeployModelOperator
 

@@ -22,8 +22,10 @@ from uv import find_uv_bin
 
 import set_up
 from airflow_hops.cli.checks import check_overlays
-from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.environments import (
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.environments.java import find_java
+from airflow_hops.environments.named import make_overlay, packages_of, runtime_fingerprint
+from airflow_hops.environments.runtime import (
     AIRFLOW_PYTHON_VERSIONS,
     CUDA_PINS_NAME,
     STAMP_NAME,
@@ -37,12 +39,10 @@ from airflow_hops.environments import (
     pins_of,
     write_stamp,
 )
-from airflow_hops.hooks.locked_environment import find_or_make
 from airflow_hops.hooks.runtime import RuntimeHook, warm_socket
-from airflow_hops.java import find_java
 from airflow_hops.launchers.local import runtime_python, step_environment
 from airflow_hops.launchers.spark import SparkLauncher
-from airflow_hops.overlays import make_overlay, packages_of, runtime_fingerprint
+from airflow_hops.user_code.locked_environment import find_or_make
 
 
 def write_wheel(folder: Path, name: str, version: str, requires: str = "", files: Sequence[str] = ()) -> None:
@@ -600,7 +600,7 @@ def test_the_environment_of_a_lock_is_found_made_on_its_base_or_made_whole(
     churn: Path, pins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base, said = churn.with_name("runtime"), []
-    monkeypatch.setattr("airflow_hops.hooks.locked_environment.pins_file", lambda: pins)
+    monkeypatch.setattr("airflow_hops.user_code.locked_environment.pins_file", lambda: pins)
 
     def find(*from_elsewhere: str, **lock: str) -> Path:
         return find_or_make(base, lock, from_elsewhere, find_uv=lambda: str(find_uv_bin()), say=said.append)

@@ -7,12 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_hops.contract.artifacts import Artifact, Producer
-from airflow_hops.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.contract.protocol import StepSpec
-from airflow_hops.hooks.code import user_code_fingerprint
+from airflow_hops.core.contract.artifacts import Artifact, Producer
+from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.store.model_records import write_record
 from airflow_hops.operators.evaluate import EvaluateOperator
-from airflow_hops.store.model_records import write_record
+from airflow_hops.user_code.fingerprints import user_code_fingerprint
 
 
 def test_another_metric_of_ones_own_is_another_step(tmp_path: Path) -> None:

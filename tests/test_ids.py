@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.hooks.runtime import RuntimeHook
 
 DAG_FILE = """

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.operators import ImageSource, PrepareImagesOperator
 
 

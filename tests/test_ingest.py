@@ -21,16 +21,16 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.sources import Source
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.source_files import fingerprint_of_sources, list_files
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.operators.ingest import _take_up_requests
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.source_files import fingerprint_of_sources, list_files
 
 pytestmark = pytest.mark.runtime
 
-RUN = "airflow_hops.runtime.ingest:run"
+RUN = "airflow_hops.ml.stages.ingest:run"
 CSV = "id,at,amount,note\n1,2013-01-01T00:00:00Z,2.5,NA\n2,2013-01-02T00:00:00Z,,café\n3,2013-01-03T00:00:00Z,4,x\n"
 ROWS = [
     {"id": 1, "at": "2013-01-01T00:00:00Z", "amount": 2.5, "note": None},
@@ -186,7 +186,7 @@ def test_quoted_newlines_do_not_end_a_row(ingest: Any, tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_file(run_step: Any, tmp_path: Path) -> None:
     (tmp_path / "measured.py").write_text(
         "import logging, resource\n"
-        "from airflow_hops.runtime.ingest import run\n"
+        "from airflow_hops.ml.stages.ingest import run\n"
         "def measured(context, **params):\n"
         "    artifact = run(context, **params)\n"
         "    logging.info('peak_kib %s', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"

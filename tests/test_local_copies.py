@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.local_copies import BYTES_VARIABLE, _in_use
-from airflow_hops.store.private_folders import CACHE_VARIABLE, cache_folder, private_folder
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.local_copies import BYTES_VARIABLE, _in_use
+from airflow_hops.core.store.private_folders import CACHE_VARIABLE, cache_folder, private_folder
 
 
 @pytest.fixture(autouse=True)
@@ -150,8 +150,8 @@ def test_an_artifact_larger_than_all_copies_may_be_is_refused(
 
 def test_many_processes_that_want_one_artifact_get_it(tmp_path: Path) -> None:
     program = (
-        "import sys, os; from airflow_hops.contract.artifacts import Producer\n"
-        "from airflow_hops.store import ArtifactStore\n"
+        "import sys, os; from airflow_hops.core.contract.artifacts import Producer\n"
+        "from airflow_hops.core.store import ArtifactStore\n"
         "store = ArtifactStore('memory://one/hops')\n"
         "with store.create(store.uri('a', 'model'), 'model', Producer()) as writer:\n"
         "    (writer.path / 'weights').write_text('1' * 100_000)\n"

@@ -12,26 +12,26 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, RowCounts
-from airflow_hops.contract.evaluation import EvaluationReport, Figures, ModelReference
-from airflow_hops.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.contract.performance import LabelAge, PerformanceReport, VersionPerformance
-from airflow_hops.contract.properties import DeploymentProperties, ModelProperties
-from airflow_hops.contract.retraining import Decision
-from airflow_hops.contract.rollout.counts import Counts
-from airflow_hops.contract.rollout.decision import Decision as RolloutDecision
-from airflow_hops.contract.rollout.decision import Finding as RolloutFinding
-from airflow_hops.contract.run_record import RunRecord, record_key
-from airflow_hops.contract.skew import SkewProperties, SkewReference
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
+from airflow_hops.core.contract.evaluation import EvaluationReport, Figures, ModelReference
+from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.contract.performance import LabelAge, PerformanceReport, VersionPerformance
+from airflow_hops.core.contract.properties import DeploymentProperties, ModelProperties
+from airflow_hops.core.contract.retraining import Decision
+from airflow_hops.core.contract.rollout.counts import Counts
+from airflow_hops.core.contract.rollout.decision import Decision as RolloutDecision
+from airflow_hops.core.contract.rollout.decision import Finding as RolloutFinding
+from airflow_hops.core.contract.run_record import RunRecord, record_key
+from airflow_hops.core.contract.skew import SkewProperties, SkewReference
+from airflow_hops.core.store.model_records import read_record, write_record
+from airflow_hops.core.store.monitoring import KEPT, listed_reports, note_report
+from airflow_hops.core.store.retraining import DecisionLog
+from airflow_hops.core.store.run_records import write_record as write_run_record
 from airflow_hops.reports.kept_cards import card_from_store, find_kept_card, keep_cards, read_kept_card
 from airflow_hops.reports.markdown import markdown
 from airflow_hops.reports.model_card import model_card
 from airflow_hops.reports.model_sources import Registration, VersionSources
 from airflow_hops.reports.page import Report, Section, Table
-from airflow_hops.store.model_records import read_record, write_record
-from airflow_hops.store.monitoring import KEPT, listed_reports, note_report
-from airflow_hops.store.retraining import DecisionLog
-from airflow_hops.store.run_records import write_record as write_run_record
 
 HOSTILE = "<img src=x onerror=alert(1)> | [click](http://evil.example) ![](x) www.evil.example a@b.example `x|http://y`"
 PARTS = {"code": "1"}

@@ -22,14 +22,14 @@ from served_models import ConnectedServer, Pipeline, Processes
 from test_store import s3_endpoint, s3_store  # noqa: F401
 from waiting import wait_for
 
-from airflow_hops.api.models.server import AskedServer
-from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.sensors.model_version import ModelVersionSensor
-from airflow_hops.store import ArtifactStore
 from airflow_hops.triggers.model_version import ModelVersionTrigger
 from airflow_hops.triggers.rollout import RolloutTrigger
+from airflow_hops.web.models.server import AskedServer
 
 ROWS = {"carrier": ["UA", "AA"], "distance": [250.0, 750.0], "scheduled_at": [1, 2]}
 OTHERS = ("config_file", "traffic_file", "capture_path", "rest_port")
@@ -340,7 +340,7 @@ def test_bundled_server_serves_what_is_deployed_into_an_object_store(
 
 
 def test_versions_in_an_object_store_appear_whole_and_once(object_store: ArtifactStore, tmp_path: Path) -> None:
-    from airflow_hops.runtime.model_server.version_folders import RemoteFolders
+    from airflow_hops.ml.model_server.version_folders import RemoteFolders
 
     def model(name: str) -> Path:
         folder = tmp_path / name
@@ -374,7 +374,7 @@ def test_versions_in_an_object_store_appear_whole_and_once(object_store: Artifac
 def test_lease_of_an_object_store_is_held_by_one_and_outlives_nobody(
     object_store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_hops.runtime.model_server import locks
+    from airflow_hops.ml.model_server import locks
 
     monkeypatch.setattr(locks, "_STORE_POLL_S", 0.02)
     folder = object_store.uri("_serving", "flights.lock")

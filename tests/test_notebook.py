@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from airflow_hops.cli import notebook as command
-from airflow_hops.contract.artifacts import Artifact
-from airflow_hops.contract.properties import NotebookProperties
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.properties import NotebookProperties
+from airflow_hops.core.processes.temporary_folders import socket_root
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.processes.temporary_folders import socket_root
 from tests.test_task_hops import xcom
 
 pytestmark = pytest.mark.runtime

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from airflow.sdk import Asset
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.performance import PerformanceOptions
-from airflow_hops.contract.retraining import Performance, RetrainingPolicy
-from airflow_hops.contract.skew import SkewProperties, SkewReference
-from airflow_hops.contract.sources import Source
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.performance import PerformanceOptions
+from airflow_hops.core.contract.retraining import Performance, RetrainingPolicy
+from airflow_hops.core.contract.skew import SkewProperties, SkewReference
+from airflow_hops.core.contract.sources import Source
 from airflow_hops.operators import PerformanceOperator, retraining_loop
 
 

@@ -13,21 +13,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
-from airflow_hops.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.contract.protocol import Line
-from airflow_hops.contract.retraining import as_utc
-from airflow_hops.contract.run_record import INGEST_ENTRY, RunRecord, record_key
-from airflow_hops.contract.search import SearchOptions, Uniform
-from airflow_hops.contract.search.space import space_to_dict
-from airflow_hops.contract.training import TrainingOptions
-from airflow_hops.hooks.pipeline_chain import ChainStep, window_of
-from airflow_hops.hooks.pipeline_replay import PipelineReplay
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.contract.protocol import Line
+from airflow_hops.core.contract.retraining import as_utc
+from airflow_hops.core.contract.run_record import INGEST_ENTRY, RunRecord, record_key
+from airflow_hops.core.contract.search import SearchOptions, Uniform
+from airflow_hops.core.contract.search.space import space_to_dict
+from airflow_hops.core.contract.training import TrainingOptions
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store import run_records as records
+from airflow_hops.core.store.model_records import write_record
+from airflow_hops.core.store.monitoring import note_report
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store import run_records as records
-from airflow_hops.store.model_records import write_record
-from airflow_hops.store.monitoring import note_report
+from airflow_hops.replay.chain import ChainStep, window_of
+from airflow_hops.replay.pipeline import PipelineReplay
 
 pytestmark = pytest.mark.runtime
 JANUARY, MARCH, APRIL = "2020-01-01T00:00:00+00:00", "2020-03-01T00:00:00+00:00", "2020-04-01T00:00:00+00:00"
@@ -35,8 +35,8 @@ JANUARY, MARCH, APRIL = "2020-01-01T00:00:00+00:00", "2020-03-01T00:00:00+00:00"
 PREPARE = """
 def prepare(context, tables):
     import pyarrow.parquet as pq
-    from airflow_hops.contract.artifacts import RowCounts
-    from airflow_hops.contract.properties import ExamplesProperties
+    from airflow_hops.core.contract.artifacts import RowCounts
+    from airflow_hops.core.contract.properties import ExamplesProperties
 
     assert tables["uri"] == context.input("tables").uri
     rows = pq.read_table(context.local("tables") / "sales").to_pandas()
@@ -81,13 +81,13 @@ class Shop:
         rows.to_csv(folder / "sales.csv", index=False)
         (folder / "shop" / "model.py").write_text(MODEL)
         _, earlier = self._data("earlier", "2020-02-01")
-        self.schema = self._step("schema", "runtime.schema:run", "earlier", statistics=earlier)
+        self.schema = self._step("schema", "ml.stages.schema:run", "earlier", statistics=earlier)
         self.examples, self.statistics = self._data("champion", MARCH)
         given = {"examples": self.examples, "statistics": self.statistics, "schema": self.schema}
-        anomalies = self._step("anomalies", "runtime.validation:run", "champion", {"split_anomalous": True}, **given)
+        anomalies = self._step("anomalies", "ml.stages.validation:run", "champion", {"split_anomalous": True}, **given)
         given["examples"] = Artifact.from_dict(anomalies.properties["examples"])  # the good rows
         options = {"train": "shop.model:train", "strategy": "single", "np": 1, "tensorboard": True}
-        self.champion = self._step("model", "runtime.train:run", "champion", options, **given)
+        self.champion = self._step("model", "ml.stages.train:run", "champion", options, **given)
         self._searched = (TrainingOptions(**options).to_dict(), given)
         self._options = options
         blessing = {"model_name": "shop", "minimum": {"auc": 0.5}}
@@ -98,11 +98,11 @@ class Shop:
     def _data(self, run_id: str, end: str) -> tuple[Artifact, Artifact]:
         source = {"uri": str(self.folder / "sales.csv"), "time_column": "at"}
         window = {"sources": {"sales": source}, "window_start": "2020-01-01", "window_end": end}
-        tables = self._step("snapshot", "runtime.ingest:run", run_id, window)
+        tables = self._step("snapshot", "ml.stages.ingest:run", run_id, window)
         shipped = {"source": PREPARE, "function": "prepare", "wants_context": True, "args": []}
         shipped["kwargs"] = {"tables": tables.to_dict()}
         examples = self._step("examples", "runtime.step.function:run", run_id, shipped, tables=tables)
-        return examples, self._step("statistics", "runtime.feature_statistics:run", run_id, examples=examples)
+        return examples, self._step("statistics", "ml.stages.statistics:run", run_id, examples=examples)
 
     def _step(self, kind: str, entry: str, run_id: str, params: Any = None, **inputs: Artifact) -> Artifact:
         how = {"code_paths": (str(self.folder),), "launcher": self._launcher, "task_id": f"shop-{kind}"}
@@ -116,11 +116,11 @@ class Shop:
         training, given = self._searched
         space = {"C": Uniform(0.1, 10.0)}
         options = SearchOptions(training, space_to_dict(space), ["score"], ["maximize"], trials=1)
-        return self._step("model", "runtime.search:run", "searched", options.to_dict(), **given)
+        return self._step("model", "ml.stages.search:run", "searched", options.to_dict(), **given)
 
     def retrain(self) -> Artifact:
         """The model of another run over the same data."""
-        return self._step("model", "runtime.train:run", "retrained", self._options, **self._searched[1])
+        return self._step("model", "ml.stages.train:run", "retrained", self._options, **self._searched[1])
 
     def serve(self, model: Artifact) -> None:
         write_record(self.store, "shop", ModelRecord(champion=ServedVersion.of(model, 1, "", 100)))
@@ -274,7 +274,7 @@ def test_the_newest_monitor_is_found(shop: Shop, replay: Any) -> None:
         uri = shop.store.address(producer, kind)
         with shop.store.create(uri, kind, producer, cache_key_parts=parts) as writer:
             artifact = writer.commit()
-        record = RunRecord("monitors", kind, f"airflow_hops.runtime.{kind}:run", params, {}, parts, "", "", {}, "")
+        record = RunRecord("monitors", kind, f"airflow_hops.ml.stages.{kind}:run", params, {}, parts, "", "", {}, "")
         records.write_record(shop.store, record_key(parts, {}), replace(record, output_kind=kind), None)
         note_report(shop.store, "shop", artifact, [1], None, producer)
     assert [of["min_rows"] for of in replay().monitor()] == [1, 2]

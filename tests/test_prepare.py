@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.contract.artifacts import Artifact, BadInput
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.store import ArtifactStore
 
 pytestmark = pytest.mark.runtime
 
@@ -81,13 +81,13 @@ def test_a_missing_spark_connection_is_named_and_not_taken_for_yarn(shared_run_s
     from airflow_hops.launchers.spark import SparkLauncher
 
     with pytest.raises(BadInput, match=r"no Spark connection 'spark_nowhere'.*AIRFLOW_CONN_SPARK_NOWHERE"):
-        shared_run_step("airflow_hops.runtime.prepare:run", launcher=SparkLauncher(runtime, "spark_nowhere"))
+        shared_run_step("airflow_hops.ml.stages.prepare:run", launcher=SparkLauncher(runtime, "spark_nowhere"))
 
 
 def test_no_java_is_one_line_that_says_what_to_install(
     shared_run_step: Any, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_hops.java import own_java
+    from airflow_hops.environments.java import own_java
     from airflow_hops.launchers.spark import SparkLauncher
 
     if own_java(runtime) is not None:
@@ -95,7 +95,7 @@ def test_no_java_is_one_line_that_says_what_to_install(
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(BadInput, match=r"Spark 3.5 needs Java 8, 11, 17, found none; install one, or run") as failure:
-        shared_run_step("airflow_hops.runtime.prepare:run", launcher=SparkLauncher(runtime, "spark_local"))
+        shared_run_step("airflow_hops.ml.stages.prepare:run", launcher=SparkLauncher(runtime, "spark_local"))
     assert "\n" not in str(failure.value)
 
 

@@ -16,9 +16,9 @@ import psutil
 import pytest
 from waiting import wait_for
 
-from airflow_hops.contract.protocol import STEP_ID_VARIABLE
+from airflow_hops.core.contract.protocol import STEP_ID_VARIABLE
+from airflow_hops.core.processes.ending import descendants
 from airflow_hops.launchers.process import StepProcess, describe_exit
-from airflow_hops.processes.ending import descendants
 
 KILL_S = 5.0
 

@@ -16,17 +16,17 @@ from pathlib import Path
 import pytest
 
 import airflow_hops
-from airflow_hops.api.inspection.servers import RuntimeServers, ServerProgram
-from airflow_hops.contract.protocol import StepResult, StepSpec
+from airflow_hops.core.contract.protocol import StepResult, StepSpec
+from airflow_hops.core.processes.programs import module_command, with_package
 from airflow_hops.launchers.local import LocalLauncher
-from airflow_hops.processes.programs import module_command, with_package
+from airflow_hops.web.queries.servers import RuntimeServers, ServerProgram
 
 PACKAGE = Path(airflow_hops.__file__).parent
 PROGRAMS = Path(__file__).parent / "steps" / "start_programs.py"
 _WHAT_IS_FOUND = """
 import importlib.util, json, sys
-import airflow_hops.store
-from airflow_hops.processes.programs import PATH_ENTRY
+import airflow_hops.core.store
+from airflow_hops.core.processes.programs import PATH_ENTRY
 print(json.dumps([airflow_hops.__file__, PATH_ENTRY, importlib.util.find_spec("numpy_of_airflow") is not None]))
 """
 
@@ -110,14 +110,14 @@ def test_what_somebody_put_into_the_temporary_folder_is_not_imported_by_what_air
     monkeypatch.setattr(tempfile, "tempdir", str(planted))
     servers = RuntimeServers()
     program = ServerProgram(
-        "inspection", "airflow_hops.runtime.inspection", runtime, planted, secrets={"HOPS_INSPECTION_TOKEN": "t"}
+        "inspection", "airflow_hops.ml.queries", runtime, planted, secrets={"HOPS_INSPECTION_TOKEN": "t"}
     )
     try:
         assert servers.address(program).startswith("http://127.0.0.1:")
     finally:
         servers.end()
     spec_path = planted / "spec.json"
-    spec_path.write_text(StepSpec("none", "airflow_hops.runtime.probe:DISTRIBUTIONS.keys").to_json())
+    spec_path.write_text(StepSpec("none", "airflow_hops.ml.step.probe:DISTRIBUTIONS.keys").to_json())
     process = LocalLauncher(runtime).start(spec_path, ())
     lines = list(process.lines())
     process.wait()

@@ -20,11 +20,19 @@ import pytest
 from conftest import REPOSITORY
 from waiting import is_gone, wait_for
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
-from airflow_hops.contract.protocol import Line, Output, StepResult, StepSpec, check_json, format_record, parse_line
-from airflow_hops.environments import STAMP_NAME
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.core.contract.protocol import (
+    Line,
+    Output,
+    StepResult,
+    StepSpec,
+    check_json,
+    format_record,
+    parse_line,
+)
+from airflow_hops.core.store.jobs import JobRecord
+from airflow_hops.environments.runtime import STAMP_NAME
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
-from airflow_hops.jobs import JobRecord
 from airflow_hops.launchers.local import LocalLauncher
 
 pytestmark = pytest.mark.runtime
@@ -310,7 +318,7 @@ sys.path.insert(0, sys.argv[1])
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.warm import WarmStart
-from airflow_hops.contract.protocol import StepSpec
+from airflow_hops.core.contract.protocol import StepSpec
 runtime, code, folder, socket = Path(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5]
 spec = StepSpec(step="hang", entry="protocol_steps:hang", params={"folder": folder}, code_paths=(code,))
 RuntimeHook().run(spec, launcher=LocalLauncher(runtime, WarmStart(Path(socket)) if socket else None), cache=False)

@@ -111,7 +111,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) ->
 def test_the_wheel_holds_the_pages_of_the_web_ui(wheel: zipfile.ZipFile) -> None:
     if not build_ui.fresh() and (missing := build_ui.node_missing()) is not None:
         pytest.skip(missing)
-    folder = "airflow_hops/api/static"
+    folder = "airflow_hops/web/static"
     bundle = wheel.read(f"{folder}/hops.umd.js")
     assert b"AirflowPlugin" in bundle
     assert gzip.decompress(wheel.read(f"{folder}/hops.umd.js.gz")) == bundle

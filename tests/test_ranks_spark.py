@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.core.contract.artifacts import Artifact
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -29,7 +29,7 @@ def test_training_on_spark_gives_the_weights_of_local_ranks(
         launcher=warm_launcher,
     )
     local = shared_run_step(
-        "airflow_hops.runtime.train:run",
+        "airflow_hops.ml.stages.train:run",
         params={"train": "train_ranks_model:train"},
         inputs={"examples": examples},
         kind="model",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ssh_servers import SshServer
 
-from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.hooks.ranks import RanksHook, where_ranks_run
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.search import SearchOperator

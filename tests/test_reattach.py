@@ -19,9 +19,9 @@ import pytest
 from job_worker import work
 from waiting import is_gone, wait_for
 
-from airflow_hops.jobs import Job
+from airflow_hops.core.processes.programs import module_command, with_package
+from airflow_hops.core.store.jobs import Job
 from airflow_hops.launchers.process import kill_step
-from airflow_hops.processes.programs import module_command, with_package
 
 pytestmark = pytest.mark.runtime
 TESTS = Path(__file__).parent
@@ -214,7 +214,7 @@ def test_a_job_whose_worker_died_before_it_was_started_is_started_once(tries, tm
     second = tries(first.job)
     wait_for(lambda: second.counted)
     # The worker that was thought dead starts it, too.
-    late = module_command(runtime / "bin" / "python", "airflow_hops.runtime", first.job.path / "spec.json")
+    late = module_command(runtime / "bin" / "python", "airflow_hops.ml", first.job.path / "spec.json")
     assert subprocess.run(late, env=with_package(os.environ), cwd=first.job.path, timeout=60).returncode == 0
     (tmp_path / "stop").touch()
     second.wait()

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 from airflow.sdk.log import mask_secret
 
-from airflow_hops.contract import redaction
-from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.contract.protocol import StepSpec, format_record, parse_line
-from airflow_hops.contract.redaction import hide, masked, redacted
-from airflow_hops.contract.sources import Source
+from airflow_hops.core.contract import redaction
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.protocol import StepSpec, format_record, parse_line
+from airflow_hops.core.contract.redaction import hide, masked, redacted
+from airflow_hops.core.contract.sources import Source
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.runtime.__main__ import _explain, run_step
+from airflow_hops.ml.__main__ import _explain, run_step
 
 
 @pytest.mark.parametrize(

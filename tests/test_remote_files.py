@@ -9,7 +9,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from airflow_hops.processes.remote_files import RemoteFiles
+from airflow_hops.core.processes.remote_files import RemoteFiles
 
 
 @pytest.fixture(params=["file", "memory"])

@@ -16,9 +16,9 @@ import pytest
 from airflow.sdk import DAG, Asset
 from airflow.sdk.exceptions import TaskAwaitingInput
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
-from airflow_hops.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.contract.retraining import (
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.contract.retraining import (
     AnyOf,
     Budget,
     Decision,
@@ -28,12 +28,12 @@ from airflow_hops.contract.retraining import (
     Situation,
     decide,
 )
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.model_records import write_record
+from airflow_hops.core.store.retraining import DecisionLog, take_up
 from airflow_hops.operators import RolloutOperator, retraining_loop
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.retraining import NOT_NOW, RETRAIN, RequestRetrainingOperator
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.model_records import write_record
-from airflow_hops.store.retraining import DecisionLog, take_up
 
 
 def skew(

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_hops.contract.artifacts import Artifact, BadInput
-from airflow_hops.contract.performance import PerformanceProperties, VersionPerformance
-from airflow_hops.contract.retraining import (
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.performance import PerformanceProperties, VersionPerformance
+from airflow_hops.core.contract.retraining import (
     Age,
     AllOf,
     AnyOf,
@@ -33,7 +33,7 @@ from airflow_hops.contract.retraining import (
     Sliding,
     decide,
 )
-from airflow_hops.contract.skew import SkewProperties, SkewReference
+from airflow_hops.core.contract.skew import SkewProperties, SkewReference
 
 DAY = timedelta(days=1)
 START = datetime(2013, 4, 1, tzinfo=UTC)

@@ -17,7 +17,7 @@ from airflow.sdk import DAG
 from served_models import Pipeline
 from waiting import wait_for
 
-from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.operators.rollout import RolloutOperator
 from airflow_hops.triggers.rollout import RolloutTrigger

@@ -15,7 +15,7 @@ from real_airflow import RealAirflow
 from served_models import Pipeline
 from waiting import wait_for
 
-from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.operators.rollout import APPROVE
 
 pytestmark = pytest.mark.runtime

@@ -15,7 +15,7 @@ from served_models import ConnectedServer, Pipeline
 from test_store import s3_endpoint  # noqa: F401
 from waiting import wait_for
 
-from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.hooks.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime

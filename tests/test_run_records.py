@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from airflow_hops.contract.artifacts import BadInput, Producer
-from airflow_hops.contract.protocol import Output, StepSpec
-from airflow_hops.contract.run_record import TRAIN_ENTRY, RunRecord, is_recorded
-from airflow_hops.hooks.code import user_code
+from airflow_hops.core.contract.artifacts import BadInput, Producer
+from airflow_hops.core.contract.protocol import Output, StepSpec
+from airflow_hops.core.contract.run_record import TRAIN_ENTRY, RunRecord, is_recorded
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.run_records import read_code, read_record, write_record
 from airflow_hops.hooks.run_records import without_secrets
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.spark import SparkOperator
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.run_records import read_code, read_record, write_record
+from airflow_hops.user_code.fingerprints import user_code
 
 
 @pytest.fixture
@@ -58,12 +58,12 @@ def test_a_script_is_kept_where_it_is_found_again(dags: Path, script: str, path:
 @pytest.mark.parametrize(
     ("dag_id", "entry", "kind", "source", "recorded"),
     [
-        ("d", "airflow_hops.runtime.ingest:run", "snapshot", "", True),
-        ("d", "airflow_hops.runtime.step.function:run", "examples", "", True),
-        ("d", "airflow_hops.runtime.step.function:run", None, "import hops", True),
-        ("d", "airflow_hops.runtime.step.function:run", None, "import json", False),
+        ("d", "airflow_hops.ml.stages.ingest:run", "snapshot", "", True),
+        ("d", "airflow_hops.ml.step.function:run", "examples", "", True),
+        ("d", "airflow_hops.ml.step.function:run", None, "import hops", True),
+        ("d", "airflow_hops.ml.step.function:run", None, "import json", False),
         ("d", TRAIN_ENTRY, None, "", True),
-        ("d", "airflow_hops.runtime.deploy.stage:run", "deployment", "", False),
+        ("d", "airflow_hops.ml.stages.deploy.stage:run", "deployment", "", False),
         ("_reproduced", TRAIN_ENTRY, "model", "", False),
         ("_backtest", TRAIN_ENTRY, "model", "", False),
     ],

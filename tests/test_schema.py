@@ -16,12 +16,12 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_hops.cli import schema as commands
-from airflow_hops.contract.artifacts import Artifact, Producer
-from airflow_hops.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.contract.artifacts import Artifact, Producer
+from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.store.model_records import write_record
+from airflow_hops.core.store.schema_history import freeze_schema, publish_schema, schema_history, schema_text
 from airflow_hops.decorators.schema import schema_task
 from airflow_hops.operators.schema import SchemaOperator
-from airflow_hops.schema_history import freeze_schema, publish_schema, schema_history, schema_text
-from airflow_hops.store.model_records import write_record
 
 pytestmark = pytest.mark.runtime
 
@@ -220,7 +220,7 @@ def test_a_schema_follows_the_data_until_a_model_is_deployed_with_it_and_after_a
     dag_id, dropped = "schema_until_deployed", ["temp", "dewp", "precip"]
     january = flights_examples.months(flights_raw, 1, 1).iloc[::4].drop(columns=dropped)
     other = shared_run_step(
-        "airflow_hops.runtime.feature_statistics:run",
+        "airflow_hops.ml.stages.statistics:run",
         inputs={
             "examples": flights_examples.write_examples(
                 shared_run_step.store, {"train": january, "eval": january}, run_id="january-twice"

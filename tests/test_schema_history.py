@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from test_store import any_store, overwrite, remove, s3_endpoint, s3_store  # noqa: F401
 
-from airflow_hops.contract.artifacts import MANIFEST_NAME, BadInput, Producer
-from airflow_hops.schema_history import (
+from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, Producer
+from airflow_hops.core.store import ArtifactStore, kept_version
+from airflow_hops.core.store.schema_history import (
     SCHEMA_FILE,
     accept_schema_edit,
     freeze_schema,
@@ -26,7 +27,6 @@ from airflow_hops.schema_history import (
     schema_in_force,
     schema_text,
 )
-from airflow_hops.store import ArtifactStore, kept_version
 
 FORK = multiprocessing.get_context("fork")
 PRODUCER = Producer("flights", "run-1", "schema")
@@ -219,8 +219,8 @@ def test_of_two_first_runs_at_once_one_freezes_and_the_other_takes_that(store: A
 def test_a_publication_that_is_cut_off_leaves_one_schema_or_the_other_and_can_be_repeated(
     store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, dies_in: str
 ) -> None:
-    import airflow_hops.schema_history as module
-    from airflow_hops.store.files import LocalFiles
+    import airflow_hops.core.store.schema_history as module
+    from airflow_hops.core.store.files import LocalFiles
 
     freeze(store, text_of("a"))
     uri = address(store)
@@ -292,7 +292,7 @@ def test_a_publisher_that_is_killed_at_any_moment_loses_nothing(
 
 def _die_at(moment: int, exchanges: bool) -> None:
     """Ends this process right before its n-th change of the file system, as a kill would."""
-    import airflow_hops.store.files as module
+    import airflow_hops.core.store.files as module
 
     changes = iter(range(1, 1000))
     exchange = module.exchange

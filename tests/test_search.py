@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, task
 
-from airflow_hops.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.store.studies import StudyFolder, study_folder
 from airflow_hops.operators import SearchOperator, Uniform
-from airflow_hops.store.studies import StudyFolder, study_folder
 
 STEPS = (str(Path(__file__).parent / "steps"),)
 SEARCH: dict[str, Any] = {"task_id": "search", "train": "model:train", "metric": "auc", "direction": "maximize"}

@@ -13,8 +13,8 @@ import pytest
 from written_studies import write_study
 
 from airflow_hops.cli import search
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.studies import StudyFolder
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.studies import StudyFolder
 
 FAILURE = "ValueError: loss is nan at step 12; expected a finite number"
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from airflow_hops.cli.serve import server_flags, storage_variables
-from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.runtime import with_default_places
-from airflow_hops.store import ArtifactStore
 
 
 def test_the_connection_gives_the_flags_and_what_was_given_comes_last(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import flights_examples
 import pytest
 from captured_flights import CaptureFolder, write_champion
 
+from airflow_hops.core.store.monitoring import listed_reports
 from airflow_hops.operators.skew import SkewOperator
-from airflow_hops.store.monitoring import listed_reports
 
 pytestmark = pytest.mark.runtime
 
@@ -29,7 +29,7 @@ def spans(shared_run_step: Any, warm_launcher: Any, flights_raw: Path) -> dict[s
             shared_run_step.store, {"train": rows, "eval": rows.iloc[:2000]}, run_id=name, window=window
         )
         return shared_run_step(
-            "airflow_hops.runtime.feature_statistics:run", inputs={"examples": examples}, kind="statistics",
+            "airflow_hops.ml.stages.statistics:run", inputs={"examples": examples}, kind="statistics",
             launcher=warm_launcher, task_id=f"statistics-{name}",
         )  # fmt: skip
 

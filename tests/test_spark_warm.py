@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from waiting import wait_for
 
-from airflow_hops.contract.protocol import StepSpec
+from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
 
@@ -50,7 +50,7 @@ def test_a_warm_transform_writes_what_a_cold_one_does_and_leaves_no_file_of_spar
     folders = []
     for launcher in (warm_spark, spark_launcher):
         transformed = shared_run_step(
-            "airflow_hops.runtime.transform.stage:run",
+            "airflow_hops.ml.stages.transform.stage:run",
             params={"preprocess": "flights.features:preprocess"},
             inputs={"examples": examples, "statistics": flights_statistics, "schema": flights_schema},
             kind="transformed_examples",
@@ -98,7 +98,7 @@ def test_a_killed_warm_spark_step_leaves_neither_jvm_nor_workers(warm_spark: Spa
     (tmp_path / "endless.py").write_text(
         "import time\n"
         "from pathlib import Path\n"
-        "from airflow_hops.runtime.spark.workers import fork_workers_from_here\n"
+        "from airflow_hops.ml.spark.workers import fork_workers_from_here\n"
         "def task(path):\n"
         "    Path(path).touch()\n"
         "    time.sleep(600)\n"
@@ -106,7 +106,7 @@ def test_a_killed_warm_spark_step_leaves_neither_jvm_nor_workers(warm_spark: Spa
         "    fork_workers_from_here(context.scratch)\n"
         "    from pyspark import SparkConf, SparkContext\n"
         "    SparkContext._ensure_initialized()\n"
-        "    conf = SparkConf().set('spark.python.daemon.module', 'airflow_hops.runtime.spark.daemon')\n"
+        "    conf = SparkConf().set('spark.python.daemon.module', 'airflow_hops.ml.spark.daemon')\n"
         "    SparkContext.getOrCreate(conf).parallelize([path], 1).foreach(task)\n"
     )
     working = tmp_path / "working"

@@ -12,14 +12,14 @@ import flights_examples
 import pytest
 from airflow.sdk import DAG, task
 
-from airflow_hops.contract.artifacts import Artifact, Producer
-from airflow_hops.contract.protocol import Output, StepSpec
-from airflow_hops.contract.sources import Source
-from airflow_hops.hooks.code import user_code_fingerprint
+from airflow_hops.core.contract.artifacts import Artifact, Producer
+from airflow_hops.core.contract.protocol import Output, StepSpec
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.statistics import StatisticsOperator
-from airflow_hops.store import ArtifactStore
+from airflow_hops.user_code.fingerprints import user_code_fingerprint
 
 pytestmark = pytest.mark.runtime
 
@@ -244,7 +244,7 @@ def test_cache_key_knows_the_function_and_what_it_imports(tmp_path: Path) -> Non
     specs = [
         StepSpec(
             "s",
-            "airflow_hops.runtime.feature_statistics:run",
+            "airflow_hops.ml.stages.statistics:run",
             operator(name).step_params({}),
             code_paths=(str(tmp_path),),
         )

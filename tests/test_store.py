@@ -26,7 +26,7 @@ import pytest
 
 from airflow_hops.cli import store as commands
 from airflow_hops.cli.definition import _STORE_COMMANDS
-from airflow_hops.contract.artifacts import (
+from airflow_hops.core.contract.artifacts import (
     CUT_SHORT,
     MOST_JSON_BYTES,
     Artifact,
@@ -38,14 +38,14 @@ from airflow_hops.contract.artifacts import (
     UnreadableFile,
     total_rows,
 )
-from airflow_hops.contract.model_record import ModelRecord
-from airflow_hops.contract.protocol import Output, StepSpec
-from airflow_hops.contract.sources import Source
+from airflow_hops.core.contract.model_record import ModelRecord
+from airflow_hops.core.contract.protocol import Output, StepSpec
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.store import ArtifactStore, kept_version
+from airflow_hops.core.store.integrity import DamagedArtifact
+from airflow_hops.core.store.model_records import write_record
+from airflow_hops.core.store.step_cache import find_cached, record_cached
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
-from airflow_hops.store import ArtifactStore, kept_version
-from airflow_hops.store.integrity import DamagedArtifact
-from airflow_hops.store.model_records import write_record
-from airflow_hops.store.step_cache import find_cached, record_cached
 
 PRODUCER = Producer("dag", "manual__2026-01-01T00:00:00+00:00", "train", -1, 2)
 
@@ -178,8 +178,8 @@ def test_without_a_commit_there_is_no_artifact(any_store: ArtifactStore) -> None
 
 CRASHING = """
 import json, os, sys
-from airflow_hops.contract.artifacts import Producer
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Producer
+from airflow_hops.core.store import ArtifactStore
 root, options, uri = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
 store = ArtifactStore(root, storage_options=options)
 with store.create(uri, "model", Producer()) as writer:
@@ -650,8 +650,8 @@ def test_an_artifact_that_is_made_stays_when_there_is_no_space_for_a_note_of_it(
 def test_a_file_size_limit_leaves_nothing(tmp_path: Path) -> None:
     code = (
         "import resource, signal, sys\n"
-        "from airflow_hops.contract.artifacts import Producer\n"
-        "from airflow_hops.store import ArtifactStore\n"
+        "from airflow_hops.core.contract.artifacts import Producer\n"
+        "from airflow_hops.core.store import ArtifactStore\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))\n"
         "store = ArtifactStore(sys.argv[1])\n"
@@ -719,7 +719,7 @@ def _ingest(connection: str, store: ArtifactStore, source: Source, run_id: str =
     producer = Producer("tests", run_id, "ingest")
     spec = StepSpec(
         step="ingest",
-        entry="airflow_hops.runtime.ingest:run",
+        entry="airflow_hops.ml.stages.ingest:run",
         params={"sources": {"planes": source.to_dict()}},
         output=Output(store.address(producer, "snapshot"), "snapshot"),
         producer=producer,

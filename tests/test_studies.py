@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from written_studies import write_study
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.search import (
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.search import (
     Choice,
     IntUniform,
     LogUniform,
@@ -20,10 +20,10 @@ from airflow_hops.contract.search import (
     TrialRecord,
     Uniform,
 )
-from airflow_hops.contract.search.space import space_of_dict, space_to_dict
-from airflow_hops.store import ArtifactStore, study_owner
-from airflow_hops.store.studies import TRIALS_A_FILE, recorded_studies, searching_tasks, study_folder, study_names
-from airflow_hops.store.study_owner import StudyOwner, StudyTaken
+from airflow_hops.core.contract.search.space import space_of_dict, space_to_dict
+from airflow_hops.core.store import ArtifactStore, study_owner
+from airflow_hops.core.store.studies import TRIALS_A_FILE, recorded_studies, searching_tasks, study_folder, study_names
+from airflow_hops.core.store.study_owner import StudyOwner, StudyTaken
 
 OPTIONS = {"training": {}, "space": {"lr": LogUniform(1e-4, 1e-2)}, "metrics": ["auc"], "directions": ["maximize"]}
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from airflow.sdk import DAG, task
 
-from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 
 pytestmark = pytest.mark.runtime
@@ -185,9 +185,9 @@ def test_name_that_is_missing_at_run_time_is_explained(run_step: Any, warm_launc
     source = "def f():\n    return pd.DataFrame()\n"
     params = {"source": source, "function": "f"}
     with pytest.raises(StepFailed, match=r"f\(\) uses 'pd', which is defined outside it"):
-        run_step("airflow_hops.runtime.step.function:run", params=params, launcher=warm_launcher)
+        run_step("airflow_hops.ml.step.function:run", params=params, launcher=warm_launcher)
     with pytest.raises(StepFailed, match=r"the source of g\(\) does not define it"):
-        run_step("airflow_hops.runtime.step.function:run", params={**params, "function": "g"}, launcher=warm_launcher)
+        run_step("airflow_hops.ml.step.function:run", params={**params, "function": "g"}, launcher=warm_launcher)
 
 
 def test_decorator_is_known_to_airflow() -> None:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.contract.artifacts import Artifact
-from airflow_hops.contract.properties import ModelProperties
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.hooks.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime
 STEPS = (str(Path(__file__).parent / "steps"),)
-ENTRY = "airflow_hops.runtime.train:run"
+ENTRY = "airflow_hops.ml.stages.train:run"
 
 
 @pytest.fixture(scope="module")

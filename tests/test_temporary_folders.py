@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_hops.processes.temporary_folders import make_temporary_folder, remove_left_behind, temporary_folder
+from airflow_hops.core.processes.temporary_folders import make_temporary_folder, remove_left_behind, temporary_folder
 
 MAKING = """
 import sys, time
-from airflow_hops.processes.temporary_folders import temporary_folder
+from airflow_hops.core.processes.temporary_folders import temporary_folder
 with temporary_folder("step", "train") as folder:
     (folder / "spec.json").write_text("{}")
     print(folder, flush=True)

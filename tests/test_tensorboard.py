@@ -66,7 +66,7 @@ def client(training: Any) -> Iterator[TestClient]:
 
     with TestClient(create_app(), raise_server_exceptions=True) as client:
         yield client
-    from airflow_hops.api.runs import tensorboard
+    from airflow_hops.web.runs import tensorboard
 
     tensorboard._servers.end()
 
@@ -88,7 +88,7 @@ def _boards() -> list[int]:
     found = []
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # ended meanwhile
-            if "airflow_hops.runtime.tracking.tensorboard" in child.cmdline():
+            if "airflow_hops.ml.tracking.tensorboard" in child.cmdline():
                 found.append(child.pid)
     return found
 
@@ -155,8 +155,8 @@ def test_nobody_looks_without_a_login_or_a_right(training: Any, client: TestClie
 
 
 def test_one_is_ended_when_nobody_has_looked_for_a_while(runtime: Path, tmp_path: Path) -> None:
-    from airflow_hops.api.inspection.servers import RuntimeServers
-    from airflow_hops.api.runs.tensorboard import program_of
+    from airflow_hops.web.queries.servers import RuntimeServers
+    from airflow_hops.web.runs.tensorboard import program_of
 
     servers, board = RuntimeServers(idle_timeout_s=1), program_of(tmp_path, runtime)
     before = len(_boards())

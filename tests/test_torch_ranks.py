@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from uv import find_uv_bin
 
-from airflow_hops.contract.artifacts import Artifact, HopsError
-from airflow_hops.contract.properties import ModelProperties
-from airflow_hops.environments import pins_of
+from airflow_hops.core.contract.artifacts import Artifact, HopsError
+from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.environments.named import make_overlay
+from airflow_hops.environments.runtime import pins_of
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.local import LocalLauncher
-from airflow_hops.overlays import make_overlay
 
 pytestmark = [pytest.mark.runtime, pytest.mark.faults]
 STEPS = (str(Path(__file__).parent / "steps"),)
-ENTRY = "airflow_hops.runtime.train:run"
+ENTRY = "airflow_hops.ml.stages.train:run"
 
 
 @pytest.fixture(scope="module")

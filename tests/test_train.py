@@ -11,12 +11,12 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_hops.contract.artifacts import Artifact
+from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 
 pytestmark = pytest.mark.runtime
 STEPS = (str(Path(__file__).parent / "steps"),)
-ENTRY = "airflow_hops.runtime.train:run"
+ENTRY = "airflow_hops.ml.stages.train:run"
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from real_airflow import RealAirflow
 from waiting import is_gone
 from waiting import wait_for as wait_seconds_for
 
-from airflow_hops.jobs import Job
-from airflow_hops.processes.locks import lock_holder
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.processes.locks import lock_holder
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.jobs import Job
 
 pytestmark = pytest.mark.runtime
 TESTS = Path(__file__).parent

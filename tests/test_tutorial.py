@@ -21,7 +21,7 @@ from snippets import BLOCK, REPOSITORY
 from uv import find_uv_bin
 from waiting import wait_for
 
-from airflow_hops.environments import uv_environment
+from airflow_hops.environments.runtime import uv_environment
 from demo.airflow_api import FINISHED, AirflowApi
 from demo.services import free_port
 

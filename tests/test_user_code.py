@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.contract.protocol import StepSpec
-from airflow_hops.contract.run_record import TRAIN_ENTRY
-from airflow_hops.hooks.code import user_code, user_code_fingerprint
-from airflow_hops.hooks.libraries import Libraries
-from airflow_hops.hooks.user_files import UserFiles
+from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.contract.run_record import TRAIN_ENTRY
+from airflow_hops.user_code.files import UserFiles
+from airflow_hops.user_code.fingerprints import user_code, user_code_fingerprint
+from airflow_hops.user_code.libraries import Libraries
 
 Key = Callable[..., str]
 

@@ -11,10 +11,10 @@ import flights_examples
 import pandas as pd
 import pytest
 
-from airflow_hops.contract.artifacts import Artifact
-from airflow_hops.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.store.model_records import write_record
 from airflow_hops.operators.validation import ValidateExamplesOperator
-from airflow_hops.store.model_records import write_record
 
 pytestmark = pytest.mark.runtime
 
@@ -32,7 +32,7 @@ def statistics_of(shared_run_step: Any, warm_launcher: Any, flights_raw: Path) -
             shared_run_step.store, {"train": january, "eval": change(january) if change else january}
         )
         return shared_run_step(
-            "airflow_hops.runtime.feature_statistics:run",
+            "airflow_hops.ml.stages.statistics:run",
             inputs={"examples": examples},
             kind="statistics",
             launcher=warm_launcher,
@@ -189,6 +189,6 @@ def test_wrong_arguments_are_refused_when_the_dag_is_parsed(arguments: dict[str,
 
 
 def _artifact(value: dict[str, Any]) -> Any:
-    from airflow_hops.contract.artifacts import Artifact
+    from airflow_hops.core.contract.artifacts import Artifact
 
     return Artifact.from_dict(value)

@@ -14,8 +14,8 @@ import flights_examples
 import pytest
 from waiting import LOOKS
 
+from airflow_hops.core.store.schema_history import publish_schema, schema_history, schema_text
 from airflow_hops.operators.validation import APPROVE, CONTINUE, REJECT
-from airflow_hops.schema_history import publish_schema, schema_history, schema_text
 
 pytestmark = pytest.mark.runtime
 
@@ -48,7 +48,7 @@ def new_destination(shared_run_step: Any, warm_launcher: Any, flights_raw: Path)
     changed = january.assign(dest=january["dest"].where(january.index % 2 == 0, "Z*Z"))
     examples = flights_examples.write_examples(shared_run_step.store, {"train": january, "eval": changed})
     return shared_run_step(
-        "airflow_hops.runtime.feature_statistics:run",
+        "airflow_hops.ml.stages.statistics:run",
         inputs={"examples": examples},
         kind="statistics",
         launcher=warm_launcher,

@@ -21,13 +21,13 @@ from waiting import wait_for
 
 import airflow_hops
 import airflow_hops.operators
-from airflow_hops.contract.protocol import StepResult, StepSpec
+from airflow_hops.core.contract.protocol import StepResult, StepSpec
+from airflow_hops.core.processes.garbage import uncollected
 from airflow_hops.hooks.runtime import warm_socket
 from airflow_hops.launchers.local import step_environment
 from airflow_hops.launchers.warm import WarmStart, warm_environment
+from airflow_hops.ml.step.warm import STAGES
 from airflow_hops.operators.base import HopsOperator
-from airflow_hops.processes.garbage import uncollected
-from airflow_hops.runtime.step.warm import STAGES
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -125,7 +125,7 @@ def test_step_finds_the_modules_of_its_stage_imported(run_step, warm_launcher, t
         "import sys\n\nimported = list(sys.modules)\n\ndef run(context):\n    return imported\n"
     )
     imported = run_step("looking:run", code_paths=(str(tmp_path),), launcher=warm_launcher)
-    assert {f"airflow_hops.runtime.{stage}" for stage in STAGES} <= set(imported)
+    assert {f"airflow_hops.ml.{stage}" for stage in STAGES} <= set(imported)
 
 
 def test_autograph_converts_functions_of_a_step_and_looks_at_no_other_module(run_step, warm_launcher, tmp_path):
@@ -168,10 +168,10 @@ def test_the_stages_of_all_common_operators_are_imported():
             yield from entries(below)
 
     # What other tests declare is no stage.
-    named = {entry for entry in entries(HopsOperator) if entry and entry.startswith("airflow_hops.runtime.")}
+    named = {entry for entry in entries(HopsOperator) if entry and entry.startswith("airflow_hops.ml.")}
     assert len(named) > 15
-    stages = {entry.partition(":")[0].removeprefix("airflow_hops.runtime.") for entry in named}
-    assert stages - set(STAGES) <= {"import_model", "notebook.stage", "search"}
+    stages = {entry.partition(":")[0].removeprefix("airflow_hops.ml.") for entry in named}
+    assert stages - set(STAGES) <= {"stages.import_model", "stages.notebook.stage", "stages.search"}
 
 
 def test_step_runs_the_package_as_it_is_when_that_has_changed_since_the_warm_process_began(tmp_path, runtime):
@@ -181,15 +181,15 @@ def test_step_runs_the_package_as_it_is_when_that_has_changed_since_the_warm_pro
     environment = {**step_environment(runtime), "PYTHONPATH": str(package / "path_entry")}
     program = (
         "import sys\n"
-        "from airflow_hops.runtime.step import warm\n"
+        "from airflow_hops.ml.step import warm\n"
         "warm.WARM_MODULES, warm.STAGES = (), ('step.function',)\n"
         "warm.main(['--socket', sys.argv[1]])\n"
     )
     spec_path = spec_in(tmp_path, tmp_path / "ran")
     (tmp_path / "touching.py").write_text(
-        "import sys\n\nknown = 'airflow_hops.runtime.step.function' in sys.modules\n\n"
+        "import sys\n\nknown = 'airflow_hops.ml.step.function' in sys.modules\n\n"
         "def run(context):\n"
-        "    from airflow_hops.runtime.step import function\n"
+        "    from airflow_hops.ml.step import function\n"
         "    return [known, function.__doc__]\n"
     )
 
@@ -202,7 +202,7 @@ def test_step_runs_the_package_as_it_is_when_that_has_changed_since_the_warm_pro
     process = subprocess.Popen([str(runtime / "bin" / "python"), "-c", program, str(path)], env=environment, cwd="/")
     try:
         wait_for(lambda: path.exists() or process.poll() is not None, "the warm process is ready", 60)
-        module = package / "runtime" / "step" / "function.py"
+        module = package / "ml" / "step" / "function.py"
         known, before = ask()
         assert known and before != "Changed."
         module.write_text(f'"""Changed."""\n{module.read_text().partition(before)[2][3:]}')
@@ -228,7 +228,7 @@ def test_steps_go_on_when_there_is_no_process_for_another(tmp_path):
     program = (
         "import os, socket, sys\n"
         "from pathlib import Path\n"
-        "from airflow_hops.runtime.step.warm import WarmProcess\n"
+        "from airflow_hops.ml.step.warm import WarmProcess\n"
         "warm = WarmProcess(Path(sys.argv[1]), 1.0)\n"
         "def no_fork():\n"
         "    raise BlockingIOError('Resource temporarily unavailable')\n"

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from airflow_hops.contract.backtest import Assessment, BacktestReport, Candidate, PeriodAssessment
-from airflow_hops.contract.retraining import REFUSED, REQUESTED, Decision, Drift, RetrainingPolicy
-from airflow_hops.hooks.backtest.outcomes import Scoreboard
-from airflow_hops.hooks.backtest.replay import AssessedCandidate, Course, Requested
-from airflow_hops.hooks.backtest.run import write_report
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.backtest import Assessment, BacktestReport, Candidate, PeriodAssessment
+from airflow_hops.core.contract.retraining import REFUSED, REQUESTED, Decision, Drift, RetrainingPolicy
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.replay.backtest.outcomes import Scoreboard
+from airflow_hops.replay.backtest.replay import AssessedCandidate, Course, Requested
+from airflow_hops.replay.backtest.run import write_report
 
 START, WEEK = datetime(2013, 1, 1, tzinfo=UTC), timedelta(days=7)
 POLICIES: dict[str, Callable[[int, int], bool]] = {

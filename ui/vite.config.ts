@@ -5,7 +5,7 @@ import { brotliCompressSync, constants, gzipSync } from "node:zlib";
 import type { Plugin } from "vite";
 import { defineConfig } from "vitest/config";
 
-const OUTPUT = resolve(import.meta.dirname, "../airflow_hops/api/static");
+const OUTPUT = resolve(import.meta.dirname, "../airflow_hops/web/static");
 const BUNDLE = "hops.umd.js";
 
 /** Writes the compressed bundles and its fingerprint, by which browsers may keep it, beside it. */

@@ -17,13 +17,13 @@ from airflow.utils.cli import suppress_logs_and_warning
 from rich.console import Console
 from rich.table import Table
 
-from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.contract.backtest import POLICY_FILE, BacktestReport, PolicyOutcome
-from airflow_hops.contract.performance import Interval
-from airflow_hops.hooks.backtest.candidates import Candidates, champion_properties
-from airflow_hops.hooks.backtest.plan import BacktestPlan, moment, named_policies
-from airflow_hops.hooks.backtest.run import run_backtest
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.backtest import POLICY_FILE, BacktestReport, PolicyOutcome
+from airflow_hops.core.contract.performance import Interval
 from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.replay.backtest.candidates import Candidates, champion_properties
+from airflow_hops.replay.backtest.plan import BacktestPlan, moment, named_policies
+from airflow_hops.replay.backtest.run import run_backtest
 
 _LONGEST = timedelta(days=36_525)
 _UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}

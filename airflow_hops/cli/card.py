@@ -8,11 +8,11 @@ from pathlib import Path
 
 from airflow.utils.cli import suppress_logs_and_warning
 
-from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.reports.kept_cards import card_from_store, find_kept_card, read_kept_card
 from airflow_hops.reports.markdown import markdown
-from airflow_hops.store import ArtifactStore
 
 
 @suppress_logs_and_warning

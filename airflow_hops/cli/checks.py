@@ -18,10 +18,14 @@ from urllib.parse import unquote
 import psutil
 
 from airflow_hops.connections import find_connection
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.overlay import base_of
-from airflow_hops.cuda import cuda_of
-from airflow_hops.environments import (
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.overlay import base_of
+from airflow_hops.core.processes.programs import module_command
+from airflow_hops.core.serving_api.server_address import ServerAddress
+from airflow_hops.environments.cuda import cuda_of
+from airflow_hops.environments.java import SUPPORTED_VERSIONS, find_java
+from airflow_hops.environments.named import installed_packages, list_overlays
+from airflow_hops.environments.runtime import (
     AIRFLOW_PYTHON_VERSIONS,
     CUDA_PINS_NAME,
     environment_state,
@@ -29,12 +33,8 @@ from airflow_hops.environments import (
     pins_of,
 )
 from airflow_hops.hooks.runtime import RuntimeHook, Settings
-from airflow_hops.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.local import step_environment
 from airflow_hops.launchers.spark import DEFAULT_CONN_ID, THIS_MACHINE
-from airflow_hops.overlays import installed_packages, list_overlays
-from airflow_hops.processes.programs import module_command
-from airflow_hops.server_address import ServerAddress
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -222,7 +222,7 @@ def check_cuda(base: Path, answer: Mapping[str, Any], gpus: Sequence[str]) -> Ch
 
     Args:
         base: Folder of the runtime environment.
-        answer: What :func:`airflow_hops.runtime.probe.probe` found.
+        answer: What :func:`airflow_hops.ml.step.probe.probe` found.
         gpus: What :func:`nvidia_gpus` found.
     """
     seen = f"TensorFlow sees {len(answer['gpus'])} GPUs" if answer["gpus"] else f"no GPU: {answer['no_gpu']}"
@@ -311,8 +311,8 @@ def _check_horovod(version: str, built_with: dict[str, Any], advice: str) -> Che
 
 
 def _probe(runtime: Path) -> dict[str, Any]:
-    """What :func:`airflow_hops.runtime.probe.probe` finds; else an ``error``, and ``advice`` where that is known."""
-    command = module_command(runtime / "bin" / "python", "airflow_hops.runtime.probe")
+    """What :func:`airflow_hops.ml.step.probe.probe` finds; else an ``error``, and ``advice`` where that is known."""
+    command = module_command(runtime / "bin" / "python", "airflow_hops.ml.step.probe")
     environment = step_environment(runtime)
     try:
         result = subprocess.run(

@@ -17,12 +17,12 @@ from airflow.configuration import conf
 from airflow.utils.cli import suppress_logs_and_warning
 
 from airflow_hops.cli.project import project_files
-from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.contract.protocol import StepSpec
-from airflow_hops.contract.table_columns import TableDescription
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.contract.table_columns import TableDescription
 from airflow_hops.hooks.runtime import RuntimeHook
 
-_STEP = "airflow_hops.runtime.table_columns:describe"
+_STEP = "airflow_hops.ml.stages.init.columns:describe"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _TOLD = (
     "label", "key", "time", "weight", "problem", "drop", "keep", "type", "decimal", "thousands", "encoding",

@@ -8,8 +8,8 @@ from argparse import Namespace
 
 from airflow.utils.cli import suppress_logs_and_warning
 
-from airflow_hops.contract.artifacts import HopsError, Producer
-from airflow_hops.contract.protocol import StepSpec
+from airflow_hops.core.contract.artifacts import HopsError, Producer
+from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.reports.kept_cards import keep_cards
@@ -26,7 +26,7 @@ def replace(args: Namespace) -> None:
         dag_id = hook.store.manifest(args.uri).producer.dag_id
         spec = StepSpec(
             step="replace_champion",
-            entry="airflow_hops.runtime.deploy.traffic:replace_champion",
+            entry="airflow_hops.ml.stages.deploy.traffic:replace_champion",
             params={
                 "model_name": args.model,
                 "model": args.uri,

@@ -17,15 +17,15 @@ from pathlib import Path
 from airflow.configuration import conf
 
 from airflow_hops.cli.runtime import find_uv, say
-from airflow_hops.contract.artifacts import BadInput, HopsError, Producer
-from airflow_hops.contract.overlay import base_of
-from airflow_hops.contract.protocol import NOTEBOOK_VARIABLE, StepSpec
-from airflow_hops.environments import pins_of
+from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
+from airflow_hops.core.contract.overlay import base_of
+from airflow_hops.core.contract.protocol import NOTEBOOK_VARIABLE, StepSpec
+from airflow_hops.core.processes.programs import kernel_command
+from airflow_hops.core.processes.temporary_folders import make_temporary_folder, socket_root
+from airflow_hops.environments.named import make_overlay, overlay_folder, overlay_state
+from airflow_hops.environments.runtime import pins_of
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.local import runtime_python, step_environment
-from airflow_hops.overlays import make_overlay, overlay_folder, overlay_state
-from airflow_hops.processes.programs import kernel_command
-from airflow_hops.processes.temporary_folders import make_temporary_folder, socket_root
 
 LAB = "jupyterlab"
 """The package, and the name of the environment that it lies in."""
@@ -58,7 +58,7 @@ def notebook(args: Namespace) -> None:
     print(
         f"JupyterLab: http://127.0.0.1:{args.port}/lab?token={token}\n"
         f"  notebooks  {folder}\n  kernel     {python}\n"
-        f"  store      {spec.store} (connection {args.hops_conn_id!r}): from airflow_hops.runtime import pipeline\n"
+        f"  store      {spec.store} (connection {args.hops_conn_id!r}): from airflow_hops.hops import pipeline\n"
         "It listens on this machine alone, and ends with Ctrl-C.",
         flush=True,
     )

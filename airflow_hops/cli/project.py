@@ -10,8 +10,8 @@ from datetime import timedelta
 from string import Template
 from typing import Any
 
-from airflow_hops.contract.table_columns import ColumnDescription, Role, TableDescription
-from airflow_hops.contract.target import REGRESSION
+from airflow_hops.core.contract.table_columns import ColumnDescription, Role, TableDescription
+from airflow_hops.core.contract.target import REGRESSION
 
 _WIDTH = 110
 _TYPES: dict[Role, str] = {"number": "float64", "category": "string", "key": "string", "weight": "float64"}

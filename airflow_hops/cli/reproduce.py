@@ -20,11 +20,12 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_hops.cli.runtime import find_uv
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.contract.protocol import Line, StepResult
-from airflow_hops.contract.run_record import app_id
-from airflow_hops.hooks.locked_environment import find_or_make
-from airflow_hops.hooks.reproduction import (
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.protocol import Line, StepResult
+from airflow_hops.core.contract.run_record import app_id
+from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.replay.reproduction import (
     RecordedRun,
     compare_models,
     data_problems,
@@ -33,7 +34,7 @@ from airflow_hops.hooks.reproduction import (
     run_again,
     step_again,
 )
-from airflow_hops.hooks.run_comparison import (
+from airflow_hops.replay.run_comparison import (
     Compared,
     compare_best,
     compare_contents,
@@ -46,8 +47,7 @@ from airflow_hops.hooks.run_comparison import (
     compare_trial,
     compare_values,
 )
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.processes.temporary_folders import temporary_folder
+from airflow_hops.user_code.locked_environment import find_or_make
 
 SAME, DIFFERS, CANNOT_RUN = 0, 1, 2
 _COLORS = {"same": "green", "within tolerance": "green", "differs": "red", "not compared": "yellow"}

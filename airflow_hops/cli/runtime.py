@@ -13,10 +13,20 @@ from airflow.cli.simple_table import AirflowConsole
 from airflow.configuration import conf
 
 from airflow_hops.connections import check_options
-from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.contract.overlay import base_of, locked_packages
-from airflow_hops.cuda import cuda_of
-from airflow_hops.environments import (
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.overlay import base_of, locked_packages
+from airflow_hops.environments.cuda import cuda_of
+from airflow_hops.environments.named import (
+    Overlay,
+    find_overlay,
+    list_overlays,
+    make_overlay,
+    overlay_folder,
+    remove_overlay,
+    resolve,
+)
+from airflow_hops.environments.named import installed_packages as installed
+from airflow_hops.environments.runtime import (
     CUDA_PINS_NAME,
     add_requirements,
     added_requirements,
@@ -26,17 +36,7 @@ from airflow_hops.environments import (
     pins_fingerprint,
     pins_of,
 )
-from airflow_hops.overlays import (
-    Overlay,
-    find_overlay,
-    list_overlays,
-    make_overlay,
-    overlay_folder,
-    remove_overlay,
-    resolve,
-)
-from airflow_hops.overlays import installed_packages as installed
-from airflow_hops.uv_program import package_name
+from airflow_hops.environments.uv_program import package_name
 
 
 def _command(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:

@@ -14,10 +14,9 @@ from typing import Any
 from airflow.cli.simple_table import AirflowConsole
 from airflow.utils.cli import suppress_logs_and_warning
 
-from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.contract.protocol import Line, StepSpec
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.schema_history import (
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.protocol import Line, StepSpec
+from airflow_hops.core.store.schema_history import (
     SCHEMA_FILE,
     has_schema,
     is_edited,
@@ -25,8 +24,9 @@ from airflow_hops.schema_history import (
     schema_history,
     schema_text,
 )
+from airflow_hops.hooks.runtime import RuntimeHook
 
-_STEPS = "airflow_hops.runtime.schema.stage"
+_STEPS = "airflow_hops.ml.stages.schema"
 
 
 def show(args: Namespace) -> None:

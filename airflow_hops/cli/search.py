@@ -20,14 +20,14 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
-from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.contract.redaction import masked
-from airflow_hops.contract.search import StudyRecord, TrialRecord
-from airflow_hops.contract.times import seconds_since
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.redaction import masked
+from airflow_hops.core.contract.search import StudyRecord, TrialRecord
+from airflow_hops.core.contract.times import seconds_since
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.studies import StudyFolder, recorded_studies
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.hooks.studies import check_runs, ended_without_record
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.studies import StudyFolder, recorded_studies
 
 _POLL_S = 2.0
 _FAILURES = 5

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from airflow_hops.cli.checks import is_this_machine
-from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.processes.programs import module_command
+from airflow_hops.core.serving_api.server_address import rest_speaks_tls
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.shared_places import capture_path, local_path, storage_options_of
 from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.local import runtime_environment, runtime_python
-from airflow_hops.processes.programs import module_command
-from airflow_hops.server_address import rest_speaks_tls
-from airflow_hops.shared_places import capture_path, local_path, storage_options_of
-from airflow_hops.store import ArtifactStore
 
 _WHAT_TO_SERVE = ("--model_config_file", "--model_base_path", "--upstream")
 _TOKENS = {"serving_token": "control_token_file", "serving_prediction_token": "prediction_token_file"}

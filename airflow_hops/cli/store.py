@@ -10,10 +10,10 @@ from airflow.utils.cli import suppress_logs_and_warning
 from rich.console import Console
 from rich.progress import track
 
-from airflow_hops.contract.artifacts import MANIFEST_NAME, BadInput, HopsError
+from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, HopsError
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.integrity import Damage
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.integrity import Damage
 
 
 @suppress_logs_and_warning

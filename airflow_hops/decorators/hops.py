@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
-from airflow_hops.contract.protocol import check_json
+from airflow_hops.core.contract.protocol import check_json
 from airflow_hops.operators.base import HopsOperator
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
     Args:
         python_callable: The function. It imports what it needs inside; it may import modules beside the DAG file.
             If its first parameter is named ``context``, it gets the step's
-            :class:`~airflow_hops.runtime.step.context.StepContext`.
+            :class:`~airflow_hops.ml.step.context.StepContext`.
         op_args: Positional arguments. (templated)
         op_kwargs: Keyword arguments. (templated)
         output_kind: Kind of the artifact that the function writes with ``context.output()`` and returns; None for a
@@ -38,7 +38,7 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
     """
 
     custom_operator_name = "@task.hops"
-    entry: ClassVar[str] = "airflow_hops.runtime.step.function:run"
+    entry: ClassVar[str] = "airflow_hops.ml.step.function:run"
     cacheable: ClassVar[bool] = False
     template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *HopsOperator.template_fields)
 

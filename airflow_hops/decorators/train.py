@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.bases.decorator import task_decorator_factory
 
-from airflow_hops.contract.search import Space
+from airflow_hops.core.contract.search import Space
 from airflow_hops.decorators.hops import HopsDecoratedOperator
 from airflow_hops.operators.search import SearchOperator
 from airflow_hops.operators.train import HorovodTrainOperator, TorchTrainOperator, TrainingOperator, TrainOperator
@@ -25,8 +25,8 @@ class TrainingDecoratedOperator(HopsDecoratedOperator, TrainingOperator):
 
     Args:
         python_callable: The function, shipped as that of ``@task.hops``. If its first parameter is named ``context``,
-            it gets a :class:`airflow_hops.hops.context.TrainContext`. It returns a model, which is published, or a
-            JSON value.
+            it gets a :class:`airflow_hops.ml.training.context.TrainContext`. It returns a model, which is published, or
+            a JSON value.
         **kwargs: As the operator without a decorator, less ``train`` and ``script``.
 
     Raises:

@@ -14,11 +14,11 @@ from airflow.sdk import BaseHook
 from asgiref.sync import sync_to_async
 
 from airflow_hops.connections import field_names, find_connection, read_extra
-from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.server_address import TENSORFLOW_MODEL_SERVER, ServerAddress
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.serving_api.server_address import TENSORFLOW_MODEL_SERVER, ServerAddress
 
 if TYPE_CHECKING:
-    from airflow_hops.serving_api.answers import ModelVersion, PredictResult, TrafficSplit
+    from airflow_hops.core.serving_api.answers import ModelVersion, PredictResult, TrafficSplit
 
 Api = Literal["grpc", "rest"]
 
@@ -46,8 +46,8 @@ class ModelServerHook(BaseHook):
     Args:
         model_server_conn_id: A connection of type ``model_server``, or of type ``hops``, which names a server too.
 
-    Methods raise :class:`~airflow_hops.contract.artifacts.BadInput` for errors that a retry cannot fix, and
-    :class:`~airflow_hops.contract.artifacts.HopsError` for others.
+    Methods raise :class:`~airflow_hops.core.contract.artifacts.BadInput` for errors that a retry cannot fix, and
+    :class:`~airflow_hops.core.contract.artifacts.HopsError` for others.
     """
 
     conn_name_attr = "model_server_conn_id"
@@ -138,7 +138,7 @@ class ModelServerHook(BaseHook):
     def metadata(
         self, model_name: str, *, version: int | None = None, label: str | None = None, api: Api = "grpc"
     ) -> Any:
-        """Signatures of a version: :class:`~airflow_hops.serving_api.answers.ModelMetadata`, or by REST the JSON."""
+        """Returns a version's signatures (``core.serving_api.answers.ModelMetadata``), or by REST the JSON."""
         with self._client(api) as client:
             return client.metadata(model_name, version=version, label=label)
 
@@ -149,7 +149,7 @@ class ModelServerHook(BaseHook):
             config: ``ModelServerConfig`` in protobuf text format, or such a message.
             timeout_s: Seconds that the server may take to load what is new; None for the connection's.
         """
-        from airflow_hops.serving_api.config import ConfigError, parse_config
+        from airflow_hops.core.serving_api.config import ConfigError, parse_config
 
         try:
             message = parse_config(config, "config") if isinstance(config, str) else config
@@ -170,8 +170,8 @@ class ModelServerHook(BaseHook):
         A model that :class:`~airflow_hops.operators.deploy.DeployModelOperator` deployed has its shares on record: set
         those by :class:`~airflow_hops.operators.serving.SetTrafficOperator`.
         """
-        from airflow_hops.serving_api.config import ConfigError
-        from airflow_hops.serving_api.traffic_config import check_split
+        from airflow_hops.core.serving_api.config import ConfigError
+        from airflow_hops.core.serving_api.traffic_config import check_split
 
         try:
             if percents is not None:
@@ -221,7 +221,7 @@ class ModelServerHook(BaseHook):
 
     def _model_names(self) -> list[str]:
         """Models that the bundled server has counted requests of, and those of the config file: there is no list."""
-        from airflow_hops.serving_api.config import ConfigError, read_config
+        from airflow_hops.core.serving_api.config import ConfigError, read_config
 
         names: list[str] = []
         if self.address.kind == "bundled" and self.address.rest_port is not None:
@@ -237,7 +237,7 @@ class ModelServerHook(BaseHook):
     @contextlib.contextmanager
     def _client(self, api: Api = "grpc") -> Iterator[Any]:
         """A client of one of the ports; what it raises becomes an error of this package."""
-        from airflow_hops.serving_api.answers import ModelServerError
+        from airflow_hops.core.serving_api.answers import ModelServerError
 
         if api not in ("grpc", "rest"):
             raise BadInput(f"api is {api!r}; expected 'grpc' or 'rest'")
@@ -286,7 +286,7 @@ async def asked_from_a_trigger(conn_id: str) -> dict[str, str]:
 
 
 def _versions(client: Any, model_name: str, version: int | None = None) -> list[ModelVersion]:
-    from airflow_hops.serving_api.answers import ModelServerError
+    from airflow_hops.core.serving_api.answers import ModelServerError
 
     try:
         versions: list[ModelVersion] = client.status(model_name, version)

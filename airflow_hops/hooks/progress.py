@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from airflow_hops.contract.artifacts import Producer
-from airflow_hops.contract.protocol import Line
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Producer
+from airflow_hops.core.contract.protocol import Line
+from airflow_hops.core.store import ArtifactStore
 
 _POINTS = 400
 _LOCAL_PAUSE_S, _REMOTE_PAUSE_S = 0.5, 5.0

@@ -7,8 +7,8 @@ from typing import Any
 from airflow.sdk import BaseHook
 
 from airflow_hops.connections import find_connection, read_extra
-from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.contract.protocol import StepSpec
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.protocol import StepSpec
 
 SPARK = "spark"
 _OF_HOSTS = ("key_file", "config_file", "python", "address")
@@ -38,7 +38,7 @@ class RanksHook(BaseHook):
             hosts: ``gpu-1:4,gpu-2:4``, in place of the connection's.
 
         Returns:
-            What :func:`airflow_hops.runtime.gang.where.rank_launcher` takes.
+            What :func:`airflow_hops.ml.training.gang.where.rank_launcher` takes.
 
         Raises:
             BadInput: there is no such connection, or a field has another type than it should.
@@ -73,7 +73,7 @@ class RanksHook(BaseHook):
         from airflow_hops.hooks.runtime import RuntimeHook
 
         try:
-            spec = StepSpec("hosts", "airflow_hops.runtime.gang.where:examine", params={"where": self.where()})
+            spec = StepSpec("hosts", "airflow_hops.ml.training.gang.where:examine", params={"where": self.where()})
             found = RuntimeHook().run(spec, cache=False, on_line=lambda line: None).value
         except HopsError as error:
             return False, str(error)
@@ -91,7 +91,7 @@ def where_ranks_run(ranks_conn_id: str | None, hosts: str | None) -> dict[str, A
         hosts: ``gpu-1:4,gpu-2:4``, in place of the connection's, or none.
 
     Returns:
-        What :func:`airflow_hops.runtime.gang.where.rank_launcher` takes; None for all slots of this machine.
+        What :func:`airflow_hops.ml.training.gang.where.rank_launcher` takes; None for all slots of this machine.
 
     Raises:
         BadInput: the connection is not there, is of another type, or has a field of another type than it should.

@@ -6,10 +6,11 @@ from typing import cast
 
 from airflow.configuration import conf
 
-from airflow_hops.contract.artifacts import HopsError, cache_key
-from airflow_hops.contract.protocol import StepResult, StepSpec
+from airflow_hops.core.contract.artifacts import HopsError, cache_key
+from airflow_hops.core.contract.protocol import StepResult, StepSpec
+from airflow_hops.core.processes.temporary_folders import variables_of_step
+from airflow_hops.core.store.jobs import Job
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook, StepFailed
-from airflow_hops.jobs import Job
 from airflow_hops.launchers.following import (
     JobProcess,
     State,
@@ -20,7 +21,6 @@ from airflow_hops.launchers.following import (
     result_of,
     state_of,
 )
-from airflow_hops.processes.temporary_folders import variables_of_step
 
 _ORPHAN_TIMEOUT_S = 1800.0
 

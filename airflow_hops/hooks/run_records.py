@@ -11,15 +11,15 @@ from typing import Any
 from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
 import airflow_hops
-from airflow_hops.contract.artifacts import HopsError
-from airflow_hops.contract.protocol import StepSpec
-from airflow_hops.contract.redaction import masked
-from airflow_hops.contract.run_record import RunRecord, is_recorded, record_key
-from airflow_hops.contract.times import now
-from airflow_hops.hooks.code import user_code
-from airflow_hops.overlays import packages_from_elsewhere, packages_of, python_version
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.run_records import has_record, write_record
+from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.contract.redaction import masked
+from airflow_hops.core.contract.run_record import RunRecord, is_recorded, record_key
+from airflow_hops.core.contract.times import now
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.run_records import has_record, write_record
+from airflow_hops.environments.named import packages_from_elsewhere, packages_of, python_version
+from airflow_hops.user_code.fingerprints import user_code
 
 _URI = re.compile(r"[a-z][a-z\d+.:-]*://\S+", re.IGNORECASE)
 _QUERY = re.compile(r"\?[\w.~%+-]+=")
@@ -77,8 +77,8 @@ def record_run(store: ArtifactStore, runtime: Path, spec: StepSpec) -> str | Non
 def without_secrets(params: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Parameters less their secrets, which are ``None`` instead; and the paths of these.
 
-    A secret is what Airflow would mask in a log, what :func:`~airflow_hops.contract.redaction.masked` would, a URI with
-    a query, and an option of storage whose name tells that it is one.
+    A secret is what Airflow would mask in a log, what :func:`~airflow_hops.core.contract.redaction.masked` would, a URI
+    with a query, and an option of storage whose name tells that it is one.
     """
     secrets: list[str] = []
 

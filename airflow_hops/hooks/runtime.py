@@ -21,22 +21,22 @@ from airflow.sdk import BaseHook, Connection
 from airflow.sdk.log import mask_secret
 
 from airflow_hops.connections import check_options, find_connection, read_extra
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.contract.overlay import base_of
-from airflow_hops.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line
-from airflow_hops.contract.redaction import without_password
-from airflow_hops.hooks.code import package_fingerprint
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.overlay import base_of
+from airflow_hops.core.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line
+from airflow_hops.core.contract.redaction import without_password
+from airflow_hops.core.processes.ending import GRACE_S
+from airflow_hops.core.processes.temporary_folders import full_place, temporary_folder, variables_of_step
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.reaching import reaching_store
+from airflow_hops.core.store.step_cache import find_cached, record_cached
+from airflow_hops.environments.named import find_overlay, is_name, runtime_fingerprint
 from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.run_records import record_run, without_secrets
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.process import Detached, StepProcess, describe_exit
 from airflow_hops.launchers.warm import WarmStart, import_settings
-from airflow_hops.overlays import find_overlay, is_name, runtime_fingerprint
-from airflow_hops.processes.ending import GRACE_S
-from airflow_hops.processes.temporary_folders import full_place, temporary_folder, variables_of_step
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.reaching import reaching_store
-from airflow_hops.store.step_cache import find_cached, record_cached
+from airflow_hops.user_code.fingerprints import package_fingerprint
 
 _LAST_LINES = 20
 _PLACES = {
@@ -323,8 +323,8 @@ class RuntimeHook(BaseHook):
             return replace(result, seconds={"start_up": round(start_up_s, 3), "work": work_s})
 
     def _cache_key_parts(self, spec: StepSpec) -> dict[str, str]:
-        from airflow_hops.hooks.libraries import Libraries  # it would cost every DAG file what they import
-        from airflow_hops.hooks.user_files import UserFiles
+        from airflow_hops.user_code.files import UserFiles
+        from airflow_hops.user_code.libraries import Libraries  # it would cost every DAG file what they import
 
         libraries = Libraries(self.settings.runtime)
         code = UserFiles(spec, libraries)

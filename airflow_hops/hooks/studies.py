@@ -9,9 +9,9 @@ from airflow.utils.session import create_session
 from airflow.utils.state import State
 from sqlalchemy import select
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.search import StudyRecord
-from airflow_hops.store.studies import StudyFolder
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.search import StudyRecord
+from airflow_hops.core.store.studies import StudyFolder
 
 
 def task_of(record: StudyRecord) -> tuple[str, int]:

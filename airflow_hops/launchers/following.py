@@ -1,4 +1,4 @@
-"""The worker's side of a job: prepares its folder, starts it, follows it, ends it; see :mod:`airflow_hops.jobs`."""
+"""The worker's side of a job (:mod:`airflow_hops.core.store.jobs`): prepares, starts, follows and ends it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.contract.protocol import StepResult, StepSpec
-from airflow_hops.jobs import JOB_FILE, Job, JobRecord, this_host
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.protocol import StepResult, StepSpec
+from airflow_hops.core.processes.ending import GRACE_S
+from airflow_hops.core.processes.files import write_atomically
+from airflow_hops.core.processes.locks import lock_for_process, lock_holder
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.jobs import JOB_FILE, Job, JobRecord, this_host
 from airflow_hops.launchers.process import Detached, StepProcess, kill_step, new_step_id
-from airflow_hops.processes.ending import GRACE_S
-from airflow_hops.processes.files import write_atomically
-from airflow_hops.processes.locks import lock_for_process, lock_holder
-from airflow_hops.store import ArtifactStore
 
 State = Literal["prepared", "running", "succeeded", "ended"]
 
@@ -90,7 +90,7 @@ def end_job(job: Job, store: ArtifactStore, given_up: Callable[[], bool] = lambd
     """Ends a job wherever it is, and returns when it has ended.
 
     A job of another machine is asked to end through the store, and counts as dead when its record has not changed for
-    :attr:`airflow_hops.jobs.Job.silence_s`: by then it has ended by itself, if it could not reach the store.
+    :attr:`airflow_hops.core.store.jobs.Job.silence_s`: by then it has ended by itself, if it could not reach the store.
 
     Args:
         job: The job.

@@ -6,20 +6,20 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.overlay import base_of, overlay_name
-from airflow_hops.contract.protocol import WORKER_VARIABLE
-from airflow_hops.environments import environment_state, pins_fingerprint
-from airflow_hops.java import find_java
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.overlay import base_of, overlay_name
+from airflow_hops.core.contract.protocol import WORKER_VARIABLE
+from airflow_hops.core.processes.lifetime import own_identity
+from airflow_hops.core.processes.programs import module_command, with_package
+from airflow_hops.environments.java import find_java
+from airflow_hops.environments.named import overlay_state
+from airflow_hops.environments.runtime import environment_state, pins_fingerprint
 from airflow_hops.launchers.process import Detached, StepProcess
 from airflow_hops.launchers.warm import WarmStart
-from airflow_hops.overlays import overlay_state
-from airflow_hops.processes.lifetime import own_identity
-from airflow_hops.processes.programs import module_command, with_package
 
 
 class LocalLauncher:
-    """Runs ``python -m airflow_hops.runtime`` with the runtime environment's Python.
+    """Runs ``python -m airflow_hops.ml`` with the runtime environment's Python.
 
     Args:
         runtime: Folder of the runtime environment.
@@ -54,7 +54,7 @@ class LocalLauncher:
             process = self.warm.start(spec_path, environment, detached=detached)
             if process is not None:
                 return process
-        command = module_command(python, "airflow_hops.runtime", spec_path)
+        command = module_command(python, "airflow_hops.ml", spec_path)
         return StepProcess.start(command, env=environment, cwd=spec_path.parent, detached=detached)
 
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_hops.contract.protocol import STEP_ID_VARIABLE
-from airflow_hops.processes.ending import GRACE_S
-from airflow_hops.processes.marked import end_marked
+from airflow_hops.core.contract.protocol import STEP_ID_VARIABLE
+from airflow_hops.core.processes.ending import GRACE_S
+from airflow_hops.core.processes.marked import end_marked
 
 _DRAIN_S = 0.2
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import airflow_hops
-from airflow_hops.class_archive import jvm_options
 from airflow_hops.connections import find_connection
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.overlay import base_of
-from airflow_hops.java import SUPPORTED_VERSIONS, find_java
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.overlay import base_of
+from airflow_hops.environments.class_archive import jvm_options
+from airflow_hops.environments.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.local import runtime_python, step_environment
 from airflow_hops.launchers.process import Detached, StepProcess
 from airflow_hops.launchers.warm import WarmStart
@@ -44,7 +44,7 @@ _DRIVER = """import sys
 # The archive is for other hosts; the sources on this one have their bytecode and the files beside them.
 sys.path.sort(key=lambda path: path.endswith("code.zip"))
 
-from airflow_hops.runtime.__main__ import main
+from airflow_hops.ml.__main__ import main
 
 sys.exit(main())
 """

@@ -10,13 +10,13 @@ import socket
 import subprocess
 from pathlib import Path
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.protocol import STEP_ID_VARIABLE
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.protocol import STEP_ID_VARIABLE
+from airflow_hops.core.processes.forks import GO, send_request
+from airflow_hops.core.processes.locks import try_lock
+from airflow_hops.core.processes.programs import module_command, with_package
+from airflow_hops.core.store.private_folders import private_folder
 from airflow_hops.launchers.process import Detached, StepProcess, new_step_id, open_output
-from airflow_hops.processes.forks import GO, send_request
-from airflow_hops.processes.locks import try_lock
-from airflow_hops.processes.programs import module_command, with_package
-from airflow_hops.store.private_folders import private_folder
 
 _CONNECT_TIMEOUT_S = 5.0
 _PATHS = ("HOME", "LANG", "PATH", "TMPDIR")
@@ -24,7 +24,7 @@ _READ_AT_IMPORT = ("KERAS_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "TF_
 
 
 class WarmStart:
-    """The client of ``airflow_hops.runtime.step.warm``.
+    """The client of ``airflow_hops.ml.step.warm``.
 
     Args:
         path: The warm process's socket.
@@ -107,7 +107,7 @@ def _is_private(folder: Path) -> bool:
 
 def warm_command(python: Path, path: Path) -> list[str]:
     """The command of a warm process that listens at ``path``."""
-    return module_command(python, "airflow_hops.runtime.step.warm", "--socket", path)
+    return module_command(python, "airflow_hops.ml.step.warm", "--socket", path)
 
 
 def warm_environment() -> dict[str, str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_hops.contract.search import Choice, IntUniform, LogUniform, Uniform
-from airflow_hops.contract.sources import ImageSource, Source
+from airflow_hops.core.contract.search import Choice, IntUniform, LogUniform, Uniform
+from airflow_hops.core.contract.sources import ImageSource, Source
 from airflow_hops.operators.backtest import BacktestOperator
 from airflow_hops.operators.batch_predict import BatchPredictOperator
 from airflow_hops.operators.deploy import DeployModelOperator

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.contract.model_record import by_whom
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.model_record import by_whom
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import code_paths_of, producer_of
 from airflow_hops.operators.links import ModelsLink
@@ -18,10 +18,10 @@ from airflow_hops.operators.links import ModelsLink
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_hops.contract.backtest import BacktestReport
-    from airflow_hops.contract.retraining import RetrainingPolicy
-    from airflow_hops.hooks.backtest.candidates import Candidates
-    from airflow_hops.hooks.backtest.plan import BacktestPlan
+    from airflow_hops.core.contract.backtest import BacktestReport
+    from airflow_hops.core.contract.retraining import RetrainingPolicy
+    from airflow_hops.replay.backtest.candidates import Candidates
+    from airflow_hops.replay.backtest.plan import BacktestPlan
 
 
 class BacktestOperator(BaseOperator):
@@ -94,8 +94,8 @@ class BacktestOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Runs the back-test."""
         # Not where DAG files are parsed, which need none of it.
-        from airflow_hops.hooks.backtest.candidates import Candidates
-        from airflow_hops.hooks.backtest.run import run_backtest
+        from airflow_hops.replay.backtest.candidates import Candidates
+        from airflow_hops.replay.backtest.run import run_backtest
 
         try:
             hook = RuntimeHook(self.hops_conn_id)
@@ -115,8 +115,8 @@ class BacktestOperator(BaseOperator):
             self._running.kill()
 
     def _plan(self, hook: RuntimeHook, code_paths: Sequence[str]) -> BacktestPlan:
-        from airflow_hops.hooks.backtest.candidates import champion_properties
-        from airflow_hops.hooks.backtest.plan import BacktestPlan, moment, named_policies
+        from airflow_hops.replay.backtest.candidates import champion_properties
+        from airflow_hops.replay.backtest.plan import BacktestPlan, moment, named_policies
 
         policies = self.policies
         if not isinstance(policies, Mapping):

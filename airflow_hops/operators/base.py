@@ -12,9 +12,9 @@ from airflow.sdk import Asset, BaseOperator, BaseOperatorLink
 from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
-from airflow_hops.contract.protocol import Output, StepResult, StepSpec
-from airflow_hops.contract.web import REFUSED_KEY
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.core.contract.protocol import Output, StepResult, StepSpec
+from airflow_hops.core.contract.web import REFUSED_KEY
 from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.operators.links import LineageLink

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
 
@@ -34,7 +34,7 @@ class BatchPredictOperator(SparkOperator):
         **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
     """
 
-    entry = "airflow_hops.runtime.batch_predict.stage:run"
+    entry = "airflow_hops.ml.stages.batch_predict.stage:run"
     output_kind = "predictions"
     uses_sql = False
     operator_extra_links = (DataLink(), LineageLink())

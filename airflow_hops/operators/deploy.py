@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_hops.contract.properties import BlessingProperties
+from airflow_hops.core.contract.properties import BlessingProperties
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.operators.base import HopsOperator, skipped
 from airflow_hops.operators.links import LineageLink, ModelsLink
@@ -50,7 +50,7 @@ class DeployModelOperator(HopsOperator):
             names. (templated)
     """
 
-    entry: ClassVar[str] = "airflow_hops.runtime.deploy.stage:run"
+    entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.stage:run"
     output_kind = "deployment"
     operator_extra_links = (ModelsLink(), LineageLink())
     cacheable: ClassVar[bool] = False

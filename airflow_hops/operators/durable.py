@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import ResumableJobMixin
 
-from airflow_hops.contract.protocol import StepResult
+from airflow_hops.core.contract.protocol import StepResult
+from airflow_hops.core.store.jobs import Job
 from airflow_hops.hooks.resuming import Jobs
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.jobs import Job
 from airflow_hops.operators.base import HopsOperator
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class DurableOperator(ResumableJobMixin, HopsOperator):
     """Base of operators whose step is a job: it survives its worker, and the retry follows it to its end.
 
     Airflow's mixin decides between submitting, following and taking the result. What it calls an external id is a
-    :class:`airflow_hops.jobs.Job` as JSON. It is persisted before the job is started.
+    :class:`airflow_hops.core.store.jobs.Job` as JSON. It is persisted before the job is started.
 
     Args:
         durable: Whether the step is a job. Otherwise, and where Airflow has no task state store, it ends with its

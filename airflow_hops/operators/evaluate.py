@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_hops.core.store.model_records import read_record
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
-from airflow_hops.store.model_records import read_record
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -44,7 +44,7 @@ class EvaluateOperator(HopsOperator):
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
-    entry = "airflow_hops.runtime.evaluate.stage:run"
+    entry = "airflow_hops.ml.stages.evaluate.stage:run"
     output_kind = "evaluation"
     operator_extra_links = (ModelsLink(), LineageLink())
     template_fields: Sequence[str] = (

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.contract.images import ImageOptions
-from airflow_hops.contract.sources import ImageSource
+from airflow_hops.core.contract.images import ImageOptions
+from airflow_hops.core.contract.sources import ImageSource
+from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
-from airflow_hops.store.source_files import fingerprint_of_sources
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -38,8 +38,8 @@ class PrepareImagesOperator(SparkOperator):
 
     Args:
         sources: The source of each split's images, by the split's name: an
-            :class:`~airflow_hops.contract.sources.ImageSource`, its URI, or its fields. One split must be ``train``.
-            (templated)
+            :class:`~airflow_hops.core.contract.sources.ImageSource`, its URI, or its fields. One split must be
+            ``train``. (templated)
         height: Height of the prepared images, in pixels.
         width: Width of the prepared images, in pixels.
         channels: 1 (greyscale), 3 (RGB) or 4 (RGB with opacity); other images are converted.
@@ -57,7 +57,7 @@ class PrepareImagesOperator(SparkOperator):
         **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
     """
 
-    entry = "airflow_hops.runtime.images:run"
+    entry = "airflow_hops.ml.stages.images:run"
     output_kind = "transformed_examples"
     uses_sql = False
     operator_extra_links = (DataLink(), LineageLink())

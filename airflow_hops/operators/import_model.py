@@ -32,7 +32,7 @@ class ImportModelOperator(HopsOperator):
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
-    entry = "airflow_hops.runtime.import_model:run"
+    entry = "airflow_hops.ml.stages.import_model:run"
     output_kind = "model"
     operator_extra_links = (LineageLink(),)
     cacheable = False  # the same name may lead to another model tomorrow

@@ -27,7 +27,7 @@ class InfraValidateOperator(HopsOperator):
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
-    entry = "airflow_hops.runtime.infra_validate:run"
+    entry = "airflow_hops.ml.stages.infra_validate:run"
     output_kind = "infra_blessing"
     operator_extra_links = (ModelsLink(), LineageLink())
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "model", "examples", "split")

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import XComArg
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.protocol import StepResult
-from airflow_hops.contract.retraining import extras, requested_window
-from airflow_hops.contract.sources import Source
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.protocol import StepResult
+from airflow_hops.core.contract.retraining import extras, requested_window
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.retraining import take_up
+from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator, producer_of, skipped
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.retraining import take_up
-from airflow_hops.store.source_files import fingerprint_of_sources
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -45,14 +45,14 @@ class IngestOperator(HopsOperator):
     The DAG needs ``schedule=CronDataIntervalTimetable(...)``: without it, Airflow 3's data intervals have no length.
 
     Args:
-        sources: The source of each table, by the table's name: a :class:`~airflow_hops.contract.sources.Source`, its
-            URI, or its fields. The URI may be the output of another task. The first table is the main one, whose rows
-            become examples. (templated)
+        sources: The source of each table, by the table's name: a :class:`~airflow_hops.core.contract.sources.Source`,
+            its URI, or its fields. The URI may be the output of another task. The first table is the main one, whose
+            rows become examples. (templated)
         window_start: Start of the window, ISO 8601, UTC without a zone; None for no start. (templated)
         window_end: End of the window, ISO 8601; rows at this moment are outside. None for no end. (templated)
     """
 
-    entry = "airflow_hops.runtime.ingest:run"
+    entry = "airflow_hops.ml.stages.ingest:run"
     output_kind: ClassVar[str | None] = "snapshot"
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "sources", "window_start", "window_end")
 

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from airflow.configuration import conf
 from airflow.sdk import BaseOperatorLink
 
-from airflow_hops.contract.web import URL_PREFIX
+from airflow_hops.core.contract.web import URL_PREFIX
 
 _PAGES = "/plugin/hops"
 _OF_ROWS = {"examples", "transformed_examples", "predictions"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.contract.properties import NotebookProperties
+from airflow_hops.core.contract.properties import NotebookProperties
 from airflow_hops.operators.base import HopsOperator, own_params
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ class NotebookOperator(HopsOperator):
 
     Each cell's text goes to the task's log as it comes. The artifact ``notebook`` holds the executed ``notebook.ipynb``
     and ``notebook.html``. It is published also when a cell fails, which fails the task. The task always runs: what a
-    notebook reads is not known. A value that it leaves by :func:`airflow_hops.runtime.pipeline.result` is the task's
+    notebook reads is not known. A value that it leaves by :func:`airflow_hops.hops.pipeline.result` is the task's
     XCom ``result``.
 
     Args:
@@ -26,14 +26,14 @@ class NotebookOperator(HopsOperator):
         params: Values for variables of the notebook, JSON values. They are set in a cell behind the one tagged
             ``parameters``, which must assign each, or at the top if none is. They are Airflow params of the task: a DAG
             run's ``conf`` overrides their values. Templates in the values given here are rendered.
-        inputs: Upstream artifacts by role, which the notebook finds by :mod:`airflow_hops.runtime.pipeline`.
+        inputs: Upstream artifacts by role, which the notebook finds by :mod:`airflow_hops.hops.pipeline`.
             (templated)
         env: Variables of the kernel's environment. (templated)
         cell_timeout_s: Seconds that each cell may take; None for as long as it wants.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
-    entry = "airflow_hops.runtime.notebook.stage:run"
+    entry = "airflow_hops.ml.stages.notebook.stage:run"
     output_kind = "notebook"
     cacheable = False
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "notebook", "values", "inputs", "env")

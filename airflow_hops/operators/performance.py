@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import XComArg
 
-from airflow_hops.contract.artifacts import Artifact, BadInput
-from airflow_hops.contract.performance import REQUEST_KEYS, PerformanceOptions, PerformanceProperties
-from airflow_hops.contract.protocol import StepResult
-from airflow_hops.contract.sources import Source
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.performance import REQUEST_KEYS, PerformanceOptions, PerformanceProperties
+from airflow_hops.core.contract.protocol import StepResult
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.store.monitoring import note_report
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator, producer_of
 from airflow_hops.operators.links import LineageLink, ModelsLink
 from airflow_hops.operators.skew import skip_until_served
-from airflow_hops.store.monitoring import note_report
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,8 +41,9 @@ class PerformanceOperator(HopsOperator):
 
     Args:
         model_name: The served model. (templated)
-        labels: The labels: a :class:`~airflow_hops.contract.sources.Source`, its URI or its fields; or the output of
-            ``IngestOperator`` or ``PrepareOperator``. None for feedback that was sent to the model server. (templated)
+        labels: The labels: a :class:`~airflow_hops.core.contract.sources.Source`, its URI or its fields; or the output
+            of ``IngestOperator`` or ``PrepareOperator``. None for feedback that was sent to the model server.
+            (templated)
         table: The table of the snapshot, or the split of the examples, if there are several. (templated)
         of_label: Which of the labels that the model predicts is measured; None for the first, which alone is what a
             policy's ``Performance`` usually means. Others have a task of their own.
@@ -64,7 +65,7 @@ class PerformanceOperator(HopsOperator):
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
-    entry = "airflow_hops.runtime.performance.stage:run"
+    entry = "airflow_hops.ml.stages.performance.stage:run"
     output_kind = "performance"
     operator_extra_links = (ModelsLink(), LineageLink())
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "model_name", "labels", "table", "as_of")

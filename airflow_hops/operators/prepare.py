@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_hops.contract.prepare import PrepareOptions
-from airflow_hops.contract.target import Problem
+from airflow_hops.core.contract.prepare import PrepareOptions
+from airflow_hops.core.contract.target import Problem
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
 
@@ -63,7 +63,7 @@ class PrepareOperator(SparkOperator):
         **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
     """
 
-    entry = "airflow_hops.runtime.prepare:run"
+    entry = "airflow_hops.ml.stages.prepare:run"
     output_kind: ClassVar[str | None] = "examples"
     operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (

@@ -11,12 +11,12 @@ from airflow.sdk import Asset, BaseOperator, Param, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskAwaitingInput
 from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
-from airflow_hops.contract.json_fields import as_json
-from airflow_hops.contract.model_record import by_whom
-from airflow_hops.contract.performance import PerformanceProperties
-from airflow_hops.contract.properties import ModelProperties
-from airflow_hops.contract.retraining import (
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.core.contract.json_fields import as_json
+from airflow_hops.core.contract.model_record import by_whom
+from airflow_hops.core.contract.performance import PerformanceProperties
+from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.contract.retraining import (
     Decision,
     Memory,
     Request,
@@ -25,15 +25,11 @@ from airflow_hops.contract.retraining import (
     as_utc,
     decide,
 )
-from airflow_hops.contract.skew import DRIFT, SkewProperties
-from airflow_hops.contract.times import now, seconds_since
-from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.operators.base import producer_of, skipped
-from airflow_hops.operators.links import LineageLink, SkewLink
-from airflow_hops.operators.notifying import Notifier, notify
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.model_records import read_record
-from airflow_hops.store.retraining import (
+from airflow_hops.core.contract.skew import DRIFT, SkewProperties
+from airflow_hops.core.contract.times import now, seconds_since
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.model_records import read_record
+from airflow_hops.core.store.retraining import (
     DecisionLog,
     RecordedDecision,
     cost_of,
@@ -41,6 +37,10 @@ from airflow_hops.store.retraining import (
     note_request,
     taken_up_by,
 )
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.operators.base import producer_of, skipped
+from airflow_hops.operators.links import LineageLink, SkewLink
+from airflow_hops.operators.notifying import Notifier, notify
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -80,7 +80,7 @@ class RequestRetrainingOperator(BaseOperator):
         policy: When to ask; None for drift, with ``cooldown``.
         cooldown: Instead of ``policy``: how long it does not ask again for the same training data; a day by default.
         on_drift: Notifiers for when drift begins. Their templates can name ``decision``, a
-            :class:`~airflow_hops.contract.retraining.Decision`, and ``decision.reason``. A retry tells again.
+            :class:`~airflow_hops.core.contract.retraining.Decision`, and ``decision.reason``. A retry tells again.
         on_request: Notifiers for each request; where a person is asked, for the question too.
         on_stop: Notifiers for when requests stop: the budget is spent, candidates were rejected in a row, or something
             is wrong with the monitor itself.

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, TriggerRule
 
-from airflow_hops.contract.retraining import Performance, RetrainingPolicy
+from airflow_hops.core.contract.retraining import Performance, RetrainingPolicy
 from airflow_hops.operators.notifying import Notifier
 from airflow_hops.operators.performance import PerformanceOperator
 from airflow_hops.operators.retraining import RequestRetrainingOperator

@@ -14,11 +14,11 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
 from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
-from airflow_hops.contract.artifacts import Artifact
-from airflow_hops.contract.properties import DeploymentProperties, RolloutProperties
-from airflow_hops.contract.protocol import StepResult
-from airflow_hops.contract.rollout.decision import PROMOTED, ROLLED_BACK
-from airflow_hops.contract.rollout.plan import Limits, Plan
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.properties import DeploymentProperties, RolloutProperties
+from airflow_hops.core.contract.protocol import StepResult
+from airflow_hops.core.contract.rollout.decision import PROMOTED, ROLLED_BACK
+from airflow_hops.core.contract.rollout.plan import Limits, Plan
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
@@ -74,7 +74,7 @@ class RolloutOperator(HopsOperator):
         deferrable: Whether to wait in the triggerer, without a worker slot; by default ``[operators]
             default_deferrable``.
         on_promoted: Airflow's notifiers for a promotion. Their templates can name ``rollout``, a
-            :class:`~airflow_hops.contract.properties.RolloutProperties`. A retry tells again.
+            :class:`~airflow_hops.core.contract.properties.RolloutProperties`. A retry tells again.
         on_rolled_back: Notifiers for a rollback.
         model_server_conn_id: Connection of type ``model_server``; None for the server that the ``hops`` connection
             names. (templated)
@@ -83,7 +83,7 @@ class RolloutOperator(HopsOperator):
         ValueError: ``on_approval_timeout`` is unknown.
     """
 
-    entry: ClassVar[str] = "airflow_hops.runtime.rollout:look"
+    entry: ClassVar[str] = "airflow_hops.ml.stages.rollout:look"
     output_kind = "rollout"
     operator_extra_links = (ModelsLink(), LineageLink())
     cacheable: ClassVar[bool] = False

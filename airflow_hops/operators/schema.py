@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from airflow_hops.contract.artifacts import BadInput, Producer, as_cached
-from airflow_hops.contract.protocol import StepResult
+from airflow_hops.core.contract.artifacts import BadInput, Producer, as_cached
+from airflow_hops.core.contract.protocol import StepResult
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.model_records import read_records
+from airflow_hops.core.store.schema_history import IMPORTED, changed_by_person, has_schema, is_edited, requested_reset
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, SchemaLink
-from airflow_hops.schema_history import IMPORTED, changed_by_person, has_schema, is_edited, requested_reset
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.model_records import read_records
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -59,7 +59,7 @@ class SchemaOperator(HopsOperator):
             inference, or ``freeze_at`` is unknown.
     """
 
-    entry = "airflow_hops.runtime.schema:run"
+    entry = "airflow_hops.ml.stages.schema:run"
     output_kind = "schema"
     operator_extra_links = (SchemaLink(), LineageLink())
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "statistics", "schema", "name")

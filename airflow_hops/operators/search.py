@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.search import SearchOptions, Space
-from airflow_hops.contract.search.options import Direction
-from airflow_hops.contract.search.space import space_to_dict
-from airflow_hops.contract.training import HOROVOD, SINGLE
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.search import SearchOptions, Space
+from airflow_hops.core.contract.search.options import Direction
+from airflow_hops.core.contract.search.space import space_to_dict
+from airflow_hops.core.contract.training import HOROVOD, SINGLE
 from airflow_hops.operators.train import RanksTrainOperator, TrainOperator
 
 if TYPE_CHECKING:
@@ -25,14 +25,15 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
 
     Args:
         train: ``module:function`` beside the DAG file, called with a
-            :class:`~airflow_hops.hops.context.TrainContext`, and with the trial's parameters by name, if it has such
-            arguments; they are in ``context.params``, too. It returns a model, as for
+            :class:`~airflow_hops.ml.training.context.TrainContext`, and with the trial's parameters by name, if it has
+            such arguments; they are in ``context.params``, too. It returns a model, as for
             :class:`~airflow_hops.operators.train.TrainOperator`, or its metrics: a number, or a dict of them, in which
             case the task returns the best trial's parameters and metrics. (templated)
-        space: Parameters by name: :class:`~airflow_hops.contract.search.space.Uniform`,
-            :class:`~airflow_hops.contract.search.space.LogUniform`,
-            :class:`~airflow_hops.contract.search.space.IntUniform`, a list of choices, or a constant. For parameters
-            that depend on others, ``module:function``: it is called with an ``optuna.Trial``, and returns them.
+        space: Parameters by name: :class:`~airflow_hops.core.contract.search.space.Uniform`,
+            :class:`~airflow_hops.core.contract.search.space.LogUniform`,
+            :class:`~airflow_hops.core.contract.search.space.IntUniform`, a list of choices, or a constant. For
+            parameters that depend on others, ``module:function``: it is called with an ``optuna.Trial``, and returns
+            them.
         metric: What is optimized: a metric that trials report (``eval_auc``; the last value counts), or several, whose
             Pareto front is in the study's record.
         direction: ``minimize`` or ``maximize``; for several metrics a list.
@@ -58,7 +59,7 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
         BadInput: an argument is not of these.
     """
 
-    entry = "airflow_hops.runtime.search:run"
+    entry = "airflow_hops.ml.stages.search:run"
     template_fields: Sequence[str] = tuple(
         dict.fromkeys([*RanksTrainOperator.template_fields, *TrainOperator.template_fields])
     )
@@ -109,7 +110,7 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
         ).to_dict()
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """Keyword arguments of :func:`airflow_hops.runtime.search.run`."""
+        """Keyword arguments of :func:`airflow_hops.ml.stages.search.run`."""
         return {**self.search, "training": self.training(context), "reuse": super()._cache_enabled()}
 
     def _cache_enabled(self) -> bool:

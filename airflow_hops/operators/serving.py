@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_hops.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
@@ -66,7 +66,7 @@ class SetTrafficOperator(ServingOperator):
         **kwargs: As :class:`ServingOperator`.
     """
 
-    entry: ClassVar[str] = "airflow_hops.runtime.deploy.traffic:set_traffic"
+    entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:set_traffic"
     template_fields: Sequence[str] = (*ServingOperator.template_fields, "percents")
 
     def __init__(self, *, percents: Mapping[int | str, int], **kwargs: Any) -> None:
@@ -109,7 +109,7 @@ class PromoteModelOperator(LoadingOperator):
         **kwargs: As :class:`LoadingOperator`.
     """
 
-    entry: ClassVar[str] = "airflow_hops.runtime.deploy.traffic:promote"
+    entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:promote"
     template_fields: Sequence[str] = (*ServingOperator.template_fields, "version")
 
     def __init__(self, *, version: int | str | None = None, allow_rolled_back: bool = False, **kwargs: Any) -> None:
@@ -132,7 +132,7 @@ class RollbackModelOperator(LoadingOperator):
         **kwargs: As :class:`LoadingOperator`.
     """
 
-    entry: ClassVar[str] = "airflow_hops.runtime.deploy.traffic:roll_back"
+    entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:roll_back"
     template_fields: Sequence[str] = (*ServingOperator.template_fields, "to_version")
 
     def __init__(self, *, to_version: int | str | None = None, **kwargs: Any) -> None:
@@ -153,7 +153,7 @@ class UndeployModelOperator(ServingOperator):
         **kwargs: As :class:`ServingOperator`.
     """
 
-    entry: ClassVar[str] = "airflow_hops.runtime.deploy.traffic:undeploy"
+    entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:undeploy"
     template_fields: Sequence[str] = (*ServingOperator.template_fields, "version")
 
     def __init__(self, *, version: int | str | None = None, force: bool = False, **kwargs: Any) -> None:

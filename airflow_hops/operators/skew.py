@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_hops.contract.artifacts import Artifact, BadInput
-from airflow_hops.contract.names import suggestion
-from airflow_hops.contract.protocol import StepResult
-from airflow_hops.contract.skew import SkewOptions, SkewProperties
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.names import suggestion
+from airflow_hops.core.contract.protocol import StepResult
+from airflow_hops.core.contract.skew import SkewOptions, SkewProperties
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.model_records import find_record, recorded_models
+from airflow_hops.core.store.monitoring import note_report
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator, producer_of, skipped
 from airflow_hops.operators.deploy import model_asset
 from airflow_hops.operators.links import LineageLink, SkewLink
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.model_records import find_record, recorded_models
-from airflow_hops.store.monitoring import note_report
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -65,7 +65,7 @@ class SkewOperator(HopsOperator):
             requires the other.
     """
 
-    entry = "airflow_hops.runtime.skew:run"
+    entry = "airflow_hops.ml.stages.skew:run"
     output_kind = "skew"
     operator_extra_links = (SkewLink(), LineageLink())
     template_fields: Sequence[str] = (

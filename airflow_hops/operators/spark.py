@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from airflow_hops.contract.redaction import masked
+from airflow_hops.core.contract.redaction import masked
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.base import HopsOperator

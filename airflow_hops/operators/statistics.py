@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow_hops.contract.sources import Source
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
-from airflow_hops.store.source_files import fingerprint_of_sources
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -33,16 +33,16 @@ class StatisticsOperator(SparkOperator):
     Args:
         examples: The output of ``PrepareOperator``. (templated)
         source: Instead of ``examples``, any files: a path, glob, folder or URI, a
-            :class:`~airflow_hops.contract.sources.Source` or its fields; or, with ``engine="spark"``, a Spark table as
-            ``spark://database.table``. Statistics of a table are never cached, since nothing shows whether its rows
-            are still the same. (templated)
+            :class:`~airflow_hops.core.contract.sources.Source` or its fields; or, with ``engine="spark"``, a Spark
+            table as ``spark://database.table``. Statistics of a table are never cached, since nothing shows whether its
+            rows are still the same. (templated)
         splits: Splits of ``examples``; None for all. (templated)
         split: Name of the only split of a ``source``.
         label: Label column of a ``source``; examples know theirs.
         key: Column of a ``source`` that identifies a row; like the key of examples, it is left out.
         time: Time column of a ``source``.
         schema: The output of ``SchemaOperator``, for options that need one (``label_feature``). (templated)
-        options: TFDV's options as JSON, as :func:`airflow_hops.runtime.feature_statistics.options.options_from` reads
+        options: TFDV's options as JSON, as :func:`airflow_hops.ml.statistics.options.options_from` reads
             them. (templated)
         engine: ``local``, this machine, or ``spark``.
         workers: Processes on this machine; None for one below 8 MB and one per core above.
@@ -54,7 +54,7 @@ class StatisticsOperator(SparkOperator):
         ValueError: Not exactly one of ``examples`` and ``source`` is given, or an argument has an unknown value.
     """
 
-    entry = "airflow_hops.runtime.feature_statistics:run"
+    entry = "airflow_hops.ml.stages.statistics:run"
     output_kind: ClassVar[str | None] = "statistics"
     operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (

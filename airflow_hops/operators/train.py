@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.training import AUTO, HOROVOD, SINGLE, TORCH, TrainingOptions
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.training import AUTO, HOROVOD, SINGLE, TORCH, TrainingOptions
 from airflow_hops.hooks.ranks import where_ranks_run
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
@@ -19,7 +19,7 @@ from airflow_hops.operators.links import LineageLink, RunsLink, TensorBoardLink
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_hops.contract.protocol import StepSpec
+    from airflow_hops.core.contract.protocol import StepSpec
 
 
 class TrainingOperator(DurableOperator):
@@ -27,7 +27,7 @@ class TrainingOperator(DurableOperator):
 
     Args:
         train: ``module:function`` beside the DAG file, called with a
-            :class:`~airflow_hops.hops.context.TrainContext`. (templated)
+            :class:`~airflow_hops.ml.training.context.TrainContext`. (templated)
         examples: The artifact to train on; None for code that finds its data itself. (templated)
         params: Hyperparameters, JSON values, available as ``context.params``. They are Airflow params of the task: a
             DAG run's ``conf`` overrides their values.
@@ -40,7 +40,7 @@ class TrainingOperator(DurableOperator):
         kwargs: Arguments of :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
-    entry = "airflow_hops.runtime.train:run"
+    entry = "airflow_hops.ml.stages.train:run"
     output_kind = "model"
     template_fields: Sequence[str] = (*DurableOperator.template_fields, "train", "examples", "env")
     operator_extra_links = (RunsLink(), TensorBoardLink(), LineageLink())
@@ -74,11 +74,11 @@ class TrainingOperator(DurableOperator):
             context["ti"].xcom_push(key=link.xcom_key, value=link.get_link(self, ti_key=context["ti"]))
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """Keyword arguments of :func:`airflow_hops.runtime.train.run`."""
+        """Keyword arguments of :func:`airflow_hops.ml.stages.train.run`."""
         return self.training(context)
 
     def training(self, context: Context) -> dict[str, Any]:
-        """:class:`~airflow_hops.contract.training.TrainingOptions`, as JSON."""
+        """:class:`~airflow_hops.core.contract.training.TrainingOptions`, as JSON."""
         return TrainingOptions(
             **self.program(context),
             params={name: context["params"][name] for name in self.hyperparameters},
@@ -111,7 +111,7 @@ class TrainOperator(TrainingOperator):
 
     Args:
         train: ``module:function`` beside the DAG file, called with a
-            :class:`~airflow_hops.hops.context.TrainContext`. (templated)
+            :class:`~airflow_hops.ml.training.context.TrainContext`. (templated)
         examples: The ``transformed_examples`` artifact, whose transform graph then runs before the model in training
             and serving; or the ``examples`` artifact, whose raw features the estimator takes itself. (templated)
         statistics: The ``statistics`` artifact of raw examples, with which monitors compare requests; transformed
@@ -265,7 +265,7 @@ class HorovodTrainOperator(RanksTrainOperator):
 
     Args:
         train: ``module:function`` beside the DAG file, called on every rank with a
-            :class:`~airflow_hops.hops.context.TrainContext`; returns a compiled ``keras.Model``. (templated)
+            :class:`~airflow_hops.ml.training.context.TrainContext`; returns a compiled ``keras.Model``. (templated)
         script: Instead of ``train``, a Python file, relative to the DAG's folder, that runs on every rank as
             ``__main__``, as under ``horovodrun``. It leaves the model in its global variable ``model``, or rank 0
             writes a SavedModel to ``$HOPS_OUTPUT/saved_model``. (templated)

@@ -28,7 +28,7 @@ class TransformOperator(SparkOperator):
         **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
     """
 
-    entry = "airflow_hops.runtime.transform.stage:run"
+    entry = "airflow_hops.ml.stages.transform.stage:run"
     output_kind = "transformed_examples"
     uses_sql = False
     operator_extra_links = (DataLink(), LineageLink())

@@ -12,16 +12,16 @@ from airflow.sdk.bases.branch import BranchMixIn
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskAwaitingInput
 from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.contract.properties import AnomaliesProperties, ModelProperties
-from airflow_hops.contract.protocol import StepSpec
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.properties import AnomaliesProperties, ModelProperties
+from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.model_records import read_record
+from airflow_hops.core.store.schema_history import frozen_name, publish_schema, schema_in_force
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, SchemaLink
 from airflow_hops.operators.schema import is_deployed_with
-from airflow_hops.schema_history import frozen_name, publish_schema, schema_in_force
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.model_records import read_record
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -75,7 +75,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         ValueError: An argument has an unknown value, or lacks the one that it requires.
     """
 
-    entry = "airflow_hops.runtime.validation:run"
+    entry = "airflow_hops.ml.stages.validation:run"
     output_kind = "anomalies"
     operator_extra_links = (SchemaLink(), LineageLink())
     template_fields: Sequence[str] = (
@@ -272,7 +272,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
                 )
             if edited is not None:
                 given = {"uri": schema.uri, "text": edited, "source": f"{who}'s edit", "replaces": schema.fingerprint}
-                entry = "airflow_hops.runtime.schema.stage:publish"
+                entry = "airflow_hops.ml.stages.schema:publish"
                 hook.run(StepSpec(step="publish-schema", entry=entry, params={**given, **by}), cache=False)
                 return store.manifest(schema.uri).reference(schema.uri)
             return publish_schema(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_hops.contract.evaluation import EvaluationReport, Figures
-from airflow_hops.contract.performance import Interval
+from airflow_hops.core.contract.evaluation import EvaluationReport, Figures
+from airflow_hops.core.contract.performance import Interval
 from airflow_hops.reports.page import Section, Table, draw_lines
 
 _NOT_FIGURES = ("rows", "weight")

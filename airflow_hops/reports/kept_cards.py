@@ -13,16 +13,16 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.contract.json_fields import CheckedFields, where_told
-from airflow_hops.contract.model_record import ModelRecord
-from airflow_hops.contract.times import sortable
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.json_fields import CheckedFields, where_told
+from airflow_hops.core.contract.model_record import ModelRecord
+from airflow_hops.core.contract.times import sortable
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.model_records import read_record
 from airflow_hops.reports.markdown import markdown
 from airflow_hops.reports.model_card import model_card
 from airflow_hops.reports.model_sources import Registration, VersionSources
 from airflow_hops.reports.page import Report
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.model_records import read_record
 
 Format = Literal["html", "md"]
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
-from airflow_hops.contract.artifacts import Manifest
-from airflow_hops.contract.evaluation import EvaluationReport
-from airflow_hops.contract.model_record import ModelEvent
-from airflow_hops.contract.performance import PerformanceReport
-from airflow_hops.contract.properties import ModelProperties
-from airflow_hops.contract.run_record import RunRecord
+from airflow_hops.core.contract.artifacts import Manifest
+from airflow_hops.core.contract.evaluation import EvaluationReport
+from airflow_hops.core.contract.model_record import ModelEvent
+from airflow_hops.core.contract.performance import PerformanceReport
+from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.contract.run_record import RunRecord
 from airflow_hops.reports.evaluations import evaluation_sections, with_interval
 from airflow_hops.reports.model_sources import MAX_CHECKS, Registration, VersionSources
 from airflow_hops.reports.page import Report, Section, Table, draw_lines

@@ -8,20 +8,20 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, TypeVar
 
-from airflow_hops.contract.artifacts import Artifact, HopsError, Manifest, Producer
-from airflow_hops.contract.evaluation import REPORT_FILE, EvaluationReport
-from airflow_hops.contract.json_fields import CheckedFields
-from airflow_hops.contract.model_record import ModelRecord
-from airflow_hops.contract.performance import REPORT_FILE as PERFORMANCE_FILE
-from airflow_hops.contract.performance import PerformanceReport
-from airflow_hops.contract.properties import BlessingProperties, DeploymentProperties, ModelProperties
-from airflow_hops.contract.run_record import RunRecord, record_key
-from airflow_hops.contract.skew import SkewProperties
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.model_records import read_record
-from airflow_hops.store.monitoring import MonitoringReport, listed_reports, read_report
-from airflow_hops.store.retraining import DecisionLog, RecordedDecision
-from airflow_hops.store.run_records import read_record as read_run_record
+from airflow_hops.core.contract.artifacts import Artifact, HopsError, Manifest, Producer
+from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationReport
+from airflow_hops.core.contract.json_fields import CheckedFields
+from airflow_hops.core.contract.model_record import ModelRecord
+from airflow_hops.core.contract.performance import REPORT_FILE as PERFORMANCE_FILE
+from airflow_hops.core.contract.performance import PerformanceReport
+from airflow_hops.core.contract.properties import BlessingProperties, DeploymentProperties, ModelProperties
+from airflow_hops.core.contract.run_record import RunRecord, record_key
+from airflow_hops.core.contract.skew import SkewProperties
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.model_records import read_record
+from airflow_hops.core.store.monitoring import MonitoringReport, listed_reports, read_report
+from airflow_hops.core.store.retraining import DecisionLog, RecordedDecision
+from airflow_hops.core.store.run_records import read_record as read_run_record
 
 _T = TypeVar("_T")
 
@@ -62,7 +62,7 @@ class Registration(CheckedFields):
 
     @classmethod
     def told(cls, entry: Mapping[str, Any]) -> Registration:
-        """As :func:`airflow_hops.runtime.inspection.registry.versions` tells of a version."""
+        """As :func:`airflow_hops.ml.queries.registry.versions` tells of a version."""
         tags, created_ms = entry.get("tags", {}), entry.get("created_ms")
         return cls(
             created_at=None if created_ms is None else datetime.fromtimestamp(created_ms / 1000, UTC).isoformat(),

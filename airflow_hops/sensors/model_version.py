@@ -10,7 +10,7 @@ from airflow.configuration import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.triggers.model_version import ModelVersionTrigger, ready_version

@@ -7,7 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.serving.api.access import Access
+from airflow_hops.core.serving_api.config import read_config
+from airflow_hops.core.serving_api.protocol import ModelServerConfig
+from airflow_hops.core.serving_api.tls import TlsFiles
+from airflow_hops.serving.access import Access
 from airflow_hops.serving.api.grpc_service import GrpcOptions
 from airflow_hops.serving.api.http_server import HttpOptions
 from airflow_hops.serving.api.profiler import ProfilerService
@@ -32,9 +35,6 @@ from airflow_hops.serving.models.workers.supervisor import WorkerSupervisor
 from airflow_hops.serving.monitoring.logs import RequestLog
 from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving.tokens import TokenFile
-from airflow_hops.serving_api.config import read_config
-from airflow_hops.serving_api.protocol import ModelServerConfig
-from airflow_hops.serving_api.tls import TlsFiles
 
 
 class StartError(Exception):

@@ -10,7 +10,6 @@ from airflow_hops.serving.api import rest
 from airflow_hops.serving.api.control import Controls
 from airflow_hops.serving.api.grpc_service import GrpcServer
 from airflow_hops.serving.api.http_server import HttpServer
-from airflow_hops.serving.api.routes import Routes
 from airflow_hops.serving.capture.routes import add_feedback_route
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.lifecycle import Lifecycle
@@ -28,6 +27,7 @@ from airflow_hops.serving.monitoring.batch_counts import BATCHES
 from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.request_handler import RequestHandler
 from airflow_hops.serving.request_memory import RequestMemory
+from airflow_hops.serving.routes import Routes
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from airflow_hops.processes.machine_memory import memory_bytes
+from airflow_hops.core.processes.machine_memory import memory_bytes
 from airflow_hops.serving.capture.options import CaptureFormat, CaptureMode
 from airflow_hops.serving.flag_parser import make_parser
 from airflow_hops.serving.models.workers.autoscaling import NO_WORKERS, WorkerBounds

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from airflow_hops.serving_api.protocol import PredictRequest, PredictResponse, TensorProto
-from airflow_hops.serving_api.tensors import STRING, TensorType
+from airflow_hops.core.serving_api.protocol import PredictRequest, PredictResponse, TensorProto
+from airflow_hops.core.serving_api.tensors import STRING, TensorType
 
 REQUEST_TENSORS: int = PredictRequest.DESCRIPTOR.fields_by_name["inputs"].number
 RESPONSE_TENSORS: int = PredictResponse.DESCRIPTOR.fields_by_name["outputs"].number

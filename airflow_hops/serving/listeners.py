@@ -14,8 +14,8 @@ from typing import Any
 
 import grpc
 
-from airflow_hops.serving_api.config import ConfigError, read_message
-from airflow_hops.serving_api.protocol import SSLConfig
+from airflow_hops.core.serving_api.config import ConfigError, read_message
+from airflow_hops.core.serving_api.protocol import SSLConfig
 
 
 class PortError(Exception):

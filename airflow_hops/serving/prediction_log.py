@@ -16,8 +16,8 @@ from typing import Any
 import google_crc32c
 from google.protobuf.message import DecodeError
 
-from airflow_hops.processes.files import staged
-from airflow_hops.serving_api.protocol import Method, PredictionLog
+from airflow_hops.core.processes.files import staged
+from airflow_hops.core.serving_api.protocol import Method, PredictionLog
 
 PathLike = str | os.PathLike[str]
 

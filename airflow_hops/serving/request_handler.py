@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import grpc
 from google.protobuf.message import DecodeError
 
+from airflow_hops.core.serving_api.protocol import Method, MultiInferenceHead, RequestHead
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.record import CapturedCall
 from airflow_hops.serving.errors import ServingError, invalid_argument
@@ -21,7 +22,6 @@ from airflow_hops.serving.monitoring.run_times import RunTimes
 from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving.request_memory import RequestMemory, decoded_image_bytes
-from airflow_hops.serving_api.protocol import Method, MultiInferenceHead, RequestHead
 
 # Handing a request to another thread costs 0.1 to 0.2 ms; what runs longer in one keeps the other cores waiting.
 QUICK_S = max(0.0002, 0.001 / (os.cpu_count() or 1))

@@ -6,8 +6,8 @@ import threading
 
 import grpc
 
+from airflow_hops.core.serving_api.encoded_images import largest_image
 from airflow_hops.serving.errors import ServingError, TooLargeError
-from airflow_hops.serving_api.encoded_images import largest_image
 
 # A request of fewer bytes is taken to grow by as much as the worst of them do: looking would cost more than it saves.
 _LOOKED_AT_FROM_BYTES = 2**20

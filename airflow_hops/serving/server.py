@@ -12,11 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from airflow_hops.processes.files import write_atomically
+from airflow_hops.core.processes.files import write_atomically
+from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.serving import assembly
+from airflow_hops.serving.access import warnings_of
 from airflow_hops.serving.api import control
-from airflow_hops.serving.api.access import warnings_of
-from airflow_hops.serving.api.routes import Routes
 from airflow_hops.serving.assembly import StartError
 from airflow_hops.serving.capture import routes as capture_routes
 from airflow_hops.serving.capture.metrics import CaptureCollector
@@ -25,13 +25,13 @@ from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.fronts.supervisor import Fronts
 from airflow_hops.serving.gateway import report as gateway_report
 from airflow_hops.serving.gateway import stats_report
-from airflow_hops.serving.gateway.traffic import TrafficTable
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import PortError
 from airflow_hops.serving.models.catalog import Catalog
+from airflow_hops.serving.models.traffic import TrafficTable
 from airflow_hops.serving.models.workers import report
 from airflow_hops.serving.monitoring import logs, metrics, series
-from airflow_hops.serving_api.config import ConfigError
+from airflow_hops.serving.routes import Routes
 
 log = logging.getLogger(__name__)
 

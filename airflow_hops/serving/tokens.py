@@ -7,7 +7,7 @@ import logging
 import time
 from pathlib import Path
 
-from airflow_hops.serving_api.config import ConfigError
+from airflow_hops.core.serving_api.config import ConfigError
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_hops.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.hooks.model_server import asked_from_a_trigger
-from airflow_hops.server_address import ServerAddress
 
 
 class ModelVersionTrigger(BaseTrigger):
@@ -82,7 +82,7 @@ def ready_version(services: Mapping[str, str], model_name: str, version: int | N
         BadInput: a field of the connection is not what it should be, or the server refuses to answer.
         HopsError: the server does not answer.
     """
-    from airflow_hops.serving_api.answers import ModelServerError
+    from airflow_hops.core.serving_api.answers import ModelServerError
 
     address = ServerAddress.of(services)
     with address.client() as client:

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_hops.contract.artifacts import HopsError
+from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.hooks.model_server import asked_from_a_trigger
-from airflow_hops.server_address import ServerAddress
 
 _REQUEST_TIMEOUT_S = 5.0
 
@@ -72,7 +72,7 @@ class RolloutTrigger(BaseTrigger):
         return "time"
 
     def _due(self, services: Mapping[str, str]) -> str:
-        from airflow_hops.serving_api.answers import ModelServerError
+        from airflow_hops.core.serving_api.answers import ModelServerError
 
         place = urlsplit(self.url)
         try:

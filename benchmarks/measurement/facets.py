@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tensorflow_metadata.proto.v0.statistics_pb2 import DatasetFeatureStatisticsList
 
-from airflow_hops.runtime.feature_statistics import STATISTICS_FILE
+from airflow_hops.ml.statistics import STATISTICS_FILE
 
 
 def write_page(statistics: Path, element: Path, polyfill: Path, out: Path) -> None:

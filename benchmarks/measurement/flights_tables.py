@@ -63,7 +63,7 @@ def capture_window(folder: Path) -> None:
     """The window as the model server captures it (``captured/``), and the reference's statistics (``reference.pb``)."""
     import pandas as pd
 
-    from airflow_hops.runtime.feature_statistics import generate_statistics
+    from airflow_hops.ml.statistics import generate_statistics
 
     statistics = generate_statistics(folder / "reference.parquet")
     (folder / "reference.pb").write_bytes(statistics.SerializeToString())
@@ -80,11 +80,11 @@ def capture_rows(folder: Path, frames: Iterable[Any]) -> None:
     Raises:
         RuntimeError: not all of them were captured.
     """
+    from airflow_hops.core.serving_api import tensors
+    from airflow_hops.core.serving_api.protocol import PredictRequest
     from airflow_hops.serving.capture.capture import Capture, CaptureOptions
     from airflow_hops.serving.capture.record import CapturedCall
     from airflow_hops.serving.monitoring.stats import RequestKind
-    from airflow_hops.serving_api import tensors
-    from airflow_hops.serving_api.protocol import PredictRequest
 
     capture = Capture(CaptureOptions(base_path=str(folder), mode="inputs"))
     kind, offered = RequestKind(MODEL, 1, "Predict", "REST"), 0

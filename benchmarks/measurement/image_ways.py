@@ -45,11 +45,11 @@ def spark(folder: str) -> Work:
     """This project's preparation, on ``local[cores]``; once before the clock starts, so that its workers run."""
     from pyspark.sql import SparkSession
 
-    from airflow_hops.contract.images import ImageSpec
-    from airflow_hops.contract.sources import ImageSource
-    from airflow_hops.runtime.images.plan import name_classes, plan_images
-    from airflow_hops.runtime.images.task import ImagePreparation, ImageSummary, prepare_task
-    from airflow_hops.runtime.spark.tasks import run_tasks
+    from airflow_hops.core.contract.images import ImageSpec
+    from airflow_hops.core.contract.sources import ImageSource
+    from airflow_hops.ml.spark.tasks import run_tasks
+    from airflow_hops.ml.stages.images.plan import name_classes, plan_images
+    from airflow_hops.ml.stages.images.task import ImagePreparation, ImageSummary, prepare_task
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = SparkSession.builder.master(f"local[{len(os.sched_getaffinity(0))}]").config("spark.ui.enabled", "false")
@@ -71,8 +71,8 @@ def tf_data(folder: str) -> Work:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     import tensorflow as tf
 
-    from airflow_hops.contract.images import ImageSpec
-    from airflow_hops.data.images import decode_pixels
+    from airflow_hops.core.contract.images import ImageSpec
+    from airflow_hops.ml.features.images import decode_pixels
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)

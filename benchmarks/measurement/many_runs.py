@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_hops.runtime.tracking.client import experiment_id, open_tracking
+from airflow_hops.ml.tracking.client import experiment_id, open_tracking
 
 _DAY_MS = 86_400_000
 _OPTIMIZERS = ("adam", "sgd", "rmsprop")

@@ -14,8 +14,8 @@ _MIB = 1 << 20
 _ROLES = {
     "java": "JVM",
     "airflow_hops.serving": "model server",
-    "airflow_hops.runtime.step.warm": "warm process and its steps",
-    "airflow_hops.runtime": "steps from scratch",
+    "airflow_hops.ml.step.warm": "warm process and its steps",
+    "airflow_hops.ml": "steps from scratch",
     "airflow api-server": "Airflow: API server",
     "airflow api_server": "Airflow: API server",
     "airflow scheduler": "Airflow: scheduler and tasks",

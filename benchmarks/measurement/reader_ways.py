@@ -70,7 +70,7 @@ def ours(folder: str, format: str, mode: str, order: str) -> Work:
         mode: ``memory`` or ``streamed``.
         order: ``shuffled``, or ``ordered``: as the rows lie.
     """
-    from airflow_hops.hops.reader import open_split
+    from airflow_hops.ml.training.reader import open_split
 
     settings = {"memory_bytes": 0, "buffer_bytes": 8 << 20} if mode == "streamed" else {}
 

@@ -10,7 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from airflow_hops.processes.forks import fork
+from airflow_hops.core.processes.forks import fork
 
 
 def echo(ready_file: str, answers: str, threads: int, processes: int) -> None:
@@ -45,10 +45,10 @@ def _echo(folder: Path, threads: int, port: int, started: int) -> None:
 
 def in_process(saved_model: str, body_file: str, seconds: float, answer_file: str) -> None:
     """Calls the model in a loop: message to arrays, one run, arrays to message; by our code and by TensorFlow's."""
+    from airflow_hops.core.serving_api.protocol import Method
     from airflow_hops.serving.models.formats import open_model
     from airflow_hops.serving.models.model_options import ModelOptions
     from airflow_hops.serving.models.servable import Call
-    from airflow_hops.serving_api.protocol import Method
 
     body = Path(body_file).read_bytes()
     folder = Path(saved_model)

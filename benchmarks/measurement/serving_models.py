@@ -81,7 +81,7 @@ def inputs_of(model: str, rows: int) -> dict[str, np.ndarray]:
 
 def grpc_body(model: str, rows: int) -> bytes:
     """A ``PredictRequest`` as ``tf.make_tensor_proto`` would have a client write it: tensors' content as bytes."""
-    from airflow_hops.serving_api import protocol, tensors
+    from airflow_hops.core.serving_api import protocol, tensors
 
     request = protocol.PredictRequest()
     request.model_spec.name = model

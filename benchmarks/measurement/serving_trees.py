@@ -13,13 +13,13 @@ from typing import Any
 import lightgbm
 import numpy as np
 
-from airflow_hops.contract.target import Target
-from airflow_hops.hops.export import export_model
+from airflow_hops.core.contract.target import Target
+from airflow_hops.core.serving_api import protocol, tensors
+from airflow_hops.core.serving_api.protocol import Method
+from airflow_hops.ml.models.export import export_model
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Call
-from airflow_hops.serving_api import protocol, tensors
-from airflow_hops.serving_api.protocol import Method
 
 MATRIX, COLUMNS = "matrix", "columns"
 """Models by what requests hold: all features in one tensor, as the peers have it, or each by its name."""

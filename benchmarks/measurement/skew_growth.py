@@ -25,11 +25,11 @@ def check(folder: str) -> Work:
     """Captured rows against the statistics of the reference, as the skew stage checks them, without a model."""
     import tensorflow_data_validation  # noqa: F401
 
-    from airflow_hops.contract.skew import SkewOptions
-    from airflow_hops.runtime.feature_statistics import load_statistics
-    from airflow_hops.runtime.feature_statistics.summary import features_by_name, type_name
-    from airflow_hops.runtime.skew.captured_rows import check_columns, read_features, read_span
-    from airflow_hops.runtime.skew.trained import Trained, compare_rows
+    from airflow_hops.core.contract.skew import SkewOptions
+    from airflow_hops.ml.monitoring.skew.captured_rows import check_columns, read_features, read_span
+    from airflow_hops.ml.monitoring.skew.trained import Trained, compare_rows
+    from airflow_hops.ml.statistics import load_statistics
+    from airflow_hops.ml.statistics.summary import features_by_name, type_name
 
     nothing: Any = None
 
@@ -53,9 +53,9 @@ def row_check(folder: str) -> Work:
     """Captured rows, value by value against those of the reference that have the same identifier."""
     import pyarrow.parquet as pq
 
-    from airflow_hops.runtime.captured.requests import RowsFile
-    from airflow_hops.runtime.skew.captured_rows import read_features
-    from airflow_hops.runtime.skew.rows import detect_row_skew
+    from airflow_hops.ml.monitoring.captured.requests import RowsFile
+    from airflow_hops.ml.monitoring.skew.captured_rows import read_features
+    from airflow_hops.ml.monitoring.skew.rows import detect_row_skew
 
     training = [RowsFile.at(Path(folder) / "training.parquet")]
     names = pq.ParquetFile(training[0].path).schema_arrow.names
@@ -80,7 +80,7 @@ def write(folder: Path, rows: int, features: int) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from airflow_hops.runtime.feature_statistics import comparable_options, generate_statistics
+    from airflow_hops.ml.statistics import comparable_options, generate_statistics
 
     folder.mkdir(parents=True)
     parts = range(0, rows, _PART_ROWS)
@@ -129,7 +129,7 @@ def _frame(start: int, rows: int, features: int, moved: bool, step: int = 1) -> 
 
 
 def _captured(folder: str) -> Any:
-    from airflow_hops.runtime.captured.requests import CapturedRequests
+    from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
 
     requests = CapturedRequests(f"{folder}/captured", MODEL)
     return requests.fetch(requests.names(), Path(folder))

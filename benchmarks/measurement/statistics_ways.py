@@ -22,7 +22,7 @@ BATCH_ROWS = 65_536
 
 def ours(path: str) -> Work:
     """This project's ``generate_statistics``, on all cores."""
-    from airflow_hops.runtime.feature_statistics import generate_statistics
+    from airflow_hops.ml.statistics import generate_statistics
 
     return _warmed_up(generate_statistics, path)
 
@@ -31,7 +31,7 @@ def spark(path: str) -> Work:
     """The same by the Spark engine, on ``local[cores]``; the first time all of its Python workers start and import."""
     from pyspark.sql import SparkSession
 
-    from airflow_hops.runtime.feature_statistics import generate_statistics
+    from airflow_hops.ml.statistics import generate_statistics
 
     os.environ["PYSPARK_PYTHON"] = sys.executable  # executors are of this environment too
     session = SparkSession.builder.master(f"local[{len(os.sched_getaffinity(0))}]").config("spark.ui.enabled", "false")
@@ -119,11 +119,11 @@ def skew(folder: str) -> Work:
     """Captured rows against stored statistics, as the skew stage does it."""
     import tensorflow_data_validation  # noqa: F401
 
-    from airflow_hops.runtime.captured.requests import CapturedRequests
-    from airflow_hops.runtime.feature_statistics import generate_statistics, load_statistics
-    from airflow_hops.runtime.feature_statistics.summary import features_by_name
-    from airflow_hops.runtime.skew import detect_skew
-    from airflow_hops.runtime.skew.captured_rows import read_features
+    from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
+    from airflow_hops.ml.monitoring.skew import detect_skew
+    from airflow_hops.ml.monitoring.skew.captured_rows import read_features
+    from airflow_hops.ml.statistics import generate_statistics, load_statistics
+    from airflow_hops.ml.statistics.summary import features_by_name
 
     def check() -> Mapping[str, Any]:
         reference = load_statistics(Path(folder) / "reference.pb")
@@ -141,7 +141,7 @@ def profile(path: str) -> Work:
     import cProfile
     import pstats
 
-    from airflow_hops.runtime.feature_statistics import generate_statistics
+    from airflow_hops.ml.statistics import generate_statistics
 
     generate_statistics(_warm_up_table(path), workers=1)
 

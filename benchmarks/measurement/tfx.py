@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.environments import create_environment
+from airflow_hops.environments.runtime import create_environment
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 PEERS = REPOSITORY / "benchmarks" / "peers"

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tensorflow as tf
 
-from airflow_hops.contract.artifacts import Artifact, RowCounts
-from airflow_hops.data.constants import Constants
-from airflow_hops.data.feature_specs import FeatureSpecs
-from airflow_hops.hops.context import TrainContext
-from airflow_hops.hops.keras import DistributedOptimizer
-from airflow_hops.runtime.step.context import StepContext
-from airflow_hops.runtime.transform.graph import trace_transform
+from airflow_hops.core.contract.artifacts import Artifact, RowCounts
+from airflow_hops.ml.features.constants import Constants
+from airflow_hops.ml.features.feature_specs import FeatureSpecs
+from airflow_hops.ml.features.transform_graph import trace_transform
+from airflow_hops.ml.step.context import StepContext
+from airflow_hops.ml.training.context import TrainContext
+from airflow_hops.ml.training.keras import DistributedOptimizer
 
 NUMBERS = ["month", "day", "hour", "minute", "distance"]
 IDS = {"carrier": 16, "origin": 3, "dest": 105}

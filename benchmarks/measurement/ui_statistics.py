@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.contract.artifacts import Artifact, Producer, RowCounts
-from airflow_hops.store import ArtifactStore, ArtifactWriter
+from airflow_hops.core.contract.artifacts import Artifact, Producer, RowCounts
+from airflow_hops.core.store import ArtifactStore, ArtifactWriter
 
 KIND = "statistics"
 SPLITS = {"train": 800, "eval": 200}
@@ -44,7 +44,7 @@ def write_statistics(store: str, producer: Producer, features: int, splits: Mapp
 
 def fill_statistics(writer: ArtifactWriter, features: int, splits: Mapping[str, int] = SPLITS) -> Artifact:
     """The same through the writer of a step's own output."""
-    from airflow_hops.runtime.feature_statistics import comparable_options, generate_statistics
+    from airflow_hops.ml.statistics import comparable_options, generate_statistics
 
     tables = {split: _table(features, rows, seed) for seed, (split, rows) in enumerate(splits.items())}
     options = comparable_options()
@@ -54,7 +54,7 @@ def fill_statistics(writer: ArtifactWriter, features: int, splits: Mapping[str, 
 
 def fill_window(writer: ArtifactWriter, source: Path, number: int) -> Artifact:
     """Statistics of a week as those of ``source``, each feature moved a little, every 97th of them far."""
-    from airflow_hops.runtime.feature_statistics import STATISTICS_FILE, load_statistics
+    from airflow_hops.ml.statistics import STATISTICS_FILE, load_statistics
 
     found = load_statistics(source / "train" / STATISTICS_FILE)
     random: Any = np.random.default_rng(number)
@@ -71,8 +71,8 @@ def fill_window(writer: ArtifactWriter, source: Path, number: int) -> Artifact:
 
 
 def _commit(writer: ArtifactWriter, found: Mapping[str, Any], window: list[str] | None) -> Artifact:
-    from airflow_hops.runtime.feature_statistics import STATISTICS_FILE, SUMMARY_FILE
-    from airflow_hops.runtime.feature_statistics.summary import summarize
+    from airflow_hops.ml.statistics import STATISTICS_FILE, SUMMARY_FILE
+    from airflow_hops.ml.statistics.summary import summarize
 
     for split, statistics in found.items():
         folder = writer.path / split

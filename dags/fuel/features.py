@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from airflow_hops.data.constants import Constants
-from airflow_hops.hops.preprocessing import vocabulary_ids
+from airflow_hops.hops import Constants, vocabulary_ids
 
 NUMBERS = ("cylinders", "displacement", "horsepower", "weight_in_lbs", "acceleration")
 

@@ -11,15 +11,17 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, task
 
-from airflow_hops.operators.deploy import DeployModelOperator
-from airflow_hops.operators.evaluate import EvaluateOperator
-from airflow_hops.operators.performance import PerformanceOperator
-from airflow_hops.operators.retraining import RequestRetrainingOperator
-from airflow_hops.operators.schema import SchemaOperator
-from airflow_hops.operators.skew import SkewOperator
-from airflow_hops.operators.statistics import StatisticsOperator
-from airflow_hops.operators.train import HorovodTrainOperator
-from airflow_hops.operators.validation import ValidateExamplesOperator
+from airflow_hops.operators import (
+    DeployModelOperator,
+    EvaluateOperator,
+    HorovodTrainOperator,
+    PerformanceOperator,
+    RequestRetrainingOperator,
+    SchemaOperator,
+    SkewOperator,
+    StatisticsOperator,
+    ValidateExamplesOperator,
+)
 
 
 def write_examples(context, rows: int) -> Any:
@@ -27,7 +29,7 @@ def write_examples(context, rows: int) -> Any:
     import numpy as np
     import pandas as pd
 
-    from airflow_hops.contract.artifacts import RowCounts
+    from airflow_hops.core.contract.artifacts import RowCounts
 
     random = np.random.default_rng(7)
     words = np.array(["a", "b", "<script>alert(1)</script>", "ü€𝄞"], object)

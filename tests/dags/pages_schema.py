@@ -6,9 +6,7 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-from airflow_hops.operators.schema import SchemaOperator
-from airflow_hops.operators.statistics import StatisticsOperator
-from airflow_hops.operators.validation import ValidateExamplesOperator
+from airflow_hops.operators import SchemaOperator, StatisticsOperator, ValidateExamplesOperator
 
 
 def write_examples(context, changed: str) -> Any:
@@ -16,7 +14,7 @@ def write_examples(context, changed: str) -> Any:
     import numpy as np
     import pandas as pd
 
-    from airflow_hops.contract.artifacts import RowCounts
+    from airflow_hops.core.contract.artifacts import RowCounts
 
     rows = 800
     random = np.random.default_rng(3)

@@ -6,9 +6,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, task
 
-from airflow_hops.operators.retraining import RequestRetrainingOperator
-from airflow_hops.operators.skew import SkewOperator
-from airflow_hops.operators.statistics import StatisticsOperator
+from airflow_hops.operators import RequestRetrainingOperator, SkewOperator, StatisticsOperator
 
 
 def write_window(context, window: dict[str, Any]) -> Any:
@@ -16,7 +14,7 @@ def write_window(context, window: dict[str, Any]) -> Any:
     import numpy as np
     import pandas as pd
 
-    from airflow_hops.contract.artifacts import RowCounts
+    from airflow_hops.core.contract.artifacts import RowCounts
 
     rows, random = window.get("rows", 1200), np.random.default_rng(window.get("seed", 1))
     words = np.array(["a", "b", "<script>alert(1)</script>", "ü€𝄞"], object)

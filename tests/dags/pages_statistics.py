@@ -6,8 +6,7 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
-from airflow_hops.operators.skew import SkewOperator
-from airflow_hops.operators.statistics import StatisticsOperator
+from airflow_hops.operators import SkewOperator, StatisticsOperator
 
 
 def write_awkward_examples(context, moved: bool) -> Any:
@@ -15,7 +14,7 @@ def write_awkward_examples(context, moved: bool) -> Any:
     import numpy as np
     import pandas as pd
 
-    from airflow_hops.contract.artifacts import RowCounts
+    from airflow_hops.core.contract.artifacts import RowCounts
 
     rows = 1000
     number = np.arange(rows)

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.sdk import DAG
 
-from airflow_hops.operators.rollout import RolloutOperator
+from airflow_hops.operators import RolloutOperator
 
 
 def note_process(context: Any) -> None:

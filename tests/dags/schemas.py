@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG, task
 
-from airflow_hops.operators.schema import SchemaOperator
-from airflow_hops.operators.validation import ValidateExamplesOperator
+from airflow_hops.operators import SchemaOperator, ValidateExamplesOperator
 
 STATISTICS = "{{ dag_run.conf['statistics'] }}"
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
-from airflow_hops.operators.deploy import DeployModelOperator
-from airflow_hops.operators.rollout import RolloutOperator
+from airflow_hops.operators import DeployModelOperator, RolloutOperator
 
 with DAG("serving", schedule=None, render_template_as_native_obj=True):
     deployment = DeployModelOperator(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
-from airflow_hops.operators.batch_predict import BatchPredictOperator
-from airflow_hops.operators.serving import (
+from airflow_hops.operators import (
+    BatchPredictOperator,
     PromoteModelOperator,
     RollbackModelOperator,
     SetTrafficOperator,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG, Asset
 
-from airflow_hops.operators.retraining import RequestRetrainingOperator
-from airflow_hops.operators.skew import SkewOperator
+from airflow_hops.operators import RequestRetrainingOperator, SkewOperator
 
 with DAG("drift_between_spans", schedule=None, render_template_as_native_obj=True):
     drift = SkewOperator(

@@ -13,12 +13,14 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset, TriggerRule, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_hops.operators.deploy import DeployModelOperator
-from airflow_hops.operators.retraining import RequestRetrainingOperator
-from airflow_hops.operators.schema import SchemaOperator
-from airflow_hops.operators.skew import SkewOperator
-from airflow_hops.operators.statistics import StatisticsOperator
-from airflow_hops.operators.validation import ValidateExamplesOperator
+from airflow_hops.operators import (
+    DeployModelOperator,
+    RequestRetrainingOperator,
+    SchemaOperator,
+    SkewOperator,
+    StatisticsOperator,
+    ValidateExamplesOperator,
+)
 
 RETRAINING = Asset("tests.retraining", uri="hops://tests/retraining")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG, task
 
-from airflow_hops.operators.schema import SchemaOperator
-from airflow_hops.operators.statistics import StatisticsOperator
+from airflow_hops.operators import SchemaOperator, StatisticsOperator
 
 EXAMPLES = "{{ dag_run.conf['examples'] }}"
 SOURCE = "{{ dag_run.conf['source'] }}"

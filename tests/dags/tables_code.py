@@ -14,7 +14,7 @@ def prepare(spark: Any, tables: dict[str, Any]) -> Any:
 
 def preprocess(features: dict[str, Any], constants: Any) -> dict[str, Any]:
     """The z-scores side by side."""
-    from airflow_hops.hops.preprocessing import columns, z_score
+    from airflow_hops.hops import columns, z_score
 
     return {"numeric": columns([z_score(features, name, constants) for name in features if name != NOT_USED])}
 
@@ -23,7 +23,7 @@ def train(context: Any) -> Any:
     """A logistic regression."""
     import keras
 
-    from airflow_hops.hops.keras import DistributedOptimizer
+    from airflow_hops.hops import DistributedOptimizer
 
     numeric = keras.Input((context.feature_outputs["numeric"].width,), name="numeric")
     model = keras.Model({"numeric": numeric}, keras.layers.Dense(1, activation="sigmoid")(numeric))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG, task
 
-from airflow_hops.operators.train import HorovodTrainOperator
+from airflow_hops.operators import HorovodTrainOperator
 
 with DAG("task_horovod", schedule=None, render_template_as_native_obj=True):
 
@@ -12,7 +12,7 @@ with DAG("task_horovod", schedule=None, render_template_as_native_obj=True):
     def train(context, examples, lr: float, epochs: int = 1):
         import keras
 
-        from airflow_hops.hops.keras import DistributedOptimizer
+        from airflow_hops.hops import DistributedOptimizer
 
         # One of the transform's two outputs: the other is not read.
         numeric = keras.Input((2,), name="numeric")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
-from airflow_hops.operators.train import HorovodTrainOperator
+from airflow_hops.operators import HorovodTrainOperator
 
 with DAG("train_board", schedule=None, render_template_as_native_obj=True):
     HorovodTrainOperator(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import keras
 
-from airflow_hops.hops.context import TrainContext
-from airflow_hops.hops.keras import DistributedOptimizer
+from airflow_hops.hops import DistributedOptimizer, TrainContext
 
 
 def train(context: TrainContext) -> keras.Model:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from airflow_hops.operators.train import HorovodTrainOperator
+from airflow_hops.operators import HorovodTrainOperator
 
 with DAG("train_durable", schedule=None, render_template_as_native_obj=True):
     HorovodTrainOperator(

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_hops.hops.context import TrainContext
+    from airflow_hops.hops import TrainContext
 
 
 def train(context: TrainContext) -> Any:
     """Says which process trains, and, after each epoch, waits for the number in ``allowed`` to be greater."""
     import keras
 
-    from airflow_hops.hops.keras import DistributedOptimizer
+    from airflow_hops.hops import DistributedOptimizer
 
     folder = Path(context.params["folder"])
     with (folder / "ranks").open("a") as stream:

@@ -6,9 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from airflow_hops.operators.schema import SchemaOperator
-from airflow_hops.operators.statistics import StatisticsOperator
-from airflow_hops.operators.validation import ValidateExamplesOperator
+from airflow_hops.operators import SchemaOperator, StatisticsOperator, ValidateExamplesOperator
 
 for name, arguments in {
     "validation_ask": {},

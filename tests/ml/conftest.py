@@ -22,10 +22,10 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.contract.artifacts import Artifact, Producer
-from airflow_hops.contract.protocol import Output, StepSpec
-from airflow_hops.runtime.step.context import StepContext
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact, Producer
+from airflow_hops.core.contract.protocol import Output, StepSpec
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.step.context import StepContext
 from tests.forked_workers import fork_workers
 from tests.ml.waiting_ranks import WaitingRanks, fork_forkserver, forkserver
 from tests.small_places import small_folder, small_memory  # noqa: F401
@@ -60,7 +60,7 @@ def pytest_xdist_setupnodes() -> None:
         "tensorboard.summary",
         "tensorflow_data_validation",
         "tf_keras",
-        "airflow_hops.runtime.search",
+        "airflow_hops.ml.stages.search",
     )
 
 
@@ -228,7 +228,7 @@ def flights_statistics(
     run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_raw: Path
 ) -> Artifact:
     """Statistics of a third of the flights of January to March, splits train and eval."""
-    from airflow_hops.runtime import feature_statistics as statistics
+    from airflow_hops.ml.stages import statistics
     from tests import flights_examples
 
     winter = flights_examples.months(flights_raw, 1, 3)
@@ -240,7 +240,7 @@ def flights_statistics(
 @pytest.fixture(scope="session")
 def flights_schema(run_shared_stage: Callable[..., Any], flights_statistics: Artifact) -> Artifact:
     """The schema inferred from :func:`flights_statistics`."""
-    from airflow_hops.runtime import schema
+    from airflow_hops.ml.stages import schema
 
     return run_shared_stage(schema.run, kind="schema", inputs={"statistics": flights_statistics})
 
@@ -368,9 +368,9 @@ def spark() -> Iterator[Any]:
 
     Its Python workers import this package and, by their names, the test modules beside this file.
     """
-    from airflow_hops.class_archive import jvm_options
-    from airflow_hops.java import find_java
-    from airflow_hops.runtime.spark.context import spark_conf, start_spark_context
+    from airflow_hops.environments.class_archive import jvm_options
+    from airflow_hops.environments.java import find_java
+    from airflow_hops.ml.spark.context import spark_conf, start_spark_context
 
     runtime, tests = Path(sys.prefix), Path(__file__).parent
     java = find_java(runtime)

@@ -13,21 +13,21 @@ from typing import Any
 
 ENTRIES = (
     "airflow_hops.hops",
-    "airflow_hops.runtime.__main__",
-    "airflow_hops.runtime.gang.agent",
-    "airflow_hops.runtime.inspection.__main__",
-    "airflow_hops.runtime.probe",
-    "airflow_hops.runtime.spark.daemon",
-    "airflow_hops.runtime.spark.rehearsal",
-    "airflow_hops.runtime.tracking.tensorboard",
+    "airflow_hops.ml.__main__",
+    "airflow_hops.ml.training.gang.agent",
+    "airflow_hops.ml.queries.__main__",
+    "airflow_hops.ml.step.probe",
+    "airflow_hops.ml.spark.daemon",
+    "airflow_hops.ml.stages.prepare.rehearsal",
+    "airflow_hops.ml.tracking.tensorboard",
     "airflow_hops.serving.__main__",
     "airflow_hops.serving.capture.warmup",
     "airflow_hops.serving.capture.writer",
     "airflow_hops.serving.models.workers.zygote",
 )
-"""What this package's processes run, beside the warm process, whose forks run the first of ``airflow_hops.runtime``."""
+"""What this package's processes run, beside the warm process, whose forks run the first of ``airflow_hops.ml``."""
 
-PACKAGES = ("airflow_hops.hops", "airflow_hops.runtime", "airflow_hops.serving")
+PACKAGES = ("airflow_hops.hops", "airflow_hops.ml", "airflow_hops.serving")
 """What the entries lie in."""
 
 

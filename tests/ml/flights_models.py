@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from airflow_hops.contract.artifacts import Artifact, Producer
-from airflow_hops.data.constants import Constants
-from airflow_hops.data.feature_specs import FeatureSpecs, read_raw_features
-from airflow_hops.data.raw_features import example_files, read_rows
-from airflow_hops.runtime.transform.graph import export_serving_model, load_transform, trace_transform
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact, Producer
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.features.constants import Constants
+from airflow_hops.ml.features.feature_specs import FeatureSpecs, read_raw_features
+from airflow_hops.ml.features.raw_features import example_files, read_rows
+from airflow_hops.ml.features.transform_graph import export_serving_model, load_transform, trace_transform
 from flights.features import preprocess
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import crafted_files
 import pytest
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.runtime.captured.feedback import read_feedback
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.monitoring.captured.feedback import read_feedback
 
 pytestmark = pytest.mark.runtime
 ROOT = Path(__file__).parents[2]
@@ -45,14 +45,12 @@ def test_no_process_runs_it(tmp_path: Path, pyarrow_is_imported: str) -> None:
 
 
 def test_pyarrow_is_not_imported_before_somebody_needs_it() -> None:
-    program = (
-        "import sys, airflow_hops.runtime, airflow_hops.hops, airflow_hops.serving; print('pyarrow' in sys.modules)"
-    )
+    program = "import sys, airflow_hops.ml, airflow_hops.hops, airflow_hops.serving; print('pyarrow' in sys.modules)"
     assert _run("-P", "-c", program).stdout == "False\n"
 
 
 def test_an_old_pyarrow_without_the_hotfix_is_not_used() -> None:
-    program = "import sys, airflow_hops.runtime; sys.modules['pyarrow_hotfix'] = None; import pyarrow"
+    program = "import sys, airflow_hops.ml; sys.modules['pyarrow_hotfix'] = None; import pyarrow"
     ended = _run("-P", "-c", program, check=False)
     assert ended.returncode == 1
     assert "and pyarrow_hotfix, which prevents it, is not installed; run 'airflow hops runtime create'" in ended.stderr

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from airflow_hops.contract.artifacts import Artifact, Producer
-from airflow_hops.contract.properties import SAVED_MODEL
-from airflow_hops.runtime.reproduce.compare import compare_weights, largest_difference, run
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact, Producer
+from airflow_hops.core.contract.properties import SAVED_MODEL
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.stages.reproduce.compare import compare_weights, largest_difference, run
 
 pytestmark = pytest.mark.runtime
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from airflow_hops.runtime.request_inputs import other_types, request_inputs
+from airflow_hops.ml.model_server.request_inputs import other_types, request_inputs
 
 
 def saved_model(folder: Path, **inputs: Any) -> Path:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.processes.tensorflow_graphs import import_tensorflow
-from airflow_hops.runtime.transform.signature_inputs import LoadedSignature, argument_names, name_inputs
+from airflow_hops.core.processes.tensorflow_graphs import import_tensorflow
+from airflow_hops.ml.features.signature_inputs import LoadedSignature, argument_names, name_inputs
 
 SIGNATURE = "serving_default"
 

@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.cli.project import project_files
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.sources import Source
-from airflow_hops.contract.table_columns import TableDescription
-from airflow_hops.runtime.table_columns import describe_table
-from airflow_hops.runtime.table_options import Told
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.contract.table_columns import TableDescription
+from airflow_hops.ml.stages.init.columns import describe_table
+from airflow_hops.ml.stages.init.options import Told
 
 ROWS = 200
 

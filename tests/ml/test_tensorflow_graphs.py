@@ -8,11 +8,11 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from airflow_hops.processes.programs import with_package
+from airflow_hops.core.processes.programs import with_package
 
 MAKING = """
 import sys
-from airflow_hops.processes.tensorflow_graphs import import_tensorflow
+from airflow_hops.core.processes.tensorflow_graphs import import_tensorflow
 
 import_tensorflow()
 left_out = {"keras", "scipy", "h5py", "googleapiclient"}

@@ -14,15 +14,15 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.sources import Source
-from airflow_hops.data.readers import csv as readers_csv
-from airflow_hops.data.readers import jsonl as readers_jsonl
-from airflow_hops.runtime.feature_statistics import generate_statistics
-from airflow_hops.runtime.feature_statistics.formats import csv as csv_format
-from airflow_hops.runtime.feature_statistics.formats import row_spans
-from airflow_hops.runtime.feature_statistics.sources import TypesDoNotFit, plan_source
-from airflow_hops.runtime.ingest import Window, ingest_table
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.ml.readers import csv as readers_csv
+from airflow_hops.ml.readers import jsonl as readers_jsonl
+from airflow_hops.ml.stages.ingest import Window, ingest_table
+from airflow_hops.ml.statistics import generate_statistics
+from airflow_hops.ml.statistics.formats import csv as csv_format
+from airflow_hops.ml.statistics.formats import row_spans
+from airflow_hops.ml.statistics.sources import TypesDoNotFit, plan_source
 
 pytestmark = pytest.mark.runtime
 

@@ -113,7 +113,7 @@ class WaitingRanks:
 
 def run_waiting_gang(connections: Sequence[Connection], logs: str) -> None:
     """The ranks' parent."""
-    from airflow_hops.runtime.gang import LocalRanks, run_gang
+    from airflow_hops.ml.training.gang import LocalRanks, run_gang
 
     size = len(connections)
     run_gang(partial(_serve, connections), size, logs=Path(logs), launcher=LocalRanks(size), stall_timeout_s=3600)
@@ -154,7 +154,7 @@ def fork_forkserver() -> None:
     import tensorflow as tf
     from tensorflow.python.eager.context import context_safe
 
-    import airflow_hops.runtime.search  # noqa: F401
+    import airflow_hops.ml.stages.search  # noqa: F401
 
     assert context_safe() is None, "a test module has run a part of TensorFlow while it was imported"
     # Here and in forks: optimizing a graph takes longer than the few steps that it is run for.

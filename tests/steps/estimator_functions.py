@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_hops.hops.context import TrainContext
+from airflow_hops.hops import TrainContext
 
 
 def classify_rows(context: TrainContext) -> Any:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.hops import StepContext
 
 
 def count(context: StepContext, *, folder: str, until: int = 1000, fail: bool = False) -> dict[str, Any]:

@@ -7,10 +7,10 @@ import os
 import signal
 from typing import Any
 
-from airflow_hops.runtime.model_server import ModelServer
-from airflow_hops.runtime.step.context import StepContext
-from airflow_hops.runtime.tracking import ModelRegistry
-from airflow_hops.store import ArtifactStore, ArtifactWriter
+from airflow_hops.core.store import ArtifactStore, ArtifactWriter
+from airflow_hops.hops import StepContext
+from airflow_hops.ml.model_server import ModelServer
+from airflow_hops.ml.tracking import ModelRegistry
 
 POINTS: dict[str, tuple[type, str]] = {
     "folder": (ModelServer, "publish"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_hops.contract.artifacts import Producer
-from airflow_hops.contract.protocol import StepSpec
-from airflow_hops.contract.run_record import TRAIN_ENTRY
-from airflow_hops.runtime.step.context import StepContext
-from airflow_hops.runtime.tracking import TrainingRun
+from airflow_hops.core.contract.artifacts import Producer
+from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.contract.run_record import TRAIN_ENTRY
+from airflow_hops.hops import StepContext
+from airflow_hops.ml.tracking import TrainingRun
 
 
 def log(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_hops.data.constants import Constants
-from airflow_hops.hops.context import TrainContext
+from airflow_hops.hops import Constants, TrainContext
 
 CAUSES = ["air", "road", "sorting"]
 

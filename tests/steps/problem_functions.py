@@ -6,10 +6,8 @@ from typing import Any
 
 import keras
 
-from airflow_hops.contract.target import MULTICLASS, REGRESSION
-from airflow_hops.hops.context import TrainContext
-from airflow_hops.hops.keras import DistributedOptimizer
-from airflow_hops.hops.preprocessing import columns, z_score
+from airflow_hops.core.contract.target import MULTICLASS, REGRESSION
+from airflow_hops.hops import DistributedOptimizer, TrainContext, columns, z_score
 
 
 def prepare(spark: Any, tables: dict[str, Any]) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from airflow_hops.hops.context import current_context
+from airflow_hops.hops import current_context
 
 hvd.init()
 assert (current_context().rank, current_context().size) == (hvd.rank(), hvd.size())

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.hops.context import TrainContext
+from airflow_hops.hops import TrainContext
 
 
 def parabola(context: TrainContext, x: float, y: float = 0.0) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from airflow_hops.runtime.gang.agent import serve_agent
-from airflow_hops.runtime.infra_validate import throwaway_server
-from airflow_hops.runtime.tracking import tensorboard
+from airflow_hops.ml.stages.infra_validate import throwaway_server
+from airflow_hops.ml.tracking import tensorboard
+from airflow_hops.ml.training.gang.agent import serve_agent
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.models.workers.launcher import Launcher

@@ -7,7 +7,7 @@ import os
 import signal
 from typing import Any
 
-from airflow_hops.hops.context import TrainContext
+from airflow_hops.hops import TrainContext
 
 
 def train(context: TrainContext) -> Any:

@@ -12,12 +12,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from airflow_hops.contract.artifacts import Artifact
-from airflow_hops.hops.context import TrainContext
-from airflow_hops.hops.keras import DistributedOptimizer
-from airflow_hops.runtime.step.context import StepContext
-from airflow_hops.runtime.train import run
-from airflow_hops.runtime.train.checkpoint_state import CheckpointState
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.hops import DistributedOptimizer, StepContext, TrainContext
+from airflow_hops.ml.stages.train import run
+from airflow_hops.ml.stages.train.checkpoint_state import CheckpointState
 
 
 def build(context: TrainContext) -> keras.Model:

@@ -8,11 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.contract.artifacts import Artifact, RowCounts
-from airflow_hops.data.constants import Constants
-from airflow_hops.data.feature_specs import FeatureSpecs
-from airflow_hops.runtime.step.context import StepContext
-from airflow_hops.runtime.transform.graph import trace_transform
+from airflow_hops.core.contract.artifacts import Artifact, RowCounts
+from airflow_hops.hops import Constants, StepContext
+from airflow_hops.ml.features.feature_specs import FeatureSpecs
+from airflow_hops.ml.features.transform_graph import trace_transform
 
 IDS = 5
 

@@ -7,9 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from airflow_hops.hops.context import TrainContext
-from airflow_hops.hops.keras import DistributedOptimizer
-from airflow_hops.hops.preprocessing import fill_missing, is_missing, z_score
+from airflow_hops.hops import DistributedOptimizer, TrainContext, fill_missing, is_missing, z_score
 
 
 def prepare(spark: Any, tables: dict[str, Any]) -> Any:

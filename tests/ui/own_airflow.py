@@ -18,7 +18,7 @@ from typing import Any
 from shown_demo import REPOSITORY
 from waiting import wait_for
 
-from airflow_hops.processes.lifetime import end_with_parent
+from airflow_hops.core.processes.lifetime import end_with_parent
 from demo.services import free_port
 from ui.conftest import PASSWORDS, USERS, Site, answers
 

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 import grpc
 from google.protobuf import json_format, text_format
 
+from airflow_hops.core.serving_api import protocol
+from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.serving.api.grpc_methods import service, unary
-from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.catalog import Catalog, ModelSource, State
-from airflow_hops.serving_api import protocol
-from airflow_hops.serving_api.config import ConfigError
+from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
 Percents = Mapping[int, int]
 

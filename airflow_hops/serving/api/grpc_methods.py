@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from airflow_hops.serving.api.access import Access, authorization_of, right_of
+from airflow_hops.serving.access import Access, authorization_of, right_of
 from airflow_hops.serving.errors import ServingError, invalid_argument
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from airflow_hops.serving.api.access import Access, authorization_of, right_of
+from airflow_hops.core.serving_api import protocol
+from airflow_hops.core.serving_api.protocol import Method
+from airflow_hops.serving.access import Access, authorization_of, right_of
 from airflow_hops.serving.api.control import Controls, traffic_service
 from airflow_hops.serving.api.grpc_calls import Metadata, UnaryCalls, UnaryMethod
 from airflow_hops.serving.api.grpc_methods import Guard, service, unary
@@ -22,8 +24,6 @@ from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call
 from airflow_hops.serving.request_handler import Answer, RequestHandler, Target, target_of
 from airflow_hops.serving.request_memory import RequestMemory
-from airflow_hops.serving_api import protocol
-from airflow_hops.serving_api.protocol import Method
 
 log = logging.getLogger(__name__)
 

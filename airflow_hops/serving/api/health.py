@@ -7,10 +7,10 @@ from typing import Any
 
 import grpc
 
+from airflow_hops.core.serving_api import protocol
 from airflow_hops.serving.api.grpc_methods import service, unary
 from airflow_hops.serving.errors import not_found
 from airflow_hops.serving.lifecycle import Lifecycle
-from airflow_hops.serving_api import protocol
 
 _SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
 _SERVICES = ("", "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService")

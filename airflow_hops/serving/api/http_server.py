@@ -22,8 +22,7 @@ from urllib.parse import parse_qsl, unquote
 import grpc
 from aiohttp import web
 
-from airflow_hops.serving.api.access import Access
-from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Route, Routes, error_response, json_response
+from airflow_hops.serving.access import Access
 from airflow_hops.serving.errors import (
     ServingError,
     TooLargeError,
@@ -33,6 +32,7 @@ from airflow_hops.serving.errors import (
 )
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.request_memory import RequestMemory, Reservation, parsed_json_bytes
+from airflow_hops.serving.routes import HttpRequest, HttpResponse, Route, Routes, error_response, json_response
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import grpc
 
-from airflow_hops.processes.tensorflow_graphs import without_api
+from airflow_hops.core.processes.tensorflow_graphs import without_api
+from airflow_hops.core.serving_api.protocol import PROFILER_SERVICE, ProfileRequest, ProfileResponse, TerminateRequest
 from airflow_hops.serving.api.grpc_methods import service
 from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving_api.protocol import PROFILER_SERVICE, ProfileRequest, ProfileResponse, TerminateRequest
 
 log = logging.getLogger(__name__)
 

@@ -13,15 +13,15 @@ from typing import Any
 import grpc
 from google.protobuf import json_format
 
+from airflow_hops.core.serving_api import protocol, tensors
+from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.api import rest_examples, rest_tensors
 from airflow_hops.serving.api.grpc_service import REQUEST_ID, metadata_of, model_metadata, model_status
 from airflow_hops.serving.api.rest_outputs import write_outputs
-from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes
 from airflow_hops.serving.errors import ServingError, check_deadline, invalid_argument
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Servable
 from airflow_hops.serving.request_handler import RequestHandler, Target
-from airflow_hops.serving_api import protocol, tensors
-from airflow_hops.serving_api.protocol import Method
+from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes
 
 # Side by side, threads that decode so much JSON only take the interpreter's lock and the caches from each other. What
 # is larger is rare, and would keep the others waiting for long.

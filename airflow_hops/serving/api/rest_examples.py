@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.serving.api import rest_json
-from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving_api.protocol import (
+from airflow_hops.core.serving_api.protocol import (
     ClassificationRequest,
     ClassificationResponse,
     Method,
     RegressionRequest,
     RegressionResponse,
 )
+from airflow_hops.serving.api import rest_json
+from airflow_hops.serving.errors import ServingError, invalid_argument
 
 _KIND_OF_TYPE = {bool: "int64", int: "int64", float: "float", str: "bytes", dict: "bytes"}
 _FLOAT_MAX = float(np.finfo(np.float32).max)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import orjson
 
+from airflow_hops.core.serving_api.tensors import type_of
 from airflow_hops.serving.api.rest_tensors import Format
 from airflow_hops.serving.errors import invalid_argument
-from airflow_hops.serving_api.tensors import type_of
 
 
 def write_outputs(outputs: Mapping[str, np.ndarray], body_format: Format) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import grpc
 import numpy as np
 
+from airflow_hops.core.serving_api.tensors import STRING, TensorType
 from airflow_hops.serving.api.rest_json import (
     base64_bytes,
     is_base64,
@@ -21,7 +22,6 @@ from airflow_hops.serving.api.rest_json import (
     type_name,
 )
 from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving_api.tensors import STRING, TensorType
 
 Format = Literal["row", "columnar"]
 InputTypes = Mapping[str, TensorType | None]

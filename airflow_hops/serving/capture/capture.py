@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from airflow_hops.processes.files import make_private
-from airflow_hops.processes.programs import module_command, with_package
+from airflow_hops.core.processes.files import make_private
+from airflow_hops.core.processes.programs import module_command, with_package
 from airflow_hops.serving.capture.backlog import Backlog
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CallPacker, CapturedCall, CapturedLabel, pack_label, request_ids

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.tensors import STRING, TensorError, TensorType
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.tensors import STRING, TensorError, TensorType
 
 _ONE_EACH: tuple[tuple[int, ...], ...] = ((), (1,))
 _FEW_VALUES = 64

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from airflow_hops.core.serving_api import protocol
+from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.capture.record import CapturedCall
-from airflow_hops.serving_api import protocol
-from airflow_hops.serving_api.protocol import Method
 
 EXAMPLES = "examples"
 """Name of the input where examples are kept serialized."""

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from airflow_hops.processes.files import make_private, sync
-from airflow_hops.processes.locks import locked
-from airflow_hops.processes.remote_files import RemoteFiles
+from airflow_hops.core.processes.files import make_private, sync
+from airflow_hops.core.processes.locks import locked
+from airflow_hops.core.processes.remote_files import RemoteFiles
 
 _TIME_FORMAT = "%Y%m%dT%H%M%S.%fZ"
 _NAME = re.compile(r"(\d{8}T\d{6}\.\d{6}Z)-.*\.(?:parquet|tfrecord)")

@@ -7,12 +7,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from airflow_hops.core.serving_api.capture_layout import (
+    FEEDBACK_FOLDER,
+    PREDICTION_LOG_FOLDER,
+    SHADOW_FOLDER,
+    folder_name,
+)
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, unpack, unpack_label
 from airflow_hops.serving.capture.tables import CallTables
 from airflow_hops.serving.capture.waiting import WaitingRecords
 from airflow_hops.serving.prediction_log import to_record
-from airflow_hops.serving_api.capture_layout import FEEDBACK_FOLDER, PREDICTION_LOG_FOLDER, SHADOW_FOLDER, folder_name
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.capture.options import CaptureMode
 from airflow_hops.serving.request_kind import RequestKind
-from airflow_hops.serving_api.protocol import Method
 
 Label = bool | int | float | str
 

@@ -6,8 +6,8 @@ import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from airflow_hops.core.serving_api.capture_layout import FOLDERS
 from airflow_hops.serving.capture.files import CapturedFiles, time_of
-from airflow_hops.serving_api.capture_layout import FOLDERS
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import grpc
 
-from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
 from airflow_hops.serving.capture.capture import Capture, CaptureSource
 from airflow_hops.serving.capture.feedback import read_feedback
 from airflow_hops.serving.errors import ServingError, not_found
+from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
 _FLUSH_S = 60.0
 _ANSWER_S = 1.0

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.protocol import Method, PredictRequest, PredictResponse
+from airflow_hops.core.serving_api.tensors import TensorError, TensorType
 from airflow_hops.serving.capture.columns import Calls, Column, RowGroup, Tensor
 from airflow_hops.serving.capture.examples import read_inferences
 from airflow_hops.serving.capture.options import CaptureMode
 from airflow_hops.serving.capture.record import AlikeCalls, CapturedCall, unpack
 from airflow_hops.serving.layouts import REQUEST_TENSORS, RESPONSE_TENSORS, find_tensors, same_but
-from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.protocol import Method, PredictRequest, PredictResponse
-from airflow_hops.serving_api.tensors import TensorError, TensorType
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from airflow_hops.core.serving_api.capture_layout import PREDICTION_LOG_FOLDER, folder_name
 from airflow_hops.serving.capture.files import CapturedFiles, open_files
 from airflow_hops.serving.prediction_log import (
     WARMUP_FILE,
@@ -20,7 +21,6 @@ from airflow_hops.serving.prediction_log import (
     read_prediction_logs,
     write_prediction_logs,
 )
-from airflow_hops.serving_api.capture_layout import PREDICTION_LOG_FOLDER, folder_name
 
 MOST_REQUESTS = 1000
 """TensorFlow Serving refuses a file with more."""

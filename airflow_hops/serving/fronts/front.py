@@ -17,20 +17,20 @@ from typing import Any
 
 from airflow_hops.serving import assembly
 from airflow_hops.serving.api.control import Percents
-from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes
 from airflow_hops.serving.endpoint import Endpoint
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.fronts.counts import FrontCounts
 from airflow_hops.serving.fronts.peer import Peer
-from airflow_hops.serving.gateway.traffic import Split, TrafficTable
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.models.catalog import Catalog, ModelView, VersionStatus
 from airflow_hops.serving.models.memory import give_back
 from airflow_hops.serving.models.servable import Servable
+from airflow_hops.serving.models.traffic import Split, TrafficTable
 from airflow_hops.serving.models.workers.launcher import threads_each
 from airflow_hops.serving.monitoring import logs
 from airflow_hops.serving.monitoring.metrics import REGISTRY
 from airflow_hops.serving.request_kind import RequestKind
+from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes
 
 ALIVE_EVERY_S = 1.0
 """How often a front says that it lives."""

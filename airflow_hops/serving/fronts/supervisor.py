@@ -20,8 +20,9 @@ import grpc
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
+from airflow_hops.core.serving_api import protocol
+from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.serving.api.control import Controls
-from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
 from airflow_hops.serving.assembly import StartError
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import Flags
@@ -39,8 +40,7 @@ from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.workers.frames import PeerGone
 from airflow_hops.serving.models.workers.launcher import Launcher, threads_each
 from airflow_hops.serving.monitoring.series import BatchTotals
-from airflow_hops.serving_api import protocol
-from airflow_hops.serving_api.config import ConfigError
+from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.serving_api import protocol, tensors
-from airflow_hops.serving_api.protocol import Method
+from airflow_hops.core.serving_api import protocol, tensors
+from airflow_hops.core.serving_api.protocol import Method
 
 
 @dataclass(frozen=True)

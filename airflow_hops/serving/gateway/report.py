@@ -10,11 +10,11 @@ import grpc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
+from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.gateway.shadow import ShadowSource, shadow_report
 from airflow_hops.serving.models.catalog import Catalog
-from airflow_hops.serving_api.config import ConfigError
+from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
 _EXPECTED = 'expected {"percents": {"3": 50, "canary": 10}} or {"percents": null}'
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
 from airflow_hops.serving.gateway.shadow import ShadowSource, shadow_report
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.monitoring.stats import EMPTY, RequestStats
+from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
 
 def add_route(routes: Routes, stats: RequestStats, catalog: Catalog, shadow: ShadowSource) -> None:

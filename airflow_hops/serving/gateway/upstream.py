@@ -11,13 +11,13 @@ from typing import Any
 
 import grpc
 
+from airflow_hops.core.serving_api import protocol
+from airflow_hops.core.serving_api.protocol import Method
+from airflow_hops.core.serving_api.tls import TlsFiles
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.catalog import State, VersionStatus
 from airflow_hops.serving.models.servable import Call, Reply, Servable, Signature, VersionGone, read_signatures
 from airflow_hops.serving.tokens import TokenFile
-from airflow_hops.serving_api import protocol
-from airflow_hops.serving_api.protocol import Method
-from airflow_hops.serving_api.tls import TlsFiles
 
 _AVOID_S = 1.0
 _OPTIONS = [

@@ -11,11 +11,11 @@ from typing import Any
 
 import grpc
 
+from airflow_hops.core.serving_api.config import ConfigError, check_config
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.gateway.upstream import Upstream, UpstreamLabel, UpstreamServable
 from airflow_hops.serving.models.catalog import Catalog, CurrentConfig, State, VersionStatus
 from airflow_hops.serving.models.loader import GROWING_S
-from airflow_hops.serving_api.config import ConfigError, check_config
 
 log = logging.getLogger(__name__)
 

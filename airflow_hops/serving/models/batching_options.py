@@ -10,8 +10,8 @@ from typing import Any
 
 from google.protobuf import text_format
 
+from airflow_hops.core.serving_api.protocol import BatchingParameters
 from airflow_hops.serving.errors import invalid_argument
-from airflow_hops.serving_api.protocol import BatchingParameters
 
 PARAMETERS_FILE = "batching_params.pbtxt"
 """A version's own parameters, in its folder, where ``--enable_per_model_batching_parameters`` is on."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import grpc
 
 from airflow_hops.serving.errors import ServingError, invalid_argument, not_found
-from airflow_hops.serving.gateway.traffic import Split, TrafficTable
+from airflow_hops.serving.models.traffic import Split, TrafficTable
 
 if TYPE_CHECKING:
     from airflow_hops.serving.models.servable import Servable

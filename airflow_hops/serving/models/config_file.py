@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc
 
+from airflow_hops.core.serving_api.config import ConfigError, change_config, parse_config
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving_api.config import ConfigError, change_config, parse_config
 
 log = logging.getLogger(__name__)
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.protocol import SignatureDefMap
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.estimator_examples import read_columns
 from airflow_hops.serving.models.local import LocalServable
@@ -18,8 +20,6 @@ from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, ModelSignature
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
 from airflow_hops.serving.models.signature_defs import PREDICT, SIGNATURE_BY_METHOD, fill_info
-from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.protocol import SignatureDefMap
 
 
 class DescribedServable(LocalServable):

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from airflow_hops.core.serving_api.protocol import Example
+from airflow_hops.core.serving_api.tensors import TensorType
 from airflow_hops.serving.models.estimator_signature import EstimatorInputs
-from airflow_hops.serving_api.protocol import Example
-from airflow_hops.serving_api.tensors import TensorType
 
 # By kind of the column: an integer is a number like others, and a truth value is 0 or 1.
 _LISTS = {

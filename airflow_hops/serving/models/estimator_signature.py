@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.serving_api import tensors
+from airflow_hops.core.serving_api import tensors
 
 SIGNATURE_FILE = "signature.json"
 MLFLOW_FILE = "MLmodel"

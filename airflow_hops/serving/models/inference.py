@@ -13,10 +13,10 @@ import grpc
 import numpy as np
 from google.protobuf import text_format
 
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.protocol import SignatureDefMap
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
-from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.protocol import SignatureDefMap
 
 CLASSIFY = "tensorflow/serving/classify"
 REGRESS = "tensorflow/serving/regress"

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.tensors import STRING
 from airflow_hops.serving.layouts import REQUEST_TENSORS, NoLayout, find_tensors
 from airflow_hops.serving.models.servable import Signature
-from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.tensors import STRING
 
 # Beyond, copying is most of the work either way.
 _LONGEST_BYTES = 16_384

@@ -12,13 +12,13 @@ from typing import Any
 
 import grpc
 
+from airflow_hops.core.serving_api.config import ConfigError, check_config
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.catalog import Catalog, CurrentConfig, VersionStatus
 from airflow_hops.serving.models.config_file import ConfigFile
 from airflow_hops.serving.models.model_cache import ModelCache
 from airflow_hops.serving.models.transitions import OpenVersion, TransitionOptions, Transitions
 from airflow_hops.serving.models.wanted_models import WantedModels, due_after
-from airflow_hops.serving_api.config import ConfigError, check_config
 
 log = logging.getLogger(__name__)
 

@@ -11,14 +11,8 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from airflow_hops.serving.errors import check_deadline, invalid_argument
-from airflow_hops.serving.models import inference
-from airflow_hops.serving.models.batching import Batcher
-from airflow_hops.serving.models.known_requests import Known, KnownRequests
-from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Reply, Servable, Signature
-from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.protocol import (
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.protocol import (
     ClassificationResponse,
     Method,
     MultiInferenceResponse,
@@ -28,6 +22,12 @@ from airflow_hops.serving_api.protocol import (
     SerializedInferenceRequest,
     SerializedMultiInferenceRequest,
 )
+from airflow_hops.serving.errors import check_deadline, invalid_argument
+from airflow_hops.serving.models import inference
+from airflow_hops.serving.models.batching import Batcher
+from airflow_hops.serving.models.known_requests import Known, KnownRequests
+from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Reply, Servable, Signature
 
 
 class LocalServable(Servable):

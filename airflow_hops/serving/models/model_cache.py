@@ -8,7 +8,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from airflow_hops.processes.temporary_folders import make_temporary_folder, remove_left_behind
+from airflow_hops.core.processes.temporary_folders import make_temporary_folder, remove_left_behind
 
 
 class ModelCache:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from airflow_hops.core.serving_api import tensors
 from airflow_hops.serving.models.estimator_signature import (
     SIGNATURE_FILE,
     EstimatorInputs,
@@ -17,7 +18,6 @@ from airflow_hops.serving.models.estimator_signature import (
     read_inputs,
 )
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
-from airflow_hops.serving_api import tensors
 
 TRANSFORM_GRAPH = "transform_graph"
 """Folder, within a version's, of the transform graph that stands before the model."""

@@ -17,6 +17,8 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as states
 
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.protocol import SignatureDefMap
 from airflow_hops.serving.errors import ServingError, check_deadline, deadline_exceeded, invalid_argument
 from airflow_hops.serving.models.described import DescribedServable, request_definitions
 from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, EstimatorInputs, SignatureFileError
@@ -24,8 +26,6 @@ from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.model_signature import ModelSignature, read_signature
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
 from airflow_hops.serving.models.signature_defs import PREDICT, ProblemOutputs, fill_info
-from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.protocol import SignatureDefMap
 
 onnxruntime.disable_telemetry_events()
 

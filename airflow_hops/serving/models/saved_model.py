@@ -11,12 +11,12 @@ from typing import Any
 import grpc
 import numpy as np
 
-from airflow_hops.processes.tensorflow_graphs import without_api
+from airflow_hops.core.processes.tensorflow_graphs import without_api
+from airflow_hops.core.serving_api.protocol import SignatureDefMap
 from airflow_hops.serving.errors import ServingError, check_deadline, code_of, invalid_argument
 from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Signature
-from airflow_hops.serving_api.protocol import SignatureDefMap
 
 with without_api():
     from tensorflow.core.protobuf.config_pb2 import CallableOptions, ConfigProto

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import numpy as np
 
+from airflow_hops.core.serving_api import tensors
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.described import DescribedServable, request_definitions
 from airflow_hops.serving.models.estimator_signature import SignatureFileError
@@ -27,7 +28,6 @@ from airflow_hops.serving.models.signature_defs import (
     fill_info,
 )
 from airflow_hops.serving.models.skops_files import load_estimator, untrusted_types
-from airflow_hops.serving_api import tensors
 
 PREDICTIONS = "predictions"
 PROBABILITIES = "probabilities"

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import grpc
 import numpy as np
 
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.protocol import Method, SignatureDefMap
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.protocol import Method, SignatureDefMap
 
 DEFAULT_SIGNATURE = "serving_default"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from airflow_hops.core.serving_api import tensors
 from airflow_hops.serving.models.inference import CLASSIFY, REGRESS
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE
-from airflow_hops.serving_api import tensors
 
 PREDICT = "tensorflow/serving/predict"
 CLASSIFY_SIGNATURE, REGRESS_SIGNATURE = "classify", "regress"

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from airflow_hops.core.serving_api.protocol import ModelServerConfig
 from airflow_hops.serving.models.model_cache import ModelCache
 from airflow_hops.serving.models.remote_polls import RemoteLooks
 from airflow_hops.serving.models.storage import (
@@ -18,7 +19,6 @@ from airflow_hops.serving.models.storage import (
     wanted_versions,
 )
 from airflow_hops.serving.models.version_states import WantedModel
-from airflow_hops.serving_api.protocol import ModelServerConfig
 
 NEVER = float("inf")
 # How soon a version that is still being written is looked at again.

@@ -14,6 +14,8 @@ from typing import Any
 
 import grpc
 
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.protocol import Method, PredictRequest, SignatureDefMap
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.inference import CLASSIFY, REGRESS
 from airflow_hops.serving.models.servable import Call, Servable
@@ -24,8 +26,6 @@ from airflow_hops.serving.prediction_log import (
     RecordError,
     read_prediction_logs,
 )
-from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.protocol import Method, PredictRequest, SignatureDefMap
 
 log = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from itertools import islice
 from pathlib import Path
 
 from airflow_hops.serving import log_lines
-from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
 from airflow_hops.serving.errors import invalid_argument
 from airflow_hops.serving.request_kind import RequestKind
+from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,8 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes
+from airflow_hops.core.serving_api.config import ConfigError, read_message
+from airflow_hops.core.serving_api.protocol import MonitoringConfig
 from airflow_hops.serving.monitoring.stats import (
     BUCKETS_PER_BOUND,
     LATENCY_BOUNDS_US,
@@ -30,8 +31,7 @@ from airflow_hops.serving.monitoring.stats import (
     add_to,
 )
 from airflow_hops.serving.request_kind import RequestKind
-from airflow_hops.serving_api.config import ConfigError, read_message
-from airflow_hops.serving_api.protocol import MonitoringConfig
+from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes
 
 DEFAULT_PATH = "/monitoring/prometheus/metrics"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

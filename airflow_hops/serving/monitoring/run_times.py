@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from airflow_hops.serving_api.protocol import Method
+from airflow_hops.core.serving_api.protocol import Method
 
 _Key = tuple[str, Method, int]
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
 from airflow_hops.serving.errors import invalid_argument
 from airflow_hops.serving.monitoring.stats import LatencyHistogram, RequestCounts, RequestStats, add_to
+from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
 STEP_S = 10.0
 STEPS = 360

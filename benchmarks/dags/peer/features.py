@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from airflow_hops.data.constants import Constants
-from airflow_hops.hops.preprocessing import columns, vocabulary_ids, z_score
+from airflow_hops.hops import Constants, columns, vocabulary_ids, z_score
 
 SCALED = ("month", "day", "hour", "sched_dep_time", "weekday", "distance")
 EMBEDDED = ("carrier", "origin", "dest")

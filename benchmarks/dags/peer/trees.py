@@ -6,7 +6,7 @@ from typing import Any
 
 import lightgbm
 
-from airflow_hops.hops.context import TrainContext
+from airflow_hops.hops import TrainContext
 
 
 def train(context: TrainContext) -> Any:

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer, RowCounts
-from airflow_hops.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.runtime.evaluate import stage
-from airflow_hops.runtime.evaluate.binary_metrics import Difference, binary_metrics, compare
-from airflow_hops.runtime.evaluate.blessing import BlessingRule, bless
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.integrity import DamagedArtifact
-from airflow_hops.store.model_records import write_record
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer, RowCounts
+from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.integrity import DamagedArtifact
+from airflow_hops.core.store.model_records import write_record
+from airflow_hops.ml.metrics.binary_metrics import Difference, binary_metrics, compare
+from airflow_hops.ml.stages.evaluate import stage
+from airflow_hops.ml.stages.evaluate.blessing import BlessingRule, bless
 from tests import flights_examples
 
 pytestmark = pytest.mark.runtime

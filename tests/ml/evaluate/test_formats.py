@@ -19,22 +19,22 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, RowCounts
-from airflow_hops.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.contract.properties import ExamplesProperties, ModelProperties
-from airflow_hops.contract.target import Target
-from airflow_hops.data.constants import Constants
-from airflow_hops.data.feature_specs import FeatureSpecs
-from airflow_hops.hops.export import export_model
-from airflow_hops.runtime import infra_validate
-from airflow_hops.runtime.batch_predict.batches import PredictionPlan, SignatureModel, predict_task
-from airflow_hops.runtime.evaluate import stage
-from airflow_hops.runtime.evaluate.scoring import ServedModel, score
-from airflow_hops.runtime.loaded_models import model_folder
-from airflow_hops.runtime.transform.batches import TransformTask
-from airflow_hops.runtime.transform.graph import trace_transform
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.model_records import write_record
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
+from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.contract.target import Target
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.model_records import write_record
+from airflow_hops.ml.features.constants import Constants
+from airflow_hops.ml.features.feature_specs import FeatureSpecs
+from airflow_hops.ml.features.transform_graph import trace_transform
+from airflow_hops.ml.metrics.scoring import ServedModel, score
+from airflow_hops.ml.models.export import export_model
+from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.stages import infra_validate
+from airflow_hops.ml.stages.batch_predict.batches import PredictionPlan, SignatureModel, predict_task
+from airflow_hops.ml.stages.evaluate import stage
+from airflow_hops.ml.stages.transform.batches import TransformTask
 
 pytestmark = pytest.mark.runtime
 

@@ -17,17 +17,17 @@ import tensorflow as tf
 from echo_models import write_echo_model
 from sklearn import metrics as sklearn
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, RowCounts
-from airflow_hops.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.contract.properties import ExamplesProperties, ModelProperties
-from airflow_hops.runtime.evaluate import stage
-from airflow_hops.runtime.evaluate.binary_metrics import binary_metrics, compare
-from airflow_hops.runtime.evaluate.class_metrics import class_metrics, compare_classifiers
-from airflow_hops.runtime.evaluate.metrics import calibration, resampled_difference, wilson
-from airflow_hops.runtime.evaluate.regression_metrics import compare_regressions, regression_metrics
-from airflow_hops.runtime.evaluate.scoring import ServedModel
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.model_records import write_record
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
+from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.model_records import write_record
+from airflow_hops.ml.metrics.binary_metrics import binary_metrics, compare
+from airflow_hops.ml.metrics.class_metrics import class_metrics, compare_classifiers
+from airflow_hops.ml.metrics.metrics import calibration, resampled_difference, wilson
+from airflow_hops.ml.metrics.regression_metrics import compare_regressions, regression_metrics
+from airflow_hops.ml.metrics.scoring import ServedModel
+from airflow_hops.ml.stages.evaluate import stage
 
 pytestmark = pytest.mark.runtime
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hops_steps import step
 
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.store import ArtifactStore
 
 
 @pytest.fixture

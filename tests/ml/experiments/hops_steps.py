@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import airflow_hops.runtime.hops_api.experiment  # noqa: F401  # once for all forks
-from airflow_hops.processes.programs import PATH_ENTRY
-from airflow_hops.store import ArtifactStore
+import airflow_hops.hops.util.experiment  # noqa: F401  # once for all forks
+from airflow_hops.core.processes.programs import PATH_ENTRY
+from airflow_hops.core.store import ArtifactStore
 
 
 def step(
     environment: dict[str, str], root: str, folder: Path, function: Callable[[], Any], of: Mapping[str, Any]
 ) -> Any:
     """What the process does."""
-    from airflow_hops.runtime.step.context import make_current
+    from airflow_hops.ml.step.context import make_current
     from tests.ml.conftest import step_context
 
     os.environ |= environment

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.runtime.gang import Channel, Placement
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.gang import Channel, Placement
 
 HIDDEN = """
 import os, pathlib, sys, time

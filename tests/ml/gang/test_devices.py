@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.hops.devices import Gpu, get_gpus, get_num_gpus
-from airflow_hops.runtime.gang import Channel, LocalRanks, Placement, run_gang
-from airflow_hops.runtime.gang.leases import FOLDER_VARIABLE, GpuLeases
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.ml.training.devices import Gpu, get_gpus, get_num_gpus
+from airflow_hops.ml.training.gang import Channel, LocalRanks, Placement, run_gang
+from airflow_hops.ml.training.gang.leases import FOLDER_VARIABLE, GpuLeases
 
 
 def _look(folder: Path, hold_s: float, placement: Placement, channel: Channel) -> list[Any]:

@@ -17,9 +17,9 @@ import psutil
 import pytest
 import tensorflow as tf
 
-from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.contract.protocol import parse_line
-from airflow_hops.runtime.gang import Channel, Placement, run_gang
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.protocol import parse_line
+from airflow_hops.ml.training.gang import Channel, Placement, run_gang
 
 
 def _fine(placement: Placement, channel: Channel) -> dict[str, Any]:

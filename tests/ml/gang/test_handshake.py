@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.contract.artifacts import HopsError
-from airflow_hops.runtime.gang.handshake import answer_task, call_driver
+from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.ml.training.gang.handshake import answer_task, call_driver
 
 
 def _driver_hears(call: Callable[[tuple[str, int]], None]) -> Any:

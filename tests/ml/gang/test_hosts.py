@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.runtime.gang import Placement
-from airflow_hops.runtime.gang.remote import rendezvous_address
-from airflow_hops.runtime.gang.ssh import SshRanks, SshSettings, parse_hosts
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.gang import Placement
+from airflow_hops.ml.training.gang.remote import rendezvous_address
+from airflow_hops.ml.training.gang.ssh import SshRanks, SshSettings, parse_hosts
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ import pyspark
 import pytest
 from waiting import is_gone, wait_for
 
-from airflow_hops.class_archive import jvm_options
-from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.java import find_java
-from airflow_hops.runtime.gang import RankJob, run_gang
-from airflow_hops.runtime.gang.spark import SparkRanks
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.environments.class_archive import jvm_options
+from airflow_hops.environments.java import find_java
+from airflow_hops.ml.training.gang import RankJob, run_gang
+from airflow_hops.ml.training.gang.spark import SparkRanks
 from tests.ml.waiting_ranks import forkserver
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]

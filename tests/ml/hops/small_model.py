@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from airflow_hops.hops.keras import BroadcastCallback
+from airflow_hops.ml.training.keras import BroadcastCallback
 
 STEPS, BATCH = 6, 16
 

@@ -34,12 +34,12 @@ from sklearn.preprocessing import (
 from sklearn.tree import DecisionTreeClassifier
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.target import Target
-from airflow_hops.data.constants import Constants
-from airflow_hops.data.feature_specs import FeatureSpecs
-from airflow_hops.hops.export import export_model
-from airflow_hops.runtime.transform.graph import trace_transform
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.target import Target
+from airflow_hops.ml.features.constants import Constants
+from airflow_hops.ml.features.feature_specs import FeatureSpecs
+from airflow_hops.ml.features.transform_graph import trace_transform
+from airflow_hops.ml.models.export import export_model
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.model_options import ModelOptions

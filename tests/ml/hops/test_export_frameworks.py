@@ -16,12 +16,12 @@ from sklearn.datasets import load_diabetes, load_wine
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.target import Target
-from airflow_hops.environments import pins_of
-from airflow_hops.hops.export import export_model
-from airflow_hops.overlays import make_overlay, overlay_folder
-from airflow_hops.runtime.train.estimators import framework_of
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.target import Target
+from airflow_hops.environments.named import make_overlay, overlay_folder
+from airflow_hops.environments.runtime import pins_of
+from airflow_hops.ml.models.export import export_model
+from airflow_hops.ml.stages.train.estimators import framework_of
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.model_options import ModelOptions

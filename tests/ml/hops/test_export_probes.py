@@ -29,9 +29,9 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.target import Target
-from airflow_hops.hops.export import export_model
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.target import Target
+from airflow_hops.ml.models.export import export_model
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.model_options import ModelOptions

@@ -16,9 +16,10 @@ import pytest
 import tensorflow as tf
 from small_model import BATCH, STEPS, compiled, fit, rows_of
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.hops.callbacks import _join
-from airflow_hops.hops.keras import (
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.callbacks import _join
+from airflow_hops.ml.training.gang import Channel, Placement, run_gang
+from airflow_hops.ml.training.keras import (
     BroadcastCallback,
     DistributedOptimizer,
     Guard,
@@ -28,7 +29,6 @@ from airflow_hops.hops.keras import (
     rank_variables,
     weights,
 )
-from airflow_hops.runtime.gang import Channel, Placement, run_gang
 
 pytestmark = pytest.mark.xdist_group("ranks")
 

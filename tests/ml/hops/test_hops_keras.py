@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 from small_model import BATCH, STEPS, compiled, fit, rows_of, small_model
 
-from airflow_hops.hops.keras import (
+from airflow_hops.ml.training.keras import (
     BroadcastCallback,
     DistributedGradientTape,
     DistributedOptimizer,

@@ -21,14 +21,14 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.contract.images import ImageSpec
-from airflow_hops.contract.sources import Source
-from airflow_hops.data.feature_specs import OutputSpec
-from airflow_hops.hops.reader import open_split, row_count
-from airflow_hops.hops.reader.cache import FileCache
-from airflow_hops.runtime.transform.batches import ExampleWriter
-from airflow_hops.store.source_files import list_files
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.images import ImageSpec
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.store.source_files import list_files
+from airflow_hops.ml.features.feature_specs import OutputSpec
+from airflow_hops.ml.stages.transform.batches import ExampleWriter
+from airflow_hops.ml.training.reader import open_split, row_count
+from airflow_hops.ml.training.reader.cache import FileCache
 
 WAYS = ("parquet memory", "parquet streamed", "tfrecord memory", "tfrecord streamed")
 COLUMNS = ["x", "wide", "text", "blob", "ragged", "small"]

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from airflow_hops.contract.images import MAX_PIXELS, ImageSpec
-from airflow_hops.data.images import decode_pixel_batch, decode_pixels
-from airflow_hops.processes.tensorflow_graphs import import_tensorflow
-from airflow_hops.serving_api.encoded_images import largest_image
+from airflow_hops.core.contract.images import MAX_PIXELS, ImageSpec
+from airflow_hops.core.processes.tensorflow_graphs import import_tensorflow
+from airflow_hops.core.serving_api.encoded_images import largest_image
+from airflow_hops.ml.features.images import decode_pixel_batch, decode_pixels
 
 pytestmark = pytest.mark.runtime
 

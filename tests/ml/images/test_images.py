@@ -17,22 +17,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.contract.artifacts import Artifact, BadInput
-from airflow_hops.contract.images import ImageSpec
-from airflow_hops.contract.sources import ImageSource
-from airflow_hops.data.feature_specs import FeatureSpecs
-from airflow_hops.data.images import decode_image, decode_pixels, fit_pixels, normalise
-from airflow_hops.processes.tensorflow_graphs import import_tensorflow
-from airflow_hops.runtime import infra_validate
-from airflow_hops.runtime.evaluate import stage as evaluate
-from airflow_hops.runtime.evaluate.class_metrics import class_metrics, compare_classifiers
-from airflow_hops.runtime.evaluate.metrics import paired_difference
-from airflow_hops.runtime.images.plan import plan_images
-from airflow_hops.runtime.images.stage import run
-from airflow_hops.runtime.images.task import ImagePreparation, prepare_task
-from airflow_hops.runtime.step.context import StepContext
-from airflow_hops.runtime.transform.graph import export_serving_model, load_transform
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.images import ImageSpec
+from airflow_hops.core.contract.sources import ImageSource
+from airflow_hops.core.processes.tensorflow_graphs import import_tensorflow
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.features.feature_specs import FeatureSpecs
+from airflow_hops.ml.features.images import decode_image, decode_pixels, fit_pixels, normalise
+from airflow_hops.ml.features.transform_graph import export_serving_model, load_transform
+from airflow_hops.ml.metrics.class_metrics import class_metrics, compare_classifiers
+from airflow_hops.ml.metrics.metrics import paired_difference
+from airflow_hops.ml.stages import infra_validate
+from airflow_hops.ml.stages.evaluate import stage as evaluate
+from airflow_hops.ml.stages.images.plan import plan_images
+from airflow_hops.ml.stages.images.stage import run
+from airflow_hops.ml.stages.images.task import ImagePreparation, prepare_task
+from airflow_hops.ml.step.context import StepContext
 from tests.ml.conftest import step_context
 
 CLASSES = ("bird", "cat", "dog")

@@ -16,9 +16,9 @@ import pytest
 from echo_models import write_echo_model
 from server_process import ForkedProcess
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
-from airflow_hops.runtime import infra_validate
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.stages import infra_validate
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server, pytest.mark.usefixtures("forked_servers")]
 

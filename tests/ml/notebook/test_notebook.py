@@ -14,10 +14,10 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.contract.properties import NotebookProperties
-from airflow_hops.runtime.notebook import stage
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.properties import NotebookProperties
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.stages.notebook import stage
 
 
 def write_notebook(path: Path, *sources: str, parameters: str | None = None) -> Path:
@@ -44,7 +44,7 @@ def test_notebook_gets_its_parameters_and_inputs_and_is_published_as_executed(
         rows = writer.commit()
     path = write_notebook(
         tmp_path / "explore.ipynb",
-        "from airflow_hops.runtime import pipeline\nprint(f'{rate=} {tags=}', flush=True)\nprint('half', end='')",
+        "from airflow_hops.hops import pipeline\nprint(f'{rate=} {tags=}', flush=True)\nprint('half', end='')",
         "import os\nprint(sorted(n for n in os.environ if n.startswith('HOPS_')), pipeline.store().storage_options)",
         "print((pipeline.path('rows') / 'rows.txt').read_text(), os.getcwd())",
         "pipeline.result({'auc': 0.75})\nprint(f'{password=}')\nassert len(password) == 7",
@@ -75,7 +75,7 @@ def test_failing_cell_fails_the_task_with_its_source_and_the_notebook_is_kept(
     path = write_notebook(
         tmp_path / "fails.ipynb",
         f"import os\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))",
-        "from airflow_hops.runtime import pipeline\nprint('x' * (5 << 20))\nprint('not kept')\npipeline.result('kept')",
+        "from airflow_hops.hops import pipeline\nprint('x' * (5 << 20))\nprint('not kept')\npipeline.result('kept')",
         "print('kept again')\ndef divide(n):\n    return n / 0\n\ndivide(7)",
         "print('never')",
     )
@@ -104,7 +104,7 @@ def test_no_output_is_lost_and_what_a_cell_holds_now_counts_against_the_limit(
     """More outputs than ZeroMQ holds back (1,000); a notebook without IDs, in a long temporary path, with no page."""
     path = write_notebook(
         tmp_path / "live.ipynb",
-        "from IPython.display import HTML, clear_output, display\nfrom airflow_hops.runtime import pipeline\n"
+        "from IPython.display import HTML, clear_output, display\nfrom airflow_hops.hops import pipeline\n"
         "for i in range(2500): display(i)\npipeline.result('first')",
         "for i in range(12):\n    clear_output(wait=True)\n    display(HTML(f'frame {i}' + ' ' * 1_000_000))",
         "shown = [display(i, display_id=True) for i in range(6)]\n"
@@ -216,7 +216,7 @@ def test_notebook_that_cannot_be_used_is_bad_input_that_names_it(
 
 
 def _nobody() -> tuple[Any, ...]:
-    from airflow_hops.contract.artifacts import Producer
+    from airflow_hops.core.contract.artifacts import Producer
 
     return (Producer(),)
 

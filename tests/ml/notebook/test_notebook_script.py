@@ -12,8 +12,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_output
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.runtime.train.program import Program
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.stages.train.program import Program
 from tests.ml.notebook.test_notebook import write_notebook
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from airflow_hops.contract.artifacts import Artifact, BadInput
-from airflow_hops.runtime import pipeline
-from airflow_hops.runtime.step import context
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.hops import pipeline
+from airflow_hops.ml.step import context
 from tests import flights_examples
 
 CRAFTED = "</script><b>"

@@ -17,20 +17,20 @@ import pytest
 import tensorflow as tf
 from captured_flights import CaptureFolder
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.contract.performance import LOWER_IS_BETTER, METRICS, PerformanceOptions, PerformanceReport
-from airflow_hops.contract.properties import ModelProperties
-from airflow_hops.contract.target import MULTICLASS
-from airflow_hops.runtime.evaluate import judging
-from airflow_hops.runtime.evaluate.judging import Judge
-from airflow_hops.runtime.performance import stage
-from airflow_hops.runtime.performance.figures import Estimator, measure
-from airflow_hops.runtime.performance.keys import Keys, comparable, plain
-from airflow_hops.runtime.performance.labels import as_time
-from airflow_hops.runtime.performance.versions import find_version
-from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.performance import LOWER_IS_BETTER, METRICS, PerformanceOptions, PerformanceReport
+from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.contract.target import MULTICLASS
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.metrics import judging
+from airflow_hops.ml.metrics.judging import Judge
+from airflow_hops.ml.stages.performance import stage
+from airflow_hops.ml.stages.performance.figures import Estimator, measure
+from airflow_hops.ml.stages.performance.keys import Keys, comparable, plain
+from airflow_hops.ml.stages.performance.labels import as_time
+from airflow_hops.ml.stages.performance.versions import find_version
+from airflow_hops.ml.step.context import StepContext
 from airflow_hops.serving.capture.record import CapturedLabel
-from airflow_hops.store import ArtifactStore
 from tests import flights_examples
 
 DAY = 86_400

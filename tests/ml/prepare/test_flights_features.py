@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from airflow_hops.runtime import ingest, prepare
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.stages import ingest, prepare
 from demo.client import INPUTS, scheduled_flights
 
 pytestmark = pytest.mark.runtime

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.contract.artifacts import Artifact, HopsError, Producer, RowCounts
-from airflow_hops.runtime.prepare import stage
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer, RowCounts
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.stages.prepare import stage
 
 pytestmark = pytest.mark.runtime
 

@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.sources import Source
-from airflow_hops.data.readers import limits
-from airflow_hops.data.readers import parquet as parquet_reader
-from airflow_hops.runtime import ingest as ingest_step
-from airflow_hops.runtime.feature_statistics import generate_statistics
-from airflow_hops.runtime.ingest import Window, ingest_table
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.ml.readers import limits
+from airflow_hops.ml.readers import parquet as parquet_reader
+from airflow_hops.ml.stages import ingest as ingest_step
+from airflow_hops.ml.stages.ingest import Window, ingest_table
+from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.serving.models import skops_files
 
 pytestmark = pytest.mark.runtime
@@ -44,7 +44,7 @@ def test_open_quote_costs_no_more_memory_than_the_row(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text('a,b\n1,"open\n' + "2,x\n" * (4 << 20))
     code = (
         "import resource, sys\n"
-        "from airflow_hops.data.readers.csv import end_of_rows\n"
+        "from airflow_hops.ml.readers.csv import end_of_rows\n"
         "text = open(sys.argv[1], 'rb').read()\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "assert end_of_rows(text, ',') == 4\n"

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.sources import Source
-from airflow_hops.runtime.feature_statistics import generate_statistics
-from airflow_hops.runtime.ingest import Window, ingest_table
-from airflow_hops.runtime.prepare.stage import read_table
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.ml.stages.ingest import Window, ingest_table
+from airflow_hops.ml.stages.prepare.stage import read_table
+from airflow_hops.ml.statistics import generate_statistics
 
 pytestmark = pytest.mark.runtime
 

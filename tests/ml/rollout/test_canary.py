@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_hops.contract.rollout.counts import Counts, Histogram, snapshot_of
-from airflow_hops.contract.rollout.plan import Limits, Plan, significance_of
-from airflow_hops.contract.rollout.progress import Progress
-from airflow_hops.runtime.rollout.captured import Captured, read_labelled
-from airflow_hops.runtime.rollout.comparisons import (
+from airflow_hops.core.contract.rollout.counts import Counts, Histogram, snapshot_of
+from airflow_hops.core.contract.rollout.plan import Limits, Plan, significance_of
+from airflow_hops.core.contract.rollout.progress import Progress
+from airflow_hops.ml.stages.rollout.captured import Captured, read_labelled
+from airflow_hops.ml.stages.rollout.comparisons import (
     LabelledRows,
     compare_errors,
     compare_labels,
@@ -23,7 +23,7 @@ from airflow_hops.runtime.rollout.comparisons import (
     compare_predictions,
     compare_refusals,
 )
-from airflow_hops.runtime.rollout.significance import (
+from airflow_hops.ml.stages.rollout.significance import (
     area_under_roc,
     binomial_at_least,
     distance_margin,

@@ -12,11 +12,12 @@ import pyarrow as pa
 import pytest
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
-from airflow_hops.runtime import feature_statistics, schema
-from airflow_hops.runtime.feature_statistics import generate_statistics
-from airflow_hops.runtime.schema import SCHEMA_FILE, load_schema
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.schemas import SCHEMA_FILE, load_schema
+from airflow_hops.ml.stages import schema
+from airflow_hops.ml.stages import statistics as feature_statistics
+from airflow_hops.ml.statistics import generate_statistics
 from tests import flights_examples
 
 pytestmark = pytest.mark.runtime
@@ -173,8 +174,8 @@ def test_the_step_returns_a_frozen_schema_untouched(
 @pytest.mark.slow
 def test_schema_and_validation_import_neither_tensorflow_nor_arrow() -> None:
     code = (
-        "import sys; from airflow_hops.data import tfdv_extension as x; "
-        "from tensorflow_metadata.proto.v0 import statistics_pb2 as s; import airflow_hops.runtime.validation; "
+        "import sys; from airflow_hops.ml.features import tfdv_extension as x; "
+        "from tensorflow_metadata.proto.v0 import statistics_pb2 as s; import airflow_hops.ml.stages.validation; "
         "stats = s.DatasetFeatureStatisticsList(datasets=[s.DatasetFeatureStatistics(num_examples=1)]); "
         "x.validate_statistics(stats, x.infer_schema(stats)); "
         "print(*[n for n in ('tensorflow', 'apache_beam', 'pandas', 'pyarrow') if n in sys.modules]); "

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from searches import Searches
 
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.store import ArtifactStore
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.contract.artifacts import Artifact
-from airflow_hops.contract.protocol import parse_line
-from airflow_hops.contract.search import SearchOptions, StudyRecord, TrialRecord
-from airflow_hops.contract.training import SINGLE, TrainingOptions
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.studies import StudyFolder, study_folder
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.protocol import parse_line
+from airflow_hops.core.contract.search import SearchOptions, StudyRecord, TrialRecord
+from airflow_hops.core.contract.training import SINGLE, TrainingOptions
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.studies import StudyFolder, study_folder
 
 STEPS = Path(__file__).parents[2] / "steps"
 
@@ -96,8 +96,8 @@ def search(
     """What the process does."""
     import sys
 
-    from airflow_hops.runtime.search import run
-    from airflow_hops.runtime.step.context import RecordHandler
+    from airflow_hops.ml.stages.search import run
+    from airflow_hops.ml.step.context import RecordHandler
     from tests.ml.conftest import step_context
 
     os.environ |= environment

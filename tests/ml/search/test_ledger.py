@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.contract.artifacts import BadInput, HopsError, Producer
-from airflow_hops.contract.search import SearchOptions, TrialRecord, Uniform
-from airflow_hops.runtime.search import ledger as ledgers
-from airflow_hops.runtime.search.ledger import Ledger, new_study, thinned, trial_key
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.studies import StudyFolder, study_folder
+from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
+from airflow_hops.core.contract.search import SearchOptions, TrialRecord, Uniform
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.studies import StudyFolder, study_folder
+from airflow_hops.ml.stages.search import ledger as ledgers
+from airflow_hops.ml.stages.search.ledger import Ledger, new_study, thinned, trial_key
 
 pytestmark = pytest.mark.runtime
 

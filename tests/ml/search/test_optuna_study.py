@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.search import IntUniform, LogUniform, SearchOptions, TrialRecord, Uniform
-from airflow_hops.runtime.search.optuna_study import OptunaStudy
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.search import IntUniform, LogUniform, SearchOptions, TrialRecord, Uniform
+from airflow_hops.ml.stages.search.optuna_study import OptunaStudy
 
 pytestmark = pytest.mark.runtime
 

@@ -15,11 +15,11 @@ import ask_mlflow
 import pytest
 from searches import Searches
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.contract.search import IntUniform, Uniform
-from airflow_hops.runtime.reproduce.lookup import run as look_up
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.studies import StudyFolder
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.search import IntUniform, Uniform
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.studies import StudyFolder
+from airflow_hops.ml.stages.reproduce.lookup import run as look_up
 
 pytestmark = pytest.mark.runtime
 

@@ -22,9 +22,9 @@ import aiohttp
 import grpc
 import numpy as np
 
-from airflow_hops.serving_api import config, protocol, tensors
-from airflow_hops.serving_api.client import ModelServerClient
-from airflow_hops.serving_api.protocol import Method
+from airflow_hops.core.serving_api import config, protocol, tensors
+from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.core.serving_api.protocol import Method
 
 GRPC_CLIENTS = REST_CLIENTS = 8
 ROWS = 4

@@ -21,9 +21,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from tensorflow.lite.python import schema_py_generated as schema
 
-from airflow_hops.contract.target import Target
-from airflow_hops.hops import scikit_learn
-from airflow_hops.hops.export import export_model
+from airflow_hops.core.contract.target import Target
+from airflow_hops.ml.models import scikit_learn
+from airflow_hops.ml.models.export import export_model
 
 v1 = tf.compat.v1
 

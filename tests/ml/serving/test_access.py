@@ -18,15 +18,15 @@ import grpc
 import pytest
 from server_process import ServerProcess
 
-from airflow_hops.serving.api.access import RIGHTS, Access, Right, right_of, warnings_of
+from airflow_hops.core.serving_api.answers import ModelServerError
+from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.core.serving_api.config import ConfigError
+from airflow_hops.core.serving_api.rest_client import RestClient
+from airflow_hops.core.serving_api.tls import TlsFiles
+from airflow_hops.serving.access import RIGHTS, Access, Right, right_of, warnings_of
 from airflow_hops.serving.api.grpc_methods import service
-from airflow_hops.serving.api.routes import Routes
+from airflow_hops.serving.routes import Routes
 from airflow_hops.serving.tokens import TokenFile
-from airflow_hops.serving_api.answers import ModelServerError
-from airflow_hops.serving_api.client import ModelServerClient
-from airflow_hops.serving_api.config import ConfigError
-from airflow_hops.serving_api.rest_client import RestClient
-from airflow_hops.serving_api.tls import TlsFiles
 
 ROWS = [[1.0, 2.0, 3.0]]
 MAY = {

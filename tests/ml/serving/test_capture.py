@@ -24,6 +24,8 @@ import pytest
 from server_process import ServerProcess, runtime_environment
 from waiting import wait_for
 
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.protocol import Method, PredictRequest, PredictResponse
 from airflow_hops.serving.capture import writer
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.parts import make_batch
@@ -34,8 +36,6 @@ from airflow_hops.serving.capture.waiting import WaitingRecords
 from airflow_hops.serving.capture.warmup import write_warmup_requests
 from airflow_hops.serving.prediction_log import read_prediction_logs
 from airflow_hops.serving.request_kind import RequestKind
-from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.protocol import Method, PredictRequest, PredictResponse
 
 
 def rows_of(n: int, hour: int = 5) -> dict[str, Any]:

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from airflow_hops.core.serving_api import protocol, tensors
 from airflow_hops.serving.capture.options import CaptureMode
 from airflow_hops.serving.capture.record import CallPacker, CapturedCall, unpack
 from airflow_hops.serving.capture.tables import CallTables
 from airflow_hops.serving.capture.waiting import WaitingRecords
 from airflow_hops.serving.layouts import REQUEST_TENSORS, NoLayout, find_tensors
 from airflow_hops.serving.request_kind import RequestKind
-from airflow_hops.serving_api import protocol, tensors
 
 RANDOM = np.random.default_rng(7)
 SHAPES = [(), (1,), (3,), (3, 2), (0, 4)]

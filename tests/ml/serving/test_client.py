@@ -32,9 +32,9 @@ from tensorflow_serving.config import (
     model_server_config_pb2,
 )
 
-from airflow_hops.serving_api import protocol
-from airflow_hops.serving_api.answers import ModelServerError
-from airflow_hops.serving_api.client import ModelServerClient
+from airflow_hops.core.serving_api import protocol
+from airflow_hops.core.serving_api.answers import ModelServerError
+from airflow_hops.core.serving_api.client import ModelServerClient
 
 
 def test_inputs_are_converted_to_the_signatures_types(shared_server: ServerProcess) -> None:

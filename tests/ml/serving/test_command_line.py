@@ -22,11 +22,11 @@ import pytest
 from server_process import ServerProcess
 from waiting import wait_for
 
+from airflow_hops.core.serving_api import protocol, tensors
+from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.serving.__main__ import main
 from airflow_hops.serving.flags import parse_flags
 from airflow_hops.serving.prediction_log import LoggedCall, write_prediction_logs
-from airflow_hops.serving_api import protocol, tensors
-from airflow_hops.serving_api.client import ModelServerClient
 
 
 def test_taken_port_is_one_line_that_names_flag_and_port(

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from server_process import runtime_environment
 
-from airflow_hops.serving_api import config, traffic_config
-from airflow_hops.serving_api.config import ConfigError
+from airflow_hops.core.serving_api import config, traffic_config
+from airflow_hops.core.serving_api.config import ConfigError
 
 
 def test_set_model_changes_its_own_entry_alone_and_returns_what_it_replaced(tmp_path: Path) -> None:
@@ -38,11 +38,10 @@ def test_set_model_changes_its_own_entry_alone_and_returns_what_it_replaced(tmp_
 
 
 def test_importing_config_and_client_imports_no_tensorflow() -> None:
-    program = (
-        "import sys, airflow_hops.serving_api.client, airflow_hops.serving_api.traffic_config; print(*sys.modules)"
-    )
+    modules = "airflow_hops.core.serving_api.client, airflow_hops.core.serving_api.traffic_config"
+    program = f"import sys, {modules}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], env=runtime_environment(), capture_output=True, text=True)
-    assert "airflow_hops.serving_api.client" in done.stdout.split()
+    assert "airflow_hops.core.serving_api.client" in done.stdout.split()
     assert {"tensorflow", "pyarrow", "airflow"}.isdisjoint(done.stdout.split())
 
 

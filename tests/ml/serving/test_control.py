@@ -13,10 +13,10 @@ import pytest
 from google.protobuf import text_format
 from server_process import ServerProcess
 
+from airflow_hops.core.serving_api import protocol
+from airflow_hops.core.serving_api.answers import ModelServerError, TrafficSplit
+from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.serving.monitoring.logs import LogBuffer
-from airflow_hops.serving_api import protocol
-from airflow_hops.serving_api.answers import ModelServerError, TrafficSplit
-from airflow_hops.serving_api.client import ModelServerClient
 
 TRAFFIC = "/v1/models/flights:traffic"
 ROW = {"instances": [{"carrier": "AA", "distance": [733.0], "hour": 5}]}

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from server_process import ServerProcess
 
-from airflow_hops.runtime.captured.feedback import join_feedback, read_feedback
+from airflow_hops.ml.monitoring.captured.feedback import join_feedback, read_feedback
 
 
 def test_labels_are_joined_with_the_rows_that_they_are_of(

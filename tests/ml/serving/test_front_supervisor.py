@@ -16,7 +16,6 @@ import pytest
 from waiting import wait_for
 
 from airflow_hops.serving import assembly
-from airflow_hops.serving.api.routes import Routes
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import parse_flags
 from airflow_hops.serving.fronts import supervisor
@@ -24,12 +23,13 @@ from airflow_hops.serving.fronts.counts import FrontCounts, PastCounts
 from airflow_hops.serving.fronts.front import FrontState, _ForwardingHandler
 from airflow_hops.serving.fronts.peer import Peer
 from airflow_hops.serving.fronts.supervisor import Fronts
-from airflow_hops.serving.gateway.traffic import TrafficTable
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.models.catalog import Catalog, State
+from airflow_hops.serving.models.traffic import TrafficTable
 from airflow_hops.serving.models.workers.launcher import Process
 from airflow_hops.serving.monitoring.stats import RequestCounts
 from airflow_hops.serving.request_kind import RequestKind
+from airflow_hops.serving.routes import Routes
 
 KIND = RequestKind("m", 1, "Predict", "GRPC")
 

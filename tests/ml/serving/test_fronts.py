@@ -27,19 +27,19 @@ from server_process import ServerProcess
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 from waiting import is_gone, wait_for
 
+from airflow_hops.core.serving_api.answers import ModelServerError
+from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.core.serving_api.config import parse_config
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import parse_flags
 from airflow_hops.serving.fronts.counts import FrontCounts
 from airflow_hops.serving.fronts.front import front_flags
 from airflow_hops.serving.fronts.peer import Peer
-from airflow_hops.serving.gateway.traffic import Split, deal_slots
+from airflow_hops.serving.models.traffic import Split, deal_slots
 from airflow_hops.serving.models.workers.frames import PeerGone
 from airflow_hops.serving.monitoring.series import BatchTotals
 from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.request_kind import RequestKind
-from airflow_hops.serving_api.answers import ModelServerError
-from airflow_hops.serving_api.client import ModelServerClient
-from airflow_hops.serving_api.config import parse_config
 
 from .test_warmup import write
 

@@ -19,7 +19,7 @@ import grpc
 import pytest
 from server_process import ServerProcess
 
-from airflow_hops.serving_api import protocol
+from airflow_hops.core.serving_api import protocol
 
 MAX_GROWTH_MB = 250
 # What a client may be told: nothing here says that the server is at fault.

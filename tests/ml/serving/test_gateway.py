@@ -32,9 +32,9 @@ from tensorflow_serving.apis import (
 )
 from waiting import is_stopped, wait_for
 
-from airflow_hops.serving_api.answers import ModelServerError
-from airflow_hops.serving_api.client import ModelServerClient
-from airflow_hops.serving_api.config import parse_config
+from airflow_hops.core.serving_api.answers import ModelServerError
+from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.core.serving_api.config import parse_config
 
 ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
 

@@ -13,11 +13,11 @@ from typing import Any
 import grpc
 import pytest
 
+from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.api.grpc_calls import Metadata, UnaryCalls, UnaryMethod, _Call
 from airflow_hops.serving.api.grpc_internals import KNOWN, UnknownGrpc
 from airflow_hops.serving.monitoring.run_times import RunTimes
 from airflow_hops.serving.request_memory import RequestMemory
-from airflow_hops.serving_api.protocol import Method
 
 PATH = "/t.Service/Method"
 MOST = 3

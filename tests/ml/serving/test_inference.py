@@ -13,8 +13,8 @@ import tensorflow as tf
 from server_process import ServerProcess
 from tensorflow_serving.apis import classification_pb2, inference_pb2, prediction_service_pb2_grpc, regression_pb2
 
-from airflow_hops.serving_api import protocol
-from airflow_hops.serving_api.client import ModelServerClient
+from airflow_hops.core.serving_api import protocol
+from airflow_hops.core.serving_api.client import ModelServerClient
 
 CLASSIFY = "/v1/models/examples:classify"
 REGRESS = "/v1/models/examples:regress"

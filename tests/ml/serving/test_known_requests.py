@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from server_process import ServerProcess
 
-from airflow_hops.serving_api import protocol, tensors
+from airflow_hops.core.serving_api import protocol, tensors
 
 RANDOM = np.random.default_rng(5)
 

@@ -12,8 +12,8 @@ import grpc
 import pytest
 from server_process import ServerProcess
 
-from airflow_hops.serving_api.answers import ModelServerError
-from airflow_hops.serving_api.client import ModelServerClient
+from airflow_hops.core.serving_api.answers import ModelServerError
+from airflow_hops.core.serving_api.client import ModelServerClient
 
 INPUTS = {"carrier": ["AA", "UA"], "distance": [[733.0], [1.0]], "hour": [5, 6]}
 ROW = {"instances": [{"carrier": "AA", "distance": [733.0], "hour": 5}]}

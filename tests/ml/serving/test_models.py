@@ -15,14 +15,14 @@ import pytest
 from server_process import ServerProcess
 from tensorflow_serving.apis import model_management_pb2, model_service_pb2_grpc
 
-from airflow_hops.serving.gateway.traffic import TrafficTable
+from airflow_hops.core.serving_api.answers import ModelServerError
+from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.core.serving_api.protocol import ModelServerConfig
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.loader import Loader, LoaderOptions
 from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving_api.answers import ModelServerError
-from airflow_hops.serving_api.client import ModelServerClient
-from airflow_hops.serving_api.protocol import ModelServerConfig
+from airflow_hops.serving.models.traffic import TrafficTable
 
 ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
 

@@ -18,13 +18,13 @@ import pytest
 from onnx import helper
 from server_process import ServerProcess
 
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.core.serving_api.protocol import Method, PredictRequest
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Call
-from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.client import ModelServerClient
-from airflow_hops.serving_api.protocol import Method, PredictRequest
 
 from .make_format_models import write_onnx
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_hops.processes.programs import with_package
+from airflow_hops.core.processes.programs import with_package
 
 
 @pytest.mark.parametrize("telemetry", [{}, {"ORT_DISABLE_TELEMETRY": "0"}])

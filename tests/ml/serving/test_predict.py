@@ -21,10 +21,10 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
+from airflow_hops.core.serving_api import protocol
 from airflow_hops.serving.api.rest_outputs import write_outputs
 from airflow_hops.serving.api.rest_tensors import Format
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving_api import protocol
 
 ROWS = [{"carrier": "AA", "distance": [100.0], "hour": 5}, {"carrier": "ZZ", "distance": [0.5], "hour": 23}]
 COLUMNS = {"carrier": ["AA", "ZZ"], "distance": [[100.0], [0.5]], "hour": [5, 23]}

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 from server_process import ServerProcess
 
-from airflow_hops.serving_api.answers import ModelServerError
-from airflow_hops.serving_api.client import ModelServerClient
-from airflow_hops.serving_api.config import read_config, set_model
+from airflow_hops.core.serving_api.answers import ModelServerError
+from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.core.serving_api.config import read_config, set_model
 
 from . import load_under_change
 

@@ -17,11 +17,11 @@ import pytest
 from server_process import REPOSITORY, ServerProcess
 from waiting import wait_for
 
+from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.core.serving_api.protocol import ModelServerConfig
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models import remote_polls, remote_storage
 from airflow_hops.serving.models.model_cache import ModelCache
-from airflow_hops.serving_api.client import ModelServerClient
-from airflow_hops.serving_api.protocol import ModelServerConfig
 
 from .test_fronts import fronts, wait_for_two
 from .test_models import ROW, model_config, write_config
@@ -35,7 +35,7 @@ class Bucket:
     def __init__(self, endpoint: str, name: str, saved_models: Path) -> None:
         import s3fs
 
-        from airflow_hops.runtime.model_server.version_folders import RemoteFolders
+        from airflow_hops.ml.model_server.version_folders import RemoteFolders
 
         self.url = f"s3://{name}"
         self.fs = s3fs.S3FileSystem(endpoint_url=endpoint, use_listings_cache=False)

@@ -12,14 +12,14 @@ import tracemalloc
 import grpc
 import pytest
 
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.protocol import Method, PredictRequest, SignatureDefMap
 from airflow_hops.serving.api import http_server, rest_tensors
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Call
 from airflow_hops.serving.request_memory import RequestMemory, parsed_json_bytes
-from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.protocol import Method, PredictRequest, SignatureDefMap
 
 
 def test_requests_share_what_there_is_and_give_it_back() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from airflow_hops.core.serving_api.tensors import type_of
 from airflow_hops.serving.api import rest_tensors
 from airflow_hops.serving.api.rest_tensors import PredictBody, read_tensors
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving_api.tensors import type_of
 
 ODD = (True, False, None, "1", [1.0], {}, {"b64": "MQ=="}, 0, 1, -1, 0.0, -0.0, 0.5, 300, 2**11, 2**24, 2**31, 2**53)
 ODD += (2**63, 2**64, -(2**63) - 1, 10**400, 1e39, -1e39, 70_000.0, math.nan, math.inf)

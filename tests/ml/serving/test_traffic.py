@@ -17,11 +17,11 @@ import pytest
 from server_process import ServerProcess
 from waiting import wait_for
 
+from airflow_hops.core.serving_api import protocol, tensors
+from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.gateway.comparison import compare
-from airflow_hops.serving.gateway.traffic import TrafficTable, deal_slots
-from airflow_hops.serving_api import protocol, tensors
-from airflow_hops.serving_api.client import ModelServerClient
-from airflow_hops.serving_api.protocol import Method
+from airflow_hops.serving.models.traffic import TrafficTable, deal_slots
 
 ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
 

@@ -22,10 +22,10 @@ import grpc
 import pytest
 from server_process import ServerProcess
 
-from airflow_hops.serving_api import protocol
-from airflow_hops.serving_api.answers import ModelServerError
-from airflow_hops.serving_api.client import ModelServerClient
-from airflow_hops.serving_api.tls import TlsFiles
+from airflow_hops.core.serving_api import protocol
+from airflow_hops.core.serving_api.answers import ModelServerError
+from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.core.serving_api.tls import TlsFiles
 
 ROW = {"instances": [[1.0, 2.0, 3.0]]}
 WATCH = "/grpc.health.v1.Health/Watch"

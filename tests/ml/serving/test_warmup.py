@@ -12,13 +12,13 @@ import tensorflow as tf
 from server_process import ServerProcess
 from tensorflow_serving.apis import prediction_log_pb2
 
+from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.assembly import model_options
 from airflow_hops.serving.flags import parse_flags
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.prediction_log import LoggedCall, read_prediction_logs, write_prediction_logs
-from airflow_hops.serving_api.protocol import Method
 
 
 def write(folder: Path, *logs: Any) -> Path:

@@ -25,6 +25,11 @@ import tensorflow as tf
 from server_process import ServerProcess
 from tensorflow_serving.apis import get_model_metadata_pb2, predict_pb2, prediction_service_pb2_grpc
 
+from airflow_hops.core.serving_api import protocol
+from airflow_hops.core.serving_api.answers import ModelServerError
+from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.core.serving_api.config import parse_config
+from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import parse_flags
 from airflow_hops.serving.models.servable import Call, Reply
@@ -34,11 +39,6 @@ from airflow_hops.serving.models.workers.launcher import Process
 from airflow_hops.serving.models.workers.process import run_worker
 from airflow_hops.serving.models.workers.servable import WorkerServable
 from airflow_hops.serving.models.workers.zygote import Zygote
-from airflow_hops.serving_api import protocol
-from airflow_hops.serving_api.answers import ModelServerError
-from airflow_hops.serving_api.client import ModelServerClient
-from airflow_hops.serving_api.config import parse_config
-from airflow_hops.serving_api.protocol import Method
 
 INPUTS = {"carrier": ["AA"], "distance": [[5.0]], "hour": [0]}
 ROW = {"instances": [{"carrier": "AA", "distance": [5.0], "hour": 0}]}

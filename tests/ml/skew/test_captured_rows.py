@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.skew import SkewOptions
-from airflow_hops.runtime.captured.requests import RowsFile
-from airflow_hops.runtime.feature_statistics import comparable_options, generate_statistics
-from airflow_hops.runtime.feature_statistics.formats.layout import BATCH_BYTES
-from airflow_hops.runtime.feature_statistics.summary import features_by_name
-from airflow_hops.runtime.skew.captured_rows import CapturedSpan, read_features
-from airflow_hops.runtime.skew.trained import Trained, compare_rows
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.skew import SkewOptions
+from airflow_hops.ml.monitoring.captured.requests import RowsFile
+from airflow_hops.ml.monitoring.skew.captured_rows import CapturedSpan, read_features
+from airflow_hops.ml.monitoring.skew.trained import Trained, compare_rows
+from airflow_hops.ml.statistics import comparable_options, generate_statistics
+from airflow_hops.ml.statistics.formats.layout import BATCH_BYTES
+from airflow_hops.ml.statistics.summary import features_by_name
 
 pytestmark = pytest.mark.runtime
 

@@ -19,14 +19,15 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
-from airflow_hops.runtime import feature_statistics, skew
-from airflow_hops.runtime.schema import SCHEMA_FILE, load_schema
-from airflow_hops.runtime.skew import detect_skew
-from airflow_hops.runtime.step.context import StepContext
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.monitoring.skew import detect_skew
+from airflow_hops.ml.schemas import SCHEMA_FILE, load_schema
+from airflow_hops.ml.stages import skew
+from airflow_hops.ml.stages import statistics as feature_statistics
+from airflow_hops.ml.step.context import StepContext
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.options import CaptureOptions
-from airflow_hops.store import ArtifactStore
 from tests import flights_examples
 from tests.captured_flights import INPUTS, CaptureFolder, write_champion
 

@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 from echo_models import write_echo_model
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.runtime.skew.attribution import attribute_drift, restore
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.monitoring.skew.attribution import attribute_drift, restore
 
 pytestmark = pytest.mark.runtime
 

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 from scipy.stats import fisher_exact
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.runtime.feature_statistics import comparable_options, generate_statistics
-from airflow_hops.runtime.feature_statistics.number_counts import KEPT, Counts
-from airflow_hops.runtime.feature_statistics.summary import features_by_name
-from airflow_hops.runtime.schema import infer_schema
-from airflow_hops.runtime.skew import detect_skew
-from airflow_hops.runtime.skew.distribution import distribution
-from airflow_hops.runtime.validation import list_anomalies, validate_statistics
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.monitoring.skew import detect_skew
+from airflow_hops.ml.monitoring.skew.distribution import distribution
+from airflow_hops.ml.schemas import infer_schema
+from airflow_hops.ml.stages.validation import list_anomalies, validate_statistics
+from airflow_hops.ml.statistics import comparable_options, generate_statistics
+from airflow_hops.ml.statistics.number_counts import KEPT, Counts
+from airflow_hops.ml.statistics.summary import features_by_name
 
 pytestmark = pytest.mark.runtime
 

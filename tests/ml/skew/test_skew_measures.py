@@ -16,15 +16,15 @@ from random_tables import random_table
 from scipy import stats
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from airflow_hops.contract.artifacts import Artifact, BadInput
-from airflow_hops.data import tfdv_extension
-from airflow_hops.runtime.feature_statistics import generate_statistics, load_statistics
-from airflow_hops.runtime.feature_statistics.summary import features_by_name
-from airflow_hops.runtime.schema import infer_schema
-from airflow_hops.runtime.skew import detect_skew
-from airflow_hops.runtime.skew.distribution import Numbers, distribution
-from airflow_hops.runtime.skew.measures import CATEGORICAL, NUMERIC, aligned_counts, every_score
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.features import tfdv_extension
+from airflow_hops.ml.monitoring.skew import detect_skew
+from airflow_hops.ml.monitoring.skew.distribution import Numbers, distribution
+from airflow_hops.ml.monitoring.skew.measures import CATEGORICAL, NUMERIC, aligned_counts, every_score
+from airflow_hops.ml.schemas import infer_schema
+from airflow_hops.ml.statistics import generate_statistics, load_statistics
+from airflow_hops.ml.statistics.summary import features_by_name
 from tests import flights_examples
 
 pytestmark = pytest.mark.runtime

@@ -17,9 +17,9 @@ from google.protobuf.json_format import MessageToDict
 from tensorflow_data_validation.skew import feature_skew_detector as detector
 from tfx_bsl.coders.example_coder import RecordBatchToExamples
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.runtime.feature_statistics.arrow_lists import as_lists
-from airflow_hops.runtime.skew.rows import detect_row_skew, join
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.monitoring.skew.rows import detect_row_skew, join
+from airflow_hops.ml.statistics.arrow_lists import as_lists
 
 pytestmark = pytest.mark.runtime
 

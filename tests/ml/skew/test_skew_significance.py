@@ -13,12 +13,12 @@ import pytest
 from random_tables import random_table
 from scipy.stats import ks_2samp, kstwo
 
-from airflow_hops.runtime.feature_statistics import generate_statistics
-from airflow_hops.runtime.feature_statistics.summary import features_by_name
-from airflow_hops.runtime.skew import detect_skew
-from airflow_hops.runtime.skew.distribution import Numbers, distribution
-from airflow_hops.runtime.skew.measures import least_distance
-from airflow_hops.runtime.skew.significance import judge_numbers, judge_values, kolmogorov_p_value
+from airflow_hops.ml.monitoring.skew import detect_skew
+from airflow_hops.ml.monitoring.skew.distribution import Numbers, distribution
+from airflow_hops.ml.monitoring.skew.measures import least_distance
+from airflow_hops.ml.monitoring.skew.significance import judge_numbers, judge_values, kolmogorov_p_value
+from airflow_hops.ml.statistics import generate_statistics
+from airflow_hops.ml.statistics.summary import features_by_name
 from tests import flights_examples
 
 pytestmark = pytest.mark.runtime

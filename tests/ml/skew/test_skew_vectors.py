@@ -12,23 +12,23 @@ import pytest
 from scipy import stats
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.data.feature_specs import read_raw_features
-from airflow_hops.data.vectors import dense_vectors, finite_vectors
-from airflow_hops.runtime.feature_statistics import comparable_options, generate_statistics
-from airflow_hops.runtime.feature_statistics.combiners import Combiners
-from airflow_hops.runtime.feature_statistics.options import options_from
-from airflow_hops.runtime.feature_statistics.summary import features_by_name
-from airflow_hops.runtime.feature_statistics.vector_sampling import SAMPLE_ROWS, with_vector_samples
-from airflow_hops.runtime.feature_statistics.vectors import sampled_vectors
-from airflow_hops.runtime.inspection.feature_distances import compare
-from airflow_hops.runtime.inspection.feature_figures import detail, table
-from airflow_hops.runtime.schema import infer_schema
-from airflow_hops.runtime.schema.files import to_text
-from airflow_hops.runtime.skew import detect_skew
-from airflow_hops.runtime.skew.attribution import restore
-from airflow_hops.runtime.skew.distribution import Vectors
-from airflow_hops.runtime.skew.significance import judge_vectors
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.features.feature_specs import read_raw_features
+from airflow_hops.ml.monitoring.skew import detect_skew
+from airflow_hops.ml.monitoring.skew.attribution import restore
+from airflow_hops.ml.monitoring.skew.distribution import Vectors
+from airflow_hops.ml.monitoring.skew.significance import judge_vectors
+from airflow_hops.ml.queries.feature_distances import compare
+from airflow_hops.ml.queries.feature_figures import detail, table
+from airflow_hops.ml.readers.vectors import dense_vectors, finite_vectors
+from airflow_hops.ml.schemas import infer_schema
+from airflow_hops.ml.schemas.files import to_text
+from airflow_hops.ml.statistics import comparable_options, generate_statistics
+from airflow_hops.ml.statistics.combiners import Combiners
+from airflow_hops.ml.statistics.options import options_from
+from airflow_hops.ml.statistics.summary import features_by_name
+from airflow_hops.ml.statistics.vector_sampling import SAMPLE_ROWS, with_vector_samples
+from airflow_hops.ml.statistics.vectors import sampled_vectors
 
 pytestmark = pytest.mark.runtime
 

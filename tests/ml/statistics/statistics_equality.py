@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_hops.runtime.feature_statistics.arrow_lists import as_lists
+from airflow_hops.ml.statistics.arrow_lists import as_lists
 
 
 def mixed_table(rows: int = 3000) -> pa.Table:

@@ -21,11 +21,11 @@ from tensorflow_data_validation.utils.example_weight_map import ExampleWeightMap
 from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.public.proto import slicing_spec_pb2
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.runtime.feature_statistics import lift, pair_counts
-from airflow_hops.runtime.feature_statistics.arrow_lists import as_lists
-from airflow_hops.runtime.feature_statistics.combiners import Combiners
-from airflow_hops.runtime.feature_statistics.lift import LiftGenerator, lift_generator
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.statistics import lift, pair_counts
+from airflow_hops.ml.statistics.arrow_lists import as_lists
+from airflow_hops.ml.statistics.combiners import Combiners
+from airflow_hops.ml.statistics.lift import LiftGenerator, lift_generator
 from tests import flights_examples
 
 pytestmark = pytest.mark.runtime

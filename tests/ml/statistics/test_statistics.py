@@ -16,13 +16,13 @@ import tensorflow_data_validation as tfdv
 from statistics_equality import by_beam, cases, compare, mixed_table
 from tensorflow_data_validation.utils.quantiles_util import generate_equi_width_histogram
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, RowCounts
-from airflow_hops.data import tfdv_extension
-from airflow_hops.runtime import feature_statistics
-from airflow_hops.runtime.feature_statistics import generate_statistics
-from airflow_hops.runtime.feature_statistics.histograms import equi_width_histogram
-from airflow_hops.runtime.feature_statistics.summary import summarize
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.features import tfdv_extension
+from airflow_hops.ml.stages import statistics as feature_statistics
+from airflow_hops.ml.statistics import generate_statistics
+from airflow_hops.ml.statistics.histograms import equi_width_histogram
+from airflow_hops.ml.statistics.summary import summarize
 from tests import flights_examples
 
 pytestmark = pytest.mark.runtime

@@ -25,10 +25,10 @@ from tensorflow_data_validation.statistics import stats_impl
 from tensorflow_data_validation.utils import quantiles_util
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.processes.ending import descendants
-from airflow_hops.runtime.feature_statistics import combiners, generate_statistics
-from airflow_hops.runtime.feature_statistics.generate import collect_statistics
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.processes.ending import descendants
+from airflow_hops.ml.statistics import combiners, generate_statistics
+from airflow_hops.ml.statistics.generate import collect_statistics
 
 pytestmark = pytest.mark.runtime
 

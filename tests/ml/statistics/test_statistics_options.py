@@ -13,11 +13,11 @@ import tensorflow_data_validation as tfdv
 from option_tables import table
 from tensorflow_data_validation.statistics.generators.cross_feature_stats_generator import CrossFeatureStatsGenerator
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.runtime.feature_statistics import generate_statistics
-from airflow_hops.runtime.feature_statistics.arrow_lists import as_lists
-from airflow_hops.runtime.feature_statistics.cross_features import CrossFeatureGenerator
-from airflow_hops.runtime.feature_statistics.options import options_from
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.statistics import generate_statistics
+from airflow_hops.ml.statistics.arrow_lists import as_lists
+from airflow_hops.ml.statistics.cross_features import CrossFeatureGenerator
+from airflow_hops.ml.statistics.options import options_from
 
 pytestmark = pytest.mark.runtime
 

@@ -26,16 +26,16 @@ from statistics_equality import compare, many_strings, nested_table
 from tfx_bsl.coders import csv_decoder
 from tfx_bsl.coders.example_coder import RecordBatchToExamples
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.contract.sources import Source
-from airflow_hops.data.readers import csv as readers_csv
-from airflow_hops.data.readers import jsonl as readers_jsonl
-from airflow_hops.runtime.feature_statistics import generate_statistics
-from airflow_hops.runtime.feature_statistics.arrow_lists import as_lists
-from airflow_hops.runtime.feature_statistics.formats import arrow, layout, parquet, row_spans, tfrecord
-from airflow_hops.runtime.feature_statistics.formats import csv as csv_format
-from airflow_hops.runtime.feature_statistics.formats import jsonl as jsonl_format
-from airflow_hops.runtime.feature_statistics.sources import CorruptFile, Plan, TypesDoNotFit, plan_source
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.ml.readers import csv as readers_csv
+from airflow_hops.ml.readers import jsonl as readers_jsonl
+from airflow_hops.ml.statistics import generate_statistics
+from airflow_hops.ml.statistics.arrow_lists import as_lists
+from airflow_hops.ml.statistics.formats import arrow, layout, parquet, row_spans, tfrecord
+from airflow_hops.ml.statistics.formats import csv as csv_format
+from airflow_hops.ml.statistics.formats import jsonl as jsonl_format
+from airflow_hops.ml.statistics.sources import CorruptFile, Plan, TypesDoNotFit, plan_source
 
 pytestmark = pytest.mark.runtime
 FORMATS = ("csv", "csv.gz", "jsonl", "jsonl.gz", "parquet", "feather", "arrows", "tfrecord", "tfrecord.gz")

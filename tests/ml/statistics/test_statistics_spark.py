@@ -17,10 +17,10 @@ import tensorflow_data_validation as tfdv
 from crafted_files import write_crafted
 from statistics_equality import cases, compare, flights_like_table, mixed_table, nested_table
 
-from airflow_hops.contract.artifacts import BadInput, HopsError
-from airflow_hops.runtime.feature_statistics import generate_statistics
-from airflow_hops.runtime.feature_statistics import spark as engine
-from airflow_hops.runtime.feature_statistics.generate import collect_statistics
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.ml.statistics import generate_statistics
+from airflow_hops.ml.statistics import spark as engine
+from airflow_hops.ml.statistics.generate import collect_statistics
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 

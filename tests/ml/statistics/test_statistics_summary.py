@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from option_tables import table
 
-from airflow_hops.runtime.feature_statistics import generate_statistics
-from airflow_hops.runtime.feature_statistics.options import options_from
-from airflow_hops.runtime.feature_statistics.summary import summarize
+from airflow_hops.ml.statistics import generate_statistics
+from airflow_hops.ml.statistics.options import options_from
+from airflow_hops.ml.statistics.summary import summarize
 
 pytestmark = pytest.mark.runtime
 

@@ -15,10 +15,10 @@ import tensorflow_data_validation as tfdv
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from airflow_hops.runtime.feature_statistics import generate_statistics, sketches
-from airflow_hops.runtime.feature_statistics.frequent_hashes import FrequentHashes, hashes_of, most_frequent_hashes
-from airflow_hops.runtime.feature_statistics.sketches import TOP_VALUES_BUCKETS, CountedQuantiles
-from airflow_hops.runtime.feature_statistics.sources import plan_source
+from airflow_hops.ml.statistics import generate_statistics, sketches
+from airflow_hops.ml.statistics.frequent_hashes import FrequentHashes, hashes_of, most_frequent_hashes
+from airflow_hops.ml.statistics.sketches import TOP_VALUES_BUCKETS, CountedQuantiles
+from airflow_hops.ml.statistics.sources import plan_source
 
 pytestmark = pytest.mark.runtime
 ROWS = 150_000

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from trainings import Trainings
 
-from airflow_hops.contract.artifacts import Artifact
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.store import ArtifactStore
 
 
 @pytest.fixture(scope="session")

@@ -14,14 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 from trainings import Trainings
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.contract.properties import ModelProperties
-from airflow_hops.contract.target import Target
-from airflow_hops.data.feature_specs import OutputSpec
-from airflow_hops.hops.tables import SplitTable, raw_specs, read_table
-from airflow_hops.runtime.evaluate import stage as evaluate
-from airflow_hops.runtime.train.estimators import _sample, framework_of
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.contract.target import Target
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.features.feature_specs import OutputSpec
+from airflow_hops.ml.stages.evaluate import stage as evaluate
+from airflow_hops.ml.stages.train.estimators import _sample, framework_of
+from airflow_hops.ml.training.tables import SplitTable, raw_specs, read_table
 from tests import flights_examples
 
 COLOURS = ("black", "red", "white")

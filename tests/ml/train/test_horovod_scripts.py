@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.autograph.impl.conversion import is_allowlisted
 
-from airflow_hops.hops.keras.legacy import leave_unconverted, use_tf_keras
-from airflow_hops.runtime.gang import Channel, LocalRanks, Placement, run_gang
+from airflow_hops.ml.training.gang import Channel, LocalRanks, Placement, run_gang
+from airflow_hops.ml.training.keras.legacy import leave_unconverted, use_tf_keras
 
 pytestmark = pytest.mark.server
 

@@ -21,26 +21,26 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import root_mean_squared_error
 from trainings import Trainings
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, RowCounts
-from airflow_hops.contract.evaluation import EvaluationReport
-from airflow_hops.contract.properties import ExamplesProperties, ModelProperties, SchemaProperties
-from airflow_hops.contract.target import Target
-from airflow_hops.data.feature_specs import FeatureSpecs
-from airflow_hops.hops import trained_models
-from airflow_hops.hops.trained_models import Sample, answers_of
-from airflow_hops.runtime import feature_statistics, schema
-from airflow_hops.runtime.batch_predict import stage as batch_predict
-from airflow_hops.runtime.captured.requests import CapturedRequests
-from airflow_hops.runtime.evaluate import stage as evaluate
-from airflow_hops.runtime.prepare import stage as prepare
-from airflow_hops.runtime.rollout.captured import read_captured
-from airflow_hops.runtime.schema import classes_of, load_schema
-from airflow_hops.runtime.skew import stage as skew
-from airflow_hops.runtime.transform import stage as transform
-from airflow_hops.runtime.transform.graph import served_outputs
-from airflow_hops.runtime.validation import stage as validation
-from airflow_hops.serving_api.client import ModelServerClient
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
+from airflow_hops.core.contract.evaluation import EvaluationReport
+from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties, SchemaProperties
+from airflow_hops.core.contract.target import Target
+from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.features.feature_specs import FeatureSpecs
+from airflow_hops.ml.features.transform_graph import served_outputs
+from airflow_hops.ml.models import trained_models
+from airflow_hops.ml.models.trained_models import Sample, answers_of
+from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
+from airflow_hops.ml.schemas import classes_of, load_schema
+from airflow_hops.ml.stages import schema, skew
+from airflow_hops.ml.stages import statistics as feature_statistics
+from airflow_hops.ml.stages.batch_predict import stage as batch_predict
+from airflow_hops.ml.stages.evaluate import stage as evaluate
+from airflow_hops.ml.stages.prepare import stage as prepare
+from airflow_hops.ml.stages.rollout.captured import read_captured
+from airflow_hops.ml.stages.transform import stage as transform
+from airflow_hops.ml.stages.validation import stage as validation
 
 pytestmark = [pytest.mark.runtime, pytest.mark.xdist_group("spark")]
 

@@ -12,13 +12,13 @@ import ask_mlflow
 import pytest
 from trainings import Trainings, read_events
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.contract.training import TrainingOptions
-from airflow_hops.hops.checkpoints import Checkpoint, Position
-from airflow_hops.runtime.gang import LocalRanks
-from airflow_hops.runtime.train.rank_count import with_chosen_ranks
-from airflow_hops.runtime.train.strategies import Roles
-from airflow_hops.runtime.train.training import Training
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.training import TrainingOptions
+from airflow_hops.ml.stages.train.rank_count import with_chosen_ranks
+from airflow_hops.ml.stages.train.strategies import Roles
+from airflow_hops.ml.stages.train.training import Training
+from airflow_hops.ml.training.checkpoints import Checkpoint, Position
+from airflow_hops.ml.training.gang import LocalRanks
 
 TWO_SLOTS = {"kind": "local", "slots": 2}
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from trainings import Trainings
 
-from airflow_hops.contract.artifacts import Artifact, BadInput
-from airflow_hops.hops.context import TrainContext
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.ml.training.context import TrainContext
 
 WHERE = {"kind": "local", "slots": 4}
 

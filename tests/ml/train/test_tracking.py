@@ -12,8 +12,8 @@ import pytest
 from mlflow.tracking import MlflowClient
 from trainings import Trainings, read_events
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError, Producer
-from airflow_hops.runtime.tracking import ModelRegistry
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.ml.tracking import ModelRegistry
 
 pytestmark = pytest.mark.runtime
 
@@ -156,7 +156,7 @@ def test_a_training_goes_on_without_mlflow_and_says_so(trainings: Trainings, exa
 def test_a_model_that_was_logged_to_mlflow_is_found_by_its_name(
     tracked: dict[str, Any], tmp_path: Any, make_context: Any
 ) -> None:
-    from airflow_hops.runtime.import_model import fetch_source, find_model
+    from airflow_hops.ml.stages.import_model import fetch_source, find_model
 
     logged = tmp_path / "logged"
     logged.mkdir()
@@ -172,7 +172,7 @@ def test_a_model_that_was_logged_to_mlflow_is_found_by_its_name(
 def test_a_run_and_a_version_lead_to_their_model_so_that_they_can_be_reproduced(
     tracked: dict[str, Any], make_context: Any
 ) -> None:
-    from airflow_hops.runtime.reproduce.lookup import run as look_up
+    from airflow_hops.ml.stages.reproduce.lookup import run as look_up
 
     context = make_context(services={"tracking_uri": tracked["tracking_uri"]})
     found = look_up(context, run_id=tracked["finished"]["id"])

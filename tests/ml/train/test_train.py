@@ -18,8 +18,11 @@ import training_functions
 import transformed_examples
 from trainings import Trainings, read_events
 
-from airflow_hops.contract.artifacts import MANIFEST_NAME, Artifact, BadInput, HopsError, Manifest, RowCounts
-from airflow_hops.hops.checkpoints import (
+from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Artifact, BadInput, HopsError, Manifest, RowCounts
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.integrity import describe
+from airflow_hops.ml.stages.train.checkpoint_state import CheckpointState
+from airflow_hops.ml.training.checkpoints import (
     Position,
     Snapshot,
     copy_variables,
@@ -27,9 +30,6 @@ from airflow_hops.hops.checkpoints import (
     restore_variables,
     write_checkpoint,
 )
-from airflow_hops.runtime.train.checkpoint_state import CheckpointState
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.integrity import describe
 from tests.ml.conftest import stage_runner
 
 

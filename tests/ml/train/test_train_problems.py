@@ -14,15 +14,16 @@ import tensorflow as tf
 from sklearn.datasets import load_diabetes, load_wine
 from trainings import Trainings
 
-from airflow_hops.contract.artifacts import Artifact, Producer, RowCounts
-from airflow_hops.contract.properties import ModelProperties
-from airflow_hops.contract.target import Target
-from airflow_hops.data.feature_specs import FeatureSpecs
-from airflow_hops.runtime import feature_statistics, prepare, schema, validation
-from airflow_hops.runtime.evaluate import stage as evaluate
-from airflow_hops.runtime.schema import classes_of, load_schema
-from airflow_hops.runtime.transform import stage as transform
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact, Producer, RowCounts
+from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.contract.target import Target
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.features.feature_specs import FeatureSpecs
+from airflow_hops.ml.schemas import classes_of, load_schema
+from airflow_hops.ml.stages import prepare, schema, validation
+from airflow_hops.ml.stages import statistics as feature_statistics
+from airflow_hops.ml.stages.evaluate import stage as evaluate
+from airflow_hops.ml.stages.transform import stage as transform
 
 pytestmark = pytest.mark.runtime
 

@@ -11,8 +11,8 @@ import s3fs
 import transformed_examples
 from trainings import Trainings
 
-from airflow_hops.store import ArtifactStore
-from airflow_hops.store.private_folders import cache_folder
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.private_folders import cache_folder
 from tests.ml.conftest import stage_runner
 
 pytestmark = pytest.mark.runtime

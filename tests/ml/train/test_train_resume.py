@@ -20,12 +20,12 @@ import tensorflow as tf
 from trainings import Trainings
 from waiting import wait_for
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.contract.target import Target
-from airflow_hops.hops.checkpoints import CheckpointWriter, Position, Snapshot, copy_variables, read_checkpoint
-from airflow_hops.hops.context import TrainContext
-from airflow_hops.hops.keras import DistributedGradientTape, DistributedOptimizer
-from airflow_hops.hops.rank_state import seed_rank
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.target import Target
+from airflow_hops.ml.training.checkpoints import CheckpointWriter, Position, Snapshot, copy_variables, read_checkpoint
+from airflow_hops.ml.training.context import TrainContext
+from airflow_hops.ml.training.keras import DistributedGradientTape, DistributedOptimizer
+from airflow_hops.ml.training.rank_state import seed_rank
 
 STEPS, EPOCHS = 10, 3
 

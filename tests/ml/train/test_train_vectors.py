@@ -16,23 +16,24 @@ import pytest
 import tensorflow as tf
 from trainings import Trainings
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, RowCounts
-from airflow_hops.contract.properties import ModelProperties
-from airflow_hops.contract.sources import Source
-from airflow_hops.data.feature_specs import FeatureSpecs, read_raw_features
-from airflow_hops.hops.tables import raw_specs, read_table
-from airflow_hops.runtime import feature_statistics, infra_validate, ingest, prepare, schema, validation
-from airflow_hops.runtime import skew as skew_stage
-from airflow_hops.runtime.batch_predict import stage as batch_predict
-from airflow_hops.runtime.evaluate import stage as evaluate
-from airflow_hops.runtime.schema import load_schema
-from airflow_hops.runtime.transform import stage as transform
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.protocol import PredictRequest, PredictResponse
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.features.feature_specs import FeatureSpecs, read_raw_features
+from airflow_hops.ml.schemas import load_schema
+from airflow_hops.ml.stages import infra_validate, ingest, prepare, schema, validation
+from airflow_hops.ml.stages import skew as skew_stage
+from airflow_hops.ml.stages import statistics as feature_statistics
+from airflow_hops.ml.stages.batch_predict import stage as batch_predict
+from airflow_hops.ml.stages.evaluate import stage as evaluate
+from airflow_hops.ml.stages.transform import stage as transform
+from airflow_hops.ml.training.tables import raw_specs, read_table
 from airflow_hops.serving.capture.record import CapturedCall
 from airflow_hops.serving.capture.tables import CallTables
 from airflow_hops.serving.request_kind import RequestKind
-from airflow_hops.serving_api import tensors
-from airflow_hops.serving_api.protocol import PredictRequest, PredictResponse
-from airflow_hops.store import ArtifactStore
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server, pytest.mark.usefixtures("forked_servers")]
 
@@ -222,7 +223,7 @@ def test_a_table_has_vectors_in_every_form(made: dict[str, Artifact], shared_sto
 
 
 def made_target(made: dict[str, Artifact]) -> Any:
-    from airflow_hops.contract.properties import ExamplesProperties
+    from airflow_hops.core.contract.properties import ExamplesProperties
 
     return ExamplesProperties.of(made["examples"]).target
 

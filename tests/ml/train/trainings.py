@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.contract.artifacts import Artifact
-from airflow_hops.contract.protocol import parse_line
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.protocol import parse_line
+from airflow_hops.core.store import ArtifactStore
 
 STEPS = Path(__file__).parents[2] / "steps"
 SETTINGS = {
@@ -87,9 +87,9 @@ def _run(
     given: dict[str, Any],
     stage: Any,
 ) -> Artifact:
-    from airflow_hops.contract.artifacts import HopsError
-    from airflow_hops.runtime.step.context import RecordHandler
-    from airflow_hops.runtime.train import run
+    from airflow_hops.core.contract.artifacts import HopsError
+    from airflow_hops.ml.stages.train import run
+    from airflow_hops.ml.step.context import RecordHandler
     from tests.ml.conftest import step_context
 
     os.environ |= environment

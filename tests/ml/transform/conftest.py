@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_hops.contract.artifacts import Artifact
-from airflow_hops.data.constants import Constants
-from airflow_hops.data.feature_specs import FeatureSpecs, read_raw_features
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.features.constants import Constants
+from airflow_hops.ml.features.feature_specs import FeatureSpecs, read_raw_features
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from airflow_hops.data.constants import Constants
-from airflow_hops.hops.preprocessing import bucketize, columns, one_hot, vocabulary_ids, z_score
+from airflow_hops.ml.features.constants import Constants
+from airflow_hops.ml.features.preprocessing import bucketize, columns, one_hot, vocabulary_ids, z_score
 
 Tensors = dict[str, tf.Tensor]
 

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.data.constants import Constants
-from airflow_hops.runtime.feature_statistics import generate_statistics
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.features.constants import Constants
+from airflow_hops.ml.statistics import generate_statistics
 from tests import flights_examples
 
 pytestmark = pytest.mark.runtime

@@ -14,15 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, Producer, RowCounts
-from airflow_hops.contract.target import Target
-from airflow_hops.data.constants import Constants
-from airflow_hops.data.feature_specs import FeatureSpecs
-from airflow_hops.data.raw_features import example_files, read_rows
-from airflow_hops.runtime.transform import batches, stage
-from airflow_hops.runtime.transform.batches import TransformPlan, TransformSummary, plan_tasks, transform_task
-from airflow_hops.runtime.transform.graph import load_transform, trace_transform
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
+from airflow_hops.core.contract.target import Target
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.features.constants import Constants
+from airflow_hops.ml.features.feature_specs import FeatureSpecs
+from airflow_hops.ml.features.raw_features import example_files, read_rows
+from airflow_hops.ml.features.transform_graph import load_transform, trace_transform
+from airflow_hops.ml.stages.transform import batches, stage
+from airflow_hops.ml.stages.transform.batches import TransformPlan, TransformSummary, plan_tasks, transform_task
 from tests import flights_examples
 
 pytestmark = pytest.mark.runtime

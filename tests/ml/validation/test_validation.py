@@ -14,17 +14,18 @@ import pytest
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
-from airflow_hops.contract.artifacts import Artifact, BadInput, Producer
-from airflow_hops.contract.target import Target
-from airflow_hops.data import tfdv_extension
-from airflow_hops.runtime import feature_statistics, validation
-from airflow_hops.runtime.feature_statistics import generate_statistics
-from airflow_hops.runtime.schema import classes_of, infer_schema, parse_schema, to_text
-from airflow_hops.runtime.validation import list_anomalies, validate_statistics
-from airflow_hops.runtime.validation.proposal import propose
-from airflow_hops.runtime.validation.quarantine import split_anomalous
-from airflow_hops.runtime.validation.validate import relax
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.core.contract.target import Target
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.features import tfdv_extension
+from airflow_hops.ml.schemas import classes_of, infer_schema, parse_schema, to_text
+from airflow_hops.ml.stages import statistics as feature_statistics
+from airflow_hops.ml.stages import validation
+from airflow_hops.ml.stages.validation import list_anomalies, validate_statistics
+from airflow_hops.ml.stages.validation.proposal import propose
+from airflow_hops.ml.stages.validation.quarantine import split_anomalous
+from airflow_hops.ml.stages.validation.validate import relax
+from airflow_hops.ml.statistics import generate_statistics
 from tests import flights_examples
 
 pytestmark = pytest.mark.runtime

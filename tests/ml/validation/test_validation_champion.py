@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_hops.contract.artifacts import Artifact
-from airflow_hops.runtime import feature_statistics, validation
-from airflow_hops.runtime import schema as schema_stage
-from airflow_hops.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.stages import schema as schema_stage
+from airflow_hops.ml.stages import statistics as feature_statistics
+from airflow_hops.ml.stages import validation
 from tests import flights_examples
 
 pytestmark = pytest.mark.runtime

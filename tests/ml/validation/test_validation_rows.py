@@ -19,10 +19,10 @@ from tensorflow_data_validation.api import validation_api
 from tensorflow_data_validation.statistics import stats_impl
 from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
 
-from airflow_hops.contract.artifacts import BadInput
-from airflow_hops.runtime.feature_statistics.arrow_lists import as_lists
-from airflow_hops.runtime.validation.quarantine import split_anomalous
-from airflow_hops.runtime.validation.row_rules import RowRules
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.stages.validation.quarantine import split_anomalous
+from airflow_hops.ml.stages.validation.row_rules import RowRules
+from airflow_hops.ml.statistics.arrow_lists import as_lists
 
 pytestmark = pytest.mark.runtime
 

@@ -13,9 +13,9 @@ import time
 
 import grpc
 
+from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.errors import ServingError, code_of
 from airflow_hops.serving.models.servable import Call, Reply
-from airflow_hops.serving_api.protocol import Method
 
 _REQUEST = struct.Struct("<BdI")  # method, deadline on the clock that processes of one machine share, bytes
 _REPLY = struct.Struct("<BqI")  # status code, rows, bytes

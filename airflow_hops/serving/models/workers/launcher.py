@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import grpc
 
-from airflow_hops.processes.programs import module_command, with_package
+from airflow_hops.core.processes.programs import module_command, with_package
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.workers.process import run_worker
 

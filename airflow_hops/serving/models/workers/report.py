@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from airflow_hops.serving.api.routes import HttpRequest, HttpResponse, Routes, json_response
 from airflow_hops.serving.models.workers.supervisor import WorkerSupervisor
+from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
 
 def add_route(routes: Routes, supervisor: WorkerSupervisor) -> None:

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from airflow_hops.processes.forks import Children
+from airflow_hops.core.processes.forks import Children
 
 _RECORD_BYTES = 1 << 20
 

@@ -42,7 +42,7 @@ const ARRAYS = {
   float64: Float64Array,
 } as const;
 
-/** Reads the bytes (`airflow_hops/runtime/inspection/columns.py` says how they lie). */
+/** Reads the bytes (`airflow_hops/ml/queries/columns.py` says how they lie). */
 export function decode(buffer: ArrayBuffer): Sample {
   const length = new DataView(buffer).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length))) as Header;

@@ -1,0 +1,377 @@
+"""Artifacts: the results of steps, in the form that both environments use.
+
+It uses only the standard library. Both the Airflow side and the ML side import it: a step returns an :class:`Artifact`,
+and its directory in the store contains its :class:`Manifest`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.redaction import redacted, without_password
+
+MANIFEST_NAME = "manifest.json"
+FORMAT_VERSION = 1
+
+
+CUT_SHORT = "cut_short"
+"""A property of an artifact: why the work that made it ended early. The step cache does not keep such an artifact."""
+
+
+class HopsError(Exception):
+    """An error after which a retry may help (a killed rank, a server that does not answer).
+
+    Its message names addresses and values of connections, without their secrets.
+    """
+
+    retryable = True
+
+    def __str__(self) -> str:
+        return redacted(super().__str__())
+
+
+class BadInput(HopsError):
+    """An input of the user cannot be used; a retry with the same input would fail again.
+
+    The message names the file, the field and the value, and what was expected.
+    """
+
+    retryable = False
+
+
+class UnreadableFile(BadInput, ValueError):
+    """A file does not contain UTF-8 text, or JSON, as it should."""
+
+
+MOST_JSON_BYTES = 32 << 20
+"""No record of a step is as large; a larger file, or a deeper value, would cost its readers minutes."""
+_MOST_LEVELS = 100
+
+
+def parse_json(text: str | bytes, source: str, advice: str = "restore it, or clear the task that writes it") -> Any:
+    """Returns the JSON value in the text of a file; NaN and infinities, which Python writes, are numbers in it.
+
+    Args:
+        text: The file's text.
+        source: Its address, for the message.
+        advice: What to do about a damaged one.
+
+    Raises:
+        UnreadableFile: it is not JSON in UTF-8, too large, or nested too deeply.
+    """
+    try:
+        if len(text) > MOST_JSON_BYTES:
+            raise ValueError(f"{len(text)} bytes, more than {MOST_JSON_BYTES}")
+        value = json.loads(text)
+        level = [value]
+        for _ in range(_MOST_LEVELS):
+            inner = (
+                each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)
+            )
+            level = [item for items in inner for item in items if isinstance(item, dict | list)]
+            if not level:
+                return value
+        raise RecursionError
+    except RecursionError:
+        found = f"values within values, more than {_MOST_LEVELS} deep"
+    except (ValueError, MemoryError) as error:
+        found = str(error)
+    raise UnreadableFile(f"{source}: expected JSON ({found}); the file was damaged: {advice}") from None
+
+
+def read_json(path: Path) -> Any:
+    """Returns the JSON value in a local file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UnreadableFile: as :func:`parse_json`.
+    """
+    with path.open("rb") as file:
+        return parse_json(file.read(MOST_JSON_BYTES + 1), str(path))
+
+
+class RowsNotConserved(HopsError):
+    """A step lost or invented rows: rows in differ from rows out plus rows rejected."""
+
+    retryable = False
+
+
+@dataclass(frozen=True)
+class Producer:
+    """The Airflow task instance that made an artifact."""
+
+    dag_id: str = "notebook"
+    run_id: str = "interactive"
+    task_id: str = "step"
+    map_index: int = -1
+    try_number: int = 1
+
+    @property
+    def task(self) -> str:
+        """The task in paths: ``<task>``, of a mapped one ``<task>@<index>``."""
+        return self.task_id if self.map_index < 0 else f"{self.task_id}@{self.map_index}"
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file of an artifact: path relative to the artifact's directory, size in bytes, SHA-256 in hex."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """Rows that a step read, wrote and rejected, the rejected ones by reason."""
+
+    rows_in: int
+    rows_out: int
+    rejected: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def rows_rejected(self) -> int:
+        """All rejected rows, for any reason."""
+        return sum(self.rejected.values())
+
+    def check(self, what: str) -> RowCounts:
+        """Returns itself if rows are conserved.
+
+        Args:
+            what: The step or table, for the message.
+
+        Raises:
+            RowsNotConserved: rows in are not rows out plus rows rejected.
+        """
+        if self.rows_in != self.rows_out + self.rows_rejected:
+            raise RowsNotConserved(
+                f"{what}: {self.rows_in} rows in, but {self.rows_out} out and {self.rows_rejected} rejected "
+                f"({dict(self.rejected)}); {self.rows_in - self.rows_out - self.rows_rejected} unaccounted for"
+            )
+        return self
+
+    def check_rejected(self, max_rejected: float, what: str) -> None:
+        """Raises an error if a single reason rejects too many rows.
+
+        Args:
+            max_rejected: Share of the input rows that one reason may reject, 0 to 1.
+            what: The table or split, for the message.
+
+        Raises:
+            BadInput: a reason rejects more.
+        """
+        by_reason = sorted(self.rejected.items(), key=lambda item: -item[1])
+        if by_reason and by_reason[0][1] > max_rejected * self.rows_in:
+            reason, rows = by_reason[0]
+            raise BadInput(
+                f"{what}: {rows} of {self.rows_in} rows ({rows / self.rows_in:.1%}) are rejected for {reason!r}, more "
+                f"than max_rejected={max_rejected:g} allows; rejected in all: "
+                f"{', '.join(f'{reason} {rows}' for reason, rows in by_reason)}. Correct the data, or raise "
+                "max_rejected if so many rows should be rejected"
+            )
+
+
+def check_max_rejected(value: Any) -> None:
+    """Checks the argument ``max_rejected``.
+
+    Raises:
+        BadInput: it is not a number from 0 to 1.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise BadInput(f"max_rejected is {value!r}, expected a share from 0 to 1")
+
+
+def total_rows(rows: Mapping[str, RowCounts], properties: Mapping[str, Any]) -> RowCounts | None:
+    """Returns all rows of an artifact, each counted once; None if none were counted.
+
+    A step that splits a table counts both the table and its splits: then the rows of the table are returned.
+
+    Args:
+        rows: Row counts by table, split or window.
+        properties: Properties of the artifact; ``splits`` names its splits.
+    """
+    splits = properties.get("splits")
+    tables = [counts for name, counts in rows.items() if not isinstance(splits, list | tuple) or name not in splits]
+    counted = tables or list(rows.values())
+    if not counted:
+        return None
+    rejected: Counter[str] = Counter()
+    for counts in counted:
+        rejected.update(counts.rejected)
+    return RowCounts(sum(c.rows_in for c in counted), sum(c.rows_out for c in counted), dict(rejected))
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A reference to an artifact: small enough for XCom, an asset event or another artifact's lineage.
+
+    Attributes:
+        uri: Address of the artifact's directory in the store.
+        kind: Its kind, in TFX's terms: ``snapshot``, ``examples``, ``statistics``, ``schema``, ``anomalies``,
+            ``transform_graph``, ``model``, ``evaluation``, ``skew`` and so on.
+        fingerprint: SHA-256 over kind and contents; equal contents have equal fingerprints, wherever they are stored.
+        metrics: Numbers worth showing without opening the artifact.
+        rows: Row counts by table, split or window.
+        properties: Small JSON facts (window, label, signature).
+        cached: Whether the step was skipped, because an earlier run had made the same artifact.
+    """
+
+    uri: str
+    kind: str
+    fingerprint: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    rows: Mapping[str, RowCounts] = field(default_factory=dict)
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    cached: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON value that goes through XCom."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Artifact:
+        """The inverse of :meth:`to_dict`.
+
+        Raises:
+            BadInput: ``value`` is not an artifact reference.
+        """
+        try:
+            return cls(
+                uri=without_password(value["uri"])[0],
+                kind=value["kind"],
+                fingerprint=value["fingerprint"],
+                metrics=dict(value.get("metrics") or {}),
+                rows={name: RowCounts(**counts) for name, counts in (value.get("rows") or {}).items()},
+                properties=dict(value.get("properties") or {}),
+                cached=bool(value.get("cached", False)),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise BadInput(
+                f"expected an artifact (a mapping with uri, kind and fingerprint), found {value!r}; "
+                "pass the output of an upstream operator"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The contents of ``manifest.json``. It is written last: a directory without one is not an artifact.
+
+    ``cost`` is what the step took to make it: ``core_s``, CPU seconds, and ``gpu_s``, seconds times GPUs; it is empty
+    where that is not known.
+    """
+
+    kind: str
+    producer: Producer
+    inputs: Mapping[str, tuple[Artifact, ...]]
+    files: tuple[FileEntry, ...]
+    created_at: str
+    rows: Mapping[str, RowCounts] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    cache_key_parts: Mapping[str, str] = field(default_factory=dict)
+    cost: Mapping[str, float] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over the kind and the files' paths and checksums."""
+        return fingerprint_of(self.kind, self.files)
+
+    def reference(self, uri: str) -> Artifact:
+        """The reference to this artifact."""
+        return Artifact(uri, self.kind, self.fingerprint, self.metrics, self.rows, self.properties)
+
+    def to_json(self) -> str:
+        """The manifest's text."""
+        value = asdict(self)
+        # Lineage holds references, not copies of upstream's facts: the upstream manifest has those.
+        value["inputs"] = {
+            name: [{"uri": a.uri, "kind": a.kind, "fingerprint": a.fingerprint} for a in artifacts]
+            for name, artifacts in self.inputs.items()
+        }
+        return json.dumps({**value, "fingerprint": self.fingerprint}, indent=1, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str, source: str) -> Manifest:
+        """Reads a manifest.
+
+        Args:
+            text: The file's text.
+            source: Its origin, for the message.
+
+        Raises:
+            BadInput: the text is not a manifest of a format that this version reads.
+        """
+        try:
+            value = parse_json(text, source)
+            if value["format_version"] > FORMAT_VERSION:
+                raise BadInput(
+                    f"{source}: format_version is {value['format_version']}, this version reads up to {FORMAT_VERSION}"
+                )
+            _check_facts(value)
+            return cls(
+                kind=value["kind"],
+                producer=Producer(**value["producer"]),
+                inputs={n: tuple(Artifact.from_dict(a) for a in refs) for n, refs in value["inputs"].items()},
+                files=tuple(FileEntry(**entry) for entry in value["files"]),
+                created_at=value["created_at"],
+                rows={name: RowCounts(**counts) for name, counts in value["rows"].items()},
+                metrics=value["metrics"],
+                properties=value["properties"],
+                cache_key_parts=value["cache_key_parts"],
+                cost=value.get("cost", {}),
+                format_version=value["format_version"],
+            )
+        except UnreadableFile as error:
+            raise BadInput(f"{source}: not an artifact manifest: {error}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadInput(f"{source}: not an artifact manifest ({type(error).__name__}: {error})") from error
+
+
+def _check_facts(value: Mapping[str, Any]) -> None:
+    """Raises an error if what a manifest says is of another type than its readers expect."""
+    datetime.fromisoformat(value["created_at"])
+    inputs = [artifact for artifacts in value["inputs"].values() for artifact in artifacts]
+    texts = {
+        "kind": [value["kind"]],
+        "producer": [value["producer"][name] for name in ("dag_id", "run_id", "task_id")],
+        "cache_key_parts": value["cache_key_parts"].values(),
+        "files": [entry["path"] for entry in value["files"]],
+        "inputs": [artifact[name] for artifact in inputs for name in ("kind", "fingerprint")],
+    }
+    counts = [each for rows in value["rows"].values() for each in (rows["rows_in"], *rows["rejected"].values())]
+    checks: list[tuple[str, Iterable[Any], Callable[[Any], bool], str]] = [
+        *((name, items, lambda item: isinstance(item, str), "text") for name, items in texts.items()),
+        ("rows", counts, lambda item: isinstance(item, int) and abs(item) < 2**63, "a number of rows"),
+        ("metrics, cost", [value["metrics"], value.get("cost", {})], lambda item: isinstance(item, dict), "an object"),
+        ("properties", [value["properties"]], lambda item: isinstance(item, dict), "an object"),
+    ]
+    for name, items, accepts, expected in checks:
+        for item in items:
+            if not accepts(item):
+                raise TypeError(f"{name}: found {item!r:.80}, expected {expected}")
+
+
+def fingerprint_of(kind: str, files: Iterable[FileEntry]) -> str:
+    """SHA-256 (hex) over the kind and the sorted paths and checksums of the files."""
+    digest = hashlib.sha256(kind.encode())
+    for entry in sorted(files, key=lambda entry: entry.path):
+        digest.update(f"\n{entry.path}\0{entry.sha256}".encode())
+    return digest.hexdigest()
+
+
+def cache_key(parts: Mapping[str, str]) -> str:
+    """The key of a step: SHA-256 (hex) over its named parts (code, parameters, each input's fingerprint)."""
+    return hashlib.sha256(json.dumps(dict(parts), sort_keys=True).encode()).hexdigest()
+
+
+def as_cached(artifact: Artifact) -> Artifact:
+    """The same reference, marked as taken from an earlier run."""
+    return replace(artifact, cached=True)

@@ -1,0 +1,139 @@
+"""The options of image preparation, for the operator, the step, Spark tasks and readers of the artifact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_hops.core.contract.artifacts import BadInput, check_max_rejected
+from airflow_hops.core.contract.json_fields import JsonFields, StepOptions
+from airflow_hops.core.contract.sources import ImageSource
+from airflow_hops.core.contract.splits import EVAL, TRAIN
+
+KEY, IMAGE = "key", "image"
+"""Columns of prepared images."""
+REJECTED = "rejected"
+"""The folder of those that are set aside."""
+ENCODINGS = ("png", "jpeg")
+CHANNELS = {1: "greyscale", 3: "RGB", 4: "RGB with opacity"}
+MAX_PIXELS = 64 << 20
+"""Maximum pixels of an image that is decoded, which takes about 5 bytes a pixel: a small file can hold many."""
+FITS = ("cover", "stretch", "crop")
+
+
+@dataclass(frozen=True)
+class ImageSpec(JsonFields):
+    """The conversion of an encoded image to a float32 tensor of shape ``[height, width, channels]``.
+
+    Attributes:
+        height: Rows of pixels.
+        width: Columns of pixels.
+        channels: 1 (greyscale), 3 (RGB) or 4 (RGB with opacity); an image of another kind is converted.
+        mean: By channel, subtracted from the pixels, which are in [0, 1].
+        scale: By channel, the divisor; usually the standard deviation.
+        fit: ``cover`` resizes with the aspect ratio so that both sides are covered, and crops both ends equally;
+            ``stretch`` resizes each side independently; ``crop`` takes the middle, without resizing.
+
+    Raises:
+        BadInput: a value is not allowed.
+    """
+
+    height: int
+    width: int
+    channels: int
+    mean: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+    fit: str = "cover"
+
+    def __post_init__(self) -> None:
+        for name in ("height", "width"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise BadInput(f"{name} is {value!r}, expected a whole number of pixels, 1 or more")
+        if isinstance(self.channels, bool) or self.channels not in CHANNELS:
+            kinds = ", ".join(f"{number} ({kind})" for number, kind in CHANNELS.items())
+            raise BadInput(f"channels is {self.channels!r}, expected one of {kinds}")
+        if self.fit not in FITS:
+            raise BadInput(f"fit is {self.fit!r}, expected one of {', '.join(FITS)}")
+        for name, default in (("mean", 0.0), ("scale", 1.0)):
+            values = tuple(float(value) for value in getattr(self, name)) or (default,) * self.channels
+            if len(values) != self.channels or not all(map(math.isfinite, values)):
+                raise BadInput(
+                    f"{name} is {getattr(self, name)!r}, expected {self.channels} finite numbers, by channel"
+                )
+            if name == "scale" and min(values) <= 0:
+                raise BadInput(f"scale is {self.scale!r}, expected numbers above 0")
+            object.__setattr__(self, name, values)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and channels."""
+        return self.height, self.width, self.channels
+
+
+@dataclass(frozen=True)
+class ImageOptions(StepOptions):
+    """The options of the images stage; JSON values.
+
+    Attributes:
+        sources: An :class:`~airflow_hops.core.contract.sources.ImageSource`, or its fields, by split; ``train`` is
+            among them.
+        height: Height of the prepared images, in pixels.
+        width: Width of the prepared images, in pixels.
+        channels: 1, 3 or 4.
+        fit: As in :class:`ImageSpec`.
+        mean: As in :class:`ImageSpec`; None for the mean of the training images.
+        scale: As in :class:`ImageSpec`; None for the standard deviation of the training images.
+        classes: Names of the classes; None for those that the sources name or number.
+        label: Name of the label column.
+        eval_percent: Share of ``train``'s keys that go to the split ``eval``.
+        encoding: ``png`` or ``jpeg``.
+        jpeg_quality: 1 to 100.
+        max_rejected: Share of a source's images that a single reason may reject.
+
+    Raises:
+        BadInput: an option is not allowed.
+    """
+
+    sources: Mapping[str, ImageSource]
+    height: int
+    width: int
+    channels: int
+    fit: str = "cover"
+    mean: Sequence[float] | None = None
+    scale: Sequence[float] | None = None
+    classes: Sequence[str] | None = None
+    label: str = "label"
+    eval_percent: int = 10
+    encoding: str = "png"
+    jpeg_quality: int = 95
+    max_rejected: float = 0.1
+
+    def __post_init__(self) -> None:
+        sources = {split: ImageSource.from_value(split, value) for split, value in self.sources.items()}
+        object.__setattr__(self, "sources", sources)
+        _ = self.spec
+        check_max_rejected(self.max_rejected)
+        if TRAIN not in sources:
+            raise BadInput(f"sources has no {TRAIN!r}; it has {', '.join(sources) or 'nothing'}")
+        if REJECTED in sources:
+            raise BadInput(f"sources[{REJECTED!r}]: that folder is for rejected images; choose another split name")
+        if not isinstance(self.eval_percent, int) or not 0 <= self.eval_percent < 100:
+            raise BadInput(f"eval_percent is {self.eval_percent!r}, expected a whole number from 0 to 99")
+        if EVAL in sources and self.eval_percent:
+            raise BadInput(f"sources has a split {EVAL!r}, and eval_percent is {self.eval_percent}; expected 0 then")
+        if self.label in (KEY, IMAGE):
+            raise BadInput(f"label is {self.label!r}, which is the name of another column; choose another")
+        if self.encoding not in ENCODINGS:
+            raise BadInput(f"encoding is {self.encoding!r}, expected one of {', '.join(ENCODINGS)}")
+        if self.encoding == "jpeg" and self.channels == 4:
+            raise BadInput("encoding is 'jpeg', which has no alpha channel, but channels is 4; expected 'png'")
+        if not 1 <= self.jpeg_quality <= 100:
+            raise BadInput(f"jpeg_quality is {self.jpeg_quality!r}, expected 1 to 100")
+
+    @property
+    def spec(self) -> ImageSpec:
+        """The conversion of an image, as far as it is known before the training images are read."""
+        mean, scale = tuple(self.mean or ()), tuple(self.scale or ())
+        return ImageSpec(self.height, self.width, self.channels, mean, scale, self.fit)

@@ -1,0 +1,205 @@
+"""The record of a served model: its champion, its challenger, and their history.
+
+It is a JSON file of the store (:mod:`airflow_hops.core.store.model_records` reads and writes it), for readers without
+MLflow. It is written before the traffic changes, so that every share of a canary is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
+
+from airflow_hops.core.contract.artifacts import Artifact, Producer
+from airflow_hops.core.contract.json_fields import JsonFields, where_told
+from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.contract.rollout.decision import Decision
+from airflow_hops.core.contract.rollout.progress import Progress
+from airflow_hops.core.contract.times import now
+
+Role = Literal["champion", "challenger"]
+
+_BEGINS, _ENDS = ("deployed", "canary"), ("deployed", "promoted", "rolled_back", "undeployed")
+"""Events by which a version comes to serve, and those by which a trial or a reign begins or ends."""
+
+
+@dataclass(frozen=True)
+class ServedVersion(JsonFields):
+    """A version that gets traffic.
+
+    Attributes:
+        version: Its number, the same in MLflow's registry, in the base path and on the server.
+        model: The model artifact.
+        statistics: URI of the statistics artifact that the model was trained on, or None.
+        schema: URI of the schema artifact, or None.
+        fingerprint: Fingerprint of the model artifact.
+        serving_path: The version's folder.
+        since: Start of its current role, ISO 8601 UTC.
+        traffic_percent: Its decided share.
+        baseline: For a challenger: the server's counts of each version at the start of the canary.
+        rollout: For a challenger: the progress of its rollout, or None before its start.
+    """
+
+    version: int
+    model: Artifact
+    statistics: str | None
+    schema: str | None
+    fingerprint: str
+    serving_path: str
+    since: str
+    traffic_percent: int = 100
+    baseline: Mapping[str, Any] = field(default_factory=dict)
+    rollout: Progress | None = None
+
+    @classmethod
+    def of(cls, model: Artifact, version: int, serving_path: str, traffic_percent: int) -> ServedVersion:
+        """Makes one of a model artifact that gets traffic from now on."""
+        trained = ModelProperties.of(model)
+        return cls(
+            version=version,
+            model=model,
+            statistics=trained.statistics,
+            schema=trained.schema,
+            fingerprint=model.fingerprint,
+            serving_path=serving_path,
+            since=now(),
+            traffic_percent=traffic_percent,
+        )
+
+
+@dataclass(frozen=True)
+class ModelEvent(JsonFields):
+    """A decision on a version.
+
+    Attributes:
+        at: When, ISO 8601 UTC.
+        event: ``deployed``, ``canary``, ``step``, ``approved``, ``traffic``, ``promoted``, ``rolled_back``, ``left`` or
+            ``undeployed``.
+        version: The version.
+        why: Reason, in words.
+        by: Who decided: ``dag_id``, ``run_id`` and ``task_id`` of a task, or ``dag_id``, ``user`` and ``request_id`` of
+            a person; for an approval, the person's name.
+        traffic: The decided shares, version to percent.
+        to: The version that a rollback went to.
+        note: A person's note with an approval.
+        fingerprint: Of the model of a version that became the champion or was rolled back.
+        decision: The basis of a rollout's decision.
+    """
+
+    at: str
+    event: str
+    version: int
+    why: str = ""
+    by: Mapping[str, str] | str | None = where_told()
+    traffic: Mapping[int, int] | None = where_told()
+    to: int | None = where_told()
+    note: str | None = where_told()
+    fingerprint: str | None = where_told()
+    decision: Decision | None = None
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`to_dict`."""
+        decision = None
+        if "reasons" in value:
+            decision = Decision.of_event(value["event"], value)
+            value = {name: item for name, item in value.items() if name not in decision.numbers()}
+        return super().from_dict({**value, "decision": decision})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object, including the numbers of a rollout's decision."""
+        said = super().to_dict()
+        decision = said.pop("decision", None)
+        return {**said, **(decision.numbers() if decision else {})}
+
+    @property
+    def made_by(self) -> Mapping[str, str]:
+        """The task or the person that decided, by name; empty where that is not recorded."""
+        return self.by if isinstance(self.by, Mapping) else {}
+
+
+@dataclass(frozen=True)
+class ModelRecord(JsonFields):
+    """A model's champion, challenger and history.
+
+    Attributes:
+        champion: The version that serves, or None before the first.
+        challenger: The version that runs as a canary, or None.
+        history: Decisions, oldest first.
+    """
+
+    champion: ServedVersion | None = None
+    challenger: ServedVersion | None = None
+    history: tuple[ModelEvent, ...] = ()
+
+    def after(self, event: str, version: int, why: str, **facts: Any) -> ModelRecord:
+        """Returns the record with one more event.
+
+        Args:
+            event: As :attr:`ModelEvent.event`.
+            version: The version.
+            why: Reason, in words.
+            **facts: Other fields of :class:`ModelEvent`.
+        """
+        return replace(self, history=(*self.history, ModelEvent(now(), event, version, why, **facts)))
+
+    @property
+    def traffic(self) -> dict[int, int]:
+        """The decided shares, version to percent; empty before the first champion."""
+        if self.champion is None:
+            return {}
+        if self.challenger is None:
+            return {self.champion.version: 100}
+        share = self.challenger.traffic_percent
+        shares = {self.champion.version: 100 - share, self.challenger.version: share}
+        return {version: percent for version, percent in shares.items() if percent}
+
+    @property
+    def serving(self) -> dict[Role, ServedVersion]:
+        """Champion and challenger, if they exist."""
+        found: dict[Role, ServedVersion | None] = {"champion": self.champion, "challenger": self.challenger}
+        return {role: version for role, version in found.items() if version is not None}
+
+    def served(self, version: int) -> ServedVersion | None:
+        """Returns a version if it is champion or challenger, otherwise None."""
+        return next((each for each in self.serving.values() if each.version == version), None)
+
+    def champions(self) -> list[int]:
+        """Versions that are or were champions and were not rolled back since, latest first, each once."""
+        versions = [entry.version for entry in self.history if entry.event in ("deployed", "promoted")]
+        ends = {version: self._last(version, _ENDS) for version in versions}
+        taken_back = {version for version, end in ends.items() if end and end.event in ("rolled_back", "undeployed")}
+        return [version for version in dict.fromkeys(reversed(versions)) if version not in taken_back]
+
+    def rollback_of(self, version: int, fingerprint: str) -> ModelEvent | None:
+        """Returns the rollback by which a model was judged last, or None if it was promoted since or never judged.
+
+        Args:
+            version: A version of the model.
+            fingerprint: Of the model artifact: the same model may be registered under another number.
+        """
+        for event in reversed(self.history):
+            if event.fingerprint == fingerprint or (event.fingerprint is None and event.version == version):
+                if event.event in ("deployed", "promoted"):
+                    return None
+                # A canary that was superseded has neither: nobody decided on it.
+                if event.event == "rolled_back" and (event.to is not None or event.decision is not None):
+                    return event
+        return None
+
+    def last_event(self, version: int) -> ModelEvent | None:
+        """The newest event of a version, or None."""
+        return self._last(version)
+
+    def began(self, version: int) -> ModelEvent | None:
+        """Returns the newest event by which a version started to serve, as champion or canary; None if not recorded."""
+        return self._last(version, _BEGINS)
+
+    def _last(self, version: int, events: Iterable[str] | None = None) -> ModelEvent | None:
+        of_it = (entry for entry in reversed(self.history) if entry.version == version)
+        return next((entry for entry in of_it if events is None or entry.event in events), None)
+
+
+def by_whom(producer: Producer) -> dict[str, str]:
+    """Returns who decides, for an event of the history: the DAG, its run and the task."""
+    return {"dag_id": producer.dag_id, "run_id": producer.run_id, "task_id": producer.task_id}

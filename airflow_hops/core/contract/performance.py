@@ -1,0 +1,247 @@
+"""The performance of served versions, measured with labels that came later: options, report and properties."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.json_fields import JsonFields, StepOptions, where_told
+from airflow_hops.core.contract.properties import Properties
+from airflow_hops.core.contract.sources import Source
+
+REPORT_FILE = "performance.json"
+
+REQUEST_KEYS = ("request_id", "row")
+"""The keys of feedback that was sent to the server."""
+
+Interval = tuple[float, float, float]
+"""A figure, and the lower and upper end of its 95% interval."""
+
+LOWER_IS_BETTER = frozenset({"log_loss", "brier", "rmse", "mae", "median_absolute_error"})
+"""Metrics of which less is better."""
+
+METRICS = {
+    "binary": ("auc", "average_precision", "accuracy", "log_loss", "brier"),
+    "multiclass": ("log_loss", "accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "auc", "worst_auc", "brier"),
+    "regression": ("rmse", "mae", "r2", "median_absolute_error"),
+}
+"""The metrics that are measured, by problem; the first is that by which models are compared."""
+
+
+def worse_by(metric: str, now: Interval, before: Interval) -> Interval:
+    """By how much a metric is worse than on other rows; the rows are independent, so the variances add up.
+
+    Args:
+        metric: The metric.
+        now: Its value.
+        before: Its value on the other rows.
+    """
+    drop = (now[0] - before[0]) * (1 if metric in LOWER_IS_BETTER else -1)
+    half = math.hypot((now[2] - now[1]) / 2, (before[2] - before[1]) / 2)
+    return drop, drop - half, drop + half
+
+
+@dataclass(frozen=True)
+class PerformanceOptions(StepOptions):
+    """The options of the performance stage; JSON values.
+
+    Attributes:
+        model_name: The served model.
+        source: Fields of the :class:`~airflow_hops.core.contract.sources.Source` of the labels, or None.
+        table: Of labels that are an artifact: the table of a snapshot, or the split of examples; None for the only one.
+        label: Which of the model's labels is measured; None for the first.
+        label_column: Name of the label's column; None for the label's.
+        keys: Columns of the labels that together identify a prediction: ``request_id``, ``row``, or the model's inputs.
+        label_time: Column of the labels that says when each became known; None if there is none.
+        time_feature: The model's input that holds the row's own time, seconds since the epoch; None for the time of
+            the request.
+        as_of: The time to look back from, ISO 8601; None for the newest prediction's.
+        window_s: Seconds to look back; None for everything that was captured.
+        period_s: Length of a period, for which the metrics are also given; aligned to the epoch, in UTC.
+        label_delay_s: Age below which predictions are not measured: labels that come early may not be typical.
+        ages_s: Ages by which the completeness of the labels is reported, ascending.
+        min_rows: Labelled rows below which there are no metrics.
+        estimates: Whether to estimate the metrics of classifiers where labels are missing.
+
+    Raises:
+        BadInput: an option is out of range.
+    """
+
+    model_name: str
+    source: Mapping[str, Any] | None = None
+    table: str | None = None
+    label: str | None = None
+    label_column: str | None = None
+    keys: Sequence[str] = REQUEST_KEYS
+    label_time: str | None = None
+    time_feature: str | None = None
+    as_of: str | None = None
+    window_s: float | None = None
+    period_s: float = 86_400.0
+    label_delay_s: float = 0.0
+    ages_s: Sequence[float] = (86_400.0, 7 * 86_400.0, 30 * 86_400.0)
+    min_rows: int = 100
+    estimates: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("window_s", "period_s"):
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds > 0:
+                raise BadInput(f"{name.removesuffix('_s')} is {seconds:g} seconds; expected more than 0")
+        if self.label_delay_s < 0:
+            raise BadInput(f"label_delay is {self.label_delay_s:g} seconds; expected at least 0")
+        if self.min_rows < 2:
+            raise BadInput(f"min_rows is {self.min_rows}; expected at least 2")
+        if not self.keys or isinstance(self.keys, str):
+            raise BadInput(f"keys is {self.keys!r}; expected a list of columns")
+        if "row" in self.keys and "request_id" not in self.keys:
+            raise BadInput(f"keys is {list(self.keys)}; a row's number needs 'request_id', whose row it is")
+        if list(self.ages_s) != sorted({age for age in self.ages_s if age > 0}):
+            raise BadInput(f"ages is {[f'{age:g} s' for age in self.ages_s]}; expected ascending times above 0")
+        if self.source is not None:
+            Source.from_value("labels", self.source)
+        _ = self.as_of_time
+
+    @property
+    def as_of_time(self) -> datetime | None:
+        """The time to look back from; UTC where it names no zone."""
+        # A template that comes to nothing comes to one of these texts.
+        if self.as_of in (None, "", "None"):
+            return None
+        try:
+            at = datetime.fromisoformat(str(self.as_of))
+        except ValueError:
+            raise BadInput(f"as_of is {self.as_of!r}; expected a time in ISO 8601, like 2013-05-01T00:00:00Z") from None
+        return at.replace(tzinfo=at.tzinfo or UTC)
+
+
+@dataclass(frozen=True)
+class VersionPerformance(JsonFields):
+    """What a version's predictions of some time were worth.
+
+    Attributes:
+        version: The version.
+        start: Start of the time, ISO 8601 UTC.
+        end: Its end; predictions of that moment are outside.
+        rows: Predictions.
+        labelled: Those whose label has come.
+        measured: Those among them that are old enough to be measured.
+        figures: The problem's metrics on the measured rows; empty below the rows needed.
+        estimates: The same metrics of all the predictions, estimated without labels; empty where that is not possible.
+        baseline: For a whole window: the metrics on the version's own held-out split, when it was trained.
+        drop: For a whole window: by how much each metric is worse than the baseline, the interval with the chance of
+            both; above 0 is worse, whatever the metric.
+    """
+
+    version: int
+    start: str
+    end: str
+    rows: int = 0
+    labelled: int = 0
+    measured: int = 0
+    figures: Mapping[str, Interval] = field(default_factory=dict)
+    estimates: Mapping[str, Interval] = field(default_factory=dict)
+    baseline: Mapping[str, Interval] | None = where_told()
+    drop: Mapping[str, Interval] | None = where_told()
+
+
+@dataclass(frozen=True)
+class LabelAge(JsonFields):
+    """How complete the labels of predictions of an age are.
+
+    Attributes:
+        from_s: Age in seconds, from.
+        to_s: Up to, and not including; None without a limit.
+        rows: Predictions.
+        labelled: Those whose label has come.
+    """
+
+    from_s: float
+    to_s: float | None
+    rows: int
+    labelled: int
+
+
+@dataclass(frozen=True)
+class LabelCounts(JsonFields):
+    """What became of the labels.
+
+    Attributes:
+        given: Labels that were read and are known by now.
+        joined: Those that some captured prediction is of.
+        unknown: Those that none is of.
+        repeated: Labels that say once more what another says.
+        corrected: Predictions with several labels, of which the one that became known last counts.
+        contradictory: Predictions with several labels of the same time; none of them counts.
+        future: Labels that became known after the time to look back from, or after now; left out.
+        invalid: Labels that are no class of the model, or no number; left out.
+        untimed: Labels without the time at which they became known, where others have one; left out.
+        keyless: Labels without a value in one of the keys; left out.
+    """
+
+    given: int = 0
+    joined: int = 0
+    unknown: int = 0
+    repeated: int = 0
+    corrected: int = 0
+    contradictory: int = 0
+    future: int = 0
+    invalid: int = 0
+    untimed: int = 0
+    keyless: int = 0
+
+
+@dataclass(frozen=True)
+class PerformanceProperties(Properties):
+    """Properties of a ``performance`` artifact.
+
+    Attributes:
+        model_name: The model.
+        problem: What it predicts.
+        metric: The problem's first metric.
+        label: Name of the label.
+        as_of: The time that was looked back from, ISO 8601 UTC.
+        versions: Each version over the whole window.
+        labels: What became of the labels.
+        notes: What is wrong or missing, in sentences.
+        unwell: Those of them because of which the figures say nothing of the present: no labels, or no more.
+    """
+
+    model_name: str = ""
+    problem: str = ""
+    metric: str = ""
+    label: str = ""
+    as_of: str = ""
+    versions: tuple[VersionPerformance, ...] = ()
+    labels: LabelCounts = field(default_factory=LabelCounts)
+    notes: tuple[str, ...] = ()
+    unwell: tuple[str, ...] = ()
+
+    def of_version(self, version: int) -> VersionPerformance | None:
+        """A version's performance; None if it answered nothing in the window."""
+        return next((each for each in self.versions if each.version == version), None)
+
+
+@dataclass(frozen=True)
+class PerformanceReport(PerformanceProperties):
+    """What ``performance.json`` holds.
+
+    Attributes:
+        periods: Each version in each period in which it answered, oldest first.
+        ages: Completeness of the labels by the predictions' age.
+        delay_s: Quantiles (0.5 and 0.95) of the seconds from prediction to label; None if that is not known.
+    """
+
+    periods: tuple[VersionPerformance, ...] = ()
+    ages: tuple[LabelAge, ...] = ()
+    delay_s: tuple[float, float] | None = None
+
+    @property
+    def properties(self) -> PerformanceProperties:
+        """The part of it that is in the artifact's properties."""
+        names = PerformanceProperties().to_dict()
+        return PerformanceProperties(**{name: getattr(self, name) for name in names})

@@ -1,0 +1,122 @@
+"""The options for making examples of raw tables, for the operator and the step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from airflow_hops.core.contract.artifacts import BadInput, check_max_rejected
+from airflow_hops.core.contract.json_fields import StepOptions
+from airflow_hops.core.contract.target import BINARY, MAX_CLASSES, MULTICLASS, PROBLEMS, Problem, Target
+
+
+@dataclass(frozen=True)
+class PrepareOptions(StepOptions):
+    """The options of the prepare stage; JSON values.
+
+    Attributes:
+        prepare: ``module:function`` of the user's ``prepare(spark, tables)``.
+        label: Column of the label.
+        key: Column of the key, if there is one.
+        time: Column of the time, if there is one.
+        eval_percent: Share of the keys in the split ``eval``.
+        newest_s: Length of the split ``newest`` at the end of the window, in seconds; None for no such split.
+        table: The main table, each row of which becomes one example; by default, the first table of the snapshot.
+        reject: SQL conditions over the columns of ``prepare`` by the reason to reject the rows for which they hold.
+        max_rejected: Share of the main table's rows that a single reason may reject.
+        problem: The kind of problem; None determines it from the label's values.
+        classes: The label's values, in the order of their numbers; None for the values found, sorted.
+        weight: Column of the rows' weights, if there is one.
+        more_labels: Columns of further labels, each with a problem, its values, or None.
+
+    Raises:
+        BadInput: an option is not allowed.
+    """
+
+    prepare: str
+    label: str
+    key: str | None = None
+    time: str | None = None
+    eval_percent: int = 20
+    newest_s: float | None = None
+    table: str | None = None
+    reject: Mapping[str, str] = field(default_factory=dict)
+    max_rejected: float = 0.1
+    problem: Problem | None = None
+    classes: Sequence[str | int] | None = None
+    weight: str | None = None
+    more_labels: Mapping[str, Problem | Sequence[str | int] | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eval_percent <= 99:
+            raise BadInput(f"eval_percent is {self.eval_percent}, expected 0 to 99")
+        check_max_rejected(self.max_rejected)
+        if self.newest_s is not None and self.time is None:
+            raise BadInput("newest needs a time; name the column of the time, or leave newest out")
+        if self.problem is not None and self.problem not in PROBLEMS:
+            raise BadInput(f"problem is {self.problem!r}, expected one of {', '.join(PROBLEMS)}")
+        if self.weight is not None and self.weight in (self.label, self.key, self.time):
+            raise BadInput(f"weight is {self.weight!r}, which is the column of the label, the key or the time, too")
+        if self.classes is not None:
+            _check_classes(self.classes)
+            _ = self.named
+        if not isinstance(self.more_labels, Mapping):
+            raise BadInput(f"more_labels is {self.more_labels!r}; expected a problem, or None, by the label's column")
+        for name in self.more_labels:
+            if name in (self.label, self.key, self.time, self.weight):
+                raise BadInput(
+                    f"more_labels names {name!r}, the column of the label, the key, the time or the weight; expected "
+                    "another one"
+                )
+        _ = self.of_labels
+
+    @property
+    def of_labels(self) -> tuple[PrepareOptions, ...]:
+        """The options of each label, starting with the first: the options with only that label.
+
+        Raises:
+            BadInput: an option of a further label is not allowed.
+        """
+        if not self.more_labels:
+            return (self,)
+        bare, found = replace(self, more_labels={}), []
+        for name, told in self.more_labels.items():
+            what = {"problem": told} if told is None or isinstance(told, str) else {"problem": None, "classes": told}
+            try:
+                found.append(replace(bare, **{"label": name, "classes": None, "weight": None, **what}))  # type: ignore[arg-type]
+            except BadInput as error:
+                raise BadInput(f"more_labels[{name!r}]: {error}") from None
+        return (bare, *found)
+
+    @property
+    def named(self) -> Target | None:
+        """The target, if the classes are given; None if they are determined from the data.
+
+        Raises:
+            BadInput: problem and classes contradict each other.
+        """
+        if self.classes is None:
+            return None
+        names = tuple(map(str, self.classes))
+        problem = self.problem or (BINARY if len(names) == 2 else MULTICLASS)
+        return Target(self.label, problem, names, self.weight)
+
+    @property
+    def as_text(self) -> bool:
+        """Whether a boolean label is a class named false or true, instead of 0 or 1."""
+        return self.classes is not None or self.problem == MULTICLASS
+
+
+def _check_classes(classes: Sequence[str | int]) -> None:
+    if isinstance(classes, str) or not isinstance(classes, Sequence):
+        raise BadInput(f"classes is {classes!r}, expected a list of the label's values")
+    for name in classes:
+        if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
+            raise BadInput(f"classes has {name!r}; expected strings or integers, values of the label")
+    names = [str(name) for name in classes]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise BadInput(f"classes names {twice[0]!r} twice; each is one value of the label")
+    if len(names) > MAX_CLASSES:
+        raise BadInput(
+            f"classes are {len(names)}, more than {MAX_CLASSES}; a label with that many values is not a class"
+        )

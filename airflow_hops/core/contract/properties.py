@@ -1,0 +1,387 @@
+"""The ``properties`` of each kind of artifact: facts that downstream steps and the pages read.
+
+They are JSON in XCom and in the manifest. ``of`` reads those of an artifact of any version; missing ones have defaults.
+A step commits ``to_dict``. Skew and evaluation have separate modules.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self, get_args
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Manifest
+from airflow_hops.core.contract.json_fields import JsonFields, where_told
+from airflow_hops.core.contract.target import Target
+
+Mode = Literal["champion", "canary"]
+"""How a model was deployed: with all the traffic, or with a share of it."""
+
+ModelFormat = Literal["saved_model", "onnx", "skops"]
+"""What a model artifact holds, in a folder of this name: TensorFlow's SavedModel, an ONNX graph, or an estimator."""
+
+SAVED_MODEL, ONNX, SKOPS = get_args(ModelFormat)
+
+Window = tuple[str | None, str | None]
+"""Start and end, ISO 8601 UTC, None where it is open; the end is not within it."""
+
+
+@dataclass(frozen=True)
+class Properties(JsonFields):
+    """The properties of a kind of artifact."""
+
+    @classmethod
+    def of(cls, artifact: Artifact | Manifest) -> Self:
+        """Reads those of an artifact of this kind.
+
+        Raises:
+            BadInput: they are invalid.
+        """
+        try:
+            return cls.from_dict(artifact.properties)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            where = f"{artifact.uri}: " if isinstance(artifact, Artifact) else ""
+            raise BadInput(
+                f"{where}properties are {dict(artifact.properties)!r}; expected those of {artifact.kind} ({error})"
+            ) from error
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`to_dict`; null and missing fields have the field's default."""
+        return super().from_dict({name: item for name, item in value.items() if item is not None})
+
+
+@dataclass(frozen=True)
+class SnapshotProperties(Properties):
+    """Properties of a ``snapshot``.
+
+    Attributes:
+        window: The ingested span; None if no table has a time.
+        tables: Their names.
+    """
+
+    window: Window | None = None
+    tables: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExamplesProperties(Properties):
+    """Properties of ``examples``, and of artifacts made from them.
+
+    Attributes:
+        label: Name of the label's column.
+        key: Name of the key's column; None if the data has none.
+        time: Name of the time's column; None if the data has none.
+        window: The span of the snapshot.
+        splits: Their names.
+        problem: The kind of problem; None in artifacts of older versions.
+        classes: Names of the classes in the order of their numbers, if any.
+        weight: Name of the column of the rows' weights.
+        more_labels: ``problem`` and, if any, ``classes`` of further labels, by column.
+    """
+
+    label: str | None = None
+    key: str | None = None
+    time: str | None = None
+    window: Window | None = None
+    splits: tuple[str, ...] = ()
+    problem: str | None = where_told()
+    classes: tuple[str, ...] | None = where_told()
+    weight: str | None = where_told()
+    more_labels: Mapping[str, Mapping[str, Any]] | None = where_told()
+
+    @property
+    def target(self) -> Target:
+        """The target of a model of these examples.
+
+        Raises:
+            BadInput: there is no label, or the properties contradict each other.
+        """
+        return Target.told(self.label_column, self.problem, self.classes, self.weight, self.more_labels)
+
+    @property
+    def label_column(self) -> str:
+        """Name of the label's column.
+
+        Raises:
+            BadInput: there is none.
+        """
+        if self.label is None:
+            raise BadInput("the examples' properties name no label; expected the name of its column")
+        return self.label
+
+
+@dataclass(frozen=True)
+class StatisticsProperties(ExamplesProperties):
+    """Properties of ``statistics`` of examples or of any files.
+
+    Attributes:
+        skipped_files: By split, unreadable files that were skipped, with reasons; None if none may be skipped.
+    """
+
+    skipped_files: Mapping[str, Mapping[str, str]] | None = where_told()
+
+
+@dataclass(frozen=True)
+class TransformedExamplesProperties(ExamplesProperties):
+    """Properties of ``transformed_examples``.
+
+    Attributes:
+        features: Raw features, in the schema's order.
+        outputs: The preprocessing function's outputs by name: dtype, width, vocabulary size.
+        by_class: For images: counts by split and class.
+    """
+
+    features: tuple[str, ...] = ()
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    by_class: Mapping[str, Any] | None = where_told()
+
+
+@dataclass(frozen=True)
+class SchemaProperties(Properties):
+    """Properties of a ``schema``: columns as in :class:`ExamplesProperties`; None if it is not from statistics.
+
+    Attributes:
+        label: Name of the label's column.
+        key: Name of the key's column.
+        time: Name of the time's column.
+        features: Names of the features; None if they were not read.
+        weight: Name of the column of the rows' weights.
+        more_labels: As in :class:`ExamplesProperties`.
+    """
+
+    label: str | None = None
+    key: str | None = None
+    time: str | None = None
+    features: tuple[str, ...] | None = where_told()
+    weight: str | None = where_told()
+    more_labels: Mapping[str, Mapping[str, Any]] | None = where_told()
+
+
+@dataclass(frozen=True)
+class AnomaliesProperties(Properties):
+    """Properties of ``anomalies``.
+
+    Attributes:
+        splits: Splits that were validated.
+        errors: At most twenty sentences.
+        warnings: At most twenty sentences.
+        drift: At most twenty sentences on drift since the champion was trained, on which nothing acts.
+        proposed_features: Features of the proposed schema; None if none is proposed.
+        examples: The valid rows as an artifact's JSON value, if they were separated from the invalid ones.
+    """
+
+    splits: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    drift: tuple[str, ...] = ()
+    proposed_features: tuple[str, ...] | None = None
+    examples: Mapping[str, Any] | None = where_told()
+
+
+@dataclass(frozen=True)
+class PredictionsProperties(Properties):
+    """Properties of ``predictions``.
+
+    Attributes:
+        model: URI of the model artifact.
+        model_fingerprint: Its fingerprint.
+        model_name: Its name, if it was deployed.
+        version: Its version, if it was deployed.
+        signature: The signature that was called.
+        splits: Splits of the examples.
+        columns: Kept columns of the examples.
+        outputs: Names of the outputs and their types.
+        key: Name of the key's column, or None.
+        window: Window of the examples.
+        problem: The kind of problem; None if the model does not state it.
+        classes: Names of the classes in the order of ``probabilities``, if any.
+        more_labels: Those of the model.
+    """
+
+    model: str = ""
+    model_fingerprint: str = ""
+    model_name: str | None = None
+    version: int | None = None
+    signature: str = ""
+    splits: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    key: str | None = None
+    window: Window | None = None
+    problem: str | None = where_told()
+    classes: tuple[str, ...] | None = where_told()
+    more_labels: Mapping[str, Mapping[str, Any]] | None = where_told()
+
+
+@dataclass(frozen=True)
+class ModelProperties(Properties):
+    """Properties of a ``model``; a training without examples lacks those that come from them.
+
+    Attributes:
+        signature: Name of the serving signature.
+        train: The user's function, ``module:function``.
+        ranks: Number of ranks.
+        synchronized: Whether the ranks ended with the same weights.
+        features: Raw features that the model uses.
+        inputs: Inputs of requests.
+        label: Name of the label's column.
+        key: Name of the key's column.
+        time: Name of the time's column.
+        window: Window of the examples.
+        statistics: URI of the statistics that the constants come from.
+        statistics_fingerprint: Their fingerprint.
+        schema: URI of the schema.
+        problem: The kind of problem; None for a model without examples, or of an older version.
+        classes: Names of the classes in the order of its outputs, if any.
+        more_labels: As in :class:`ExamplesProperties`: the further labels that it predicts.
+        format: Format of the model; None for a SavedModel.
+        framework: Framework that it was trained with (``keras``, ``sklearn``, ``lightgbm``, ``xgboost``, ``torch``).
+        library_versions: Versions of the framework and the converter, by distribution.
+    """
+
+    signature: str | None = None
+    train: str | None = None
+    ranks: int | None = None
+    synchronized: bool | None = None
+    features: tuple[str, ...] | None = where_told()
+    inputs: tuple[str, ...] | None = where_told()
+    label: str | None = None
+    key: str | None = None
+    time: str | None = None
+    window: Window | None = None
+    statistics: str | None = None
+    statistics_fingerprint: str | None = None
+    schema: str | None = None
+    problem: str | None = where_told()
+    classes: tuple[str, ...] | None = where_told()
+    more_labels: Mapping[str, Mapping[str, Any]] | None = where_told()
+    format: str | None = where_told()
+    framework: str | None = where_told()
+    library_versions: Mapping[str, str] | None = where_told()
+
+    @property
+    def folder(self) -> ModelFormat:
+        """Name of the folder that holds the model in the artifact: that of its format.
+
+        Raises:
+            BadInput: this version does not support the format.
+        """
+        for known in get_args(ModelFormat):
+            if known == (self.format or "saved_model"):
+                return known  # type: ignore[no-any-return]
+        raise BadInput(
+            f"the model's format is {self.format!r}; this version supports {', '.join(get_args(ModelFormat))}"
+        )
+
+    @property
+    def target(self) -> Target:
+        """What the model predicts.
+
+        Raises:
+            BadInput: there is no label, or the properties contradict each other.
+        """
+        if self.label is None:
+            raise BadInput("the model's properties name no label; expected the name of its column")
+        return Target.told(self.label, self.problem, self.classes, None, self.more_labels)
+
+    def of_label(self, label: str) -> ModelProperties:
+        """Those of a model that predicts this further label alone; the same if it is none."""
+        of = (self.more_labels or {}).get(label)
+        if of is None:
+            return self
+        classes = of.get("classes")
+        names = None if classes is None else tuple(classes)
+        return replace(self, label=label, more_labels=None, problem=of.get("problem"), classes=names)
+
+
+@dataclass(frozen=True)
+class BlessingProperties(Properties):
+    """Properties of ``infra_blessing``, and of other artifacts that decide whether a model may be deployed.
+
+    Attributes:
+        blessed: Whether it may be deployed.
+        reasons: Reasons for the decision.
+    """
+
+    blessed: bool = False
+    reasons: tuple[str, ...] | None = where_told()
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+        """Reads the JSON object.
+
+        Raises:
+            TypeError: as :meth:`JsonFields.from_dict`; or ``blessed`` is neither true nor false: of another type, all
+                that is not empty would count as true.
+        """
+        made = super().from_dict(value)
+        if not isinstance(made.blessed, bool):
+            raise TypeError(f"blessed is {json.dumps(made.blessed)[:80]}, expected true or false")
+        return made
+
+
+@dataclass(frozen=True)
+class DeploymentProperties(Properties):
+    """Properties of a ``deployment``.
+
+    Attributes:
+        model_name: The model.
+        version: The deployed version.
+        mode: ``champion`` if it has all the traffic, otherwise ``canary``.
+        champion: The champion's version.
+        traffic: Version to percent.
+    """
+
+    model_name: str | None = None
+    version: int | None = None
+    mode: Mode = "canary"
+    champion: int | None = None
+    traffic: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RolloutProperties(Properties):
+    """Properties of a ``rollout``.
+
+    Attributes:
+        model_name: The model.
+        version: The version that the decision is about.
+        decision: ``promoted``, ``rolled_back`` or ``left``; ``champion`` if there was nothing to decide.
+        reasons: In words.
+        champion: The champion's version now.
+        traffic: Version to percent now.
+    """
+
+    model_name: str | None = None
+    version: int | None = None
+    decision: str = ""
+    reasons: tuple[str, ...] = ()
+    champion: int | None = None
+    traffic: Mapping[str, int] = field(default_factory=dict)
+
+
+NOTEBOOK_PAGE = "notebook.html"
+"""The file of a ``notebook`` artifact that people look at."""
+
+
+@dataclass(frozen=True)
+class NotebookProperties(Properties):
+    """Of ``notebook``.
+
+    Attributes:
+        notebook: Its path beside the DAG.
+        parameters: What was injected.
+        failed_cell: Number of the cell that ended it, as Jupyter shows it; None if none did.
+        error: What the task failed with; None of one that has succeeded.
+        cut_cells: Numbers of cells with more output than is kept.
+        result: The value that it left with ``pipeline.result``.
+    """
+
+    notebook: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    failed_cell: int | None = None
+    error: str | None = None
+    cut_cells: tuple[int, ...] = ()
+    result: Any = None

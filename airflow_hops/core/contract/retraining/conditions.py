@@ -1,0 +1,355 @@
+"""The conditions of a policy: each says of a situation whether it holds, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, ClassVar, Self
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.json_fields import JsonFields, where_told
+from airflow_hops.core.contract.names import suggestion
+from airflow_hops.core.contract.retraining.parts import Part, check_part
+from airflow_hops.core.contract.retraining.situation import Situation
+from airflow_hops.core.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT
+
+
+@dataclass(frozen=True)
+class Memory(JsonFields):
+    """What the comparisons with the same training data amount to, the newest included.
+
+    Attributes:
+        reference: Fingerprint of the training data; empty of spans, where it is what all comparisons amount to.
+        until: Time of the newest, ISO 8601 UTC; empty before the first.
+        drifting: By feature that drifts now: how many comparisons in a row it has, and the start of the first.
+        rows: Rows that were compared.
+        requests: Retrainings that were requested for this training data before.
+        clock: Whose time ``until`` is; empty before the first.
+        counted: Fingerprints of the comparisons at ``until``.
+    """
+
+    reference: str = ""
+    until: str = ""
+    drifting: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    rows: int = 0
+    requests: int = 0
+    clock: str = ""
+    counted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding(JsonFields):
+    """What a condition found.
+
+    Attributes:
+        condition: Its kind.
+        held: Whether it holds.
+        text: Why, in words.
+        numbers: The figures behind it.
+        parts: Of a composition: what its conditions found.
+        blind: Whether the monitor cannot see what the condition asks for; None if it can.
+    """
+
+    condition: str
+    held: bool
+    text: str
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[Finding, ...] | None = where_told()
+    blind: bool | None = where_told()
+
+    def leaves(self) -> list[Finding]:
+        """The findings of single conditions."""
+        return [self] if self.parts is None else [leaf for part in self.parts for leaf in part.leaves()]
+
+
+@dataclass(frozen=True)
+class Condition(Part):
+    """A condition of a policy."""
+
+    def check(self, situation: Situation, memory: Memory) -> Finding:
+        """Whether it holds.
+
+        Args:
+            situation: What is known now.
+            memory: What earlier comparisons amount to.
+
+        Raises:
+            BadInput: it asks for what this monitor can never know.
+        """
+        raise NotImplementedError
+
+    def leaves(self) -> list[Condition]:
+        """The single conditions that it rests on."""
+        return [self]
+
+    def _found(self, held: bool, text: str, **numbers: Any) -> Finding:
+        return Finding(self.kind, held, text, numbers)
+
+
+@dataclass(frozen=True)
+class Drift(Condition):
+    """The verdict is "drift", and a feature drifts in several comparisons in a row.
+
+    Of the features that the verdict calls drifted, a share of at most ``SkewOperator``'s ``alpha`` is expected to be
+    false (Benjamini and Hochberg, 1995). Each comparison is tested by itself, so a monitor that compares often is
+    wrong now and then. ``consecutive`` is the hysteresis against it: independent comparisons call the same unchanged
+    feature drifted ``k`` times in a row with at most the ``k``-th power of the chance of once. Comparisons with too
+    few rows, or a fault of the pipeline, count neither way.
+
+    Attributes:
+        features: ``"*"`` for all, or names of those that count.
+        consecutive: Number of comparisons in a row.
+        min_effect: Smallest mean change of a prediction (probability; in a regression the label's unit) that the drift
+            must cause, as ``SkewOperator``'s ``attribute`` estimates it. A feature whose effect is not known counts.
+
+    Raises:
+        BadInput: no feature is named, or a number is not above 0.
+    """
+
+    features: str | Sequence[str] = "*"
+    consecutive: int = 1
+    min_effect: float | None = None
+    kind: ClassVar[str] = "drift"
+
+    def __post_init__(self) -> None:
+        self._whole(consecutive=self.consecutive)
+        self._number(above=0, min_effect=self.min_effect)
+        if self.features != "*":
+            # JSON has lists, and a name alone means itself.
+            is_list = isinstance(self.features, Sequence) and not isinstance(self.features, str)
+            names = tuple(self.features) if is_list else (self.features,)
+            if not names or not all(isinstance(name, str) and name for name in names):
+                raise BadInput(f"Drift: features is {self.features!r}, expected '*' or names of features")
+            object.__setattr__(self, "features", names)
+
+    def check(self, situation: Situation, memory: Memory) -> Finding:
+        """As :meth:`Condition.check`."""
+        skew = situation.skew
+        self._check_names(tuple(skew.scores))
+        if skew.verdict == INSUFFICIENT:
+            needed = "" if skew.min_rows is None else f" of {skew.min_rows:,}"
+            return self._found(False, f"the verdict is 'insufficient': {situation.rows:,}{needed} rows")
+        if skew.verdict != DRIFT:
+            return self._found(False, f"the verdict is {skew.verdict!r}")
+        named = [name for name in skew.drifted if self.features == "*" or name in self.features]
+        effects = {name: abs(situation.effects[name]) for name in named if name in situation.effects}
+        smallest = self.min_effect or 0.0
+        large = [name for name in named if effects.get(name, smallest) >= smallest]
+        rows = {name: memory.drifting.get(name, (1, ""))[0] for name in large}
+        enough = [name for name in large if rows[name] >= self.consecutive]
+        numbers = {"in_a_row": rows, "needed": self.consecutive, "effects": effects}
+        if enough:
+            times = f", {min(rows[name] for name in enough)} comparisons in a row" if self.consecutive > 1 else ""
+            text = f"{', '.join(enough)} drifted from {situation.reference_in_words}{times}"
+        elif large:
+            text = f"{', '.join(large)} drifted, {max(rows.values())} of {self.consecutive} comparisons in a row"
+        elif named:
+            text = f"{', '.join(named)} drifted, with effects below {smallest:g}"
+        else:
+            text = f"only {', '.join(skew.drifted)} drifted"
+        return self._found(bool(enough), text, **numbers)
+
+    def _check_names(self, compared: Sequence[str]) -> None:
+        for name in self.features if self.features != "*" and compared else ():
+            if name not in compared:
+                raise BadInput(
+                    f"policy: Drift names the feature {name!r}, which is not compared; compared are "
+                    f"{', '.join(compared)}{suggestion(name, compared)}"
+                )
+
+
+@dataclass(frozen=True)
+class Age(Condition):
+    """The champion's newest training data is older than this, in the data's own time.
+
+    No test is behind it: it bounds how far behind the model can be where drift goes unnoticed.
+
+    Attributes:
+        limit: The age.
+
+    Raises:
+        BadInput: ``limit`` is not above 0; or, when checked, the champion's training data has no window.
+    """
+
+    limit: timedelta
+    kind: ClassVar[str] = "age"
+
+    def __post_init__(self) -> None:
+        self._duration(limit=self.limit)
+
+    def check(self, situation: Situation, memory: Memory) -> Finding:
+        """As :meth:`Condition.check`."""
+        if situation.trained_until is None and situation.in_flight is not None:
+            return self._found(False, f"the age of the training data is not known, as {situation.in_flight}")
+        if situation.trained_until is None:
+            raise BadInput(
+                f"policy: Age needs the end of the training data's window, which {situation.reference_in_words} does "
+                "not say; set window_end of the IngestOperator, or leave Age out"
+            )
+        age = situation.at - situation.trained_until
+        held = age > self.limit
+        limit = f"{'over' if held else 'of'} {_days(self.limit)}"
+        text = f"the training data ends {_days(age)} before the compared data ({limit})"
+        return self._found(held, text, age_days=_rounded(age), limit_days=_rounded(self.limit))
+
+
+@dataclass(frozen=True)
+class NewRows(Condition):
+    """So many rows were compared since the champion's training data came to be the reference.
+
+    Attributes:
+        rows: Number of rows.
+
+    Raises:
+        BadInput: ``rows`` is not an integer above 0; or, when checked, two spans are compared.
+    """
+
+    rows: int
+    kind: ClassVar[str] = "new_rows"
+
+    def __post_init__(self) -> None:
+        self._whole(rows=self.rows)
+
+    def check(self, situation: Situation, memory: Memory) -> Finding:
+        """As :meth:`Condition.check`."""
+        if situation.skew.reference.model is None:
+            raise BadInput(
+                "policy: NewRows counts since a champion's training data came to be the reference, but two spans are "
+                "compared, which have no champion; leave NewRows out, or compare with SkewOperator(model_name=…)"
+            )
+        text = f"{memory.rows:,} of {self.rows:,} new rows"
+        return self._found(memory.rows >= self.rows, text, rows=memory.rows, needed=self.rows)
+
+
+@dataclass(frozen=True)
+class PipelineFault(Condition):
+    """The verdict is "pipeline_fault": retraining would learn the fault."""
+
+    kind: ClassVar[str] = "pipeline_fault"
+
+    def check(self, situation: Situation, memory: Memory) -> Finding:
+        """As :meth:`Condition.check`."""
+        skew = situation.skew
+        if skew.verdict != PIPELINE_FAULT:
+            return self._found(False, "no fault of the pipeline")
+        causes = skew.causes or dict.fromkeys(skew.lost, "all_missing")
+        found = ", ".join(f"{name} ({cause})" for name, cause in causes.items())
+        return self._found(
+            True,
+            f"the verdict is 'pipeline_fault': {found}; correct the source of the model's features: retraining would "
+            "learn the fault",
+        )
+
+
+@dataclass(frozen=True)
+class RolloutRunning(Condition):
+    """A challenger is being rolled out: its outcome comes first."""
+
+    kind: ClassVar[str] = "rollout"
+
+    def check(self, situation: Situation, memory: Memory) -> Finding:
+        """As :meth:`Condition.check`."""
+        text = "no rollout is under way" if situation.rollout is None else situation.rollout
+        return self._found(situation.rollout is not None, text)
+
+
+@dataclass(frozen=True)
+class Rejected(Condition):
+    """So many requested retrainings in a row brought no new champion: a person must look.
+
+    A request whose candidate was rejected, rolled back, or never trained leaves the champion as it is; those are
+    counted. It ends when another champion serves. Of two spans no champion is known, and it does not hold.
+
+    Attributes:
+        times: How many.
+
+    Raises:
+        BadInput: ``times`` is not an integer above 0.
+    """
+
+    times: int = 3
+    kind: ClassVar[str] = "rejected"
+
+    def __post_init__(self) -> None:
+        self._whole(times=self.times)
+
+    def check(self, situation: Situation, memory: Memory) -> Finding:
+        """As :meth:`Condition.check`."""
+        if situation.skew.reference.model is None:
+            return self._found(False, "two spans have no champion: what became of requests is not known")
+        held = memory.requests >= self.times
+        text = (
+            f"{memory.requests} of {self.times} requested retrainings in a row brought no new champion"
+            + ": see why, then deploy one, or raise the number in the policy" * held
+        )
+        return self._found(held, text, requests=memory.requests, limit=self.times)
+
+
+@dataclass(frozen=True, init=False)
+class Composition(Condition):
+    """Conditions that are taken together.
+
+    Attributes:
+        conditions: The conditions.
+
+    Raises:
+        BadInput: there are none, or one is not a condition.
+    """
+
+    conditions: tuple[Condition, ...]
+
+    def __init__(self, *conditions: Condition) -> None:
+        if not conditions:
+            raise BadInput(f"{type(self).__name__}: there are no conditions, expected at least one")
+        for number, each in enumerate(conditions):
+            check_part(self, f"conditions[{number}]", each, Condition)
+        object.__setattr__(self, "conditions", conditions)
+
+    @classmethod
+    def _given(cls, values: Mapping[str, Any]) -> Self:
+        conditions = values.get("conditions", ())
+        if not isinstance(conditions, tuple):
+            raise BadInput(f"{cls.__name__}: conditions is {conditions!r}, expected a list of conditions")
+        return cls(*conditions)
+
+    def leaves(self) -> list[Condition]:
+        """As :meth:`Condition.leaves`."""
+        return [leaf for each in self.conditions for leaf in each.leaves()]
+
+    def _together(self, held: bool, parts: tuple[Finding, ...]) -> Finding:
+        told = [part for part in parts if part.held == held]
+        return Finding(self.kind, held, "; ".join(part.text for part in told), parts=parts)
+
+
+@dataclass(frozen=True, init=False)
+class AnyOf(Composition):
+    """At least one of the conditions holds."""
+
+    kind: ClassVar[str] = "any_of"
+
+    def check(self, situation: Situation, memory: Memory) -> Finding:
+        """As :meth:`Condition.check`."""
+        parts = tuple(each.check(situation, memory) for each in self.conditions)
+        return self._together(any(part.held for part in parts), parts)
+
+
+@dataclass(frozen=True, init=False)
+class AllOf(Composition):
+    """All of the conditions hold."""
+
+    kind: ClassVar[str] = "all_of"
+
+    def check(self, situation: Situation, memory: Memory) -> Finding:
+        """As :meth:`Condition.check`."""
+        parts = tuple(each.check(situation, memory) for each in self.conditions)
+        return self._together(all(part.held for part in parts), parts)
+
+
+def _rounded(duration: timedelta) -> float:
+    return round(duration / timedelta(days=1), 2)
+
+
+def _days(duration: timedelta) -> str:
+    days = _rounded(duration)
+    return f"{days:g} day{'' if days == 1 else 's'}"

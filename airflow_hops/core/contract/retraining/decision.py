@@ -1,0 +1,279 @@
+"""The decision whether to retrain: a pure function of the policy, the situation, and the decision before."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from airflow_hops.core.contract.json_fields import JsonFields
+from airflow_hops.core.contract.properties import Window
+from airflow_hops.core.contract.retraining.conditions import Finding, Memory
+from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
+from airflow_hops.core.contract.retraining.situation import Clock, Situation, as_utc
+from airflow_hops.core.contract.skew import DRIFT, INSUFFICIENT
+
+Outcome = Literal["requested", "refused"]
+REQUESTED: Outcome = "requested"
+REFUSED: Outcome = "refused"
+PERSON = "person"
+"""Why a person's "no" refuses a retraining."""
+
+_KEPT = timedelta(days=800)
+"""How long requests are kept with the decisions at least; a policy may look back further."""
+
+
+@dataclass(frozen=True)
+class Request(JsonFields):
+    """An earlier request, as later decisions count it.
+
+    Attributes:
+        at: Its time, in the data's own.
+        cause: Its cause.
+        reference: Fingerprint of the training data of the champion then.
+        made: When it was made, ISO 8601 UTC.
+        by: ``dag_id``, ``run_id``, ``task_id`` and ``map_index`` of who made it.
+        refused: Whether a person refused it.
+        clock: Whose time ``at`` is.
+        core_s: CPU seconds that it had cost when it was last looked at.
+        gpu_s: Likewise, seconds times GPUs.
+    """
+
+    at: str
+    cause: str
+    reference: str
+    made: str = ""
+    by: Mapping[str, Any] = field(default_factory=dict)
+    refused: bool = False
+    clock: Clock = "data"
+    core_s: float = 0.0
+    gpu_s: float = 0.0
+
+    def costing(self, core_s: float, gpu_s: float) -> Request:
+        """The request at this cost, or at that known before, where artifacts have been removed since."""
+        return replace(self, core_s=max(core_s, self.core_s), gpu_s=max(gpu_s, self.gpu_s))
+
+    def time(self, situation: Situation) -> datetime:
+        """Its time in the situation's clock; one of another clock is as long ago as it was made."""
+        if self.clock == situation.clock or not self.made:
+            return as_utc(self.at)
+        return situation.at - (situation.now - as_utc(self.made))
+
+
+@dataclass(frozen=True)
+class Decision(JsonFields):
+    """Whether a retraining is requested, and all that it rests on.
+
+    Attributes:
+        at: Time of the decision, in that of ``clock``, ISO 8601 UTC.
+        clock: Whose time that is.
+        outcome: ``requested`` or ``refused``.
+        why: Of a refusal, in a word: ``monitor``, ``verdict`` (``when`` does not hold), the kind of the condition of
+            ``unless`` that holds, ``in_flight``, ``cooldown``, ``budget`` or ``person``; empty of a request.
+        reason: In a sentence.
+        cause: What a retraining is requested for; the same where the same request is made again.
+        findings: What ``when`` and ``unless`` found.
+        limits: Cooldown, budget and retrainings under way, in words.
+        window: The data to train on; None where the pipeline's own holds.
+        basis: What it rests on: URI and ``fingerprint`` of the comparison, URI of the reference's ``statistics``, for
+            captured rows ``model`` and ``version``, and URI of the ``performance`` that was measured.
+        memory: What the comparisons with the champion's training data amount to.
+        requests: This and earlier requests, oldest first; one that never left is kept until it is made again.
+    """
+
+    at: str
+    clock: Clock
+    outcome: Outcome
+    why: str
+    reason: str
+    cause: str
+    findings: tuple[Finding, ...] = ()
+    limits: tuple[str, ...] = ()
+    window: Window = (None, None)
+    basis: Mapping[str, str] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
+    requests: tuple[Request, ...] = ()
+
+    @property
+    def requested(self) -> bool:
+        """Whether a retraining is requested."""
+        return self.outcome == REQUESTED
+
+    def refused_by_a_person(self, said: str) -> Decision:
+        """The decision after a person's "no", or after nobody answered.
+
+        Args:
+            said: Who refused and why, or that nobody answered.
+        """
+        said = f"{self.reason}; {said}"
+        requests = tuple(replace(each, refused=each.refused or each.cause == self.cause) for each in self.requests)
+        return replace(self, outcome=REFUSED, why=PERSON, reason=said, requests=requests)
+
+
+def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | None = None) -> Decision:
+    """Whether to request a retraining.
+
+    Decisions of one monitor are a chain: each has what later ones must know of all before it, so the last is enough.
+    An older comparison that comes late changes what was counted since in nothing.
+
+    Args:
+        policy: The policy.
+        situation: What is known.
+        previous: The last decision; None for the first.
+
+    Raises:
+        BadInput: the policy names what this monitor does not compare or know.
+    """
+    if situation.empty and previous:
+        situation = replace(situation, at=as_utc(previous.at), clock=previous.clock)
+    requests = tuple(
+        each.costing(*situation.costs.get(each.cause, (0.0, 0.0))) for each in (previous.requests if previous else ())
+    )
+    sent = tuple(each for each in requests if each.cause not in situation.unsent)
+    cause = _cause(situation, previous)
+    counted = [each for each in sent if each.reference == situation.reference and not each.refused]
+    kept = _remembered(situation, previous)
+    known = kept if kept.reference == situation.reference else Memory(situation.reference)
+    memory = replace(known, requests=len(counted))
+    when, unless = policy.when.check(situation, memory), policy.unless.check(situation, memory)
+    limits = _limits(policy, situation, sent, cause)
+    if _is_late(situation, kept):
+        limits["late"] = (
+            False,
+            f"older than the newest comparison, of {_short(as_utc(kept.until))}: not counted in a row",
+        )
+    why, reason = _why_not(situation, when, unless, limits)
+    budget = [text for name, (_, text) in limits.items() if name == "budget"]
+    of = situation.skew.reference
+    decision = Decision(
+        at=situation.at.isoformat(),
+        clock=situation.clock,
+        outcome=REFUSED if why else REQUESTED,
+        why=why,
+        reason=reason or "; ".join([when.text, *budget]),
+        cause=cause,
+        findings=(when, unless),
+        limits=tuple(text for _, text in limits.values()),
+        window=_window(policy, situation, memory),
+        basis={
+            "skew": situation.report[0],
+            "fingerprint": situation.report[1],
+            "statistics": of.statistics,
+            **({"model": of.model, "version": str(of.version)} if of.model and of.version else {}),
+            **({"performance": situation.measured.uri} if situation.measured else {}),
+        },
+        memory=kept,
+        requests=requests,
+    )
+    if decision.requested:
+        asked = Request(decision.at, cause, situation.reference, clock=situation.clock)
+        decision = replace(decision, requests=(*_recent(policy, situation, sent), asked))
+    return decision
+
+
+def _cause(situation: Situation, previous: Decision | None) -> str:
+    """That of an earlier request for the same training data that never left; else one of this comparison's own."""
+    for each in reversed(previous.requests if previous else ()):
+        if each.cause in situation.unsent and each.reference == situation.reference:
+            return each.cause
+    parts = "\n".join([*situation.report, situation.reference])
+    return hashlib.sha256(parts.encode()).hexdigest()[:16]
+
+
+def _remembered(situation: Situation, previous: Decision | None) -> Memory:
+    """What is remembered after this comparison; if it is late, counted before, or of a faulty monitor, no more."""
+    before = previous.memory if previous else Memory()
+    if situation.skew.unwell:
+        return before
+    if before.clock != situation.clock and not situation.empty:
+        before = Memory()
+    at, fingerprint = situation.at.isoformat(), situation.report[1]
+    if _is_late(situation, before) or (before.until == at and fingerprint in before.counted):
+        return before
+    known = before if before.reference == situation.reference else Memory(situation.reference)
+    if situation.skew.verdict == INSUFFICIENT:
+        return known
+    rows = known.rows + situation.rows
+    counted = (*(known.counted if known.until == at else ()), fingerprint)
+    known = replace(known, until=at, rows=rows, clock=situation.clock, counted=counted)
+    if not situation.judged:
+        return known
+    start = situation.span[0] or before.until or at
+    named = situation.skew.drifted if situation.skew.verdict == DRIFT else ()
+    runs = {name: known.drifting.get(name, (0, start)) for name in named}
+    drifting = {name: (count + 1, since) for name, (count, since) in runs.items()}
+    return replace(known, drifting=drifting)
+
+
+def _is_late(situation: Situation, memory: Memory) -> bool:
+    """Whether newer data was compared with the same training data before."""
+    same = (memory.reference, memory.clock) == (situation.reference, situation.clock)
+    return same and situation.at < as_utc(memory.until)
+
+
+def _limits(
+    policy: RetrainingPolicy, situation: Situation, sent: Sequence[Request], cause: str
+) -> dict[str, tuple[bool, str]]:
+    """By limit, whether it forbids a request, and how it stands in words."""
+    limits = {}
+    if situation.in_flight is not None:
+        limits["in_flight"] = (True, situation.in_flight)
+    elif any(each.cause == cause for each in sent):
+        limits["in_flight"] = (True, "requested for this comparison before")
+    mine = [each for each in sent if not policy.champion_ends_cooldown or each.reference == situation.reference]
+    # Where a comparison comes late, requests that are later in the data's time count as those before.
+    near = [each for each in mine if abs(situation.at - each.time(situation)) < policy.cooldown]
+    if near:
+        last = max(near, key=lambda each: each.time(situation))
+        at = last.time(situation)
+        what = "refused by a person" if last.refused else "requested"
+        limits["cooldown"] = (True, f"cooldown until {_short(at + policy.cooldown)} ({what} at {_short(at)})")
+    if policy.budget is not None:
+        near = [each for each in sent if abs(situation.at - each.time(situation)) < policy.budget.per]
+        spent = [each for each in near if not each.refused]
+        cost = (math.fsum(each.core_s for each in spent), math.fsum(each.gpu_s for each in spent))
+        limits["budget"] = policy.budget.spent(len(spent), *cost)
+    return limits
+
+
+def _why_not(
+    situation: Situation, when: Finding, unless: Finding, limits: Mapping[str, tuple[bool, str]]
+) -> tuple[str, str]:
+    """Why it is not requested, in a word and in a sentence; empty if it is."""
+    if situation.unwell:
+        return "monitor", "; ".join(situation.unwell)
+    if situation.empty:
+        return "verdict", "there was nothing to compare"
+    stop = next((leaf for leaf in unless.leaves() if leaf.held), unless) if unless.held else None
+    if stop is not None and (when.held or stop.condition == "pipeline_fault"):
+        return stop.condition, unless.text
+    if not when.held:
+        if blind := [leaf.text for leaf in when.leaves() if leaf.blind]:
+            return "monitor", "; ".join(blind)
+        return "verdict", f"{when.text}: there is nothing to retrain for"
+    stopped = {name: text for name, (stops, text) in limits.items() if stops}
+    if not stopped:
+        return "", ""
+    told = [text for name, (stops, text) in limits.items() if stops or name == "budget"]
+    return next(iter(stopped)), "; ".join([when.text, *told])
+
+
+def _window(policy: RetrainingPolicy, situation: Situation, memory: Memory) -> Window:
+    since = [as_utc(start) for _, start in memory.drifting.values()]
+    start = policy.window.start(situation.at, min(since, default=None))
+    if start is not None and start >= situation.at:  # when the comparison began is not known
+        start = None
+    return (start.isoformat() if start else None, situation.skew.window_end)
+
+
+def _recent(policy: RetrainingPolicy, situation: Situation, requests: Sequence[Request]) -> list[Request]:
+    kept = max(_KEPT, policy.cooldown, policy.budget.per if policy.budget else _KEPT)
+    return [each for each in requests if abs(situation.at - each.time(situation)) <= kept]
+
+
+def _short(time: datetime) -> str:
+    whole = time == time.replace(hour=0, minute=0, second=0, microsecond=0)
+    return time.strftime("%Y-%m-%d" if whole else "%Y-%m-%d %H:%M")

@@ -1,0 +1,116 @@
+"""The condition that a model is worth less than it was, by labels that came later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import ClassVar
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.names import suggestion
+from airflow_hops.core.contract.performance import LOWER_IS_BETTER, PerformanceProperties, VersionPerformance, worse_by
+from airflow_hops.core.contract.retraining.conditions import Condition, Finding, Memory
+from airflow_hops.core.contract.retraining.situation import Situation, as_utc
+
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Performance(Condition):
+    """A metric of the champion is worse than at training, or than a limit, by more than chance.
+
+    ``PerformanceOperator`` measures it over its window, on labels that came later; the finding says which time that is.
+    Each comparison uses the 95% interval: that of the drop must lie above ``drop``, or that of the metric beyond
+    ``minimum``. So it is wrong in one of forty measurements where the truth is at the limit, and rarer away from it;
+    overlapping windows repeat chance.
+    Where nothing can be found (the measurement failed, no labels come, the baseline of ``drop`` is gone), and nothing
+    else asks for a retraining either, the decision's ``why`` is "monitor".
+
+    Attributes:
+        metric: The metric: ``auc``, ``log_loss``, ``rmse`` and so on.
+        drop: How much worse than on the held-out split of its training it may be, in the metric's unit; None for any.
+        minimum: The least value; for a loss the greatest. None for any.
+        window: How far the measurement looks back; None for whatever ``PerformanceOperator`` does.
+            :func:`~airflow_hops.operators.retraining_loop` gives it to its measurement.
+        estimates: Whether an estimate counts where too few labels have come. It cannot see concept drift.
+
+    Raises:
+        BadInput: neither limit is given, or ``drop`` is below 0; or, when checked, nothing is measured, or not this
+            metric, or over another window.
+    """
+
+    metric: str
+    drop: float | None = None
+    minimum: float | None = None
+    window: timedelta | None = None
+    estimates: bool = False
+    kind: ClassVar[str] = "performance"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.metric, str) or not self.metric:
+            raise BadInput(f"Performance: metric is {self.metric!r}, expected the name of a metric")
+        if self.drop is None and self.minimum is None:
+            raise BadInput("Performance: drop and minimum are None, expected at least one of them")
+        self._number(least=0, drop=self.drop)
+        self._number(minimum=self.minimum)
+        self._flag(estimates=self.estimates)
+        if self.window is not None:
+            self._duration(window=self.window)
+
+    def check(self, situation: Situation, memory: Memory) -> Finding:
+        """As :meth:`Condition.check`."""
+        if situation.unmeasured:
+            return replace(self._found(False, situation.unmeasured), blind=True)
+        if situation.measured is None:
+            raise BadInput(
+                "policy: Performance needs a measurement; give RequestRetrainingOperator performance=, or "
+                "retraining_loop performance={…}, the arguments of a PerformanceOperator"
+            )
+        measured = PerformanceProperties.of(situation.measured)
+        number = situation.skew.reference.version
+        found = None if number is None else measured.of_version(number)
+        if found is None:
+            return self._found(False, f"version {number} has answered nothing that is measured")
+        known = {**(found.baseline or {}), **found.estimates, **found.figures}
+        if known and self.metric not in known:
+            raise BadInput(
+                f"policy: Performance names the metric {self.metric!r}; measured are "
+                f"{', '.join(known)}{suggestion(self.metric, tuple(known))}"
+            )
+        over = self._time_of(found)
+        is_estimate = not found.figures and self.estimates
+        figure = (found.estimates if is_estimate else found.figures).get(self.metric)
+        unwell = (not is_estimate and bool(measured.unwell)) or None
+        if figure is None:
+            text = f"{self.metric} is not known: {found.labelled:,} of {found.rows:,} predictions {over} have labels"
+            text += "".join(f"; {each}" for each in measured.unwell)
+            return replace(self._found(False, text, rows=found.rows, labelled=found.labelled), blind=unwell)
+        baseline = (found.baseline or {}).get(self.metric)
+        value, low, high = figure
+        numbers = {"value": value, "low": low, "high": high, "rows": found.rows, "labelled": found.labelled}
+        text = f"{self.metric} {over} is {'estimated as ' * is_estimate}{value:.4g} ({low:.4g} to {high:.4g})"
+        told = "".join(f"; {each}" for each in measured.unwell)
+        held = False
+        if self.minimum is not None:
+            held = low > self.minimum if self.metric in LOWER_IS_BETTER else high < self.minimum
+            text += f", {'beyond' if held else 'not surely beyond'} the limit of {self.minimum:g}"
+        if self.drop is not None and baseline is None:
+            text += ", and that of its training is not known: its model or its examples are gone"
+            unwell = True
+        elif self.drop is not None and baseline is not None:
+            drop, least, most = worse_by(self.metric, figure, baseline)
+            numbers |= {"drop": drop, "drop_low": least, "drop_high": most, "baseline": baseline[0]}
+            held = held or least > self.drop
+            text += f", worse than at training by {drop:.4g} ({least:.4g} to {most:.4g}; {self.drop:g} is allowed)"
+        return replace(self._found(held, text + told, **numbers), blind=unwell)
+
+    def _time_of(self, found: VersionPerformance) -> str:
+        """The time of a measurement, in words."""
+        start, end = as_utc(found.start), as_utc(found.end)
+        if self.window is not None and end - start != self.window:
+            raise BadInput(
+                f"policy: the window of Performance is {self.window / _DAY:g} days, but {(end - start) / _DAY:g} days "
+                f"were measured, from {found.start} to {found.end}; give PerformanceOperator the same window, or leave "
+                "out that of Performance"
+            )
+        return f"from {start:%Y-%m-%d} to {end:%Y-%m-%d}"

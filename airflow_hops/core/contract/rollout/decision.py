@@ -1,0 +1,101 @@
+"""Findings about a canary, and the decision on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from airflow_hops.core.contract.json_fields import JsonFields, as_json
+from airflow_hops.core.contract.rollout.counts import Counts
+
+FindingVerdict = Literal["ok", "doubt", "bad", "not_judged"]
+OK: FindingVerdict = "ok"
+DOUBT: FindingVerdict = "doubt"
+BAD: FindingVerdict = "bad"
+NOT_JUDGED: FindingVerdict = "not_judged"
+
+PROMOTED, ROLLED_BACK, LEFT, STEP = "promoted", "rolled_back", "left", "step"
+
+
+@dataclass(frozen=True)
+class Finding(JsonFields):
+    """The outcome of one comparison.
+
+    Attributes:
+        what: ``errors``, ``refusals``, ``latency_p50``, ``latency_p99``, ``predictions`` or ``labels``.
+        verdict: ``ok``, ``doubt`` (beyond the limit, but it may be chance), ``bad``, or ``not_judged`` where there is
+            too little to compare.
+        text: In words.
+        numbers: The numbers behind it.
+    """
+
+    what: str
+    verdict: FindingVerdict
+    text: str
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`to_dict`."""
+        # Records of earlier versions say in the text alone that something was not judged.
+        unjudged = value["verdict"] == OK and "not judged: " in value["text"]
+        return super().from_dict({**value, "verdict": NOT_JUDGED} if unjudged else value)
+
+    @property
+    def reason(self) -> str:
+        """What and text, as a decision gives them."""
+        judged = "not judged: " if self.verdict == NOT_JUDGED else ""
+        return f"{self.what}: {judged}{self.text}"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The decision on a canary, and its reasons.
+
+    Attributes:
+        decision: ``promoted``, ``rolled_back`` or ``left``; ``step`` for one that goes on.
+        reasons: In words.
+        findings: The comparisons.
+        percent: The canary's share when it was decided.
+        canary: The canary's counts of the step.
+        stable: What they were compared with.
+        watched_s: Seconds since the rollout began.
+    """
+
+    decision: str
+    reasons: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
+    percent: int = 0
+    canary: Counts = field(default_factory=Counts)
+    stable: Counts = field(default_factory=Counts)
+    watched_s: float = 0.0
+
+    def numbers(self) -> dict[str, Any]:
+        """The fields of an event in the model's history; JSON values."""
+        return {
+            "reasons": list(self.reasons),
+            "percent": self.percent,
+            "watched_s": round(self.watched_s, 1),
+            "canary": self.canary.to_dict(),
+            "stable": self.stable.to_dict(),
+            "findings": as_json(self.findings),
+        }
+
+    @classmethod
+    def of_event(cls, event: str, numbers: Mapping[str, Any]) -> Decision:
+        """The inverse of :meth:`numbers`.
+
+        Args:
+            event: What was decided.
+            numbers: The fields.
+        """
+        return cls(
+            decision=event,
+            reasons=tuple(numbers.get("reasons") or ()),
+            findings=tuple(Finding.from_dict(finding) for finding in numbers.get("findings") or ()),
+            percent=numbers.get("percent", 0),
+            canary=Counts.from_dict(numbers.get("canary") or {}),
+            stable=Counts.from_dict(numbers.get("stable") or {}),
+            watched_s=numbers.get("watched_s", 0.0),
+        )

@@ -1,0 +1,127 @@
+"""The plan of a rollout: steps of traffic, how long each is watched, what is tolerated, how tests share that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_hops.core.contract.artifacts import BadInput
+
+EARLY_REQUESTS = 20
+"""Requests of the canary in a step from which on it is tested before its step is over."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps of traffic.
+
+    Attributes:
+        steps: Shares of the canary in percent, ascending, the last one 100.
+        bake_time_s: Seconds that each of them is watched at least; one for each.
+        min_requests: Requests that the canary must have been asked in a step before it is judged.
+        timeout_s: Seconds after which a step that could not be judged ends the rollout.
+        on_timeout: ``roll_back`` or ``leave``: what then becomes of the canary.
+        approval: Whether a person must approve the last step.
+        keep_versions: Versions that stay loaded after a promotion, the promoted one included.
+        look_s: Seconds between looks at most.
+    """
+
+    steps: tuple[int, ...]
+    bake_time_s: tuple[float, ...]
+    min_requests: int
+    timeout_s: float
+    on_timeout: str
+    approval: bool
+    keep_versions: int
+    look_s: float
+
+    @classmethod
+    def of(cls, steps: Sequence[int], bake_time_s: float | Sequence[float], **values: object) -> Plan:
+        """A plan whose bake times are one for all steps or one for each.
+
+        Raises:
+            BadInput: a value makes no sense.
+        """
+        shared = isinstance(bake_time_s, int | float)
+        bake = tuple([bake_time_s] * len(steps)) if shared else tuple(bake_time_s)  # type: ignore[list-item,arg-type]
+        plan = cls(tuple(steps), bake, **values)  # type: ignore[arg-type]
+        plan._check()
+        return plan
+
+    def _check(self) -> None:
+        ascending = list(self.steps) == sorted(set(self.steps)) and all(isinstance(step, int) for step in self.steps)
+        if not self.steps or not ascending or self.steps[0] < 1 or self.steps[-1] != 100:
+            raise BadInput(
+                f"steps is {list(self.steps)!r}; expected ascending whole percents from 1 on that end at 100"
+            )
+        if len(self.bake_time_s) != len(self.steps) or min(self.bake_time_s) < 0:
+            raise BadInput(
+                f"bake_time is {list(self.bake_time_s)!r} s; expected one duration for all of the {len(self.steps)} "
+                "steps, or one for each, none negative"
+            )
+        if self.on_timeout not in ("roll_back", "leave"):
+            raise BadInput(f"on_timeout is {self.on_timeout!r}; expected 'roll_back' or 'leave'")
+        if self.min_requests < 1:
+            raise BadInput(f"min_requests is {self.min_requests!r}; expected 1 or more")
+        if self.timeout_s < max(self.bake_time_s):
+            raise BadInput(
+                f"timeout is {self.timeout_s:g} s, bake_time {max(self.bake_time_s):g} s; expected a longer one"
+            )
+        if self.keep_versions < 1:
+            raise BadInput(f"keep_versions is {self.keep_versions!r}; expected 1 or more")
+        if self.look_s <= 0:
+            raise BadInput(f"look_interval is {self.look_s!r} s; expected more than 0")
+
+    def after(self, percent: int) -> int | None:
+        """The step that follows a share; None after 100."""
+        return next((step for step in self.steps if step > percent), None)
+
+    def bake_s(self, percent: int) -> float:
+        """How long a share is watched; one between two steps as the one below it, one below all as the first."""
+        index = sum(step <= percent for step in self.steps)
+        return self.bake_time_s[max(index - 1, 0)]
+
+    def steps_from(self, percent: int) -> int:
+        """How many steps there are for a canary that begins with a share, that one included."""
+        return 1 + sum(step > percent for step in self.steps)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits within which a canary is tolerated.
+
+    Attributes:
+        max_error_increase: Increase of the share of failed requests, and of that of refused ones, 0 to 1.
+        significance: Chance, over the whole rollout, of a comparison taking a canary that keeps its limit for one that
+            does not.
+        max_latency_ratio: Latency over the stable version's, of the median and of the 99th percentile.
+        latency_tolerance_ms: Increase in milliseconds that is tolerated whatever the ratio.
+        max_prediction_distance: Kolmogorov–Smirnov distance of an output's values, 0 to 1; None: any.
+        max_loss_increase: Increase of the mean loss on live labels, as a share of the stable version's.
+        min_labels: Labelled rows of each version below which labels are not compared, at least 2.
+    """
+
+    max_error_increase: float = 0.01
+    significance: float = 0.01
+    max_latency_ratio: float = 2.0
+    latency_tolerance_ms: float = 10.0
+    max_prediction_distance: float | None = None
+    max_loss_increase: float = 0.1
+    min_labels: int = 50
+
+
+def significance_of(total: float, steps: int, early: int | None) -> float:
+    """The significance of one test, so that those of a whole rollout stay within ``total`` together.
+
+    Each of ``steps`` steps gets an equal part (Bonferroni). Within a step one half is for the test at its end. The
+    other is for those before it and, where that one was in doubt, after it: they are held whenever the canary's
+    requests have doubled, and the n-th takes the 2^-n-th part. By Boole's inequality the sum bounds the chance of any
+    false alarm, however the tests depend on each other.
+
+    Args:
+        total: Significance of the whole rollout.
+        steps: How many steps it was planned to have when it began.
+        early: Number of the test among those of doubled requests, from 1; None for the one at the step's end.
+    """
+    share = total / steps / 2
+    return share if early is None else share * 2.0**-early

@@ -1,0 +1,163 @@
+"""How a search is to be done: what the operator and the step agree upon."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.json_fields import StepOptions
+from airflow_hops.core.contract.search.space import Dimension, is_number, space_of_dict, space_to_dict
+
+SAMPLERS = ("tpe", "random", "grid", "cmaes", "differential_evolution")
+PRUNERS = ("none", "median", "asha", "hyperband")
+DIRECTIONS = ("minimize", "maximize")
+
+Direction = Literal["minimize", "maximize"]
+
+
+@dataclass(frozen=True)
+class SearchOptions(StepOptions):
+    """The options of a search; JSON values.
+
+    Attributes:
+        training: :class:`~airflow_hops.core.contract.training.TrainingOptions` of each trial as JSON; its ``params``
+            are constants, which those of the trial are added to.
+        space: What :func:`space_to_dict` makes; or ``module:function``, called with an ``optuna.Trial``, which returns
+            the parameters, those that depend on others too.
+        metrics: What is to be optimized, one name for each objective.
+        directions: ``minimize`` or ``maximize``, for each metric.
+        trials: How many trials this run makes; None for all points of a grid.
+        parallel: How many of them at once.
+        sampler: One of :data:`SAMPLERS`.
+        pruner: One of :data:`PRUNERS`.
+        timeout_s: Seconds after which no trial begins any more; None for no limit.
+        seed: Of the sampler.
+        study: Name of a study that the task's runs share and go on with; None for one of each run.
+        choose: The metric by which the winner of several objectives is chosen; the first one by default.
+        refit: Whether the winner is trained anew, on ``refit_np`` ranks; else the best trial's own model is kept.
+        refit_np: Number of ranks of that training; None for as many as a trial has.
+        reuse: Whether a trial that was run before with the same code, data and parameters is taken over.
+        max_failures: Failed trials above which the search fails; None for a third of the trials, at least 3.
+
+    Raises:
+        BadInput: an option is not of these.
+    """
+
+    training: Mapping[str, Any]
+    space: Mapping[str, Any] | str
+    metrics: Sequence[str]
+    directions: Sequence[Direction]
+    trials: int | None = 20
+    parallel: int = 1
+    sampler: str = "tpe"
+    pruner: str = "none"
+    timeout_s: float | None = None
+    seed: int = 0
+    study: str | None = None
+    choose: str | None = None
+    refit: bool = False
+    refit_np: int | None = None
+    reuse: bool = True
+    max_failures: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.space, str):
+            object.__setattr__(self, "space", space_to_dict(self.space))
+        for name, values in (("metrics", self.metrics), ("directions", self.directions)):
+            if isinstance(values, str) or not values or not all(isinstance(v, str) and v for v in values):
+                raise BadInput(f"{name} is {values!r}, expected a list of at least one text")
+            object.__setattr__(self, name, tuple(values))
+        _check_known("sampler", self.sampler, SAMPLERS)
+        _check_known("pruner", self.pruner, PRUNERS)
+        for direction in self.directions:
+            _check_known("direction", direction, DIRECTIONS)
+        if len(self.metrics) != len(self.directions) or len(set(self.metrics)) != len(self.metrics):
+            raise BadInput(
+                f"metrics are {list(self.metrics)} and directions {list(self.directions)}; expected different metrics, "
+                "and a direction for each"
+            )
+        if self.study is not None and (not isinstance(self.study, str) or self.study.strip() in ("", ".", "..")):
+            raise BadInput(f"study is {self.study!r}, expected a name, or None for one of each run")
+        if self.choose is not None:
+            _check_known("choose", self.choose, self.metrics)
+        self._check_numbers()
+        self._check_sampler()
+
+    def _check_numbers(self) -> None:
+        whole = {"trials": self.trials, "parallel": self.parallel, "refit_np": self.refit_np}
+        for name, value in whole.items():
+            if value is None and name != "parallel":
+                continue
+            if not is_number(value, (int,)) or value is None or value < 1:
+                raise BadInput(f"{name} is {value!r}, expected an integer, 1 or more")
+        if self.max_failures is not None and not (is_number(self.max_failures, (int,)) and self.max_failures >= 0):
+            raise BadInput(f"max_failures is {self.max_failures!r}, expected an integer, 0 or more")
+        if self.timeout_s is not None and not (is_number(self.timeout_s) and self.timeout_s > 0):
+            raise BadInput(f"timeout is {self.timeout_s!r} s, expected a number above 0")
+        if not is_number(self.seed, (int,)) or not 0 <= self.seed < 1 << 32:
+            raise BadInput(f"seed is {self.seed!r}, expected an integer from 0 to 4294967295")
+
+    def _check_sampler(self) -> None:
+        several = len(self.metrics) > 1
+        if several and self.pruner != "none":
+            raise BadInput(f"pruner is {self.pruner!r}, expected 'none': trials of several metrics cannot be pruned")
+        if several and self.sampler in ("cmaes", "differential_evolution"):
+            raise BadInput(f"sampler is {self.sampler!r}, which optimizes one metric; expected tpe, random or grid")
+        if self.sampler == "grid":
+            self.grid()
+        elif self.trials is None:
+            raise BadInput(f"trials is None with sampler {self.sampler!r}; expected a number, 1 or more")
+
+    def dimensions(self) -> dict[str, Dimension] | None:
+        """The space's dimensions by name; None where a function makes it."""
+        return None if isinstance(self.space, str) else space_of_dict(self.space)
+
+    def grid(self) -> dict[str, list[Any]]:
+        """The values of each parameter of a grid.
+
+        Raises:
+            BadInput: a parameter's values are not countable, or the space is a function's.
+        """
+        dimensions = self.dimensions()
+        if dimensions is None:
+            raise BadInput(f"sampler 'grid' needs a space of values, found the function {self.space!r}")
+        found = {}
+        for name, dimension in dimensions.items():
+            values = dimension.values()
+            if values is None:
+                raise BadInput(
+                    f"space[{name!r}] is {dimension}, which sampler 'grid' cannot enumerate; give a list of values, an "
+                    "IntUniform or a Uniform with a step, or take another sampler"
+                )
+            found[name] = values
+        return found
+
+    @property
+    def trials_share(self) -> float:
+        """The share of the trials in all of the work: training the winner anew counts as one more."""
+        return self.wanted / (self.wanted + self.refit)
+
+    @property
+    def wanted(self) -> int:
+        """How many trials are to be made."""
+        points = math.prod(map(len, self.grid().values())) if self.sampler == "grid" else None
+        given = [number for number in (self.trials, points) if number is not None]
+        return min(given)
+
+    @property
+    def allowed_failures(self) -> int:
+        """How many trials may fail."""
+        return max(3, self.wanted // 3) if self.max_failures is None else self.max_failures
+
+    @property
+    def chosen(self) -> int:
+        """Number of the metric by which the winner is chosen."""
+        return 0 if self.choose is None else list(self.metrics).index(self.choose)
+
+
+def _check_known(name: str, value: Any, known: Sequence[str]) -> None:
+    if value not in known:
+        raise BadInput(f"{name} is {value!r}, expected one of {', '.join(known)}")

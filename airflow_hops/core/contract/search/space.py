@@ -1,0 +1,203 @@
+"""The space of a search: the ranges and choices that its trials take their parameters from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.protocol import check_json
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A float between two bounds, both included.
+
+    Attributes:
+        low: Lower bound.
+        high: Upper bound.
+        step: Distance between two values; None for any value.
+
+    Raises:
+        BadInput: the bounds are no finite numbers, or ``low`` is not below ``high``.
+    """
+
+    low: float
+    high: float
+    step: float | None = None
+    type: ClassVar[str] = "uniform"
+
+    def __post_init__(self) -> None:
+        _check_bounds(self, self.low, self.high, (int, float))
+        if self.step is not None and not (is_number(self.step) and 0 < self.step <= self.high - self.low):
+            raise BadInput(f"{self}: step is {self.step!r}, expected a number above 0, no larger than the range")
+
+    def values(self) -> list[Any] | None:
+        """All values; None if they are not countable."""
+        if self.step is None:
+            return None
+        return [self.low + number * self.step for number in range(int((self.high - self.low) / self.step + 1e-9) + 1)]
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """A float between two bounds, both included, whose logarithm is uniform.
+
+    Attributes:
+        low: Lower bound, above 0.
+        high: Upper bound.
+
+    Raises:
+        BadInput: the bounds are no finite numbers above 0, or ``low`` is not below ``high``.
+    """
+
+    low: float
+    high: float
+    type: ClassVar[str] = "log_uniform"
+
+    def __post_init__(self) -> None:
+        _check_bounds(self, self.low, self.high, (int, float))
+        _check_log(self, self.low)
+
+    def values(self) -> None:
+        """None: they are not countable."""
+
+
+@dataclass(frozen=True)
+class IntUniform:
+    """An integer between two bounds, both included.
+
+    Attributes:
+        low: Lower bound.
+        high: Upper bound.
+        step: Distance between two values.
+        log: Whether its logarithm is uniform; ``step`` must be 1 then.
+
+    Raises:
+        BadInput: the bounds are no integers, ``low`` is not below ``high``, or the step does not fit.
+    """
+
+    low: int
+    high: int
+    step: int = 1
+    log: bool = False
+    type: ClassVar[str] = "int_uniform"
+
+    def __post_init__(self) -> None:
+        _check_bounds(self, self.low, self.high, (int,))
+        if not is_number(self.step, (int,)) or not 1 <= self.step <= self.high - self.low:
+            raise BadInput(f"{self}: step is {self.step!r}, expected an integer from 1 to {self.high - self.low}")
+        if self.log:
+            _check_log(self, self.low)
+            if self.step != 1:
+                raise BadInput(f"{self}: step is {self.step}, expected 1 where log is true")
+
+    def values(self) -> list[Any] | None:
+        """All values."""
+        return list(range(self.low, self.high + 1, self.step))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several JSON values; in a space, a list stands for it.
+
+    Attributes:
+        choices: The values.
+
+    Raises:
+        BadInput: there is none, or one of them is no JSON value, or there twice.
+    """
+
+    choices: Sequence[Any]
+    type: ClassVar[str] = "choice"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.choices, str) or not isinstance(self.choices, Sequence) or not self.choices:
+            raise BadInput(f"Choice has {self.choices!r}; expected a list of at least one value")
+        object.__setattr__(self, "choices", tuple(self.choices))
+        for number, value in enumerate(self.choices):
+            check_json(value, f"Choice, value {number + 1}")
+            if any(value == other and type(value) is type(other) for other in self.choices[:number]):
+                raise BadInput(f"Choice has {value!r} twice; expected different values")
+
+    def values(self) -> list[Any] | None:
+        """All values."""
+        return list(self.choices)
+
+
+Dimension = Uniform | LogUniform | IntUniform | Choice
+_DIMENSIONS: dict[str, type[Dimension]] = {each.type: each for each in (Uniform, LogUniform, IntUniform, Choice)}
+
+Space = Mapping[str, Any]
+"""By the parameter's name a :data:`Dimension`, a list of choices, or a constant."""
+
+
+def space_to_dict(space: Space) -> dict[str, Any]:
+    """A space in JSON's types; a constant is a choice of one value.
+
+    Raises:
+        BadInput: the space is empty, nothing in it varies, or a name or a value is none.
+    """
+    if not isinstance(space, Mapping) or not space:
+        raise BadInput(
+            f"space is {space!r}; expected parameters by name, as in space={{'lr': LogUniform(1e-4, 1e-2)}}, or "
+            "'module:function' of a function space(trial)"
+        )
+    found = {}
+    for name, given in space.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            raise BadInput(f"space has a parameter {name!r}; expected a name that an argument may have")
+        if isinstance(given, Mapping) and given.get("type") in _DIMENSIONS:
+            given = _dimension(name, given)
+        try:
+            if not isinstance(given, Dimension):
+                given = Choice(given) if isinstance(given, list | tuple) else Choice([given])
+        except BadInput as error:
+            raise BadInput(f"space[{name!r}]: {error}; expected a list of values, or a range such as Uniform") from None
+        found[name] = {"type": given.type, **{key: _plain(value) for key, value in vars(given).items()}}
+    return found
+
+
+def space_of_dict(value: Mapping[str, Any]) -> dict[str, Dimension]:
+    """The inverse of :func:`space_to_dict`.
+
+    Raises:
+        BadInput: it is no space.
+    """
+    return {name: _dimension(name, given) for name, given in value.items()}
+
+
+def _dimension(name: str, given: Mapping[str, Any]) -> Dimension:
+    try:
+        return _DIMENSIONS[given["type"]](**{key: value for key, value in given.items() if key != "type"})
+    except (KeyError, TypeError) as error:
+        raise BadInput(
+            f"space[{name!r}] is {given!r}; expected 'type' to be one of {', '.join(_DIMENSIONS)}, with its fields "
+            f"({error})"
+        ) from None
+    except BadInput as error:
+        raise BadInput(f"space[{name!r}]: {error}") from None
+
+
+def _check_bounds(what: Any, low: Any, high: Any, types: tuple[type, ...]) -> None:
+    expected = "integers" if float not in types else "finite numbers"
+    if not is_number(low, types) or not is_number(high, types):
+        raise BadInput(f"{what}: low is {low!r} and high {high!r}, expected {expected}")
+    if low >= high:
+        raise BadInput(f"{what}: low is {low!r} and high {high!r}, expected low below high")
+
+
+def _check_log(what: Any, low: float) -> None:
+    if low <= 0:
+        raise BadInput(f"{what}: low is {low!r}, expected a number above 0, since only that has a logarithm")
+
+
+def is_number(value: Any, types: tuple[type, ...] = (int, float)) -> bool:
+    """Whether it is a finite number of one of the types."""
+    return isinstance(value, types) and not isinstance(value, bool) and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

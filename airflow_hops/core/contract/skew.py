@@ -1,0 +1,174 @@
+"""The comparison of served rows, or of two spans: options, and the artifact's properties with verdict and causes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.json_fields import JsonFields, StepOptions, where_told
+from airflow_hops.core.contract.properties import Properties, Window
+
+SkewVerdict = Literal["stable", "drift", "pipeline_fault", "insufficient"]
+STABLE: SkewVerdict = "stable"
+DRIFT: SkewVerdict = "drift"
+PIPELINE_FAULT: SkewVerdict = "pipeline_fault"
+INSUFFICIENT: SkewVerdict = "insufficient"
+
+Cause = Literal["all_missing", "missing_rate", "constant", "unit_change", "swapped", "new_category", "covariate_shift"]
+
+
+@dataclass(frozen=True)
+class SkewTest(StepOptions):
+    """How two distributions are compared, feature by feature.
+
+    Attributes:
+        alpha: Maximum share of false discoveries among the drifted features (Benjamini and Hochberg); None for fixed
+            thresholds only, as in TFDV; without a schema, those that :func:`~airflow_hops.ml.schemas.infer_schema`
+            would set.
+        min_rows: Number of rows below which the verdict is "insufficient"; None for 100, or, without ``alpha``, 5,000.
+        measures: Measures of features, instead of the default: for numbers "jensen_shannon",
+            "jensen_shannon_quantiles", "kolmogorov_smirnov", "population_stability_index" or "wasserstein", with few
+            different values also "l_infinity"; for strings
+            "l_infinity", "jensen_shannon", "population_stability_index" or "normalized_abs_difference". Vectors have
+            only "maximum_mean_discrepancy".
+        thresholds: Fixed thresholds of features' measures, instead of the schema's.
+        comparator: The schema's comparators to use: ``skew_comparator`` or ``drift_comparator``.
+        missing_threshold: Change of the share of missing values up to which there is no drift, 0 to 1.
+        seed: Seed of the simulated samples.
+
+    Raises:
+        BadInput: an option is out of range.
+    """
+
+    alpha: float | None = 0.01
+    min_rows: int | None = None
+    measures: Mapping[str, str] | None = None
+    thresholds: Mapping[str, float] | None = None
+    comparator: Literal["skew", "drift"] = "skew"
+    missing_threshold: float = 0.05
+    seed: int = 0
+
+    MIN_ROWS: ClassVar[int] = 100
+    """P-values hold for any size, but of fewer rows show little."""
+    MIN_ROWS_OF_THRESHOLDS: ClassVar[int] = 5000
+    """Windows below this size score above the schema's default thresholds by chance. Of 2,000 unchanged flights one
+    window in twenty does, of 1,000 one in three, of 5,000 none of 30."""
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None and not 0 < self.alpha < 1:
+            raise BadInput(f"alpha is {self.alpha}, expected above 0 and below 1, or None")
+        if self.rows_needed < 1:
+            raise BadInput(f"min_rows is {self.min_rows}, expected at least 1")
+        if not 0 <= self.missing_threshold <= 1:
+            raise BadInput(f"missing_threshold is {self.missing_threshold}, expected 0 to 1")
+        if self.comparator not in ("skew", "drift"):
+            raise BadInput(f"comparator is {self.comparator!r}, expected 'skew' or 'drift'")
+
+    @property
+    def rows_needed(self) -> int:
+        """Number of rows that a verdict requires."""
+        if self.min_rows is not None:
+            return self.min_rows
+        return self.MIN_ROWS_OF_THRESHOLDS if self.alpha is None else self.MIN_ROWS
+
+
+@dataclass(frozen=True)
+class SkewOptions(SkewTest):
+    """The options of the skew stage; JSON values. A verdict requires 1,000 rows unless ``min_rows`` is set.
+
+    Attributes:
+        model_name: The served model; None to compare two spans.
+        split: Split of the statistics, and of the examples.
+        time_feature: The captured feature that holds the row's own time, seconds since the epoch, or None.
+        attribute: Whether to compute effects on predictions if something has drifted.
+        identifiers: Features by which captured rows are joined with examples, to be compared value by value.
+        float_rounding: Digits to which floats are rounded in that comparison; None for no rounding.
+        silent_after_s: Seconds without a captured request after which the monitor fails; None for any time.
+        down_after_s: The same, if the model server does not answer, does not serve the model, or cannot capture.
+    """
+
+    model_name: str | None = None
+    split: str = "train"
+    time_feature: str | None = None
+    attribute: bool = True
+    identifiers: Sequence[str] = ()
+    float_rounding: int | None = None
+    silent_after_s: float | None = None
+    down_after_s: float | None = None
+
+    MIN_ROWS: ClassVar[int] = 1000
+    """A verdict uses them up: fewer would do, and find less."""
+
+
+@dataclass(frozen=True)
+class SkewReference(JsonFields):
+    """The reference of a comparison.
+
+    Attributes:
+        statistics: URI of the statistics.
+        fingerprint: Fingerprint of the statistics.
+        schema: URI of the schema, or None.
+        model: For captured rows: the model.
+        version: For captured rows: the version that was trained on the statistics.
+    """
+
+    statistics: str = ""
+    fingerprint: str = ""
+    schema: str | None = None
+    model: str | None = where_told()
+    version: int | None = where_told()
+
+
+@dataclass(frozen=True)
+class SkewProperties(Properties):
+    """Properties of a ``skew`` artifact.
+
+    Attributes:
+        verdict: ``insufficient`` if there are too few rows; ``pipeline_fault`` if a drifted feature looks like a broken
+            pipeline; ``drift``; or ``stable``. Empty if the artifact has none.
+        drifted: Names of the drifted features, the most moved first.
+        lost: Names of features that no longer have values.
+        causes: Probable cause of the drift of each.
+        effects: How much the drift of each moves a prediction; in a regression, in the label's unit.
+        problem: The kind of problem, if there are effects; None for two classes in artifacts of older versions.
+        skewed: Features that differ row by row.
+        reference: The reference of the comparison.
+        min_rows: Number of rows that a verdict requires.
+        scores: Score and threshold by feature; None if there is none.
+        window_end: End of the compared span, ISO 8601 UTC.
+        window_start: For captured rows: start of the period that they are of, by their own time.
+        unwell: For captured rows: what is wrong with the monitor itself, such as the server's clock, in words.
+        captured_from: For captured rows: time of the first request.
+        captured_until: For captured rows: time of the last request.
+        versions: For captured rows: the number that each version answered.
+        current: For two spans: URI of the later statistics.
+        split: For two spans: the split.
+        windows: For two spans: both windows by role.
+    """
+
+    verdict: SkewVerdict | Literal[""] = ""
+    drifted: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    causes: Mapping[str, Cause] = field(default_factory=dict)
+    effects: Mapping[str, float] = field(default_factory=dict)
+    problem: str | None = where_told()
+    skewed: tuple[str, ...] = ()
+    reference: SkewReference = field(default_factory=SkewReference)
+    min_rows: int | None = None
+    scores: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
+    window_end: str | None = None
+    window_start: str | None = where_told()
+    unwell: tuple[str, ...] = ()
+    captured_from: str | None = where_told()
+    captured_until: str | None = where_told()
+    versions: Mapping[str, int] | None = where_told()
+    current: str | None = where_told()
+    split: str | None = where_told()
+    windows: Mapping[str, Window | None] | None = where_told()
+
+    @property
+    def why_not_learnt(self) -> str | None:
+        """Why it is not a reason to retrain, in one word; None for a drift."""
+        return None if self.verdict == DRIFT else PIPELINE_FAULT if self.verdict == PIPELINE_FAULT else "verdict"

@@ -1,0 +1,167 @@
+"""Sources of raw tables and images, and their files."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+
+FORMATS = ("csv", "jsonl", "parquet", "arrow", "tfrecord")
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of one raw table's rows.
+
+    Attributes:
+        uri: Absolute local path or fsspec URI (``s3://bucket/flights``): one file, a glob, or a folder, with all files
+            in it and its subfolders in the order of their names, except names that begin with ``.`` or ``_``.
+        format: ``csv``, ``jsonl`` (one JSON object per line) or ``parquet``; for statistics also ``arrow`` (IPC) or
+            ``tfrecord``. None infers it from each file's name, or else from its content. Compression (gzip, zip, bzip2,
+            Zstandard) is always recognised by content.
+        time_column: Column by which the window selects rows; None takes the whole table. A timestamp without a zone is
+            UTC, an integer is seconds since the epoch.
+        columns: Columns to keep; None keeps all.
+        schema: Types of columns that should not be inferred, by name: ``int64``, ``float64``, ``string``, ``bool``,
+            ``date32``, ``timestamp`` (UTC), any other Arrow alias, or in CSV and JSON the layout of times or dates as
+            strptime takes it, such as ``%d/%m/%Y``.
+        delimiter: Delimiter of CSV files.
+        null_values: Strings that mean a missing value in CSV files.
+        encoding: Encoding of CSV files.
+        decimal: Decimal mark of numbers in CSV files.
+        thousands: Mark between thousands in CSV files; empty for none.
+        units: Currency signs or other units that stand beside numbers in CSV files, such as ``%``, and are cut off.
+        storage_options: fsspec options. Airflow keeps them with the task's rendered fields, so leave credentials to
+            the environment.
+    """
+
+    uri: str
+    format: str | None = None
+    time_column: str | None = None
+    columns: tuple[str, ...] | None = None
+    schema: Mapping[str, str] = field(default_factory=dict)
+    delimiter: str = ","
+    null_values: tuple[str, ...] = ("", "NA")
+    encoding: str = "utf8"
+    decimal: str = "."
+    thousands: str = ""
+    units: tuple[str, ...] = ()
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.uri:
+            raise BadInput("a source's uri is empty; expected a path or a URI")
+        if self.format is not None and self.format not in FORMATS:
+            raise BadInput(f"source {self.uri!r}: format is {self.format!r}, expected one of {', '.join(FORMATS)}")
+        if self.decimal not in (".", ",") or self.thousands == self.decimal:
+            raise BadInput(
+                f"source {self.uri!r}: decimal is {self.decimal!r} and thousands {self.thousands!r}; expected '.' or "
+                "',' as decimal mark, and another one for thousands, or none"
+            )
+        try:
+            codecs.lookup(self.encoding)
+            "".encode(self.encoding)
+        except (LookupError, ValueError):
+            raise BadInput(
+                f"source {self.uri!r}: encoding is {self.encoding!r}, which is no encoding of text that Python knows"
+            ) from None
+
+    @classmethod
+    def from_value(cls, table: str, value: Source | str | Mapping[str, Any]) -> Source:
+        """Makes a source from a value in a DAG: a source, a URI, or a mapping of fields.
+
+        Args:
+            table: The table's name, for the message.
+            value: The source.
+
+        Raises:
+            BadInput: the value is something else, or names an unknown field.
+        """
+        if isinstance(value, Source):
+            return value
+        if isinstance(value, str):
+            return cls(value)
+        if not isinstance(value, Mapping):
+            raise BadInput(f"sources[{table!r}] is a {type(value).__name__}, expected a Source, a URI or a mapping")
+        known = {item.name for item in fields(cls)}
+        if unknown := sorted(set(value) - known):
+            raise BadInput(f"sources[{table!r}] has no field {unknown[0]!r}; it has {', '.join(sorted(known))}")
+        if "uri" not in value:
+            raise BadInput(f"sources[{table!r}] lacks 'uri'; it has {', '.join(sorted(value)) or 'no field'}")
+        # JSON knows no tuples.
+        lists = {
+            name: tuple(value[name]) for name in ("columns", "null_values", "units") if value.get(name) is not None
+        }
+        return cls(**{**value, **lists})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON value from which :meth:`from_value` makes an equal source."""
+        # Not copied deeply: the URI may be what another task returns, until that is known.
+        value = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: list(item) if isinstance(item, tuple) else item for name, item in value.items()}
+
+
+@dataclass(frozen=True)
+class ImageSource:
+    """A source of labelled images.
+
+    Attributes:
+        uri: Absolute local path or fsspec URI: a folder with a folder of image files for each class; Parquet files
+            (one, a glob, or a folder of them) with a column of encoded images; or an IDX file of images, like MNIST's.
+        labels: For IDX: the IDX file of the labels.
+        image_column: For Parquet: the encoded images, binary, or a struct with a field ``bytes``.
+        label_column: For Parquet: names or numbers of the classes.
+        key_column: For Parquet: identities of the images; None makes them from the file's name and the row's number.
+        storage_options: fsspec options. They are kept with the task's rendered fields: leave credentials to the
+            environment.
+    """
+
+    uri: str
+    labels: str | None = None
+    image_column: str = "image"
+    label_column: str = "label"
+    key_column: str | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_value(cls, split: str, value: ImageSource | str | Mapping[str, Any]) -> ImageSource:
+        """Makes a source from a value in a DAG: a source, a URI, or a mapping of fields.
+
+        Raises:
+            BadInput: the value is something else, or names an unknown field.
+        """
+        if isinstance(value, ImageSource):
+            return value
+        if isinstance(value, str):
+            return cls(value)
+        if not isinstance(value, Mapping) or "uri" not in value:
+            found = f"has {', '.join(map(str, value)) or 'no field'}" if isinstance(value, Mapping) else f"is {value!r}"
+            raise BadInput(f"sources[{split!r}] {found}; expected an ImageSource, a URI, or a mapping with 'uri'")
+        known = {item.name for item in fields(cls)}
+        if unknown := sorted(set(value) - known):
+            raise BadInput(f"sources[{split!r}] has no field {unknown[0]!r}; it has {', '.join(sorted(known))}")
+        return cls(**value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON value from which :meth:`from_value` makes an equal source."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of a source.
+
+    Attributes:
+        path: Path within its file system.
+        name: The path with the protocol.
+        size_bytes: Its size; 0 if the file system does not report it.
+        version: A string that changes when the file does: an etag, a checksum, or the time of its modification.
+    """
+
+    path: str
+    name: str
+    size_bytes: int
+    version: str

@@ -1,0 +1,171 @@
+"""Forks of a process that has imported its libraries: milliseconds in place of the seconds of an import."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow_hops.core.processes.ending import send_signal
+from airflow_hops.core.processes.lifetime import end_with_parent
+
+GO = b"go"
+"""What a client answers to the number of its fork, which then begins: a client that has given up says nothing."""
+_MESSAGE_BYTES = 1 << 20
+
+
+def fork(run: Callable[[], int | None]) -> int:
+    """Forks a process that calls a function, and nothing else; the kernel ends it when its parent is gone.
+
+    Args:
+        run: What it does; its exit code, None for 0. What it raises is printed, and makes the code 1.
+
+    Returns:
+        The process's number.
+    """
+    parent = os.getpid()
+    _flush()
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        end_with_parent(parent)
+        code = run() or 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _flush()
+        os._exit(code)
+
+
+class Children:
+    """The forks of a process of one thread, which hears of their end in a selector, where this can be registered."""
+
+    def __init__(self) -> None:
+        self.running: set[int] = set()
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def fileno(self) -> int:
+        """Can be read when one may have ended."""
+        return self._wake_read
+
+    def fork(self, run: Callable[[], int | None]) -> int:
+        """Forks one; see :func:`fork`."""
+
+        def child() -> int | None:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+            return run()
+
+        pid = fork(child)
+        self.running.add(pid)
+        return pid
+
+    def take_ended(self) -> list[tuple[int, int]]:
+        """Number and status of each that has ended since the last call."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+        ended = [(pid, status) for pid in self.running for done, status in [os.waitpid(pid, os.WNOHANG)] if done]
+        self.running.difference_update(pid for pid, _ in ended)
+        return ended
+
+    def serve(self, commands: socket.socket, obey: Callable[[], bool], reap: Callable[[], None]) -> None:
+        """Waits for commands and for ends of forks, until there are no more commands.
+
+        Args:
+            commands: The socket that commands come from.
+            obey: Takes one; says whether others may follow.
+            reap: Takes the forks that have ended.
+        """
+        with selectors.DefaultSelector() as selector:
+            selector.register(commands, selectors.EVENT_READ)
+            selector.register(self, selectors.EVENT_READ)
+            serving = True
+            while serving:
+                for key, _ in selector.select():
+                    if key.fileobj is commands:
+                        serving = obey() and serving
+                    else:
+                        reap()
+
+    def kill(self, pid: int) -> None:
+        """Kills one, if it still runs: nobody else can have its number before it has been waited for."""
+        if pid in self.running:
+            send_signal(pid, signal.SIGKILL)
+
+
+def send_request(connection: socket.socket, request: Mapping[str, Any], descriptors: list[int]) -> None:
+    """Sends a JSON object, and open files with it.
+
+    Raises:
+        OSError: the connection is closed.
+    """
+    message = json.dumps(request).encode() + b"\n"
+    sent = socket.send_fds(connection, [message], descriptors)
+    connection.sendall(message[sent:])
+
+
+def receive_request(connection: socket.socket, descriptors: int) -> tuple[dict[str, Any], list[int]]:
+    """Receives a JSON object, and as many open files with it.
+
+    Raises:
+        OSError: the connection was closed before.
+        ValueError: it is no such object, or another number of files.
+    """
+    message, received, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, descriptors)
+    try:
+        while not message.endswith(b"\n"):
+            more = connection.recv(_MESSAGE_BYTES)
+            if not more:
+                raise ConnectionError("the client closed before it had said what to run")
+            message += more
+        request = json.loads(message)
+        if len(received) != descriptors:
+            raise ValueError(f"{len(received)} open files came, {descriptors} were expected")
+    except BaseException:
+        for descriptor in received:
+            os.close(descriptor)
+        raise
+    return request, received
+
+
+def take_streams(*streams: int) -> None:
+    """Makes open files the standard streams of this process: input, output, errors."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    for stream in set(streams):
+        if stream > 2:
+            os.close(stream)
+    if not isinstance(sys.stdout, io.TextIOWrapper):  # a notebook's, which its kernel reads
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
+
+
+def take_environment(environment: Mapping[str, str], folder: str) -> None:
+    """Gives this process the environment and the working directory that it would have been started with."""
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    tempfile.tempdir = None  # which an import had it look up already: there may be another TMPDIR now
+    os.chdir(folder)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()

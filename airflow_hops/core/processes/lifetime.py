@@ -1,0 +1,73 @@
+"""Ties the life of a process to another's: its parent's, or that of one which it knows by its identity."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from airflow_hops.core.processes.ending import end_everything
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_POLL_S = 0.5
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of descendants that lose theirs, so that they can still be found below it."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Has the kernel signal this process when the thread of ``parent`` that started it is gone.
+
+    Args:
+        parent: Its number; where it is gone already, the signal is sent at once.
+        number: The signal's.
+    """
+    _prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)
+
+
+def started_at(pid: int) -> int | None:
+    """When a process started, in the kernel's clock ticks since boot; None if none of that number lives."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state == "Z" else int(fields[18])
+
+
+def own_identity() -> str:
+    """What tells this process from any other, also from one that gets its number later."""
+    return f"{os.getpid()}:{started_at(os.getpid())}"
+
+
+def end_with(identity: str) -> None:
+    """Ends this process and all below it when another is gone, which need not be its parent.
+
+    Args:
+        identity: The other's; an empty one is nobody's.
+    """
+    pid, _, started = identity.partition(":")
+    if pid.isdigit() and started.isdigit():
+        threading.Thread(target=_watch, args=(int(pid), int(started)), name="lifetime", daemon=True).start()
+
+
+def _watch(pid: int, started: int) -> None:
+    while started_at(pid) == started:
+        time.sleep(_POLL_S)
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"process {pid}, which started this one, is gone: this one ends\n")
+    end_everything()
+
+
+def _prctl(option: int, value: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)

@@ -1,0 +1,152 @@
+"""Temporary folders of this user, which end with their process.
+
+Each is locked by the process that made it for as long as that lives, which also keeps systemd-tmpfiles from it; what a
+killed process has left is removed by the next one that makes a folder. A step's own temporary folder lies in the one
+that its worker has made for it, and so goes with that, whatever libraries have left in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from airflow_hops.core.processes.locks import lock_folder, open_folder, try_lock
+
+_KINDS = (
+    "agent",
+    "artifact",
+    "classes",
+    "code",
+    "export",
+    "joined",
+    "kernel",
+    "measured",
+    "mlflow",
+    "models",
+    "notebook",
+    "rehearsal",
+    "run-file",
+    "step",
+    "uv",
+)
+"""Of temporary folders. Nothing else below ``hops-`` is removed: users have folders of such names, too."""
+_LOCKED = ".locked"
+"""End of the names of folders that were locked when they got them: once nobody locks one, its process is gone."""
+_SWEEP_AGE_S = 3600.0
+_SOCKET_PATH_BYTES = 107
+_SHARED_VARIABLE = "HOPS_TEMPORARY_FOLDER"
+
+log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def temporary_folder(kind: str, name: str = "", *, root: Path | None = None) -> Iterator[Path]:
+    """A new folder that only this user can enter, which is removed at the end of the ``with`` block.
+
+    Args:
+        kind: What it is for.
+        name: For people, as a part of the folder's name.
+        root: In which it is made; None for the system's temporary folder.
+    """
+    folder, lock = make_temporary_folder(kind, name, root=root)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def make_temporary_folder(kind: str, name: str = "", *, root: Path | None = None) -> tuple[Path, int]:
+    """Like :func:`temporary_folder`, but it is the caller who removes the folder, and then closes its lock.
+
+    Returns:
+        The folder, and the descriptor that locks it.
+    """
+    assert kind in _KINDS, kind
+    root = root or Path(tempfile.gettempdir())
+    remove_left_behind(root)
+    # It has its name once it is locked: others would take it for one that was left behind.
+    hidden = Path(tempfile.mkdtemp(prefix=f".hops-{kind}-{f'{name[:20]}-' if name else ''}", dir=root))
+    lock = lock_folder(hidden)
+    return hidden.rename(root / f"{hidden.name.removeprefix('.')}{_LOCKED}"), lock
+
+
+def variables_of_step(folder: Path) -> dict[str, str]:
+    """Returns the variables by which a step's temporary files lie in a folder, which is removed after the step."""
+    own = folder / "t"  # short, for paths of sockets
+    own.mkdir(exist_ok=True)
+    return {"TMPDIR": str(own), _SHARED_VARIABLE: str(shared_temporary_folder())}
+
+
+def shared_temporary_folder() -> Path:
+    """Returns the temporary folder that the steps on this machine share."""
+    return Path(os.environ.get(_SHARED_VARIABLE) or tempfile.gettempdir())
+
+
+def full_place(error: BaseException) -> str | None:
+    """Returns what there is to say if an error is that there is no room for files; None for others."""
+    text = str(error)
+    if isinstance(error, FileNotFoundError) and "No usable temporary directory" in text:
+        return f"no temporary folder can be written ({text}); free some space, or name another in TMPDIR"
+    # Spark's errors of the JVM have no number, but these words.
+    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if not (is_full or "No space left on device" in text):
+        return None
+    place = getattr(error, "filename", None) or "the store or the temporary folder"
+    reason = text.partition("\n")[0]
+    return f"no space left on the device that holds {place}; free some space and retry ({reason})"
+
+
+def socket_root(length: int) -> Path | None:
+    """Where to make a temporary folder with Unix sockets, whose paths have at most 107 bytes (unix(7)).
+
+    Args:
+        length: Bytes of the longest path of a socket below it.
+
+    Returns:
+        ``/tmp`` where the system's temporary folder has too long a path; None, for that one, where it has not.
+    """
+    return Path("/tmp") if len(os.fsencode(tempfile.gettempdir())) + length > _SOCKET_PATH_BYTES else None
+
+
+def remove_left_behind(root: Path, kind: str | None = None, *, age_s: float = _SWEEP_AGE_S) -> None:
+    """Removes temporary folders of this user whose process is gone.
+
+    Args:
+        root: Where they lie.
+        kind: What they were for; None for any.
+        age_s: Seconds since something was last put into a folder that may not have been locked yet.
+    """
+    ours = re.compile(rf"\.?hops-({kind or '|'.join(_KINDS)})-(.*-)?[a-z0-9_]{{8}}({re.escape(_LOCKED)})?")
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(root):
+            if ours.fullmatch(entry.name):
+                _remove_unlocked(Path(entry.path), 0.0 if entry.name.endswith(_LOCKED) else age_s)
+
+
+def _remove_unlocked(folder: Path, age_s: float) -> None:
+    try:
+        status = folder.lstat()
+        is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+        if not is_ours or time.time() - status.st_mtime < age_s:
+            return
+        descriptor = open_folder(folder)
+    except OSError:
+        return
+    try:
+        if try_lock(descriptor):  # else its process lives
+            shutil.rmtree(folder)
+            log.info("removed %s, which a process that was killed had left", folder)
+    except OSError as error:
+        log.warning("cannot remove %s, which a process that was killed had left: %s", folder, error)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,216 @@
+"""A small REST client of TensorFlow Serving's API, and of the bundled server's additions.
+
+Example::
+
+    client = RestClient("127.0.0.1", 8501)
+    client.predict("flights", {"carrier": ["AA"], "distance": [733.0]}).outputs
+    client.set_traffic("flights", {1: 90, 2: 10})
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import grpc
+import numpy as np
+
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.answers import ModelServerError, ModelVersion, PredictResult, TrafficSplit
+from airflow_hops.core.serving_api.tls import TlsFiles
+
+_CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    501: grpc.StatusCode.UNIMPLEMENTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+
+class RestClient:
+    """Talks to the REST port of the bundled server or of any ``tensorflow_model_server``.
+
+    Args:
+        host: Its host.
+        port: Its REST port.
+        timeout_s: Time limit of a call, in seconds.
+        tls: Files for TLS; None for a connection without TLS.
+        token: A token of the server's ``--control_token_file``, for all calls except predictions.
+        prediction_token: A token of its ``--prediction_token_file``; None sends ``token``.
+
+    Raises:
+        ModelServerError: A file of the connection cannot be read.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        timeout_s: float = 10.0,
+        tls: TlsFiles | None = None,
+        token: str | None = None,
+        prediction_token: str | None = None,
+    ) -> None:
+        self.address = f"{'https' if tls else 'http'}://{host}:{port}"
+        self.timeout_s = timeout_s
+        self._control, self._prediction = (
+            {"Authorization": f"Bearer {each}"} if each else {} for each in (token, prediction_token or token)
+        )
+        try:
+            by_tls = [urllib.request.HTTPSHandler(context=tls.context())] if tls else []
+        except OSError as error:
+            said = f"{self.address}: a file for TLS cannot be used ({tls}): {error}"
+            raise ModelServerError(said, grpc.StatusCode.INVALID_ARGUMENT) from error
+        # No proxy: the environment's is for the world outside.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *by_tls)
+
+    def predict(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        version: int | None = None,
+        label: str | None = None,
+        signature: str | None = None,
+        request_id: str | None = None,
+    ) -> PredictResult:
+        """Requests a prediction, in columns.
+
+        Args:
+            model: Model name.
+            inputs: Alias to array-like of shape ``[batch, ...]``.
+            version: Version to use; None lets the label, the traffic split or the latest version decide.
+            label: Label to use, if no version is given.
+            signature: Signature name; None for the default.
+            request_id: Sent as ``x-request-id``.
+
+        Returns:
+            The outputs. REST does not name the version that answered, so it is the requested one, or 0. A single
+            output, which TensorFlow Serving sends without its name, is called ``outputs``.
+
+        Raises:
+            ModelServerError: The server refused or cannot be reached.
+        """
+        body: dict[str, Any] = {"inputs": {alias: _as_json(value) for alias, value in inputs.items()}}
+        if signature:
+            body["signature_name"] = signature
+        headers = {**self._prediction, "x-request-id": request_id or ""}
+        answer = self.call("POST", f"{_model_path(model, version, label)}:predict", body, headers)
+        found = answer["outputs"]
+        outputs = found if isinstance(found, Mapping) and "b64" not in found else {"outputs": found}
+        return PredictResult({name: tensors.as_array(_decoded(value)) for name, value in outputs.items()}, version or 0)
+
+    def status(self, model: str, version: int | None = None) -> list[ModelVersion]:
+        """Returns the states of a model's versions, or of one.
+
+        Raises:
+            ModelServerError: The model or version does not exist (code NOT_FOUND), or the server cannot be reached.
+        """
+        answer = self.call("GET", _model_path(model, version, None), headers=self._prediction)
+        return [
+            ModelVersion(int(entry["version"]), entry["state"], entry["status"].get("error_message", ""))
+            for entry in answer["model_version_status"]
+        ]
+
+    def metadata(self, model: str, *, version: int | None = None, label: str | None = None) -> dict[str, Any]:
+        """Returns the response of ``/metadata``, as JSON."""
+        return self.call("GET", f"{_model_path(model, version, label)}/metadata", headers=self._prediction)
+
+    def stats(self) -> dict[str, Any]:
+        """Returns the bundled server's counts by model and version since its start."""
+        return self.call("GET", "/v1/stats")
+
+    def traffic(self, model: str) -> TrafficSplit:
+        """Returns the bundled server's split of a model.
+
+        Raises:
+            ModelServerError: The model does not exist, or the server cannot be reached.
+        """
+        return _split(self.call("GET", f"{_model_path(model, None, None)}:traffic"))
+
+    def set_traffic(self, model: str, percents: Mapping[int, int] | None) -> TrafficSplit:
+        """Sets the bundled server's split of a model; None removes it.
+
+        Raises:
+            ModelServerError: A version is unknown, or the percents do not sum to 100.
+        """
+        body = {"percents": None if percents is None else {str(version): p for version, p in percents.items()}}
+        return _split(self.call("POST", f"{_model_path(model, None, None)}:traffic", body))
+
+    def call(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Sends a request and reads the JSON response.
+
+        Raises:
+            ModelServerError: The server answered with an error, not at all, or with something other than a JSON object.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        given = {name: value for name, value in {**self._control, **(headers or {})}.items() if value}
+        request = urllib.request.Request(f"{self.address}{path}", data, given, method=method)
+        try:
+            with self._opener.open(request, timeout=self.timeout_s) as response:
+                answer = json.load(response)
+        except urllib.error.HTTPError as error:
+            code = _CODES.get(error.code, grpc.StatusCode.UNKNOWN)
+            said = f"HTTP {error.code} from {self.address}{path}: {_message(error)}"
+            raise ModelServerError(said, code) from error
+        except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+            said = f"{self.address}{path} does not answer as expected: {error}"
+            raise ModelServerError(said, grpc.StatusCode.UNAVAILABLE) from error
+        if not isinstance(answer, dict):
+            said = f"{self.address}{path} answered {str(answer)[:100]!r}; expected a JSON object"
+            raise ModelServerError(said, grpc.StatusCode.UNKNOWN)
+        return answer
+
+
+def _model_path(model: str, version: int | None, label: str | None) -> str:
+    path = f"/v1/models/{quote(model, safe='')}"
+    if version is not None:
+        return f"{path}/versions/{version}"
+    return f"{path}/labels/{quote(label, safe='')}" if label else path
+
+
+def _split(answer: Mapping[str, Any]) -> TrafficSplit:
+    percents = answer["percents"]
+    return TrafficSplit(
+        percents=None if percents is None else {int(version): percent for version, percent in percents.items()},
+        in_effect={int(version): round(percent) for version, percent in answer["in_effect"].items()},
+        persisted=answer["persisted"],
+    )
+
+
+def _message(error: urllib.error.HTTPError) -> str:
+    text = error.read().decode(errors="replace")
+    try:
+        return str(json.loads(text)["error"])
+    except (ValueError, KeyError, TypeError):
+        return text[:1024]
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {"b64": base64.b64encode(value).decode()}
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _as_json(value.tolist())
+    return value
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return base64.b64decode(value["b64"])
+    return [_decoded(item) for item in value] if isinstance(value, list) else value

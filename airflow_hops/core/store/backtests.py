@@ -1,0 +1,22 @@
+"""Back-tests in the store: ``<store>/_backtests/<model>/<id>/backtest.json``, and ``policy.json`` of the one chosen."""
+
+from __future__ import annotations
+
+import re
+
+from airflow_hops.core.store.artifact_store import ArtifactStore
+
+_FOLDER = "_backtests"
+ID_PATTERN = r"^[0-9A-Za-z][0-9A-Za-z-]{0,63}$"
+"""Of a back-test's id: when it began, and some letters: ``20131101T101112Z-1a2b``."""
+
+
+def backtest_uri(store: ArtifactStore, model_name: str, backtest_id: str) -> str:
+    """The folder of a back-test."""
+    return store.uri(_FOLDER, model_name, backtest_id)
+
+
+def backtest_ids(store: ArtifactStore, model_name: str) -> list[str]:
+    """Ids of a model's back-tests, the newest first; one that was killed while it was written may be among them."""
+    names = store.names(store.uri(_FOLDER, model_name))
+    return [name for name in reversed(names) if re.fullmatch(ID_PATTERN, name)]

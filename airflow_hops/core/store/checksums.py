@@ -1,0 +1,142 @@
+"""SHA-256 of local files, each read once: what was found is remembered for as long as the file stays as it is.
+
+A file is known by device, inode, size and the times of its last changes: of its content, which anybody may set, and of
+its inode, which only the kernel does. The memory is a small database in this user's private folder, so that the next
+step's process does not read gigabytes again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.store.private_folders import cache_folder
+
+CHUNK_BYTES = 1 << 20
+"""A file of any size is read by pieces of this size."""
+
+_MOST_FILES = 200_000
+_TABLE = "CREATE TABLE IF NOT EXISTS checksums (file TEXT PRIMARY KEY, state TEXT, sha256 TEXT)"
+# The kernel's clock for files ticks every few milliseconds; some file systems keep whole seconds.
+_TICK_NS, _SECOND_NS = 50_000_000, 1_000_000_000
+
+log = logging.getLogger(__name__)
+
+
+def sha256_of(stream: BinaryIO) -> str:
+    """SHA-256 (hex) of what is left of a stream."""
+    digest = hashlib.sha256()
+    while chunk := stream.read(CHUNK_BYTES):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+class Checksums:
+    """Checksums of local files, within :func:`remembered_checksums`.
+
+    Args:
+        database: What is remembered; None if nothing can be.
+    """
+
+    def __init__(self, database: sqlite3.Connection | None) -> None:
+        self._database = database
+        self._new: dict[str, tuple[str, str]] = {}
+
+    def of(self, path: Path, *, reread: bool = False) -> str:
+        """SHA-256 (hex) of a file.
+
+        Args:
+            path: The file.
+            reread: Whether to read it even if it is remembered.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        with path.open("rb") as stream:
+            status = os.fstat(stream.fileno())
+            file, state = f"{status.st_dev}:{status.st_ino}", _state(status)
+            if not reread and (known := self._find(file, state)) is not None:
+                return known
+            found = sha256_of(stream)
+            status = os.fstat(stream.fileno())
+            if _state(status) == state and not _may_change_unseen(status):
+                self._new[file] = (state, found)
+        return found
+
+    def _find(self, file: str, state: str) -> str | None:
+        if self._database is not None:
+            with contextlib.suppress(sqlite3.Error):
+                where = "SELECT sha256 FROM checksums WHERE file = ? AND state = ?"
+                row = self._database.execute(where, (file, state)).fetchone()
+                return None if row is None else str(row[0])
+        return None
+
+    def keep(self) -> None:
+        """Remembers what was found for those that come later."""
+        if self._database is None or not self._new:
+            return
+        rows = [(file, *found) for file, found in self._new.items()]
+        with contextlib.suppress(sqlite3.Error), self._database as database:
+            database.executemany("INSERT OR REPLACE INTO checksums VALUES (?, ?, ?)", rows)
+            database.execute(
+                "DELETE FROM checksums WHERE rowid <= (SELECT max(rowid) FROM checksums) - ?", [_MOST_FILES]
+            )
+
+
+@contextlib.contextmanager
+def remembered_checksums() -> Iterator[Checksums]:
+    """Opens the memory; without one that can be trusted and read, files are read each time."""
+    try:
+        path = cache_folder() / "checksums.db"
+        database = _open(path)
+    except (BadInput, OSError, sqlite3.Error) as error:
+        log.warning("checksums of files cannot be cached, so each file is read again: %s", error)
+        yield Checksums(None)
+        return
+    with contextlib.closing(database):
+        checksums = Checksums(database)
+        try:
+            yield checksums
+        finally:
+            checksums.keep()
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    try:
+        return _connect(path)
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError):  # locked, or no room
+            raise
+        path.unlink(missing_ok=True)  # a crash has damaged it, and all that is in it can be found again
+        return _connect(path)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=2)
+    try:
+        # Losing the last of it costs a reading; waiting for the disk would cost more.
+        database.execute("PRAGMA synchronous = OFF")
+        database.execute(_TABLE)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _state(status: os.stat_result) -> str:
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+
+
+def _may_change_unseen(status: os.stat_result) -> bool:
+    """Whether a change now might leave the times as they are."""
+    changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
+    tick_ns = _TICK_NS if changed_ns % _SECOND_NS else 2 * _SECOND_NS
+    return time.time_ns() - changed_ns < tick_ns

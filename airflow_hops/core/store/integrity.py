@@ -1,0 +1,162 @@
+"""Whether an artifact's files are what its manifest says."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, FileEntry, HopsError, Manifest, Producer
+from airflow_hops.core.store.checksums import remembered_checksums
+
+# Markers and checksums of Hadoop, what NFS keeps of open files, what desktops keep of folders, backups and locks of
+# editors (people edit schemas), and files that core.processes.files is writing. No reader takes these names for data.
+_LEFTOVER = re.compile(
+    r"_SUCCESS|.*_\$folder\$|\..*\.crc|\.nfs[0-9a-f]+|\.DS_Store|Thumbs\.db|desktop\.ini|.+~|\.#.+\.(?:json|md|pbtxt|txt)"
+    r"|#.+#|\..+\.sw[a-z]|\..+\.[0-9a-f]{8,12}",
+    re.DOTALL,
+)
+_NO_FILE = (errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A file that is not what its artifact's manifest says.
+
+    Attributes:
+        uri: The artifact's address.
+        path: The file's path in it.
+        expected: What the manifest says: its SHA-256, or its size; None if it does not list the file.
+        found: The same of what is there; None if nothing is.
+    """
+
+    uri: str
+    path: str
+    expected: str | None
+    found: str | None
+
+    def __str__(self) -> str:
+        if self.expected is None:
+            return (
+                f"{self.uri}/{self.path}: it is not in the manifest, but was added after the artifact was written; "
+                "remove it"
+            )
+        if self.found is None:
+            return f"{self.uri}/{self.path}: it is in the manifest, but was deleted"
+        return (
+            f"{self.uri}/{self.path}: found {self.found}, the manifest says {self.expected}; the file was changed or "
+            "damaged after it was written"
+        )
+
+
+class DamagedArtifact(HopsError):
+    """A file of an artifact is gone, or is not what its manifest says.
+
+    Args:
+        damage: Which file.
+        producer: Whose task makes it again.
+        retryable: Whether another try may find it whole.
+    """
+
+    def __init__(self, damage: Damage, producer: Producer, *, retryable: bool) -> None:
+        super().__init__(
+            f"{damage}. To make the artifact again, clear task {producer.task_id!r} of run {producer.run_id!r} of "
+            f"DAG {producer.dag_id!r}, with its downstream tasks; 'airflow hops store verify' finds other damage"
+        )
+        self.retryable = retryable
+
+
+def describe(folder: Path) -> Iterable[FileEntry]:
+    """Describes the files in a folder for a manifest.
+
+    Raises:
+        BadInput: a folder in it is a link, whose files no store keeps.
+    """
+    with remembered_checksums() as checksums:
+        for path in sorted(folder.rglob("*")):
+            if path.is_symlink() and path.is_dir():
+                raise BadInput(f"{path} is a link to the folder {path.readlink()}; write a copy of that folder instead")
+            if path.is_file() and not _LEFTOVER.fullmatch(path.name):
+                yield FileEntry(path.relative_to(folder).as_posix(), path.stat().st_size, checksums.of(path))
+
+
+def damages(manifest: Manifest, uri: str, checksum: Callable[[str], str]) -> Iterator[Damage]:
+    """The files of an artifact that are not what its manifest says.
+
+    Args:
+        manifest: What is said of them.
+        uri: Where the artifact lies.
+        checksum: SHA-256 of a file by the path that the manifest names; FileNotFoundError if there is none.
+    """
+    check_paths(manifest, uri)
+    for entry in manifest.files:
+        try:
+            found = checksum(entry.path)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError) and error.errno not in _NO_FILE:
+                raise
+            yield Damage(uri, entry.path, f"SHA-256 {entry.sha256}", None)
+            continue
+        if found != entry.sha256:
+            yield Damage(uri, entry.path, f"SHA-256 {entry.sha256}", f"SHA-256 {found}")
+
+
+def damages_in(folder: Path, manifest: Manifest, uri: str, *, reread: bool = False) -> Iterator[Damage]:
+    """As :func:`damages`, of an artifact in a local folder; a file that is unchanged since it was read counts as read.
+
+    Args:
+        folder: Where its files are.
+        manifest: What is said of them.
+        uri: The artifact's address.
+        reread: Whether to read all of them again.
+    """
+    with remembered_checksums() as checksums:
+        yield from damages(manifest, uri, lambda path: checksums.of(folder / path, reread=reread))
+
+
+def additions(manifest: Manifest, uri: str, paths: Iterable[str]) -> Iterator[Damage]:
+    """The files that lie in an artifact's folder and that its manifest does not list: no step must read them.
+
+    Args:
+        manifest: The artifact's.
+        uri: Where it lies.
+        paths: Of all that lies in its folder, relative to it.
+    """
+    check_paths(manifest, uri)
+    listed = {MANIFEST_NAME, *(entry.path for entry in manifest.files)}
+    for path in sorted(paths):
+        name = path.rpartition("/")[2]  # empty for an object that only stands for a folder
+        if name and path not in listed and not _LEFTOVER.fullmatch(name):
+            yield Damage(uri, path, None, "a file")
+
+
+def paths_in(folder: Path, manifest: Manifest) -> Iterator[str]:
+    """Paths of all files and links in the local folder of an artifact, relative to it.
+
+    A link to a folder counts as a file, unless the manifest lists files in it.
+    """
+    parents = {parent for entry in manifest.files for parent in PurePosixPath(entry.path).parents}
+    folders = [PurePosixPath()]
+    while folders:
+        inside = folders.pop()
+        with os.scandir(folder / inside) as entries:
+            for entry in entries:
+                path = inside / entry.name
+                if entry.is_dir(follow_symlinks=path in parents):
+                    folders.append(path)
+                else:
+                    yield path.as_posix()
+
+
+def check_paths(manifest: Manifest, uri: str) -> None:
+    """Refuses a manifest that names files outside its artifact.
+
+    Raises:
+        BadInput: it does.
+    """
+    for entry in manifest.files:
+        if entry.path.startswith("/") or ".." in PurePosixPath(entry.path).parts:
+            raise BadInput(f"{uri}: the manifest names the file {entry.path!r}, which is outside the artifact")

@@ -1,0 +1,196 @@
+"""Copies, on this machine, of artifacts of a remote store: by fingerprint, the least recently used go first.
+
+A copy is in use for as long as a process lives that was given it, or a fork of one: it holds a lock on the folder,
+which its end releases. What is not whole any more is fetched again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import threading
+import uuid
+from contextlib import AbstractContextManager
+from itertools import chain
+from pathlib import Path
+
+from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, Manifest
+from airflow_hops.core.processes.locks import lock_folder, locked
+from airflow_hops.core.store.files import StoreFiles
+from airflow_hops.core.store.integrity import DamagedArtifact, additions, damages_in, paths_in
+from airflow_hops.core.store.private_folders import cache_folder, private_folder
+
+BYTES_VARIABLE = "HOPS_LOCAL_CACHE_BYTES"
+"""Environment variable with the number of bytes that the copies of artifacts may take."""
+_DEFAULT_BYTES = 50 << 30
+
+log = logging.getLogger(__name__)
+
+_in_use: dict[Path, int] = {}
+"""The descriptors that hold this process's locks, by folder."""
+_in_use_lock = threading.Lock()
+
+
+class LocalCopies:
+    """The copies in a folder, which this user's processes share.
+
+    Args:
+        files: Of the store.
+        folder: Where they are; None for ``artifacts`` in this user's private folder.
+    """
+
+    def __init__(self, files: StoreFiles, folder: Path | None = None) -> None:
+        self._files, self._given = files, folder
+
+    @property
+    def folder(self) -> Path:
+        """Where they are, in a folder that nobody else can write.
+
+        Raises:
+            BadInput: others can.
+        """
+        return private_folder(self._given or cache_folder() / "artifacts")
+
+    def fetch(self, uri: str, manifest: Manifest, name: str) -> Path:
+        """A local folder with an artifact's files, which this process then uses until its end.
+
+        Args:
+            uri: The artifact's address.
+            manifest: With the files that are wanted.
+            name: Of the copy: others hold other files.
+
+        Raises:
+            BadInput: the artifact is larger than all copies may be.
+            DamagedArtifact: a file in the store is gone, or is not what the manifest says.
+        """
+        target = self.folder / name
+        while True:
+            if _use(target):
+                added = additions(manifest, uri, paths_in(target, manifest))
+                damage = next(chain(added, damages_in(target, manifest, uri)), None)
+                if damage is None:
+                    with contextlib.suppress(OSError):
+                        os.utime(target)  # how the least recently used is told
+                    return target
+                log.warning("the copy %s is fetched again: %s", target, damage)
+                self._discard(target)
+            self._make_room(sum(entry.size_bytes for entry in manifest.files), uri)
+            self._download(uri, manifest, target)
+
+    def _download(self, uri: str, manifest: Manifest, target: Path) -> None:
+        staging = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        staging.mkdir(mode=0o700)
+        lock = lock_folder(staging)
+        try:
+            for entry in manifest.files:
+                path = staging / entry.path
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(FileNotFoundError):  # its absence is told below
+                    self._files.fetch(f"{uri}/{entry.path}", path)
+            (staging / MANIFEST_NAME).write_text(manifest.to_json())
+            for damage in damages_in(staging, manifest, uri):
+                raise DamagedArtifact(damage, manifest.producer, retryable=True)
+            with contextlib.suppress(OSError):  # another process finished the same download first
+                staging.rename(target)
+        finally:
+            os.close(lock)
+            shutil.rmtree(staging, ignore_errors=True)
+
+    def _discard(self, target: Path) -> None:
+        """Takes a copy away; if other processes use it, they keep what they have."""
+        with self._locked(), contextlib.suppress(FileNotFoundError):
+            with _in_use_lock:
+                held = _in_use.pop(target)
+            try:
+                if _is_at(held, target):
+                    aside = target.rename(target.with_name(f".{target.name}.{uuid.uuid4().hex}"))
+                    _remove_unused(aside)
+            finally:
+                os.close(held)
+
+    def _make_room(self, size_bytes: int, uri: str) -> None:
+        most = _most_bytes()
+        if size_bytes > most:
+            raise BadInput(
+                f"{uri} has {size_bytes} bytes, more than the {most} that copies of artifacts may take in "
+                f"{self.folder}; set the environment variable {BYTES_VARIABLE} to more"
+            )
+        with self._locked():
+            found = []
+            for path in self.folder.iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    if path.is_dir() and not (path.name.startswith(".") and _remove_unused(path)):
+                        found.append((path.stat().st_mtime_ns, _size(path), path))
+            excess = sum(size for _, size, _ in found) + size_bytes - most
+            for _, size, path in sorted(found):
+                if excess <= 0:
+                    return
+                if _remove_unused(path):
+                    log.info("removed %s: copies of artifacts may take %d bytes (%s)", path, most, BYTES_VARIABLE)
+                    excess -= size
+        if excess > 0:
+            log.warning(
+                "the copies of artifacts in %s that are in use take %d bytes more than the %d of %s",
+                *(self.folder, excess, most, BYTES_VARIABLE),
+            )
+
+    def _locked(self) -> AbstractContextManager[None]:
+        """One process at a time takes copies away."""
+        return locked(self.folder / ".lock")
+
+
+def _use(folder: Path) -> bool:
+    """Locks a copy for as long as this process lives; False if there is none."""
+    try:
+        descriptor = lock_folder(folder, shared=True)
+    except FileNotFoundError:
+        return False
+    if not _is_at(descriptor, folder):  # it was removed meanwhile
+        os.close(descriptor)
+        return False
+    with _in_use_lock:
+        before = _in_use.pop(folder, None)
+        _in_use[folder] = descriptor
+    if before is not None:
+        os.close(before)
+    return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    return False
+
+
+def _remove_unused(folder: Path) -> bool:
+    """Removes a copy that no process uses, and says whether it did."""
+    try:
+        descriptor = lock_folder(folder)
+    except OSError:
+        return False
+    try:
+        # At once out of sight: a process that waits for the lock finds that there is none.
+        aside = folder.rename(folder.with_name(f".removed.{uuid.uuid4().hex}"))
+        shutil.rmtree(aside, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _size(folder: Path) -> int:
+    size = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            size += path.stat().st_size
+    return size
+
+
+def _most_bytes() -> int:
+    text = os.environ.get(BYTES_VARIABLE)
+    if not text:
+        return _DEFAULT_BYTES
+    if not text.isdecimal():
+        raise BadInput(f"environment variable {BYTES_VARIABLE} is {text!r}; expected a number of bytes")
+    return int(text)

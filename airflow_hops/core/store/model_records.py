@@ -1,0 +1,65 @@
+"""Records of served models in the store: ``<store>/_models/<model>.json``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.model_record import ModelRecord
+from airflow_hops.core.store.artifact_store import ArtifactStore
+
+_FOLDER, _ENDING = "_models", ".json"
+_MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,219}")  # files that are written have longer names meanwhile
+
+
+def record_uri(store: ArtifactStore, model_name: str) -> str:
+    """Address of a model's record.
+
+    Raises:
+        BadInput: the name holds more than letters, digits, ``_``, ``.`` and ``-``, or too many of them.
+    """
+    if not _MODEL_NAME.fullmatch(model_name):
+        raise BadInput(f"model_name is {model_name!r}; expected letters, digits, '_', '.' and '-', at most 220")
+    return store.uri(_FOLDER, model_name + _ENDING)
+
+
+def find_record(store: ArtifactStore, model_name: str) -> ModelRecord | None:
+    """The record of a model; None if there is none.
+
+    Raises:
+        BadInput: the name is not one, or the file is not a record.
+    """
+    uri = record_uri(store, model_name)
+    try:
+        return ModelRecord.from_dict(store.read_json(uri))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadInput(f"{uri}: not a model record ({type(error).__name__}: {error})") from error
+
+
+def read_record(store: ArtifactStore, model_name: str) -> ModelRecord:
+    """The record of a model; an empty one if there is none.
+
+    Raises:
+        BadInput: the name is not one, or the file is not a record.
+    """
+    return find_record(store, model_name) or ModelRecord()
+
+
+def read_records(store: ArtifactStore) -> Iterator[tuple[str, ModelRecord]]:
+    """The records of all models, by name."""
+    return ((name, read_record(store, name)) for name in recorded_models(store))
+
+
+def recorded_models(store: ArtifactStore) -> list[str]:
+    """Names of the models that have a record."""
+    names = store.names(store.uri(_FOLDER))
+    return sorted(name.removesuffix(_ENDING) for name in names if name.endswith(_ENDING))
+
+
+def write_record(store: ArtifactStore, model_name: str, record: ModelRecord) -> None:
+    """Writes the record of a model atomically."""
+    store.write_text(record_uri(store, model_name), json.dumps(record.to_dict(), indent=1) + "\n")

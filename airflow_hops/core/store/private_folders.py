@@ -1,0 +1,56 @@
+"""Folders that only this user can enter, and that stay from one process to the next.
+
+The temporary folder is everybody's: what lies there under a name that others can foresee is trusted only in a folder
+that nobody else can write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.processes.temporary_folders import shared_temporary_folder
+
+CACHE_VARIABLE = "HOPS_LOCAL_CACHE"
+"""Environment variable with the folder in which each user's cache is made; by default the temporary folder."""
+
+
+def cache_folder() -> Path:
+    """This user's private folder for what is kept from one process to the next.
+
+    Raises:
+        BadInput: as :func:`private_folder`.
+    """
+    root = os.environ.get(CACHE_VARIABLE) or shared_temporary_folder()
+    return private_folder(Path(root).expanduser() / f"hops-{os.getuid()}")
+
+
+def private_folder(path: Path) -> Path:
+    """Makes a folder that only this user can enter, or makes sure that it is one.
+
+    Raises:
+        BadInput: it is a link, no folder, another user's, or other users can write to it.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(parents=True, mode=0o700)
+    status = path.lstat()
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISLNK(status.st_mode):
+        found = "is a symbolic link"
+    elif not stat.S_ISDIR(status.st_mode):
+        found = "is no folder"
+    elif status.st_uid != os.getuid():
+        found = f"belongs to user {status.st_uid}"
+    elif mode & 0o022:
+        found = f"can be written by others (mode {mode:o})"
+    else:
+        if mode & 0o077:
+            path.chmod(0o700)
+        return path
+    raise BadInput(
+        f"{path} {found}; expected a folder of user {os.getuid()} that nobody else can write, since what is in it is "
+        f"trusted. Remove it, or name another place in the environment variable {CACHE_VARIABLE} or TMPDIR"
+    )

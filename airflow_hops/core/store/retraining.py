@@ -1,0 +1,142 @@
+"""Decisions on retraining in the store, and which run has taken up which request.
+
+``<store>/_state/<dag>/<task>/decisions/000001.json`` and so on are the decisions of a monitor, each written once and
+never changed. ``<store>/_state/taken_up/<cause>/<dag>.json`` names the run of a DAG that
+trains for a cause. ``<store>/_state/requested/<asset>/<model>/newest.json`` is the newest request of any monitor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput, Producer
+from airflow_hops.core.contract.model_record import by_whom
+from airflow_hops.core.contract.retraining import Decision, Request
+from airflow_hops.core.contract.times import now
+from airflow_hops.core.store.artifact_store import ArtifactStore
+
+_REQUESTED = ("_state", "requested")
+_TAKEN_UP = ("_state", "taken_up")
+
+
+@dataclass(frozen=True)
+class RecordedDecision:
+    """A decision in the store.
+
+    Attributes:
+        uri: Its address.
+        decision: The decision.
+        by: ``dag_id``, ``run_id`` and ``task_id`` of who made it.
+    """
+
+    uri: str
+    decision: Decision
+    by: Mapping[str, str]
+
+
+class DecisionLog:
+    """The decisions of one task that asks for retrainings, oldest first."""
+
+    def __init__(self, store: ArtifactStore, producer: Producer) -> None:
+        self._store, self._by = store, by_whom(producer)
+        self.folder = store.uri("_state", producer.dag_id, producer.task, "decisions")
+
+    def names(self) -> list[str]:
+        """Names of the files, oldest first."""
+        return [name for name in self._store.names(self.folder) if name.endswith(".json")]
+
+    def newest(self, names: list[str]) -> list[RecordedDecision]:
+        """The newest decision, and if this run has made it, those back to that of another run; the newest first."""
+        found: list[RecordedDecision] = []
+        for name in reversed(names):
+            found.append(self.read(name))
+            if found[-1].by != self._by:
+                break
+        return found
+
+    def append(self, names: list[str], decision: Decision) -> RecordedDecision:
+        """Writes a decision that rests on those before it.
+
+        Args:
+            names: What :meth:`names` said when it was made.
+            decision: The decision.
+
+        Raises:
+            FileExistsError: another has been written since.
+        """
+        last = int(names[-1].removesuffix(".json")) if names else 0
+        uri = f"{self.folder}/{last + 1:06d}.json"
+        value = {**decision.to_dict(), "by": self._by, "made": now()}
+        self._store.create_text(uri, json.dumps(value, indent=1) + "\n")
+        return RecordedDecision(uri, decision, self._by)
+
+    def read(self, name: str) -> RecordedDecision:
+        """The decision in a file.
+
+        Raises:
+            BadInput: it is not a decision.
+        """
+        uri = f"{self.folder}/{name}"
+        try:
+            value = dict(self._store.read_json(uri))
+            by, _ = value.pop("by"), value.pop("made")
+            return RecordedDecision(uri, Decision.from_dict(value), by)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise BadInput(
+                f"{uri}: not a decision ({type(error).__name__}: {error}); restore it, or remove the folder to begin "
+                "anew without cooldown and budget spent"
+            ) from error
+
+
+def note_request(store: ArtifactStore, asset: str, model: str | None, request: Request) -> None:
+    """Tells the other monitors of this model that request retrainings by this asset of a request.
+
+    Args:
+        store: The artifact store.
+        asset: Name of the asset.
+        model: The model; None where two spans are compared.
+        request: The request.
+    """
+    store.write_text(_requested(store, asset, model), json.dumps(request.to_dict()) + "\n")
+
+
+def newest_request(store: ArtifactStore, asset: str, model: str | None) -> Request | None:
+    """The newest request of any monitor, as of :func:`note_request`; None if there is none."""
+    try:
+        return Request.from_dict(store.read_json(_requested(store, asset, model)))
+    except FileNotFoundError:
+        return None
+
+
+def _requested(store: ArtifactStore, asset: str, model: str | None) -> str:
+    return store.uri(*_REQUESTED, asset, *([model] if model else []), "newest.json")
+
+
+def take_up(store: ArtifactStore, cause: str, producer: Producer) -> Mapping[str, Any]:
+    """Takes up a request, unless another run of the DAG has.
+
+    Returns:
+        ``dag_id``, ``run_id`` and ``task_id`` of who has taken it up: this run, or the one that was first.
+    """
+    uri, by = store.uri(*_TAKEN_UP, cause, f"{producer.dag_id}.json"), by_whom(producer)
+    try:
+        store.create_text(uri, json.dumps({**by, "at": now()}) + "\n")
+        return by
+    except FileExistsError:
+        return dict(store.read_json(uri))
+
+
+def cost_of(store: ArtifactStore, cause: str) -> tuple[float, float]:
+    """What the artifacts of the runs that took up a request have cost so far: CPU seconds, and seconds times GPUs."""
+    folders = [store.uri(by["dag_id"], by["run_id"]) for by in taken_up_by(store, cause)]
+    costs = [store.manifest(uri).cost for folder in folders for uri in store.artifacts(folder)]
+    return sum(each.get("core_s", 0.0) for each in costs), sum(each.get("gpu_s", 0.0) for each in costs)
+
+
+def taken_up_by(store: ArtifactStore, cause: str) -> list[Mapping[str, Any]]:
+    """Who has taken up a request, of each DAG the run that was first."""
+    folder = store.uri(*_TAKEN_UP, cause)
+    return [dict(store.read_json(f"{folder}/{name}")) for name in store.names(folder) if name.endswith(".json")]

@@ -1,0 +1,121 @@
+"""The records of runs in the store, and the user code of each.
+
+``<store>/_runs/<dag>/<key>.json`` is a :class:`~airflow_hops.core.contract.run_record.RunRecord`, by the key of the
+step's cache and the addresses of its inputs; ``<store>/_runs/<dag>/code/<digest>.zip`` is user code. What is there
+already is not written again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import zipfile
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.run_record import RunRecord, UserCode
+from airflow_hops.core.store.artifact_store import ArtifactStore
+
+MAX_CODE_BYTES = 32 << 20
+"""Size of the user code that is kept of a run."""
+
+_KEY = re.compile(r"[0-9a-f]{64}")
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def has_record(store: ArtifactStore, dag_id: str, key: str) -> bool:
+    """Whether there is a record with this key."""
+    return store.files.exists(_record_uri(store, dag_id, key))
+
+
+def read_record(store: ArtifactStore, dag_id: str, key: str) -> RunRecord | None:
+    """The record with this key; None if there is none.
+
+    Raises:
+        BadInput: the key is none, or the file is not a record.
+    """
+    uri = _record_uri(store, dag_id, key)
+    try:
+        return RunRecord.from_dict(store.read_json(uri))
+    except FileNotFoundError:
+        return None
+    except TypeError as error:
+        raise BadInput(f"{uri}: not the record of a run ({error}); restore it, or remove it") from error
+
+
+def write_record(store: ArtifactStore, key: str, record: RunRecord, code: UserCode | None) -> None:
+    """Writes a record, after the user code that it names."""
+    if code is not None:
+        record = replace(record, code=_digest(code.files))
+        if not store.files.exists(uri := _code_uri(store, record)):
+            store.files.write(uri, _archive(code.files))
+    with suppress(FileExistsError):
+        store.create_text(_record_uri(store, record.dag_id, key), json.dumps(record.to_dict(), indent=1) + "\n")
+
+
+def read_code(store: ArtifactStore, record: RunRecord) -> dict[str, bytes]:
+    """The files of a record's user code by path, as in :class:`~airflow_hops.core.contract.run_record.UserCode`.
+
+    Raises:
+        BadInput: it was not kept or is gone, or the file is damaged, larger than such code can be, or has a path that
+            leads out of the folder that it is unpacked to.
+    """
+    if record.code is None:
+        raise BadInput("the run's code was not kept, since it could not be told what it imports")
+    uri = _code_uri(store, record)
+    try:
+        with zipfile.ZipFile(io.BytesIO(store.files.read(uri))) as archive:
+            entries = archive.infolist()
+            outside = [e.filename for e in entries if not _is_inside(e.filename)]
+            if outside or sum(entry.file_size for entry in entries) > MAX_CODE_BYTES:
+                why = f"{outside[0]!r} leads out of it" if outside else f"it is larger than {MAX_CODE_BYTES:,} bytes"
+                raise BadInput(f"{uri}: it was not written by this package: {why}")
+            files = {entry.filename: archive.read(entry) for entry in entries}
+    except FileNotFoundError:
+        raise BadInput(f"{uri}: the code of the run is gone") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
+        raise BadInput(f"{uri}: the code of the run is damaged ({error})") from error
+    if _digest(files) != record.code:
+        raise BadInput(f"{uri}: the code of the run is damaged, or was changed: its content is not of its name")
+    return files
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\\" not in name
+
+
+def _digest(files: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for name, content in sorted(files.items()):
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _archive(files: Mapping[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in sorted(files.items()):
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
+    return stream.getvalue()
+
+
+def _record_uri(store: ArtifactStore, dag_id: str, key: str) -> str:
+    return f"{store.uri('_runs', dag_id, _checked(key))}.json"
+
+
+def _code_uri(store: ArtifactStore, record: RunRecord) -> str:
+    return f"{store.uri('_runs', record.dag_id, 'code', _checked(record.code or ''))}.zip"
+
+
+def _checked(key: str) -> str:
+    if not _KEY.fullmatch(key):
+        raise BadInput(f"{key!r} is no key of a run; expected 64 hexadecimal digits")
+    return key

@@ -1,0 +1,381 @@
+"""The versions of a frozen schema: which was in force, who approved it, when and why.
+
+Standard library only: both sides publish schemas. A pipeline's frozen schema has one address,
+``<store>/<dag>/_frozen/<name>/schema``. Beside it lies ``history/``: a record for each version, ``000001.json`` and so
+on, and each text that was ever in force as an artifact of its own, ``<fingerprint>/``, where readers who hold a
+reference to a version that has been replaced still find it (:meth:`~airflow_hops.core.store.ArtifactStore.local`).
+
+A version is recorded before it comes into force, and what it replaces is recorded before that: a crash at any moment
+loses none. Where a store cannot replace a folder at once, and a crash has left none at the address, the latest version
+is put back. On a local store a lock makes publishers wait for each other. On an object store versions are created
+exclusively, so that none is lost there either; of two published in the same moment, either may stay in force.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import (
+    MANIFEST_NAME,
+    Artifact,
+    BadInput,
+    FileEntry,
+    Manifest,
+    Producer,
+    fingerprint_of,
+)
+from airflow_hops.core.store import ArtifactStore, kept_version
+
+SCHEMA_FILE = "schema.pbtxt"
+IMPORTED = "imported schema"
+"""The part of a manifest's cache key that holds the SHA-256 of the file from which the schema was imported."""
+_KIND = "schema"
+_KEPT = "surrogateescape"
+"""Bytes of an edit that are no text are kept as they are."""
+
+
+class SchemaChanged(BadInput):
+    """Another schema is in force by now than the one that was to be replaced."""
+
+
+@dataclass(frozen=True)
+class SchemaVersion:
+    """A version of a frozen schema.
+
+    Attributes:
+        version: Its number, from 1.
+        fingerprint: Fingerprint of its artifact.
+        sha256: SHA-256 (hex) of its ``schema.pbtxt``.
+        recorded_at: When, in ISO 8601 UTC.
+        approved_by: Who; empty for what was inferred, imported or edited by hand.
+        note: Why.
+        run_id: The DAG run that made it; None for none.
+        in_force: Whether it is the frozen schema now.
+    """
+
+    version: int
+    fingerprint: str
+    sha256: str
+    recorded_at: str
+    approved_by: str
+    note: str
+    run_id: str | None = None
+    in_force: bool = False
+
+
+def schema_history(store: ArtifactStore, uri: str) -> list[SchemaVersion]:
+    """The versions of the frozen schema at ``uri``, oldest first.
+
+    A hand edit that no run has taken in yet is not among them, and then none is in force.
+
+    Raises:
+        BadInput: a record cannot be read.
+    """
+    versions = _records(store, uri)
+    if not has_schema(store, uri) or is_edited(store, uri):
+        return versions
+    fingerprint = store.manifest(uri).fingerprint
+    in_force = max((v.version for v in versions if v.fingerprint == fingerprint), default=0)
+    return [replace(version, in_force=version.version == in_force) for version in versions]
+
+
+def schema_text(store: ArtifactStore, uri: str, version: int | None = None) -> str:
+    """The text of the frozen schema at ``uri``, or of one of its versions.
+
+    Raises:
+        BadInput: there is no such version, or no such schema, or it is not text in UTF-8.
+    """
+    if version is None:
+        return _readable(_text(store, uri), uri)
+    known = {record.version: record for record in _records(store, uri)}
+    if version not in known:
+        there = f"there are 1 to {max(known)}" if known else "there is none"
+        raise BadInput(f"{uri}: there is no version {version}; {there}")
+    kept = kept_version(uri, known[version].fingerprint)
+    return _readable(_text(store, kept), kept)
+
+
+def has_schema(store: ArtifactStore, uri: str) -> bool:
+    """Whether a frozen schema, its manifest and its text, lies at ``uri``."""
+    try:
+        store.read_text(f"{uri}/{SCHEMA_FILE}", errors=_KEPT)
+    except FileNotFoundError:
+        return False
+    return store.exists(uri)
+
+
+def is_edited(store: ArtifactStore, uri: str) -> bool:
+    """Whether somebody changed the frozen schema's file, so that its manifest or its history does not know it."""
+    entry = _entry(_text(store, uri))
+    return entry not in store.manifest(uri).files or not _is_recorded(entry, _records(store, uri))
+
+
+def frozen_name(uri: str) -> tuple[str, str] | None:
+    """The DAG and the name of the frozen schema at an address; None where it is no such address."""
+    _, *found = uri.rsplit("/", 4)
+    return (found[0], found[2]) if len(found) == 4 and (found[1], found[3]) == ("_frozen", _KIND) else None
+
+
+def changed_by_person(store: ArtifactStore, uri: str) -> bool:
+    """Whether a person has approved or edited a version of the frozen schema at ``uri``, or edits it now."""
+    versions = _records(store, uri)
+    return is_edited(store, uri) or any(version.approved_by or version.run_id is None for version in versions)
+
+
+def request_reset(store: ArtifactStore, uri: str, *, by: str, note: str = "") -> None:
+    """Has the next run replace the frozen schema at ``uri`` by one that it infers; until then it stays in force."""
+    store.write_text(_reset_uri(uri), json.dumps({"by": by, "note": note}))
+
+
+def requested_reset(store: ArtifactStore, uri: str) -> str | None:
+    """Who wants the next run to infer the frozen schema anew, and why; None where nobody does."""
+    try:
+        request = store.read_json(_reset_uri(uri))
+    except FileNotFoundError:
+        return None
+    return f"reset by {request['by']}" + (f": {request['note']}" if request["note"] else "")
+
+
+def freeze_schema(
+    store: ArtifactStore,
+    uri: str,
+    text: str,
+    *,
+    producer: Producer,
+    note: str,
+    anew: bool = False,
+    features: Sequence[str] = (),
+    inputs: Mapping[str, tuple[Artifact, ...]] | None = None,
+    cache_key_parts: Mapping[str, str] | None = None,
+    properties: Mapping[str, Any] | None = None,
+) -> Artifact:
+    """Makes the first version of a frozen schema; one that is there by now is returned untouched, unless ``anew``.
+
+    Args:
+        store: The artifact store.
+        uri: The frozen schema's address.
+        text: The schema as protobuf text.
+        producer: The task instance that made it.
+        note: Where it came from, for its history.
+        anew: Whether it replaces the one that is there, which stays in the history; the request for it is then done.
+        inputs: Lineage.
+        features: Names of the features, for the artifact's properties.
+        cache_key_parts: Recorded in the manifest.
+        properties: Other small JSON facts.
+    """
+    with store.lock(_history(uri)):
+        if _is_there(store, uri):
+            if not anew:
+                return store.manifest(uri).reference(uri)
+            _take_in(store, uri)
+        facts = Manifest(_KIND, producer, inputs or {}, (), "", {}, {}, properties or {}, cache_key_parts or {})
+        facts = _with_features(facts, features)
+        frozen = _replace(store, uri, text, facts, SchemaVersion(0, "", "", "", "", note, producer.run_id))
+        store.remove_text(_reset_uri(uri))
+        return frozen
+
+
+def restore_schema(store: ArtifactStore, uri: str) -> bool:
+    """Whether there is a frozen schema at ``uri``; its latest version is put back if a crash or a person removed it."""
+    with store.lock(_history(uri)):
+        return _is_there(store, uri)
+
+
+def publish_schema(
+    store: ArtifactStore,
+    uri: str,
+    text: str,
+    *,
+    approved_by: str,
+    note: str = "",
+    run_id: str | None = None,
+    features: Sequence[str] | None = None,
+    cache_key_parts: Mapping[str, str] | None = None,
+    replaces: str | None = None,
+) -> Artifact:
+    """Replaces a frozen schema; the one before stays in its history, an edit by hand that no run has seen included.
+
+    A text that is in force already is left as it is, and makes no version.
+
+    Args:
+        store: The artifact store.
+        uri: The frozen schema's address.
+        text: The new schema as protobuf text; it is not parsed here.
+        approved_by: Who approved it.
+        note: Why.
+        run_id: The DAG run in which that happened.
+        features: Names of the features, for the artifact's properties; None where they are the same.
+        cache_key_parts: Parts that replace those of the manifest; None for none.
+        replaces: Fingerprint of the schema that was in force when this one was approved; None for any.
+
+    Returns:
+        The new frozen schema. References to the one before still lead to its text.
+
+    Raises:
+        BadInput: there is no frozen schema at ``uri``, or nobody approved this one.
+        SchemaChanged: it is another one than ``replaces`` says.
+    """
+    if not approved_by:
+        raise BadInput(f"{uri}: approved_by is empty, expected the name of the person who approves the schema")
+    with store.lock(_history(uri)):
+        manifest = _take_in(store, uri)
+        if replaces not in (None, manifest.fingerprint):
+            raise SchemaChanged(
+                f"{approved_by} approved a change of the schema {uri} as it was (fingerprint {replaces[:12]}…), and it "
+                f"has changed since ({manifest.fingerprint[:12]}…): nothing was overwritten"
+            )
+        parts = {**manifest.cache_key_parts, **(cache_key_parts or {})}
+        facts = _with_features(replace(manifest, cache_key_parts=parts), features)
+        if _entry(text) in manifest.files and facts == manifest:
+            return manifest.reference(uri)
+        return _replace(store, uri, text, facts, SchemaVersion(0, "", "", "", approved_by, note, run_id))
+
+
+def schema_in_force(store: ArtifactStore, uri: str) -> Artifact:
+    """The frozen schema as it lies at ``uri`` now, edited by hand or not.
+
+    An edit becomes a version where it is parsed, not here: a faulty one is none.
+
+    Raises:
+        BadInput: there is no frozen schema at ``uri``.
+    """
+    with store.lock(_history(uri)):
+        _is_there(store, uri)
+        return store.accept_edit(uri, SCHEMA_FILE)
+
+
+def accept_schema_edit(store: ArtifactStore, uri: str, *, features: Sequence[str] | None = None) -> Artifact:
+    """The frozen schema after somebody may have edited its file: the edit becomes a version, and its manifest says so.
+
+    Args:
+        store: The artifact store.
+        uri: The frozen schema's address.
+        features: Names of the features, for the artifact's properties; None where they are the same.
+
+    Raises:
+        BadInput: there is no frozen schema at ``uri``.
+    """
+    with store.lock(_history(uri)):
+        return _take_in(store, uri, features).reference(uri)
+
+
+def _take_in(store: ArtifactStore, uri: str, features: Sequence[str] | None = None) -> Manifest:
+    """Records what is in force and not in the history yet."""
+    _is_there(store, uri)
+    manifest, text = store.manifest(uri), _text(store, uri)
+    entry = _entry(text)
+    versions = _records(store, uri)
+    if entry in manifest.files and _is_recorded(entry, versions):
+        return manifest
+    note, run_id = "edited by hand", None
+    if entry in manifest.files and not versions:
+        note, run_id = f"frozen by run {manifest.producer.run_id}", manifest.producer.run_id
+    manifest = _with_features(replace(manifest, files=(entry,)), features)
+    _record(store, uri, text, manifest, SchemaVersion(0, "", "", "", "", note, run_id))
+    store.write_text(f"{uri}/{MANIFEST_NAME}", manifest.to_json())
+    return manifest
+
+
+def _is_there(store: ArtifactStore, uri: str) -> bool:
+    if has_schema(store, uri):
+        return True
+    versions = _records(store, uri)
+    if versions:
+        kept = kept_version(uri, versions[-1].fingerprint)
+        _write(store, uri, _text(store, kept), store.manifest(kept))
+    return bool(versions)
+
+
+def _replace(store: ArtifactStore, uri: str, text: str, facts: Manifest, version: SchemaVersion) -> Artifact:
+    _record(store, uri, text, facts, version)
+    return _write(store, uri, text, facts)
+
+
+def _record(store: ArtifactStore, uri: str, text: str, facts: Manifest, version: SchemaVersion) -> None:
+    """Keeps a text, and makes it the latest version."""
+    entry = _entry(text)
+    fingerprint = fingerprint_of(_KIND, [entry])
+    if not store.exists(kept_version(uri, fingerprint)):
+        _write(store, kept_version(uri, fingerprint), text, facts)
+    versions = _records(store, uri)
+    if versions and versions[-1].sha256 == entry.sha256:
+        return  # it was recorded, and then something kept it from coming into force
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    number = len(versions) + 1
+    while True:
+        record = replace(version, version=number, fingerprint=fingerprint, sha256=entry.sha256, recorded_at=now)
+        value = {name: item for name, item in asdict(record).items() if name != "in_force"}
+        try:
+            store.create_text(_record_uri(uri, number), json.dumps(value, indent=1))
+            return
+        except FileExistsError:
+            number += 1
+
+
+def _records(store: ArtifactStore, uri: str) -> list[SchemaVersion]:
+    versions: list[SchemaVersion] = []
+    while True:
+        path = _record_uri(uri, len(versions) + 1)
+        try:
+            versions.append(SchemaVersion(**store.read_json(path)))
+        except FileNotFoundError:
+            return versions
+        except (ValueError, TypeError) as error:
+            raise BadInput(f"{path}: not a record of a schema's version ({error})") from None
+
+
+def _is_recorded(entry: FileEntry, versions: Sequence[SchemaVersion]) -> bool:
+    return any(version.sha256 == entry.sha256 for version in versions)
+
+
+def _write(store: ArtifactStore, uri: str, text: str, facts: Manifest) -> Artifact:
+    writer = store.create(uri, _KIND, facts.producer, inputs=facts.inputs, cache_key_parts=facts.cache_key_parts)
+    with writer:
+        (writer.path / SCHEMA_FILE).write_bytes(text.encode(errors=_KEPT))
+        return writer.commit(rows=facts.rows, metrics=facts.metrics, properties=facts.properties)
+
+
+def _text(store: ArtifactStore, uri: str) -> str:
+    path = f"{uri}/{SCHEMA_FILE}"
+    try:
+        return store.read_text(path, errors=_KEPT)
+    except FileNotFoundError:
+        raise BadInput(f"{path}: there is no schema") from None
+
+
+def _readable(text: str, uri: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        line = text.count("\n", 0, error.start) + 1
+        raise BadInput(f"{uri}/{SCHEMA_FILE}:{line}: not a schema in protobuf text: expected UTF-8") from None
+    return text
+
+
+def _entry(text: str) -> FileEntry:
+    content = text.encode(errors=_KEPT)
+    return FileEntry(SCHEMA_FILE, len(content), hashlib.sha256(content).hexdigest())
+
+
+def _with_features(facts: Manifest, features: Sequence[str] | None) -> Manifest:
+    if features is None:
+        return facts
+    properties, metrics = {**facts.properties, "features": list(features)}, {**facts.metrics, "features": len(features)}
+    return replace(facts, properties=properties, metrics=metrics)
+
+
+def _history(uri: str) -> str:
+    return f"{uri.rpartition('/')[0]}/history"
+
+
+def _reset_uri(uri: str) -> str:
+    return f"{_history(uri)}/reset.json"
+
+
+def _record_uri(uri: str, number: int) -> str:
+    return f"{_history(uri)}/{number:06d}.json"

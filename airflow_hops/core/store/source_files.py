@@ -1,0 +1,87 @@
+"""The files of a source: the Airflow side lists them for the cache key, the ML side to read them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.sources import ImageSource, Source, SourceFile
+
+_GLOB_CHARACTERS = frozenset("*?[")
+# What tells one state of an object from the next, by file system: S3, GCS, Azure, HTTP, then plain modification times.
+_VERSION_FIELDS = ("ETag", "etag", "checksum", "md5Hash", "content_md5", "mtime", "LastModified", "updated", "modified")
+
+
+def list_files(source: Source) -> tuple[Any, tuple[SourceFile, ...]]:
+    """The files of a source, in the order of their names.
+
+    Returns:
+        The fsspec file system, and the files.
+
+    Raises:
+        BadInput: the URI is relative, nothing matches it, or its protocol is not installed.
+    """
+    import fsspec  # takes a tenth of a second, and Airflow parses DAGs without it
+
+    if "://" not in source.uri and not Path(source.uri).expanduser().is_absolute():
+        raise BadInput(f"source {source.uri!r} is a relative path; expected an absolute one, or a URI")
+    uri = source.uri if "://" in source.uri else str(Path(source.uri).expanduser())
+    try:
+        fs, path = fsspec.url_to_fs(uri, **source.storage_options)
+    except (ImportError, ValueError) as error:
+        raise BadInput(f"source {source.uri!r}: {error}") from error
+    # A listing that the file system remembers may be older than the files.
+    fs.invalidate_cache()
+    found = _match(fs, path)
+    if not found:
+        raise BadInput(f"source {source.uri!r}: no file matches")
+    return fs, tuple(_describe(fs, name, info) for name, info in found.items())
+
+
+def fingerprint_of_sources(sources: Mapping[str, Source | ImageSource]) -> str:
+    """SHA-256 (hex) over the names, sizes and versions of all files, without reading them."""
+    files = {table: _files_and_labels(source) for table, source in sources.items()}
+    state = {table: [[file.name, file.size_bytes, file.version] for file in found] for table, found in files.items()}
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def _files_and_labels(source: Source | ImageSource) -> tuple[SourceFile, ...]:
+    if isinstance(source, Source):
+        return list_files(source)[1]
+    uris = (source.uri, *([source.labels] if source.labels is not None else []))
+    return tuple(file for uri in uris for file in list_files(Source(uri, storage_options=source.storage_options))[1])
+
+
+def _match(fs: Any, path: str) -> dict[str, Mapping[str, Any]]:
+    """What is known of each file, by path, in the order of the paths."""
+    # A name that holds a glob's characters and exists is meant as it stands.
+    if fs.isfile(path):
+        return {path: fs.info(path)}
+    if fs.isdir(path):
+        listed = fs.find(path, detail=True)
+        return {found: listed[found] for found in sorted(listed) if not _is_hidden(found, path)}
+    if _GLOB_CHARACTERS & set(path):
+        listed = fs.glob(path, detail=True)
+        return {found: listed[found] for found in sorted(listed) if listed[found].get("type") == "file"}
+    return {}
+
+
+def _is_hidden(path: str, folder: str) -> bool:
+    """Whether a path below a folder is a marker or a checksum, as Hadoop leaves them, and no data."""
+    parts = PurePosixPath(path.removeprefix(folder)).parts
+    return any(part.startswith((".", "_")) for part in parts) or path.endswith(".crc")
+
+
+def _describe(fs: Any, path: str, info: Mapping[str, Any]) -> SourceFile:
+    version = next((str(info[name]) for name in _VERSION_FIELDS if info.get(name)), None) or fs.ukey(path)
+    is_local = "file" in ([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol)
+    return SourceFile(
+        path=path,
+        name=path if is_local else fs.unstrip_protocol(path),
+        size_bytes=int(info.get("size") or 0),
+        version=str(version),
+    )

@@ -1,0 +1,69 @@
+"""The cache of steps: a task that would make the same artifact again takes the earlier one instead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from airflow_hops.core.contract.artifacts import (
+    CUT_SHORT,
+    Artifact,
+    BadInput,
+    Producer,
+    UnreadableFile,
+    as_cached,
+    cache_key,
+)
+from airflow_hops.core.store.artifact_store import ArtifactStore
+
+
+def find_cached(store: ArtifactStore, producer: Producer, parts: Mapping[str, str]) -> tuple[Artifact | None, str]:
+    """Looks for an artifact that the same task made from the same parts.
+
+    Returns:
+        The artifact, marked as cached, or None; and the explanation: where the hit came from, or which parts differ
+        from the task's last run.
+    """
+    folder = _folder(store, producer)
+    path = f"{folder}/{cache_key(parts)}.json"
+    try:
+        entry = store.read_json(path)
+        artifact = Artifact.from_dict(entry["artifact"])
+        manifest = store.manifest(artifact.uri)
+        if manifest.fingerprint != artifact.fingerprint:
+            return None, f"{artifact.uri} has changed since it was recorded"
+        if (damage := store.damage(artifact.uri, manifest)) is not None:
+            return None, str(damage)
+        return as_cached(artifact), f"same {', '.join(sorted(parts))} as in run {entry['run_id']}"
+    except FileNotFoundError:
+        return None, _what_changed(store, folder, parts)
+    except BadInput as error:
+        return None, f"{path} cannot be read ({error})" if isinstance(error, UnreadableFile) else str(error)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return None, f"{path} cannot be read ({error!r})"
+
+
+def record_cached(store: ArtifactStore, producer: Producer, parts: Mapping[str, str], artifact: Artifact) -> None:
+    """Remembers that ``parts`` made ``artifact``, for :func:`find_cached`; unless that work was cut short."""
+    if CUT_SHORT in artifact.properties:
+        return
+    folder = _folder(store, producer)
+    entry = json.dumps({"artifact": artifact.to_dict(), "parts": dict(parts), "run_id": producer.run_id})
+    store.write_text(f"{folder}/{cache_key(parts)}.json", entry)
+    store.write_text(f"{folder}/latest.json", entry)
+
+
+def _folder(store: ArtifactStore, producer: Producer) -> str:
+    return store.uri("_cache", producer.dag_id, producer.task_id)
+
+
+def _what_changed(store: ArtifactStore, folder: str, parts: Mapping[str, str]) -> str:
+    try:
+        latest = store.read_json(f"{folder}/latest.json")
+        before = latest["parts"]
+    except FileNotFoundError:
+        return "the task has not run before"
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{folder}/latest.json cannot be read ({error!r})"
+    changed = sorted(name for name in {*before, *parts} if before.get(name) != parts.get(name))
+    return f"changed since run {latest['run_id']}: {', '.join(changed)}"

@@ -1,0 +1,92 @@
+"""Publishing an artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Artifact, Manifest, Producer, RowCounts
+from airflow_hops.core.store import integrity
+from airflow_hops.core.store.files import Files
+from airflow_hops.core.store.reaching import reaching_store
+
+
+class ArtifactWriter:
+    """A staging directory that becomes an artifact on :meth:`commit`, and nothing otherwise.
+
+    A context manager: leaving it without a commit removes what was staged.
+
+    Attributes:
+        uri: Where the artifact will be.
+        kind: What it will be.
+        path: The staging directory.
+        cost: What the manifest says of the cost, asked for at the commit.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        root: str,
+        uri: str,
+        kind: str,
+        producer: Producer,
+        inputs: Mapping[str, tuple[Artifact, ...]],
+        cache_key_parts: Mapping[str, str],
+    ) -> None:
+        self.uri, self.kind = uri, kind
+        self._files, self._root = files, root
+        self._producer, self._inputs, self._parts = producer, inputs, cache_key_parts
+        self.path = files.staging(uri)
+        self.cost: Callable[[], Mapping[str, float]] = dict
+
+    def __enter__(self) -> ArtifactWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.discard()
+
+    def discard(self) -> None:
+        """Removes what was staged."""
+        self._files.discard(self.path)
+
+    def commit(
+        self,
+        *,
+        rows: Mapping[str, RowCounts] | None = None,
+        metrics: Mapping[str, float] | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> Artifact:
+        """Publishes the staged files, the manifest last, replacing what an earlier try published.
+
+        Args:
+            rows: Row counts by table, split or window; each must be conserved.
+            metrics: Numbers worth showing without opening the artifact.
+            properties: Small JSON facts.
+
+        Raises:
+            RowsNotConserved: a row count does not add up.
+            HopsError: the store cannot be written.
+        """
+        for name, counts in (rows or {}).items():
+            counts.check(f"{self.kind} {name!r}")
+        manifest = Manifest(
+            kind=self.kind,
+            producer=self._producer,
+            inputs=self._inputs,
+            files=tuple(integrity.describe(self.path)),
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            rows=rows or {},
+            metrics=metrics or {},
+            properties=properties or {},
+            cache_key_parts=self._parts,
+            cost=self.cost(),
+        )
+        (self.path / MANIFEST_NAME).write_text(manifest.to_json())
+        with reaching_store(self._root):
+            self._files.publish(self.path, self.uri, [entry.path for entry in manifest.files])
+        self.discard()
+        return manifest.reference(self.uri)

@@ -1,0 +1,1 @@
+"""Python environments: the runtime environment, named environments over it, CUDA, Java and uv."""

@@ -1,0 +1,99 @@
+"""The runtime environment with CUDA: NVIDIA's wheels for TensorFlow, and a Horovod that is built with NCCL.
+
+CUDA's libraries are wheels that TensorFlow names, so that the machine needs NVIDIA's driver and nothing else. Horovod's
+build finds NCCL in its wheel, and a compiler in the wheels of ``cuda-build.txt``. Standard library only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.environments.uv_program import HorovodBuild, Say, run_uv
+
+_NCCL = "nvidia-nccl-cu12"
+_BESIDE_HOROVOD = "$ORIGIN/../../nvidia/nccl/lib"
+"""Where Horovod's library finds NCCL's: both lie in one ``site-packages``, wherever that is."""
+
+
+def needs_nccl(pins: Path) -> bool:
+    """Whether an environment of these pins has NCCL, for which Horovod is built."""
+    return re.search(rf"^{_NCCL}==", pins.read_text(), re.MULTILINE) is not None
+
+
+@contextmanager
+def horovod_with_nccl(pins: Path, python: Path, toolkit: Path | None, *, uv: str, say: Say) -> Iterator[HorovodBuild]:
+    """Brings what Horovod is built with: NCCL of the pins, and a CUDA toolkit, for as long as the context lasts.
+
+    Args:
+        pins: Those of the environment, with NCCL; ``uv.toml`` and ``cuda-build.txt`` lie beside them.
+        python: Python of the environment.
+        toolkit: What :func:`toolkit_of_the_machine` found; None for that of the wheels.
+        uv: The uv program.
+        say: Called with each line of progress.
+
+    Raises:
+        HopsError: a wheel cannot be installed; what uv said went to ``say``.
+    """
+    compiler = pins.with_name("cuda-build.txt")
+    (nccl,) = re.findall(rf"^({_NCCL}==\S+)", pins.read_text(), re.MULTILINE)
+    variables = {
+        "HOROVOD_GPU_OPERATIONS": "NCCL",
+        "HOROVOD_NCCL_LINK": "SHARED",
+        "HOROVOD_WITHOUT_NVTX": "1",
+        "LDFLAGS": f"-Wl,-rpath,{_BESIDE_HOROVOD}",
+        "HOPS_NCCL": nccl,  # read by nobody: another NCCL is another build
+    }
+    if toolkit:
+        variables["HOROVOD_CUDA_HOME"] = str(toolkit)
+    else:
+        variables["HOPS_CUDA_COMPILER"] = hashlib.sha256(compiler.read_bytes()).hexdigest()  # so is another compiler
+    with temporary_folder("uv") as folder:
+        files = [] if toolkit else ["--requirement", str(compiler.resolve())]
+        say(f"Horovod with NCCL: {nccl}, and the CUDA compiler of {toolkit or compiler.name}")
+        target = ["--python", str(python), "--no-deps", "--target", str(folder)]
+        run_uv([uv, "pip", "install", "--quiet", *target, nccl, *files], pins.with_name("uv.toml"), say)
+        found = folder / "nvidia" / "nccl"
+        (found / "lib" / "libnccl.so").symlink_to("libnccl.so.2")
+        # For CMake a folder of LIBRARY_PATH is the compiler's own, which it does not write into the library.
+        places = {"HOROVOD_NCCL_HOME": str(found), "LIBRARY_PATH": str(found / "lib")}
+        if toolkit is None:
+            toolkit = next(folder.glob("nvidia/cu*"))
+            # What a toolkit that was not installed from wheels has.
+            (toolkit / "lib64").symlink_to("lib")
+            (toolkit / "lib" / "libcudart.so").symlink_to(next(toolkit.glob("lib/libcudart.so.*")).name)
+            places |= {"HOROVOD_CUDA_HOME": str(toolkit), "CPATH": str(toolkit / "include" / "cccl")}
+        yield HorovodBuild(variables, places)
+
+
+def cuda_of(installed: Mapping[str, str]) -> str | None:
+    """CUDA's and NCCL's versions in an environment, for people; None where it has none of its own.
+
+    Args:
+        installed: Its packages, by name, and their versions.
+    """
+    cuda, nccl = (installed.get(name) for name in ("nvidia-cuda-runtime-cu12", _NCCL))
+    return None if cuda is None else f"CUDA {cuda}, NCCL {nccl or 'none'}"
+
+
+def toolkit_of_the_machine(environment: Mapping[str, str]) -> Path | None:
+    """The CUDA toolkit that ``CUDA_HOME`` names, to be taken in place of the wheels' one; None where it names none.
+
+    Raises:
+        BadInput: what it names is no whole toolkit.
+    """
+    named = environment.get("CUDA_HOME")
+    if not named:
+        return None
+    for file in ("bin/nvcc", "include/cuda_runtime.h", "lib64/libcudart_static.a"):
+        if not (Path(named) / file).exists():
+            raise BadInput(
+                f"CUDA_HOME is {named!r}, which has no {file}: building Horovod with NCCL takes a whole CUDA toolkit; "
+                "name one, or unset CUDA_HOME, and the compiler comes as wheels"
+            )
+    return Path(named)

@@ -1,0 +1,268 @@
+"""Overlays: environments of one's own, which add packages to those of the runtime environment and change none.
+
+An overlay ``churn`` of ``hops-runtime`` is the folder ``hops-runtime-churn``: a virtual environment that holds what it
+adds alone, and finds the rest where it is. So it takes about a second and no room to speak of, where a second runtime
+environment would take a quarter of a minute and gigabytes. Standard library only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.overlay import BASE_NAME, LOCK_NAME, base_of, locked_packages
+from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.environments.runtime import (
+    PYTHON_VERSION,
+    UNFINISHED,
+    EnvironmentState,
+    added_requirements,
+    environment_state,
+    find_python,
+    fingerprint,
+    pins_fingerprint,
+    write_added,
+    write_stamp,
+)
+from airflow_hops.environments.uv_program import Say, package_name, run_uv
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_LINK_NAME = "hops-base.pth"
+_BOOSTERS = {"lightgbm", "xgboost", "xgboost-cpu"}
+_CONVERTER = "onnxmltools"
+"""What models of :data:`_BOOSTERS` are exported with."""
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """An overlay that is there.
+
+    Attributes:
+        name: Its name.
+        folder: Its folder.
+        requirements: What it was asked to add.
+        state: Whether it is whole.
+    """
+
+    name: str
+    folder: Path
+    requirements: tuple[str, ...]
+    state: EnvironmentState
+
+
+def is_name(text: str) -> bool:
+    """Whether an overlay can have this name."""
+    return _NAME.fullmatch(text) is not None
+
+
+def overlay_folder(base: Path, name: str) -> Path:
+    """The folder of an overlay, which need not be there.
+
+    Raises:
+        BadInput: the name can be none.
+    """
+    if not is_name(name):
+        raise BadInput(f"runtime {name!r}: expected a name of lower-case letters, digits, '-' and '_'")
+    return base.with_name(f"{base.name}-{name}")
+
+
+def find_overlay(base: Path, name: str) -> Path:
+    """The folder of an overlay.
+
+    Raises:
+        BadInput: there is none of that name.
+    """
+    folder = overlay_folder(base, name)
+    if not (folder / BASE_NAME).exists():
+        there = ", ".join(overlay.name for overlay in list_overlays(base)) or "none"
+        raise BadInput(
+            f"runtime {name!r}: there is no such environment beside {base} (there are: {there}); make it with "
+            f"'airflow hops runtime create --name {name} --with PACKAGE' on every machine that runs steps"
+        )
+    return folder
+
+
+def list_overlays(base: Path) -> list[Overlay]:
+    """The overlays of an environment, by name."""
+    folders = sorted(base.parent.glob(f"{base.name}-*/{BASE_NAME}"))
+    return [
+        Overlay(
+            file.parent.name.removeprefix(f"{base.name}-"),
+            file.parent,
+            tuple(added_requirements(file.parent)),
+            overlay_state(file.parent),
+        )
+        for file in folders
+    ]
+
+
+def overlay_state(folder: Path) -> EnvironmentState:
+    """The state of an overlay: stale, too, once its base has other packages added to it than it was resolved with."""
+    base = base_of(folder)
+    state = environment_state(folder, _resolved_with(base, pins_fingerprint(base)))
+    if state.name == "stale":
+        detail = f"{folder} was resolved with packages other than those that {base} has now"
+        return EnvironmentState(state.name, detail)
+    return state
+
+
+def _resolved_with(base: Path, pins: str) -> str:
+    """The fingerprint of a base with these pins and what was added to them."""
+    added = "\n".join(added_requirements(base))
+    return hashlib.sha256(f"{pins}\n{added}".encode()).hexdigest() if added else pins
+
+
+def make_overlay(
+    base: Path,
+    name: str,
+    requirements: Sequence[str],
+    pins: Path,
+    *,
+    uv: str,
+    python: str | None = None,
+    force: bool = False,
+    say: Say = print,
+) -> bool:
+    """Makes an overlay, or brings the one that is there to other requirements, or to its base's present packages.
+
+    Args:
+        base: Folder of the runtime environment.
+        name: The overlay's name.
+        requirements: All that it is to add, as pip takes it: ``lightgbm``, ``xgboost-cpu==3.2.0``. What exports their
+            models comes along.
+        pins: The base's pinned requirements.
+        uv: The uv program.
+        python: An interpreter that must be of the base's version; None for no check.
+        force: Whether to make it anew.
+        say: Called with each line of progress.
+
+    Returns:
+        Whether anything was done.
+
+    Raises:
+        BadInput: there is no whole base, its folder holds something else, or a requirement is none.
+        HopsError: they cannot be installed beside the base's packages, and nothing was; what uv said went to ``say``.
+    """
+    base = base.absolute()
+    folder = overlay_folder(base, name)
+    expected, settings = fingerprint(pins), pins.with_name("uv.toml")
+    state = environment_state(base, expected)
+    if state.name not in ("good", "unmanaged"):
+        raise BadInput(f"{base}: {state.detail}; run 'airflow hops runtime create {base}' first")
+    if folder.exists() and any(folder.iterdir()) and not (folder / BASE_NAME).exists():
+        raise BadInput(f"{folder}: will not be overwritten, because airflow-hops did not make it; choose another name")
+    if python is not None:
+        find_python(uv, python, PYTHON_VERSION)
+    requirements = list({package_name(requirement): requirement for requirement in requirements}.values())
+    converter = [_CONVERTER] if _BOOSTERS & set(map(package_name, requirements)) else []
+    lock = resolve(base, [*requirements, *converter], pins, uv=uv, say=say, before=locked_packages(folder))
+    expected = _resolved_with(base, expected)
+    state = environment_state(folder, expected)
+    if state.good and not force and lock == locked_packages(folder):
+        write_added(folder, requirements)
+        return False
+    if force or not state.good:
+        interpreter = str(base / "bin" / "python")
+        run_uv([uv, "venv", "--no-project", "--quiet", "--clear", "--python", interpreter, str(folder)], settings, say)
+        (site,) = folder.glob("lib/python3*/site-packages")
+        (base_site,) = base.glob("lib/python3*/site-packages")
+        # As a site folder of its own, so that what its own .pth files say holds here, too.
+        (site / _LINK_NAME).write_text(f"import site; site.addsitedir({str(base_site)!r})\n")
+    write_stamp(folder, pins, UNFINISHED)
+    (folder / BASE_NAME).write_text(f"{base}\n")
+    (folder / LOCK_NAME).write_text("".join(f"{line}\n" for line in lock))
+    write_added(folder, requirements)
+    command = [uv, "pip", "sync", "--quiet", "--allow-empty-requirements", "--compile-bytecode"]
+    target = ["--python", str(folder / "bin" / "python"), str(folder / LOCK_NAME)]
+    run_uv([*command, *target], settings, say)
+    write_stamp(folder, pins, expected)
+    return True
+
+
+def resolve(
+    base: Path, requirements: Sequence[str], pins: Path, *, uv: str, say: Say = print, before: Sequence[str] = ()
+) -> list[str]:
+    """What would have to be added to an environment for these requirements, as ``name==version``, and nothing else.
+
+    Args:
+        base: Its folder.
+        requirements: What is wanted.
+        pins: Its pinned requirements, beside which uv's settings lie.
+        uv: The uv program.
+        say: Called with what uv says.
+        before: What was locked before: versions stay where they may.
+
+    Raises:
+        HopsError: they do not go together with its packages; what uv said went to ``say``.
+    """
+    there = installed_packages(base)
+    with temporary_folder("uv") as folder:
+        wanted, constraints, lock = (folder / name for name in ("wanted.txt", "there.txt", "lock.txt"))
+        wanted.write_text("".join(f"{requirement}\n" for requirement in requirements))
+        constraints.write_text("".join(f"{name}=={version}\n" for name, version in there.items()))
+        lock.write_text("".join(f"{line}\n" for line in before))
+        command = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--no-emit-index-url"]
+        options = ["--constraint", str(constraints), "--python", str(base / "bin" / "python")]
+        run_uv([*command, *options, "--output-file", str(lock), str(wanted)], pins.with_name("uv.toml"), say)
+        lines = [line for line in lock.read_text().splitlines() if line and not line.startswith(("#", "-"))]
+    return [line for line in lines if package_name(line) not in there]
+
+
+def installed_packages(folder: Path) -> dict[str, str]:
+    """The packages that lie in an environment itself, by name, and their versions; its Python is not started."""
+    found = {}
+    for info in sorted(folder.glob("lib/python3*/site-packages/*.dist-info")):
+        name, _, version = info.name.removesuffix(".dist-info").partition("-")
+        found[package_name(name)] = version
+    return found
+
+
+def packages_of(runtime: Path) -> dict[str, str]:
+    """The packages of an environment, those of its base included, by name, and their versions."""
+    base, own = base_of(runtime), installed_packages(runtime)
+    return own if base == runtime else {**installed_packages(base), **own}
+
+
+def packages_from_elsewhere(runtime: Path) -> list[str]:
+    """The packages of an environment that came from a path or an address, not from an index by name and version."""
+    told = "lib/python3*/site-packages/*.dist-info/direct_url.json"  # https://peps.python.org/pep-0610/
+    found = [file for folder in (base_of(runtime), runtime) for file in folder.glob(told)]
+    return sorted({package_name(file.parent.name.partition("-")[0]) for file in found})
+
+
+def python_version(runtime: Path) -> str:
+    """The version of an environment's Python; empty if it is not known."""
+    try:
+        lines = (base_of(runtime) / "pyvenv.cfg").read_text().splitlines()
+    except OSError:
+        return ""
+    found = (line.partition("=")[2].strip() for line in lines if line.startswith("version"))
+    return next(found, "")
+
+
+def remove_overlay(base: Path, name: str) -> Path:
+    """Removes an overlay.
+
+    Returns:
+        Its folder.
+
+    Raises:
+        BadInput: there is none of that name.
+    """
+    folder = find_overlay(base, name)
+    shutil.rmtree(folder)
+    return folder
+
+
+def runtime_fingerprint(runtime: Path) -> str:
+    """What tells the libraries of an environment: the pins, what was added to them, and a hash of what is installed."""
+    base = base_of(runtime)
+    installed = hashlib.sha256("\n".join(f"{n}=={v}" for n, v in sorted(packages_of(runtime).items())).encode())
+    return "\n".join(
+        [pins_fingerprint(base), *added_requirements(base), *locked_packages(runtime), installed.hexdigest()]
+    )

@@ -1,0 +1,334 @@
+"""Makes Python environments from pinned requirements: the runtime environment, and in a checkout Airflow's too.
+
+Standard library only: in a fresh checkout it runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.environments.class_archive import lacks_archives, make_archives
+from airflow_hops.environments.cuda import horovod_with_nccl, needs_nccl, toolkit_of_the_machine
+from airflow_hops.environments.java import find_java, own_java
+from airflow_hops.environments.uv_program import Say, package_name, run_uv, uv_environment
+
+STAMP_NAME = "hops-pins.sha256"
+"""File in an environment, written last: the fingerprint of its pins, the folder that it was made in, its pins' name."""
+
+PINS_NAME = "runtime.txt"
+"""The runtime environment's pins."""
+
+CUDA_PINS_NAME = "runtime-cuda.txt"
+"""Those with CUDA's libraries besides."""
+
+ADDED_NAME = "hops-added.txt"
+"""File in an environment: the requirements that its owner has added to the pins, one a line."""
+
+PYTHON_VERSION = (3, 11)
+"""The runtime environment's Python: the newest that TFDV 1.16's wheels are made for."""
+
+AIRFLOW_PYTHON_VERSIONS = ((3, 11), (3, 12), (3, 13))
+"""The Pythons that this package runs on beside Airflow: what ``requires-python`` says."""
+
+UNFINISHED = "unfinished"
+"""What a stamp says of an environment whose installation has begun."""
+
+
+@dataclass(frozen=True)
+class EnvironmentState:
+    """The state of an environment's folder, by its stamp.
+
+    Attributes:
+        name: ``good``; ``absent`` (missing or empty); ``unfinished`` (an installation was interrupted); ``stale`` (of
+            other pins); ``moved`` (made elsewhere: its scripts point there); ``broken`` (its Python is gone);
+            ``unmanaged`` (an environment that was made by other means); ``foreign`` (a folder with something else).
+        detail: What was found, for people.
+    """
+
+    name: str
+    detail: str
+
+    @property
+    def good(self) -> bool:
+        """Whether the environment is whole and of the expected pins."""
+        return self.name == "good"
+
+
+def pins_file(name: str = PINS_NAME) -> Path:
+    """Pinned requirements of the runtime environment: in the wheel inside the package, in a checkout beside it."""
+    package = Path(__file__).parents[1]
+    inside = package / "requirements" / name
+    return inside if inside.exists() else package.parent / "requirements" / name
+
+
+def pins_of(path: Path) -> Path:
+    """The pinned requirements for the environment in a folder: with CUDA where it was made with it."""
+    stamp = _read_stamp(path)
+    return pins_file(CUDA_PINS_NAME if stamp is not None and stamp[2] == CUDA_PINS_NAME else PINS_NAME)
+
+
+def pins_fingerprint(path: Path) -> str:
+    """SHA-256 (hex) of the pins that the environment in a folder should hold."""
+    return _packaged_fingerprint(pins_of(path))
+
+
+def fingerprint(pins: Path) -> str:
+    """SHA-256 (hex) of a file of pins, and of those that it includes."""
+    text = pins.read_bytes()
+    included = re.findall(r"^-r (\S+)", text.decode(), re.MULTILINE)
+    return hashlib.sha256(text + b"".join(pins.with_name(name).read_bytes() for name in included)).hexdigest()
+
+
+@cache
+def _packaged_fingerprint(pins: Path) -> str:
+    return fingerprint(pins)
+
+
+def added_requirements(path: Path) -> list[str]:
+    """The requirements that :func:`add_requirements` has added to the environment in a folder."""
+    try:
+        return (path / ADDED_NAME).read_text().splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def environment_state(path: Path, expected: str) -> EnvironmentState:
+    """Looks at an environment without starting its Python.
+
+    Args:
+        path: Its folder.
+        expected: Fingerprint of the pins that it should hold.
+    """
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return EnvironmentState("absent", f"{path} does not exist")
+    if not (path / "pyvenv.cfg").exists():
+        return EnvironmentState("foreign", f"{path} is not a Python environment (it has no pyvenv.cfg)")
+    if not (path / "bin" / "python").exists():
+        return EnvironmentState("broken", f"{path}/bin/python leads nowhere; was that Python removed?")
+    stamp = _read_stamp(path)
+    if stamp is None and any(path.glob("lib/python3*/site-packages/*.dist-info")):
+        return EnvironmentState("unmanaged", f"{path} was not made by airflow-hops (it has no {STAMP_NAME})")
+    made_of, made_in, _ = stamp or (UNFINISHED, "", "")
+    if made_in and made_in != str(path.resolve()):
+        return EnvironmentState("moved", f"{path} was made in {made_in}")
+    if made_of in ("", UNFINISHED):
+        return EnvironmentState("unfinished", f"the installation into {path} did not finish")
+    if made_of != expected:
+        return EnvironmentState("stale", f"{path} holds pins {made_of[:12]}, expected {expected[:12]}")
+    return EnvironmentState("good", f"pins {made_of[:12]}")
+
+
+def _read_stamp(path: Path) -> tuple[str, str, str] | None:
+    """Fingerprint of the pins, folder, and the pins' name; each is empty where it is not known."""
+    try:
+        made_of, made_in, name, *_ = [*(path / STAMP_NAME).read_text().splitlines(), "", "", ""]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return made_of, made_in, name
+
+
+def write_stamp(path: Path, pins: Path, made_of: str) -> None:
+    """Says of the environment in a folder which pins it holds, or that it is :data:`UNFINISHED`."""
+    (path / STAMP_NAME).write_text(f"{made_of}\n{path}\n{pins.name}\n")
+
+
+def create_environment(
+    path: Path,
+    pins: Path,
+    *,
+    uv: str,
+    python: str | None = None,
+    version: tuple[int, int] = PYTHON_VERSION,
+    java: Path | None = None,
+    force: bool = False,
+    say: Say = print,
+) -> bool:
+    """Makes an environment, or completes, updates or leaves the one that is there.
+
+    Args:
+        path: Its folder.
+        pins: Pinned requirements. A ``uv.toml`` beside them holds the build settings. Where NCCL is among them, Horovod
+            is built with it.
+        uv: The uv program.
+        python: The interpreter to build on, by path or name; None for this process's own where its version fits, else
+            for one that uv finds on this machine, or downloads.
+        version: What its version must be.
+        java: Requirements of a Java, installed when the machine has none that Spark runs on; None for no check.
+        force: Whether to make it anew whatever is there.
+        say: Called with each line of progress.
+
+    Returns:
+        Whether anything was done.
+
+    Raises:
+        BadInput: the folder holds something that must not be overwritten, ``python`` is of another version, or NCCL is
+            wanted and ``CUDA_HOME`` names no whole toolkit. What is there stays as it is.
+        HopsError: there is no such Python, or the installation failed; what uv said went to ``say``.
+    """
+    path = path.resolve()
+    expected = fingerprint(pins)
+    state = environment_state(path, expected)
+    wants_java = java is not None and not _machine_has_java()
+    if state.good and not force and not (wants_java and own_java(path) is None):
+        return java is not None and _archive_classes(path, say)
+    if state.name == "foreign" or path == Path(sys.prefix).resolve():
+        detail = state.detail if state.name == "foreign" else "this process runs in it"
+        raise BadInput(f"{path}: will not be overwritten, because {detail}; name an empty or new folder")
+    if state.name == "unmanaged" and not force:
+        raise BadInput(
+            f"{state.detail}, and all but the pins would be removed from it; delete it, or use --force, if so meant"
+        )
+    nccl = needs_nccl(pins)
+    toolkit = toolkit_of_the_machine(os.environ) if nccl else None
+    settings = pins.with_name("uv.toml")
+    added = added_requirements(path)
+    # Of the same version, uv would keep the Horovod that is there, with NCCL or without.
+    other_kind = ((_read_stamp(path) or ("", "", ""))[2] or PINS_NAME) != pins.name
+    if force or other_kind or state.name not in ("unfinished", "stale", "good"):
+        interpreter = find_python(uv, python, version, say)
+        say(f"new environment on {interpreter}")
+        run_uv([uv, "venv", "--no-project", "--quiet", "--clear", "--python", interpreter, str(path)], settings, say)
+    write_stamp(path, pins, UNFINISHED)
+    write_added(path, added)
+    files = [str(pins.resolve())]
+    if wants_java and java is not None:
+        say(f"no Java that Spark runs on was found on this machine: one comes along ({java.name})")
+        files.append(str(java.resolve()))
+    python_of_it = path / "bin" / "python"
+    try:
+        with horovod_with_nccl(pins, python_of_it, toolkit, uv=uv, say=say) if nccl else nullcontext() as build:
+            command = [uv, "pip", "sync", "--python", str(python_of_it), "--compile-bytecode", *files]
+            run_uv(command, settings, say, build)
+    except BadInput:
+        raise
+    except HopsError as error:
+        missing = build_tools_missing(str(python_of_it))
+        needed = f"{error}; packages that are built here need: apt-get install {' '.join(missing)}"
+        raise HopsError(needed) from None if missing else error
+    if added:
+        _install_added(path, pins, added, uv, say)
+    write_stamp(path, pins, expected)
+    if java is not None:
+        _archive_classes(path, say)
+    return True
+
+
+def add_requirements(path: Path, pins: Path, requirements: Sequence[str], *, uv: str, say: Say = print) -> None:
+    """Installs packages beside those of the pins, none of which changes; :func:`create_environment` keeps them.
+
+    Args:
+        path: The environment's folder.
+        pins: Its pinned requirements.
+        requirements: What to install, as pip takes it: ``scikit-image``, ``shap==0.46``.
+        uv: The uv program.
+        say: Called with each line of progress.
+
+    Raises:
+        BadInput: there is no whole environment of these pins, or a requirement does not begin with a package's name.
+        HopsError: they cannot be installed beside the pins, and nothing was; what uv said went to ``say``.
+    """
+    path = path.resolve()
+    state = environment_state(path, fingerprint(pins))
+    if state.name not in ("good", "unmanaged"):
+        raise BadInput(f"{path}: {state.detail}; run 'airflow hops runtime create {path}' first")
+    added = {package_name(requirement): requirement for requirement in [*added_requirements(path), *requirements]}
+    _install_added(path, pins, list(added.values()), uv, say)
+    write_added(path, list(added.values()))
+
+
+def _install_added(path: Path, pins: Path, requirements: Sequence[str], uv: str, say: Say) -> None:
+    target = ["--python", str(path / "bin" / "python"), "--constraint", str(pins.resolve())]
+    command = [uv, "pip", "install", *target, "--compile-bytecode", "--", *requirements]
+    run_uv(command, pins.with_name("uv.toml"), say)
+
+
+def write_added(path: Path, requirements: Sequence[str]) -> None:
+    """Remembers what was added to an environment."""
+    if requirements or (path / ADDED_NAME).exists():
+        (path / ADDED_NAME).write_text("".join(f"{requirement}\n" for requirement in requirements))
+
+
+def find_python(uv: str, given: str | None, version: tuple[int, int], say: Say = print) -> str:
+    """The path of an interpreter of a version: the given one, this process's own, or one that uv finds or downloads.
+
+    Args:
+        uv: The uv program.
+        given: Path or name of the interpreter that it must be; None for any.
+        version: Its version.
+        say: Called with each line of progress.
+
+    Raises:
+        BadInput: ``given`` is no such Python.
+        HopsError: none is on this machine, and uv could not download one.
+    """
+    wanted = ".".join(map(str, version))
+    environment = uv_environment(os.environ)
+
+    def ask(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [uv, "python", *command], env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
+
+    def find(request: str, *options: str) -> str:
+        return ask("find", "--no-project", "--system", *options, request).stdout.strip()
+
+    if given is not None:
+        given_version = find(given, "--show-version")
+        if not f"{given_version}.".startswith(f"{wanted}."):
+            found = f"Python {given_version}" if given_version else "none"
+            raise BadInput(f"--python {given}: Python {wanted} is needed, found {found}; name another one")
+        return find(given)
+    if sys.version_info[:2] == version:
+        return sys.executable
+    if not find(wanted):
+        say(f"there is no Python {wanted} on this machine: uv will download one")
+        for line in ask("install", "--no-bin", wanted).stderr.splitlines():
+            say(line)
+    if python := find(wanted):
+        return python
+    raise HopsError(
+        f"Python {wanted} is needed, there is none on this machine, and uv could not download it (what it said stands "
+        f"above); install it, so that python{wanted} is on the PATH (Debian 12: apt-get install python3), or name a "
+        "mirror for uv in UV_PYTHON_INSTALL_MIRROR; then run this again"
+    )
+
+
+def _archive_classes(path: Path, say: Say) -> bool:
+    """Sees to it that Spark starts fast; returns whether anything was done."""
+    if not lacks_archives(path):
+        return False
+    say("archives of the classes that Spark loads: its steps then start in two thirds of the time")
+    make_archives(path, say)
+    return True
+
+
+def build_tools_missing(python: str, environment: Mapping[str, str] | None = None) -> list[str]:
+    """Debian packages of what building Horovod needs and is not here; CMake comes from the package index.
+
+    Args:
+        python: The interpreter to build for.
+        environment: ``PATH`` and ``CXX``; this process's by default.
+    """
+    search = (environment or os.environ).get("PATH")
+    compiler = (environment or os.environ).get("CXX") or "g++"
+    missing = [name for name in (compiler, "make") if shutil.which(name, path=search) is None]
+    program = "import sysconfig; print(sysconfig.get_path('include'))"
+    headers = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True).stdout.strip()
+    return missing if (Path(headers) / "Python.h").exists() else [*missing, "python3-dev"]
+
+
+def _machine_has_java() -> bool:
+    """Whether there is a Java for Spark outside the environment."""
+    java = find_java()
+    return java is not None and java.supported

@@ -1,0 +1,161 @@
+"""uv, as this package runs it: with the user's own settings, pip's where uv has none, and what Horovod's build needs.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.processes.temporary_folders import temporary_folder
+
+Say = Callable[[str], None]
+
+_COMPILER_VARIABLES = (
+    *("AR", "CC", "CFLAGS", "CPPFLAGS", "CXX", "CXXFLAGS", "LDFLAGS"),
+    *("CMAKE_TOOLCHAIN_FILE", "HOROVOD_BUILD_ARCH_FLAGS"),
+)
+_CPU_FLAGS = {"avx", "f16c", "fma"}
+"""The instructions that Horovod's build uses where the machine has them."""
+_TOOLCHAIN = "horovod.cmake"
+"""How its build is shortened; beside the pins: in the wheel inside the package, in a checkout beside it."""
+
+
+@dataclass(frozen=True)
+class HorovodBuild:
+    """How Horovod is built, besides what ``uv.toml`` says.
+
+    Attributes:
+        variables: Settings of the build, by which uv keeps builds of other settings apart.
+        places: Variables that say where things are, by which it does not.
+    """
+
+    variables: Mapping[str, str]
+    places: Mapping[str, str]
+
+
+def uv_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for uv: the caller's, less what would change what is installed."""
+    dropped = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_NO_CONFIG")
+    kept = {name: value for name, value in environment.items() if name not in dropped}
+    # Started by make, Horovod's build would take make's flags for its own, and compile on one core.
+    return {**_pip_settings(environment), **kept, "MAKEFLAGS": f"-j{(os.cpu_count() or 1) + 1}"}
+
+
+def _pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Package index, links and certificates that pip was told of: uv does not read pip's configuration."""
+    home = Path(environment.get("HOME") or "~").expanduser()
+    user_folder = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
+    settings = configparser.ConfigParser(interpolation=None, strict=False)
+    files = [Path("/etc/pip.conf"), home / ".pip" / "pip.conf", user_folder / "pip" / "pip.conf"]
+    if named := environment.get("PIP_CONFIG_FILE"):
+        files.append(Path(named))
+    with contextlib.suppress(configparser.Error, UnicodeDecodeError):
+        settings.read(files)
+    index = environment.get("PIP_INDEX_URL") or settings.get("global", "index-url", fallback="")
+    certificates = environment.get("PIP_CERT") or settings.get("global", "cert", fallback="")
+    found = {}
+    told = any((folder / "uv" / "uv.toml").exists() for folder in (Path("/etc"), user_folder))
+    if index and not told and not {"UV_INDEX_URL", "UV_DEFAULT_INDEX"} & environment.keys():
+        found["UV_DEFAULT_INDEX"] = index
+    links = environment.get("PIP_FIND_LINKS") or settings.get("global", "find-links", fallback="") or ""
+    # Of a folder that is not there, pip says a word, and uv gives up.
+    found_links = [link for link in links.split() if "://" in link or Path(link).expanduser().exists()]
+    if found_links and "UV_FIND_LINKS" not in environment:
+        found["UV_FIND_LINKS"] = ",".join(found_links)
+    if certificates:
+        found["SSL_CERT_FILE"] = certificates
+    return found
+
+
+def _toolchain() -> Path:
+    inside = Path(__file__).parents[1] / "requirements" / _TOOLCHAIN
+    return inside if inside.exists() else inside.parent.parent.parent / "requirements" / _TOOLCHAIN
+
+
+def _build_fingerprint(environment: Mapping[str, str]) -> str:
+    """A hash (hex) of what Horovod's build depends on besides its settings: C library, compiler, processor.
+
+    uv keeps what it has built by version, Python, build dependencies (TensorFlow's version is one) and build variables.
+    This is one more of those, so that a home that several machines share, or that outlives an upgrade, holds a build
+    for each.
+    """
+    said = b""
+    with contextlib.suppress(OSError, ValueError):  # no such compiler: Horovod's build says so
+        compiler = shlex.split(environment.get("CXX") or "g++")
+        said = subprocess.run([*compiler, "--version"], capture_output=True, stdin=subprocess.DEVNULL).stdout
+    toolchain = _toolchain().read_text()
+    cpu = Path("/proc/cpuinfo")
+    flags = re.search(r"^flags\s*:(.*)$", cpu.read_text() if cpu.exists() else "", re.MULTILINE)
+    has = sorted(_CPU_FLAGS.intersection(flags[1].split() if flags else ()))
+    given = [f"{name}={environment[name]}" for name in _COMPILER_VARIABLES if environment.get(name)]
+    facts = [*platform.libc_ver(), said.decode(errors="replace"), *has, *given, toolchain]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
+def run_uv(command: list[str], settings: Path, say: Say, build: HorovodBuild | None = None) -> None:
+    """Runs uv to its end.
+
+    Args:
+        command: The program and its arguments.
+        settings: A ``uv.toml`` that holds besides the user's own; it need not be there.
+        say: Called with each line of what it says.
+        build: How Horovod is built, besides what the settings say.
+
+    Raises:
+        HopsError: it failed.
+    """
+    environment = {**uv_environment(os.environ), **(build.places if build else {})}
+    # uv reads the settings of its working directory, or of the project around it where there is one (and an installed
+    # package is often inside of one); --config-file would hide the user's own settings, such as the package index.
+    with temporary_folder("uv") as folder:
+        if settings.exists():
+            variables = {"HOPS_BUILD": _build_fingerprint(environment), **(build.variables if build else {})}
+            environment.setdefault("CMAKE_TOOLCHAIN_FILE", str(_toolchain()))
+            added = "".join(f"{name} = {json.dumps(value)}, " for name, value in variables.items())
+            (folder / settings.name).write_text(settings.read_text().replace("horovod = { ", "horovod = { " + added))
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                # The list of every package says nothing that the pins do not; nor does that of Horovod's files.
+                if not line.startswith((" + ", " - ", " ~ ")) and not line.lstrip().startswith(
+                    ("copying ", "creating ")
+                ):
+                    say(line.rstrip())
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    if code:
+        raise HopsError(f"'{' '.join(command[:3])}' ended with exit code {code}; run it again to continue")
+
+
+def package_name(requirement: str) -> str:
+    """The name of a requirement's package, as indexes compare it."""
+    found = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement)
+    if found is None:
+        raise BadInput(f"{requirement!r}: expected a package's name, and a version if need be, as in 'shap==0.46'")
+    return re.sub(r"[-_.]+", "-", found[0]).lower()

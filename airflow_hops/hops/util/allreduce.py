@@ -1,0 +1,38 @@
+"""Trains with the code of a notebook and Horovod."""
+
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.hops.util import experiment
+from airflow_hops.ml.experiments.project import Project
+from airflow_hops.ml.experiments.record import read_file
+from airflow_hops.ml.stages.notebook.script import run_notebook
+from airflow_hops.ml.stages.notebook.source import read_notebook
+
+
+def launch(spark: Any, notebook: str) -> str:
+    """Runs the code of a notebook on every rank; it is kept with the experiment.
+
+    Args:
+        spark: A ``SparkSession``, or None.
+        notebook: Its path in the project, or beside the DAG file.
+
+    Returns:
+        The experiment's folder in the store.
+
+    Raises:
+        BadInput: there is no such notebook, or it has no code that runs without IPython.
+        HopsError: a rank failed.
+    """
+    name, content = Path(notebook).name, read_file(Project.current(), notebook)
+    with temporary_folder("step", "notebook") as folder:
+        (folder / name).write_bytes(content)
+        read_notebook(folder / name)
+
+    def train() -> None:
+        with temporary_folder("step", "notebook") as folder:
+            (folder / name).write_bytes(content)
+            run_notebook(folder / name)
+
+    return experiment.allreduce(train, name=Path(name).stem, versioned_resources=[notebook], spark=spark)[0]

@@ -1,0 +1,321 @@
+"""Experiments: one call of a function, many with different hyperparameters, or one on many processes.
+
+Each function may have a ``SparkSession`` as its first argument; the number of its executors is then how many processes
+run at once, on this machine. It returns the folder of the experiment first.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.search.space import IntUniform, Uniform, is_number
+from airflow_hops.core.contract.training import HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, SINGLE
+from airflow_hops.hops.util.util import lists_of
+from airflow_hops.ml.experiments import Experiment, run_experiment
+from airflow_hops.ml.training.devices import get_num_gpus
+from airflow_hops.ml.training.gang import LocalRanks
+
+log = logging.getLogger(__name__)
+
+Found = tuple[str, Mapping[str, Any]]
+"""The experiment's folder in the store, and what the function returned, by name; a number alone is ``metric``."""
+
+Best = tuple[str, Mapping[str, Any], Mapping[str, Any]]
+"""The experiment's folder in the store, the best hyperparameters, and what the function returned for them, by name."""
+
+_NAMES_OF_FUNCTION = {"map_fun", "objective_function"}
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Direction:
+    """The directions of a search."""
+
+    MAX = "max"
+    MIN = "min"
+
+
+def _as_in_hopsworks(function: _Function) -> _Function:
+    """Takes a ``SparkSession`` first, and the names that the function has had in versions of hops-util-py."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for name in _NAMES_OF_FUNCTION & kwargs.keys():
+            kwargs["train_fn"] = kwargs.pop(name)
+        if args and (args[0] is None or hasattr(args[0], "sparkContext")):
+            args, kwargs = args[1:], {**kwargs, "spark": args[0]}
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+@_as_in_hopsworks
+def launch(
+    train_fn: Callable[..., Any],
+    args_dict: Mapping[str, Sequence[Any]] | None = None,
+    name: str = "no-name",
+    local_logdir: bool = False,
+    versioned_resources: Sequence[str] | None = None,
+    description: str | None = None,
+    *,
+    metric_key: str = "metric",
+    spark: Any = None,
+) -> Found:
+    """Calls a function once, or for each combination of arguments, several at once.
+
+    Args:
+        train_fn: The function.
+        args_dict: Lists of equal length: the first call gets the first value of each, and so on. Product of lists:
+            :func:`airflow_hops.hops.util.util.grid_params`.
+        name: Of the experiment.
+        local_logdir: Taken for compatibility: the log folder is local always, and is kept in the store.
+        versioned_resources: Files to keep with the experiment.
+        description: Of the experiment.
+        metric_key: Which entry of a dict that the function returns is the experiment's metric.
+        spark: A ``SparkSession``.
+
+    Raises:
+        BadInput: the lists differ in length, or the function does not take the arguments.
+        HopsError: a call failed; those that run are ended.
+    """
+    lists = lists_of(args_dict or {}, "args_dict")
+    lengths = {key: len(values) for key, values in lists.items()}
+    if len(set(lengths.values())) > 1 or 0 in lengths.values():
+        raise BadInput(f"args_dict has lists of {lengths} values; expected as many for each argument, 1 or more")
+    rows = [dict(zip(lengths, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+    kept = _kept(name, versioned_resources, description, spark)
+    outcome = run_experiment(Experiment(train_fn, "launch", rows=rows or [{}], metric=metric_key, **kept))
+    return outcome.path, outcome.returned
+
+
+@_as_in_hopsworks
+def grid_search(
+    train_fn: Callable[..., Any],
+    args_dict: Mapping[str, Sequence[Any]],
+    direction: str = Direction.MAX,
+    name: str = "no-name",
+    local_logdir: bool = False,
+    versioned_resources: Sequence[str] | None = None,
+    description: str | None = None,
+    optimization_key: str = "metric",
+    *,
+    spark: Any = None,
+) -> Best:
+    """Calls a function with every combination of values.
+
+    Args:
+        train_fn: The function; it returns a number, or a dict of them.
+        args_dict: A list of values for each argument.
+        direction: ``max`` or ``min``.
+        optimization_key: Which entry of a dict that the function returns is optimized.
+        name: Of the experiment.
+        local_logdir: As for :func:`launch`.
+        versioned_resources: Files to keep with the experiment.
+        description: Of the experiment.
+        spark: A ``SparkSession``.
+
+    Raises:
+        BadInput: an argument cannot be used, or the function returns no number.
+        HopsError: too many calls failed.
+    """
+    search = Experiment(
+        train_fn,
+        "grid_search",
+        space=lists_of(args_dict, "args_dict"),
+        metric=optimization_key,
+        direction=direction,
+        sampler="grid",
+        **_kept(name, versioned_resources, description, spark),
+    )
+    return _best(search)
+
+
+@_as_in_hopsworks
+def random_search(
+    train_fn: Callable[..., Any],
+    boundary_dict: Mapping[str, Sequence[Any]],
+    direction: str = Direction.MAX,
+    samples: int = 10,
+    name: str = "no-name",
+    local_logdir: bool = False,
+    versioned_resources: Sequence[str] | None = None,
+    description: str | None = None,
+    optimization_key: str = "metric",
+    *,
+    spark: Any = None,
+) -> Best:
+    """Calls a function with random values between bounds.
+
+    Args:
+        train_fn: The function; it returns a number, or a dict of them.
+        boundary_dict: Lower and upper bound of each argument, both included; of integers integers are drawn.
+        direction: ``max`` or ``min``.
+        samples: How many calls.
+        optimization_key: Which entry of a dict that the function returns is optimized.
+        name: Of the experiment.
+        local_logdir: As for :func:`launch`.
+        versioned_resources: Files to keep with the experiment.
+        description: Of the experiment.
+        spark: A ``SparkSession``.
+
+    Raises:
+        BadInput: an argument cannot be used, or the function returns no number.
+        HopsError: too many calls failed.
+    """
+    _check_number("samples", samples, 1, whole=True)
+    search = Experiment(
+        train_fn,
+        "random_search",
+        space=_between(boundary_dict),
+        metric=optimization_key,
+        direction=direction,
+        trials=samples,
+        **_kept(name, versioned_resources, description, spark),
+    )
+    return _best(search)
+
+
+@_as_in_hopsworks
+def differential_evolution(
+    train_fn: Callable[..., Any],
+    boundary_dict: Mapping[str, Sequence[Any]],
+    direction: str = Direction.MAX,
+    generations: int = 4,
+    population: int = 6,
+    mutation: float = 0.5,
+    crossover: float = 0.7,
+    cleanup_generations: bool = False,
+    name: str = "no-name",
+    local_logdir: bool = False,
+    versioned_resources: Sequence[str] | None = None,
+    description: str | None = None,
+    optimization_key: str = "metric",
+    *,
+    spark: Any = None,
+) -> Best:
+    """Searches by differential evolution (Storn and Price 1997), without a round in which calls wait for each other.
+
+    Args:
+        train_fn: The function; it returns a number, or a dict of them.
+        boundary_dict: Lower and upper bound of each argument, both included.
+        direction: ``max`` or ``min``.
+        generations: How often each member of the population is crossed, its random beginning included.
+        population: Number of members, 4 or more.
+        mutation: Factor of the difference of two members, 0 to 2.
+        crossover: Share of the arguments that come from the mutant, 0 to 1.
+        cleanup_generations: Taken for compatibility: all calls are kept.
+        optimization_key: Which entry of a dict that the function returns is optimized.
+        name: Of the experiment.
+        local_logdir: As for :func:`launch`.
+        versioned_resources: Files to keep with the experiment.
+        description: Of the experiment.
+        spark: A ``SparkSession``.
+
+    Raises:
+        BadInput: an argument cannot be used, or the function returns no number.
+        HopsError: too many calls failed.
+    """
+    _check_number("population", population, 4, whole=True)
+    _check_number("generations", generations, 1, whole=True)
+    _check_number("mutation", mutation, 0, 2)
+    _check_number("crossover", crossover, 0, 1)
+
+    def sampler(seed: int) -> Any:
+        from airflow_hops.ml.stages.search.differential_evolution import DifferentialEvolutionSampler
+
+        return DifferentialEvolutionSampler(seed, population=population, weight=mutation, crossover=crossover)
+
+    search = Experiment(
+        train_fn,
+        "differential_evolution",
+        space=_between(boundary_dict),
+        metric=optimization_key,
+        direction=direction,
+        sampler="differential_evolution",
+        make_sampler=sampler,
+        trials=generations * population,
+        **_kept(name, versioned_resources, description, spark),
+    )
+    return _best(search)
+
+
+def _distributed(called: str, strategy: str) -> Callable[..., Found]:
+    @_as_in_hopsworks
+    def run(
+        train_fn: Callable[..., Any],
+        name: str = "no-name",
+        local_logdir: bool = False,
+        versioned_resources: Sequence[str] | None = None,
+        description: str | None = None,
+        *,
+        spark: Any = None,
+    ) -> Found:
+        kept = _kept(name, versioned_resources, description, spark)
+        training: dict[str, Any] = {"strategy": strategy, "np": 1}
+        if strategy != SINGLE:
+            training["np"] = kept.pop("executors") or LocalRanks().slots
+        elif get_num_gpus() > 1:
+            log.warning("mirrored() trains on one GPU of the %d; take collective_all_reduce() for all", get_num_gpus())
+        if strategy == PARAMETER_SERVER:
+            training["parameter_servers"] = 1
+        outcome = run_experiment(Experiment(train_fn, called, training=training, **kept))
+        return outcome.path, outcome.returned
+
+    run.__name__ = run.__qualname__ = called
+    run.__doc__ = (
+        f"Trains with the strategy ``{strategy}``, on several processes unless it is ``{SINGLE}``: each calls "
+        "``train_fn()``, or, of a parameter server's, the chief; what rank 0 returns counts. Arguments and result are "
+        "those of :func:`launch`."
+    )
+    return run
+
+
+allreduce = _distributed("allreduce", HOROVOD)
+horovod = _distributed("horovod", HOROVOD)
+mirrored = _distributed("mirrored", SINGLE)
+collective_all_reduce = _distributed("collective_all_reduce", MULTI_WORKER_MIRRORED)
+parameter_server = _distributed("parameter_server", PARAMETER_SERVER)
+
+
+def _best(search: Experiment) -> Best:
+    outcome = run_experiment(search)
+    return outcome.path, outcome.params, outcome.returned
+
+
+def _between(bounds: Mapping[str, Sequence[Any]]) -> dict[str, Uniform | IntUniform]:
+    found: dict[str, Uniform | IntUniform] = {}
+    for name, pair in lists_of(bounds, "boundary_dict").items():
+        if len(pair) != 2 or not all(is_number(value) for value in pair):
+            raise BadInput(f"boundary_dict[{name!r}] is {pair!r}; expected two numbers, the lower and the upper bound")
+        low, high = pair
+        whole = isinstance(low, int) and isinstance(high, int)
+        found[name] = IntUniform(low, high) if whole else Uniform(float(low), float(high))
+    return found
+
+
+def _check_number(name: str, value: Any, least: float, most: float = math.inf, *, whole: bool = False) -> None:
+    if not is_number(value) or not least <= value <= most or (whole and not isinstance(value, int)):
+        expected = f"{'a whole' if whole else 'a'} number, {least} {'or more' if most == math.inf else f'to {most}'}"
+        raise BadInput(f"{name} is {value!r}; expected {expected}")
+
+
+def _kept(name: str, resources: Sequence[str] | None, description: str | None, spark: Any) -> dict[str, Any]:
+    for argument, text in {"name": name, "description": description}.items():
+        if not isinstance(text, str) and (text is not None or argument == "name"):
+            raise BadInput(f"{argument} is {text!r}; expected a text")
+    if isinstance(resources, str):
+        raise BadInput(f"versioned_resources is {resources!r}; expected a list of paths")
+    executors = None
+    if spark is not None:
+        given = spark.sparkContext.getConf().get("spark.executor.instances", None)
+        executors = int(given or 0) if int(given or 0) > 0 else None  # Spark that allocates them as needed says 0
+    return {
+        "name": name,
+        "versioned_resources": tuple(resources or ()),
+        "description": description,
+        "executors": executors,
+    }

@@ -1,0 +1,299 @@
+"""Files of the project: the store's file system, wherever it is.
+
+Paths are whole, as :func:`project_path` begins them; relative to it; or ``hdfs:///Projects/<name>/…``, whatever the
+name.
+"""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import inspect
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from fsspec.implementations.local import LocalFileSystem
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.experiments.project import Project
+
+_R = TypeVar("_R")
+_MODES = ("r", "w", "a", "rt", "wt", "at", "rb", "wb", "ab")
+
+
+class FileSystem:
+    """A handle of the store's file system."""
+
+    def __init__(self) -> None:
+        self._project = Project.current()
+
+    def open_file(self, /, path: str, flags: str = "r", **_: Any) -> IO[Any]:
+        """Opens a file; of bytes, as pydoop does, unless the flags end in ``t``.
+
+        Args:
+            path: The file.
+            flags: ``r``, ``w`` or ``a``.
+
+        Raises:
+            BadInput: the flags are others, or the path is not in the project.
+            FileNotFoundError: there is no such file.
+        """
+        if flags not in _MODES:
+            raise BadInput(f"flags is {flags!r}, expected one of {', '.join(_MODES)}")
+        files, whole = self._project.files, self._project.path(path)
+        if flags[0] != "r":
+            files.makedirs(whole.rpartition("/")[0], exist_ok=True)
+        return files.open(whole, flags if len(flags) == 2 else f"{flags}b")  # type: ignore[no-any-return]
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or folder."""
+        return bool(self._project.files.exists(self._project.path(path)))
+
+    def isdir(self, path: str) -> bool:
+        """Whether there is a folder."""
+        return bool(self._project.files.isdir(self._project.path(path)))
+
+    def isfile(self, path: str) -> bool:
+        """Whether there is a file."""
+        return bool(self._project.files.isfile(self._project.path(path)))
+
+    def list_directory(self, path: str, recursive: bool = False) -> list[str]:
+        """Addresses of what is in a folder, sorted.
+
+        Args:
+            path: The folder.
+            recursive: Whether that of folders in it is wanted, too.
+
+        Raises:
+            FileNotFoundError: there is no such folder.
+        """
+        files, whole = self._project.files, self._project.path(path)
+        found = files.find(whole, withdirs=True) if recursive else files.ls(whole, detail=False)
+        return [each for each in self._addresses(found) if each != whole]
+
+    def glob(self, pattern: str, recursive: bool = False) -> list[str]:
+        """Addresses that match a shell's pattern, sorted.
+
+        Args:
+            pattern: Of a path.
+            recursive: Whether its last part may match in folders below, too.
+        """
+        folder, _, last = self._project.path(pattern).rpartition("/")
+        return self._addresses(self._project.files.glob(f"{folder}/**/{last}" if recursive else f"{folder}/{last}"))
+
+    def _addresses(self, found: Iterable[str]) -> list[str]:
+        above = self._project.files._strip_protocol(self._project.root)
+        return sorted(f"{self._project.root}{each.removeprefix(above)}" for each in found)
+
+    def create_directory(self, path: str) -> None:
+        """Makes a folder, with those above it."""
+        self._project.files.makedirs(self._project.path(path), exist_ok=True)
+
+    def delete(self, path: str, recursive: bool = False) -> None:
+        """Removes a file or folder; nothing where there is none.
+
+        Raises:
+            BadInput: it is the project itself, or a folder that has something in it, without ``recursive``.
+        """
+        files, whole = self._project.files, self._project.path(path)
+        if whole == self._project.path(""):
+            raise BadInput(f"path {path!r} is the whole project, which is not deleted")
+        if not files.exists(whole):
+            return
+        if files.isdir(whole) and files.ls(whole) and not recursive:
+            raise BadInput(f"path {path!r} is a folder with something in it; say recursive=True")
+        self._project.remove(whole)
+
+    def copy(self, source: str, target: str, overwrite: bool = False) -> None:
+        """Copies a file, or a folder with all in it.
+
+        Args:
+            source: The file or folder; no pattern.
+            target: What the copy is to be; or, for a file, a folder for it. Folders above it are made.
+            overwrite: Whether what is there is replaced.
+
+        Raises:
+            BadInput: the target is there, or one of the two is within the other.
+            FileNotFoundError: there is no such file or folder.
+        """
+        files = self._project.files
+        whole, there = self._project.path(source), self._free(source, target, overwrite)
+        _copy(files, whole, files, there, files.cp_file)
+
+    def rename(self, source: str, target: str, overwrite: bool = False) -> None:
+        """Moves a file or folder; arguments and errors are those of :meth:`copy`."""
+        files = self._project.files
+        whole, there = self._project.path(source), self._free(source, target, overwrite)
+        if self._project.store.is_local:
+            files.makedirs(there.rpartition("/")[0], exist_ok=True)
+            files.mv(whole, there)
+        else:
+            _copy(files, whole, files, there, files.cp_file)
+            self._project.remove(whole)
+
+    def _free(self, source: str, target: str, overwrite: bool) -> str:
+        """The whole address of a target where nothing is any more."""
+        files = self._project.files
+        whole, there = self._project.path(source), self._project.path(target)
+        _check_there(files, whole)
+        if files.isfile(whole) and files.isdir(there):
+            there = f"{there}/{whole.rpartition('/')[2]}"
+        _check_apart(whole, there)
+        if files.exists(there) and not overwrite:
+            raise BadInput(f"{there} is there already; say overwrite=True to replace it")
+        self._project.remove(there)
+        return there
+
+    def put(self, local: str, folder: str, overwrite: bool = True) -> None:
+        """Copies a local file or folder into a folder of the project, under its own name.
+
+        Args:
+            local: The file or folder.
+            folder: The project's folder, which is made.
+            overwrite: Whether what is there is replaced.
+
+        Raises:
+            BadInput: the target is there, and not to be replaced.
+            FileNotFoundError: there is no such file or folder.
+        """
+        files, path = self._project.files, Path(local).absolute()
+        whole, here = self._project.path("/".join(filter(None, [folder.rstrip("/"), path.name]))), LocalFileSystem()
+        _check_there(here, str(path))
+        _check_apart(str(path), whole)
+        if files.exists(whole) and not overwrite:
+            raise BadInput(f"{whole} is there already; say overwrite=True to replace it")
+        self._project.remove(whole)
+        _copy(here, str(path), files, whole, files.put_file)
+
+    def get(self, source: str, folder: str = "", overwrite: bool = True) -> str:
+        """Copies a file or folder of the project into a local folder, in place of what is there.
+
+        Args:
+            source: The file or folder.
+            folder: The local folder, which is made; this one by default.
+            overwrite: Taken for compatibility.
+
+        Returns:
+            Its path there.
+
+        Raises:
+            BadInput: the local folder is in the project.
+            FileNotFoundError: there is no such file or folder.
+        """
+        files, whole, here = self._project.files, self._project.path(source), LocalFileSystem()
+        path = str(Path(folder or ".").resolve() / whole.rpartition("/")[2])
+        _check_there(files, whole)
+        _check_apart(whole, path)
+        if here.exists(path):
+            here.rm(path, recursive=True)
+        _copy(files, whole, here, path, files.get_file)
+        return path
+
+
+def _check_there(files: Any, path: str) -> None:
+    if not files.exists(path):
+        raise FileNotFoundError(f"{path}: no such file or folder")
+
+
+def _check_apart(source: str, target: str) -> None:
+    if f"{target}/".startswith(f"{source}/") or f"{source}/".startswith(f"{target}/"):
+        raise BadInput(f"{source} cannot be copied to {target}: one is within the other")
+
+
+def _copy(files: Any, source: str, others: Any, target: str, copy_file: Callable[[str, str], Any]) -> None:
+    """Copies a file or folder to where nothing is, file by file: fsspec's ``copy`` takes names for patterns."""
+    above = files._strip_protocol(source)
+    for path, info in files.find(source, withdirs=True, detail=True).items():
+        there = f"{target}{path.removeprefix(above)}"
+        if info.get("type") == "directory":
+            others.makedirs(there, exist_ok=True)
+        else:
+            others.makedirs(there.rpartition("/")[0], exist_ok=True)
+            copy_file(path, there)
+
+
+def get_fs() -> FileSystem:
+    """The file system.
+
+    Raises:
+        BadInput: this is no step, and no store is named.
+    """
+    return FileSystem()
+
+
+get = get_fs
+
+
+def project_path(project: str | None = None) -> str:
+    """The address of the project, the store's root, without a slash at its end; any name means this one."""
+    return Project.current().root
+
+
+def project_name() -> str:
+    """The project's name: the DAG's."""
+    return Project.current().spec.producer.dag_id
+
+
+def project_user() -> str:
+    """Who runs this."""
+    return f"{project_name()}__{getpass.getuser()}"
+
+
+def _function(method: Callable[..., _R], *names: str) -> Callable[..., _R]:
+    """A method of the file system as a function with hops-util-py's arguments.
+
+    Args:
+        method: The method.
+        names: What hops-util-py calls its first arguments. A project's name may follow all: any means this one.
+    """
+    own = list(inspect.signature(method).parameters)[1:]
+
+    @functools.wraps(method)
+    def call(*args: Any, project: str | None = None, **kwargs: Any) -> _R:
+        renamed = {own[names.index(name)] if name in names else name: value for name, value in kwargs.items()}
+        return method(get_fs(), *args[: len(own) if len(args) == len(own) + 1 else None], **renamed)
+
+    return call
+
+
+exists = _function(FileSystem.exists, "hdfs_path")
+isdir = _function(FileSystem.isdir, "hdfs_path")
+isfile = _function(FileSystem.isfile, "hdfs_path")
+ls = _function(FileSystem.list_directory, "hdfs_path")
+glob = _function(FileSystem.glob, "hdfs_path")
+mkdir = _function(FileSystem.create_directory, "hdfs_path")
+delete = _function(FileSystem.delete, "hdfs_path")
+cp = _function(FileSystem.copy, "src_hdfs_path", "dest_hdfs_path")
+rename = move = _function(FileSystem.rename, "src", "dest")
+copy_to_hdfs = _function(FileSystem.put, "local_path", "relative_hdfs_path")
+copy_to_local = _function(FileSystem.get, "hdfs_path", "local_path")
+
+
+def rmr(hdfs_path: str, project: str | None = None) -> None:
+    """Removes a file, or a folder with all in it."""
+    delete(hdfs_path, recursive=True)
+
+
+def open_file(hdfs_path: str, project: str | None = None, flags: str | None = None, buff_size: int = 0) -> IO[Any]:
+    """As :meth:`FileSystem.open_file`; ``buff_size`` is taken for compatibility.
+
+    Args:
+        hdfs_path: The file.
+        project: A project's name: any means this one. A mode in its place counts as ``flags``, as in ``open``.
+        flags: ``r`` (the default), ``w`` or ``a``.
+        buff_size: Not used.
+    """
+    return get_fs().open_file(hdfs_path, flags or (project if project in _MODES else "r"))
+
+
+def load(hdfs_path: str) -> bytes:
+    """The content of a file."""
+    with open_file(hdfs_path, flags="rb") as file:
+        return bytes(file.read())
+
+
+def dump(data: str | bytes, hdfs_path: str) -> None:
+    """Writes a file, in a folder that is made."""
+    with open_file(hdfs_path, flags="wb") as file:
+        file.write(data.encode() if isinstance(data, str) else data)

@@ -1,0 +1,12 @@
+"""The log folder of an experiment's function."""
+
+from airflow_hops.ml.training.context import current_context
+
+
+def logdir() -> str:
+    """The folder for event files, checkpoints and models of this call; what is in it is kept with the experiment.
+
+    Raises:
+        HopsError: no function of an experiment or a training runs in this process.
+    """
+    return str(current_context().tensorboard_dir)

@@ -1,0 +1,24 @@
+"""The older name of :func:`airflow_hops.hops.util.experiment.launch`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from airflow_hops.hops.util import experiment
+
+
+def launch(spark: Any, map_fun: Callable[..., Any], args_dict: Mapping[str, Sequence[Any]] | None = None) -> str:
+    """Calls a function once, or for each combination of arguments.
+
+    Args:
+        spark: A ``SparkSession``, or None.
+        map_fun: The function.
+        args_dict: Lists of equal length, as :func:`airflow_hops.hops.util.util.grid_params` makes them.
+
+    Returns:
+        The experiment's folder in the store.
+
+    Raises:
+        BadInput: as :func:`airflow_hops.hops.util.experiment.launch`.
+        HopsError: a call failed.
+    """
+    return experiment.launch(map_fun, args_dict, spark=spark)[0]

@@ -1,0 +1,45 @@
+"""Hyperparameters in the form that :func:`airflow_hops.hops.util.experiment.launch` takes."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.experiments.program import plain
+
+
+def lists_of(given: Any, argument: str) -> dict[str, list[Any]]:
+    """A dict of lists, NumPy's values as Python's.
+
+    Args:
+        given: Lists, tuples or arrays by name.
+        argument: What to call it in a message.
+
+    Raises:
+        BadInput: it is something else, as a text is, which is not taken for a list of characters.
+    """
+    if not isinstance(given, Mapping):
+        raise BadInput(f"{argument} is {given!r}; expected a dict with a list for each argument")
+    found = {}
+    for name, values in given.items():
+        is_list = isinstance(values, list | tuple | range) or getattr(values, "ndim", 0) == 1
+        if not isinstance(name, str) or not is_list:
+            raise BadInput(f"{argument}[{name!r}] is {values!r}; expected the name of an argument, and a list")
+        found[name] = [plain(value) for value in values]
+    return found
+
+
+def grid_params(args_dict: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """All combinations of values, as a list for each argument; the last argument changes first.
+
+    Args:
+        args_dict: A list of values for each argument.
+
+    Raises:
+        BadInput: there is no argument, or one without values.
+    """
+    lists = lists_of(args_dict, "args_dict")
+    if not lists or not all(lists.values()):
+        raise BadInput(f"args_dict is {args_dict!r}; expected arguments, each with a list of at least one value")
+    columns = zip(*itertools.product(*lists.values()), strict=True)
+    return {name: list(column) for name, column in zip(lists, columns, strict=True)}

@@ -1,0 +1,152 @@
+"""Runs one step: ``python -m airflow_hops.ml spec.json``; the result goes to ``result.json`` beside it."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import logging
+import os
+import re
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.overlay import overlay_name
+from airflow_hops.core.contract.protocol import WORKER_VARIABLE, StepResult, StepSpec, check_json
+from airflow_hops.core.contract.redaction import hide, redacted
+from airflow_hops.core.processes.garbage import uncollected
+from airflow_hops.core.processes.lifetime import adopt_orphans, end_with
+from airflow_hops.core.processes.temporary_folders import full_place
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.jobs import Job
+from airflow_hops.ml.step.context import RecordHandler, StepContext, make_current, resolve
+from airflow_hops.ml.step.generated_code import remove_generated_code
+from airflow_hops.ml.step.job_keeper import JobKeeper
+
+log = logging.getLogger("airflow_hops.step")
+
+_NEVER_ADDED = ("airflow", "airflow_hops")
+"""What steps do without, and what they have."""
+
+
+def main(arguments: list[str] | None = None, *, started: float | None = None) -> int:
+    """Runs the step that a spec describes.
+
+    Args:
+        arguments: The command line, less the program.
+        started: When the step started (``time.time()``); by default when this process did.
+
+    Returns:
+        The process's exit code.
+    """
+    parser = argparse.ArgumentParser(prog="python -m airflow_hops.ml", description=__doc__)
+    parser.add_argument("spec", type=Path, help="the step's spec.json")
+    spec_path: Path = parser.parse_args(arguments).spec
+    adopt_orphans()
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RecordHandler()], force=True)
+    logging.getLogger("azure").setLevel(logging.WARNING)  # tells of every request to a store
+    spec = StepSpec.from_json(spec_path.read_text(), os.environ)
+    job = Job.read(spec_path.parent)
+    keeper = JobKeeper(job, ArtifactStore(spec.store, storage_options=spec.storage_options)) if job else None
+    if keeper is None:
+        end_with(os.environ.get(WORKER_VARIABLE, ""))
+    elif not keeper.begin():
+        return 0
+    result = run_step(spec, started=started or _process_started(), folder=spec_path.parent)
+    try:
+        result.write(spec_path.with_name("result.json"))
+    except OSError as error:  # the worker shows the last lines of a step that has left no result
+        log.error("the result cannot be written: %s", _describe(error))
+        return 1
+    if keeper is not None:
+        keeper.finish(result)
+    return 0 if result.error is None else 1
+
+
+def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | None = None) -> StepResult:
+    """Imports the entry, calls it, and turns whatever happens into a result.
+
+    Args:
+        spec: The step.
+        started: When its process started (``time.time()``), for the start-up's seconds.
+        folder: Where its scratch folder is made: whoever made that folder removes it, even if the step is killed.
+    """
+    started = started or time.time()
+    hide(spec.secret_values())
+    sys.path[:0] = [path for path in spec.code_paths if path not in sys.path]
+    begun = time.time()
+    try:
+        with uncollected():
+            entry = resolve(spec.entry)
+        begun = time.time()
+        with tempfile.TemporaryDirectory(prefix=f"hops-{spec.step[:50]}-", dir=folder) as scratch:
+            context = StepContext(spec, Path(scratch))
+            make_current(context)
+            value = entry(context, **spec.params)
+        if not isinstance(value, Artifact):
+            check_json(value, f"what {spec.entry} returned")
+    except BaseException as error:
+        log.error("%s", traceback.format_exc().rstrip())
+        return StepResult(
+            error=redacted(_explain(error)),
+            retryable=getattr(error, "retryable", getattr(error, "errno", None) != errno.ENAMETOOLONG),
+            seconds={"start_up": begun - started, "work": time.time() - begun},
+        )
+    finally:
+        remove_generated_code()
+    is_artifact = isinstance(value, Artifact)
+    start_up, ended = begun - started + sum(context.started_s), time.time()
+    return StepResult(
+        value=value.to_dict() if isinstance(value, Artifact) else value,
+        is_artifact=is_artifact,
+        seconds={"start_up": round(start_up, 3), "work": round(ended - started - start_up, 3)},
+    )
+
+
+def _explain(error: BaseException) -> str:
+    text = _describe(error)
+    # By its words, as they come from ranks, Spark's workers and the tracing of a graph, too.
+    missing = re.search(r"No module named '([\w.]+)'", text)
+    if missing is None or missing[1].partition(".")[0] in _NEVER_ADDED:
+        return text
+    name = overlay_name(Path(sys.prefix))
+    where = f"--name {name}" if name else f"--path {sys.prefix}"
+    return (
+        f"{text}\nSteps run in the runtime environment {sys.prefix}, where there is no module {missing[1]!r}: add its "
+        f"package with 'airflow hops runtime install PACKAGE {where}' on every machine that runs steps; a module of "
+        "your own lives beside the DAG file"
+    )
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, HopsError | BadInput):
+        return str(error)
+    if (full := full_place(error)) is not None:
+        return full
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"a name is too long for a file system, which takes 255 bytes; shorten it ({str(error)[:300]})"
+    if isinstance(error, MemoryError):
+        return f"out of memory ({error or 'MemoryError'}); give the step less data or the machine more memory"
+    if "'MessageFactory' object has no attribute 'GetPrototype'" in str(error):
+        return (
+            f"{error}: the runtime environment holds a protobuf newer than its TensorFlow; create it again with "
+            "'airflow hops runtime create'"
+        )
+    return f"{type(error).__name__}: {error}"
+
+
+def _process_started() -> float:
+    """When this process started, from the kernel's clock ticks since boot."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        return time.time() - uptime + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return time.time()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,265 @@
+"""What is kept of an experiment in the store: ``Experiments/<app>/run.<n>/``."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import re
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract import run_record
+from airflow_hops.core.contract.artifacts import BadInput, Producer
+from airflow_hops.core.contract.json_fields import JsonFields
+from airflow_hops.core.contract.redaction import masked
+from airflow_hops.core.contract.times import now
+from airflow_hops.core.store.studies import study_folder
+from airflow_hops.ml.experiments.project import Project
+from airflow_hops.ml.tracking.training_run import environment_lock
+
+RECORD_NAME = "experiment.json"
+LOCK_NAME = "requirements.txt"
+_NAME_BYTES = 200
+
+
+@dataclass(frozen=True)
+class ExperimentRecord(JsonFields):
+    """``experiment.json``, with the fields that Hopsworks gives an experiment.
+
+    Attributes:
+        _id: ``<app_id>.run.<n>``.
+        user: Who runs it.
+        name: Given by the user.
+        started: ISO 8601 UTC.
+        finished: ISO 8601 UTC; None while it runs.
+        status: ``RUNNING``, ``FINISHED``, ``FAILED`` or ``KILLED``.
+        module: ``experiment``.
+        function: Which of its functions: ``grid_search``.
+        hyperparameter: Of the best trial, or the only one: ``learning_rate=0.001.dropout=0.7``.
+        metric: Its metric, a number; None where the function returned none.
+        app_id: ``<dag>.<run>.<task>``.
+        description: Given by the user.
+        executors: Number of processes that ran at once.
+        gpus_per_executor: GPUs of each.
+        cuda: The version of CUDA that TensorFlow was built for; None for none.
+        versioned_resources: Files that were kept with it, by their names.
+        study: The study of its trials in the store.
+        task_instance: Ids of DAG, run and task.
+        trials: How many trials are ``complete``, ``failed`` or ``stopped``.
+        error: Why it failed, or was ended.
+    """
+
+    _id: str
+    user: str
+    name: str
+    started: str
+    function: str
+    app_id: str
+    study: str
+    task_instance: Sequence[str]
+    executors: int
+    gpus_per_executor: int
+    cuda: str | None = None
+    status: str = "RUNNING"
+    module: str = "experiment"
+    description: str | None = None
+    finished: str | None = None
+    hyperparameter: str | None = None
+    metric: float | None = None
+    versioned_resources: Sequence[str] = ()
+    trials: Mapping[str, int] = field(default_factory=dict)
+    error: str | None = None
+
+
+class ExperimentFolder:
+    """The folder of an experiment's run.
+
+    Attributes:
+        run: Its name.
+        study: The folder of its trials' record.
+        is_new: Whether nobody had it before.
+    """
+
+    def __init__(self, project: Project, number: int) -> None:
+        producer = project.spec.producer
+        self.project, self.app_id = project, app_id(project)
+        self.run = f"run.{number}"
+        self.uri = project.store.uri("Experiments", self.app_id, self.run)
+        self.path = project.path(self.uri)
+        self.task_instance = [producer.dag_id, producer.run_id, producer.task]
+        study = f"{producer.run_id}.{self.run}"
+        self.study = study_folder(project.store, producer.dag_id, producer.task, study)
+        self.study_name, self.is_new = study, True
+
+    @classmethod
+    def claim(cls, project: Project, number: int) -> ExperimentFolder:
+        """Takes the folder of a run: a task's own, also of an earlier try; for a program or a kernel a new one.
+
+        Args:
+            project: Where it lies.
+            number: Of the run; for a program or a kernel the least.
+
+        Raises:
+            BadInput: another task has a folder of that name.
+        """
+        # A kernel that is started anew begins anew; a task that is tried again goes on.
+        is_interactive = project.spec.producer.dag_id == Producer.dag_id
+        taken = set(project.store.names(project.store.uri("Experiments", app_id(project)))) if is_interactive else ()
+        while True:
+            folder = cls(project, number)
+            number += 1
+            if is_interactive and (folder.run in taken or folder.study.read() is not None):
+                continue
+            with contextlib.suppress(FileExistsError):
+                project.store.create_text(
+                    f"{folder.uri}/{RECORD_NAME}", json.dumps({"task_instance": folder.task_instance})
+                )
+                return folder
+            if not is_interactive:
+                folder._check_own()
+                folder.is_new = False
+                return folder
+
+    def _check_own(self) -> None:
+        holder = self.project.store.read_json(f"{self.uri}/{RECORD_NAME}").get("task_instance")
+        if holder != self.task_instance:
+            raise BadInput(
+                f"{self.uri} is the experiment of DAG, run and task {holder}, not of {self.task_instance}; names that "
+                "differ only in dots, or in characters such as ':', have one folder: choose another name"
+            )
+
+    @property
+    def seed(self) -> int:
+        """Of the random numbers: the same for every try of the task, and for one that reproduces it."""
+        app = self.project.spec.services.get(run_record.REPRODUCED_APP, self.uri.split("/")[-2])
+        return zlib.crc32(f"{app}/{self.run}".encode())
+
+    def write(self, record: ExperimentRecord) -> None:
+        """Writes the record."""
+        self.project.store.write_text(f"{self.uri}/{RECORD_NAME}", json.dumps(record.to_dict(), indent=1) + "\n")
+
+    def begin(self, record: ExperimentRecord, resources: Mapping[str, bytes], *, anew: bool) -> None:
+        """Writes the record, the lock of the environment, and what the user wants to have kept.
+
+        Args:
+            record: Of the experiment.
+            resources: Contents by name.
+            anew: Whether to remove what an earlier try has kept, since it is not of this code.
+        """
+        store = self.project.store
+        for name in store.names(self.uri) if anew else ():
+            if name != RECORD_NAME:
+                self.project.remove(f"{self.path}/{name}")
+        for name, content in {LOCK_NAME: environment_lock().encode(), **resources}.items():
+            store.files.write(f"{self.uri}/{name}", content)
+        self.write(record)
+
+    def keep(self, name: str, output: Path) -> None:
+        """Keeps what a trial has written: what it put into its log folder lies in its own."""
+        logdir = output / "tensorboard"
+        for path in logdir.iterdir() if logdir.is_dir() else ():
+            if not (output / path.name).exists():
+                path.rename(output / path.name)
+        for folder in (logdir, output / "checkpoints"):
+            with contextlib.suppress(OSError):  # it is not empty, or not there
+                folder.rmdir()
+        if output.is_dir():
+            self.project.remove(f"{self.path}/{name}")  # of a try that was killed
+            self.project.files.put(f"{output}/", f"{self.path}/{name}/", recursive=True)
+
+
+def app_id(project: Project) -> str:
+    """What Hopsworks calls the application of the step."""
+    return run_record.app_id(project.spec.producer)
+
+
+def read_file(project: Project, path: str) -> bytes:
+    """A file of the project, or one that lies with the user's code.
+
+    Raises:
+        BadInput: there is none.
+    """
+    for folder in ("", *project.spec.code_paths):
+        if (Path(folder) / path).is_file():
+            return (Path(folder) / path).read_bytes()
+    whole = project.path(path)
+    if not project.files.isfile(whole):
+        raise BadInput(f"{path}: no such file, neither in the project ({whole}) nor beside the DAG file")
+    return bytes(project.files.cat_file(whole))
+
+
+def read_resources(project: Project, paths: Sequence[str]) -> dict[str, bytes]:
+    """Files to keep with an experiment, by the names that they get.
+
+    Args:
+        project: Where they lie, if not beside the DAG file.
+        paths: Addresses of files in the project, or paths of the step's files.
+
+    Raises:
+        BadInput: one is not there, or would take another one's place.
+    """
+    found: dict[str, bytes] = {}
+    for path in paths:
+        name, content = Path(path).name, read_file(project, path)
+        if name in (RECORD_NAME, LOCK_NAME) or found.get(name, content) != content:
+            raise BadInput(
+                f"versioned_resources: {path} would be kept as {name}, as another file of the experiment is; rename it"
+            )
+        found[name] = content
+    return found
+
+
+def new_record(
+    folder: ExperimentFolder, function: str, name: str, description: str | None, executors: int, gpus: int
+) -> ExperimentRecord:
+    """The record of an experiment that begins now."""
+    import tensorflow as tf
+
+    return ExperimentRecord(
+        _id=f"{folder.app_id}.{folder.run}",
+        user=getpass.getuser(),
+        name=name,
+        started=now(),
+        function=function,
+        app_id=folder.app_id,
+        description=description,
+        executors=executors,
+        gpus_per_executor=gpus,
+        cuda=tf.sysconfig.get_build_info().get("cuda_version"),
+        study=folder.study_name,
+        task_instance=folder.task_instance,
+    )
+
+
+def trial_name(params: Mapping[str, Any]) -> str:
+    """A trial's name as Hopsworks has it: ``learning_rate=0.001.dropout=0.7``."""
+    return ".".join(f"{key}={value}" for key, value in masked(params).items())
+
+
+def folder_names(names: Sequence[str] | None, taken: Collection[str]) -> Callable[[str, int], str]:
+    """How trials' folders are named: by the trial's name, and its number unless all names are known to differ.
+
+    Args:
+        names: Of all trials that there will be; None where they are not known.
+        taken: Names of other things in the experiment's folder.
+
+    Returns:
+        Makes the name of a folder of the name and the number of a trial.
+    """
+    plain = [_safe(name) for name in names or ()]
+    is_unique = names is not None and len({*plain, *taken}) == len(plain) + len(set(taken))
+    is_unique = is_unique and all(len(name.encode()) <= _NAME_BYTES for name in plain)
+
+    def folder_name(name: str, number: int) -> str:
+        safe = _safe(name)
+        return safe if is_unique else f"{safe.encode()[:_NAME_BYTES].decode(errors='ignore')}.{number}"
+
+    return folder_name
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^\w.+@=,-]", "_", name).lstrip(".") or "no-name"

@@ -1,0 +1,45 @@
+"""The check of a model's predictions, which is the same for every framework and every stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.target import MULTICLASS, REGRESSION, Problem
+
+_ROUNDING = 1e-6
+"""Tolerance of float32 around 0 and 1."""
+_OFF_ONE = 5e-3
+"""Tolerance of the sum of all probabilities around 1: that of a softmax in bfloat16 misses it by 0.002."""
+
+
+def check_predictions(values: np.ndarray[Any, Any], problem: Problem, what: str) -> None:
+    """Refuses what cannot be predictions.
+
+    Args:
+        values: ``[rows]``, or, of several classes, ``[rows, classes]``.
+        problem: What the model predicts.
+        what: The predictions, for messages.
+
+    Raises:
+        BadInput: a number is not finite, a probability is not in [0, 1], or those of a row do not add up to 1.
+    """
+    rows = len(values)
+    by_row = values.reshape(rows, -1).astype(np.float64)
+    if bad := int((~np.isfinite(by_row).all(axis=1)).sum()):
+        raise BadInput(f"{what} is NaN or infinite in {bad} of {rows} rows")
+    if problem == REGRESSION:
+        return
+    if outside := int(((by_row < -_ROUNDING) | (by_row > 1 + _ROUNDING)).any(axis=1).sum()):
+        raise BadInput(
+            f"{what} is {by_row.min():.4g} to {by_row.max():.4g}, outside [0, 1] in {outside} of {rows} rows, which "
+            "are not probabilities; end a network with Sigmoid or Softmax (a loss from logits needs them when it "
+            "serves, too), and boosted trees with an objective that gives probabilities"
+        )
+    if problem == MULTICLASS and len(off := (sums := by_row.sum(axis=1))[np.abs(sums - 1) > _OFF_ONE]):
+        raise BadInput(
+            f"{what} of all classes do not add up to 1 in {len(off)} of {rows} rows, the first to {off[0]:.6g}; end a "
+            "network with Softmax, and train boosted trees on all classes together (multiclass, multi:softprob)"
+        )

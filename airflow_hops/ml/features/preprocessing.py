@@ -1,0 +1,122 @@
+"""Building blocks of a preprocessing function: TensorFlow operations with defined results for missing values.
+
+A raw feature is a dense tensor of shape ``[batch]`` or, for vectors, ``[batch, width]``: a missing float is NaN, a
+missing vector is all NaN, a missing string is empty. Every function here processes each row independently, so that
+training and serving compute the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from airflow_hops.ml.features.constants import Constants, Vocabulary
+
+
+def fill_missing(values: tf.Tensor, fill: float) -> tf.Tensor:
+    """Replaces NaN.
+
+    Args:
+        values: Numbers of shape ``[batch]`` or ``[batch, width]``.
+        fill: Replacement of a missing value.
+
+    Returns:
+        float32 of the same shape.
+    """
+    values = tf.cast(values, tf.float32)
+    return tf.where(tf.math.is_nan(values), tf.fill(tf.shape(values), tf.constant(fill, tf.float32)), values)
+
+
+def is_missing(values: tf.Tensor) -> tf.Tensor:
+    """Returns 1 if a float, or any of a vector's, is NaN or a string is empty, else 0; float32 of shape ``[batch]``."""
+    missing = tf.equal(values, "") if values.dtype == tf.string else tf.math.is_nan(tf.cast(values, tf.float32))
+    missing = tf.reduce_any(missing, axis=1) if missing.shape.rank == 2 else missing
+    return tf.cast(missing, tf.float32)
+
+
+def z_score(features: dict[str, tf.Tensor], name: str, constants: Constants, *, clip: float | None = 10.0) -> tf.Tensor:
+    """Returns a feature's distance from its mean in standard deviations; 0 if it is missing or constant.
+
+    Args:
+        features: The raw features.
+        name: The numeric feature; a vector has one mean and one deviation for all its numbers.
+        constants: The source of its mean and standard deviation.
+        clip: Maximum absolute value; None for no limit. (A single outlier must not determine a prediction.)
+
+    Returns:
+        float32 of the feature's shape.
+    """
+    mean, std_dev = constants.mean(name), constants.std_dev(name)
+    scores = (fill_missing(features[name], mean) - mean) / (std_dev if std_dev > 0 else 1.0)
+    return scores if clip is None else tf.clip_by_value(scores, -clip, clip)
+
+
+def vocabulary_ids(values: tf.Tensor, vocabulary: Vocabulary) -> tf.Tensor:
+    """Returns ids of strings: 1 for the most frequent value and so on, 0 for an unknown or missing one.
+
+    Args:
+        values: Strings of shape ``[batch]``.
+        vocabulary: From :meth:`airflow_hops.ml.features.constants.Constants.vocabulary`. Its size, which an embedding
+            needs, is recorded with the output that these ids become.
+
+    Returns:
+        int64 of shape ``[batch]``, from 0 to ``vocabulary.size - 1``.
+    """
+    if not vocabulary.values:
+        ids = tf.zeros_like(values, dtype=tf.int64)
+    else:
+        table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(
+                list(vocabulary.values),
+                list(range(1, len(vocabulary.values) + 1)),
+                key_dtype=tf.string,
+                value_dtype=tf.int64,
+            ),
+            default_value=0,
+        )
+        ids = table.lookup(values)
+    vocabulary.looked_up.append(ids)
+    return ids
+
+
+def bucketize(values: tf.Tensor, boundaries: Sequence[float]) -> tf.Tensor:
+    """Returns the bucket of each number: 0 below the first boundary, ``len(boundaries)`` from the last on.
+
+    Args:
+        values: Numbers of shape ``[batch]``; a missing number falls into the last bucket, so fill it first.
+        boundaries: Ascending.
+
+    Returns:
+        int64 of shape ``[batch]``.
+    """
+    return tf.searchsorted(
+        tf.constant(list(boundaries), tf.float32), tf.cast(values, tf.float32), side="right", out_type=tf.int64
+    )
+
+
+def one_hot(ids: tf.Tensor, depth: int) -> tf.Tensor:
+    """Returns indicator columns of ids: float32 ``[batch, depth]``; an id outside 0 to ``depth - 1`` gives all 0."""
+    return tf.one_hot(ids, depth, dtype=tf.float32)
+
+
+def cyclic(values: tf.Tensor, period: float) -> tf.Tensor:
+    """Returns the sine and cosine of a periodic quantity, such as the minute of a day.
+
+    Args:
+        values: Numbers of shape ``[batch]``.
+        period: Period of the quantity.
+
+    Returns:
+        float32 of shape ``[batch, 2]``; zeros where the value is missing.
+    """
+    angle: Any = tf.cast(values, tf.float32) * (2 * 3.141592653589793 / period)
+    circle = tf.stack([tf.sin(angle), tf.cos(angle)], axis=1)
+    return tf.where(tf.math.is_nan(circle), tf.zeros_like(circle), circle)
+
+
+def columns(parts: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Concatenates tensors of shape ``[batch]`` and ``[batch, width]``: float32 of shape ``[batch, widths]``."""
+    wide = [part if part.shape.rank == 2 else part[:, tf.newaxis] for part in parts]
+    return tf.concat([tf.cast(part, tf.float32) for part in wide], axis=1)

@@ -1,0 +1,173 @@
+"""Columns of examples as the dense arrays that a transform graph takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.readers.raw_file import explained
+from airflow_hops.ml.readers.vectors import check_lengths, dense_vectors, is_list, split_dtype
+
+
+def example_files(folder: Path, split: str) -> list[Path]:
+    """Returns the Parquet files of a split of examples.
+
+    Raises:
+        BadInput: the split does not exist, or has no files.
+    """
+    files = sorted((folder / split).glob("*.parquet"))
+    if not files:
+        splits = sorted({path.parent.name for path in folder.glob("*/*.parquet")})
+        raise BadInput(f"{folder}: no Parquet files of split {split!r}; there are the splits {', '.join(splits)}")
+    return files
+
+
+def check_names(names: Iterable[str], where: str) -> None:
+    """Checks that names can be column names throughout a pipeline.
+
+    Args:
+        names: Names of the columns, in order.
+        where: Table or function, for messages.
+
+    Raises:
+        BadInput: a name is empty, contains a NUL, or occurs twice.
+    """
+    seen: set[str] = set()
+    for number, name in enumerate(names, 1):
+        wrong = "no name" if not name else "a NUL in its name" if "\0" in name else "an earlier one's name"
+        if not name or "\0" in name or name in seen:
+            raise BadInput(f"{where}: column {number} ({name!r}) has {wrong}; rename it, or leave it out")
+        seen.add(name)
+
+
+def check_columns(path: Path, inputs: Mapping[str, str], *, of: str = "the schema") -> None:
+    """Compares a file's columns with the inputs of a transform or a model.
+
+    Args:
+        path: A Parquet file of examples.
+        inputs: Dtypes (int64, float32, float64, string, or a vector's ``float32[16]``) of the columns by name.
+        of: Origin of the inputs, for messages: the schema, or a model's signature.
+
+    Raises:
+        BadInput: the file cannot be read, or a column is missing or of another type.
+    """
+    with explained(str(path)):
+        schema = pq.read_schema(path)
+    for name, dtype in inputs.items():
+        if name not in schema.names:
+            raise BadInput(
+                f"{path}: there is no column {name!r}, which {of} has as {dtype}; the columns are "
+                f"{', '.join(schema.names)}"
+            )
+        found = schema.field(name).type
+        if not _fits(found, dtype):
+            raise BadInput(f"{path}: column {name!r} is {found}, but {dtype} in {of}; cast it in prepare()")
+
+
+def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Converts Arrow columns to dense arrays: a missing float becomes NaN, a missing string empty.
+
+    Args:
+        batch: An Arrow record batch or table.
+        inputs: Dtypes (int64, float32, float64, string, or a vector's ``float32[16]``) by name.
+        where: File or split, for messages.
+
+    Returns:
+        Arrays of shape ``[rows]`` by name: int64, floats, or bytes as objects; for vectors ``[rows, width]``, with NaN
+        throughout for a missing one.
+
+    Raises:
+        BadInput: an integer, a column, or a vector of values other than floats is missing; or a vector has another
+            length.
+    """
+    arrays = {}
+    for name, dtype in inputs.items():
+        index = batch.schema.get_field_index(name)
+        if index < 0:
+            raise BadInput(f"{where}: there is no column {name!r}; the columns are {', '.join(batch.schema.names)}")
+        column = batch.column(index)
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        values, width = split_dtype(dtype)
+        if width is not None:
+            if not is_list(column.type):
+                raise BadInput(f"{where}: column {name!r} is {column.type}, expected vectors of {width} numbers")
+            if values.startswith("float"):
+                arrays[name] = dense_vectors(column, name, width, where).astype(values, copy=False)
+                continue
+            check_lengths(column, name, width, where)
+            flat = pa.RecordBatch.from_arrays([column.flatten()], [name])
+            arrays[name] = dense_arrays(flat, {name: values}, where)[name].reshape(-1, width)
+        elif dtype == "int64":
+            if column.null_count:
+                raise BadInput(
+                    f"{where}: column {name!r} is an integer and missing in {column.null_count} of {len(column)} rows; "
+                    "an integer column cannot hold missing values: cast it to double in prepare(), or fill it there"
+                )
+            arrays[name] = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        elif dtype in ("float32", "float64"):
+            floats = column.cast(pa.float64()) if not pa.types.is_floating(column.type) else column
+            arrays[name] = floats.to_numpy(zero_copy_only=False).astype(dtype)
+        else:
+            arrays[name] = _strings(column)
+    return arrays
+
+
+def read_rows(
+    files: Sequence[Path], inputs: Mapping[str, str], *, others: Sequence[str] = (), batch_rows: int = 8192
+) -> Iterator[tuple[dict[str, np.ndarray[Any, Any]], Any]]:
+    """Reads Parquet files batch by batch.
+
+    Args:
+        files: Parquet files.
+        inputs: Dtypes of the raw features by name.
+        others: More columns to read (label, slices).
+        batch_rows: Maximum number of rows of a batch.
+
+    Yields:
+        The dense arrays of a batch, and its record batch.
+    """
+    names = list(dict.fromkeys([*inputs, *others]))
+    for path in files:
+        for batch in pq.ParquetFile(path).iter_batches(batch_size=batch_rows, columns=names):
+            if batch.num_rows:
+                yield dense_arrays(batch, inputs, str(path)), batch
+
+
+def _strings(column: Any) -> Any:
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    values = [_as_bytes(value) for value in encoded.dictionary.to_pylist()]
+    # A missing value points behind the dictionary, at the empty string.
+    table: Any = np.empty(len(values) + 1, dtype=object)
+    table[:-1], table[-1] = values, b""
+    return table[encoded.indices.cast(pa.int64()).fill_null(len(values)).to_numpy(zero_copy_only=False)]
+
+
+def _as_bytes(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else value or b""
+
+
+def _fits(found: Any, dtype: str) -> bool:
+    values, width = split_dtype(dtype)
+    if width is not None:
+        # How long lists of any length are is seen when they are read.
+        size = found.list_size if pa.types.is_fixed_size_list(found) else width
+        return is_list(found) and size == width and _fits(found.value_type, values)
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if dtype == "string":
+        return bool(
+            pa.types.is_string(found)
+            or pa.types.is_large_string(found)
+            or pa.types.is_binary(found)
+            or pa.types.is_large_binary(found)
+        )
+    if dtype == "int64":
+        return bool(pa.types.is_integer(found) or pa.types.is_boolean(found))
+    return bool(pa.types.is_floating(found) or pa.types.is_integer(found))

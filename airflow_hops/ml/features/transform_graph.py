@@ -1,0 +1,355 @@
+"""The transform graph: a preprocessing function traced to a SavedModel, loaded again, and put inside a served model."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.target import BINARY, CLASS, MULTICLASS, OUTPUTS, REGRESSION, Target, check_heads
+from airflow_hops.core.processes.tensorflow_graphs import import_tensorflow, without_api
+from airflow_hops.ml.features.constants import Constants
+from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
+from airflow_hops.ml.features.signature_inputs import LoadedSignature, argument_names, name_inputs
+from airflow_hops.ml.readers.vectors import row_shape, split_dtype
+
+SIGNATURE = "serving_default"
+EXAMPLES_SIGNATURE, EXAMPLES = "serving_examples", "examples"
+OUTPUT_DTYPES = ("float32", "float64", "int32", "int64", "string")
+
+Preprocess = Callable[[dict[str, Any], Constants], Mapping[str, Any]]
+
+
+class _RawFeatures(dict[str, Any]):
+    def __missing__(self, name: str) -> Any:
+        raise BadInput(f"there is no raw feature {name!r}; there are {', '.join(self)}")
+
+
+@dataclass(frozen=True)
+class TracedTransform:
+    """A traced preprocessing function.
+
+    Attributes:
+        function: Concrete function of the raw features, each a keyword argument of shape ``[batch]``, a vector's of
+            ``[batch, width]``.
+        outputs: Its outputs; the width of one whose shape the graph leaves open is -1.
+        resources: Lookup tables and the like, which are saved with it.
+        arguments: What the function calls raw features that have other names.
+    """
+
+    function: Any
+    outputs: dict[str, OutputSpec]
+    resources: list[Any]
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Writes the graph as a SavedModel with the signature ``serving_default``."""
+        tf = import_tensorflow()
+        module = tf.Module()
+        module.resources = self.resources
+        module.transform = self.function
+        tf.saved_model.save(module, str(path), signatures={SIGNATURE: self.function})
+        name_inputs(path, SIGNATURE, self.arguments)
+
+
+def trace_transform(
+    preprocess: Preprocess, inputs: Mapping[str, str], constants: Constants, *, name: str = "preprocess"
+) -> TracedTransform:
+    """Traces a preprocessing function once, with an open batch dimension.
+
+    AutoGraph is off: the function is TensorFlow operations on tensors, and its errors keep their own lines.
+
+    Args:
+        preprocess: ``preprocess(features, constants)``.
+        inputs: Dtypes of the raw features (and the time column) by name.
+        constants: Figures of the training split.
+        name: How messages call the function (``flights.features:preprocess``).
+
+    Raises:
+        BadInput: the function raises (the message names file and line), or an output is not a dense tensor of shape
+            ``[batch]`` or ``[batch, width]``.
+    """
+    tf = import_tensorflow()
+    from tensorflow.python.trackable.resource import ResourceTracker, resource_tracker_scope
+
+    tracker = ResourceTracker()
+    specs: dict[str, OutputSpec] = {}
+    given: dict[str, Any] = {}
+    made: dict[str, Any] = {}
+    arguments = argument_names(inputs)
+
+    def transform(**tensors: Any) -> dict[str, Any]:
+        features = {feature: tensors[argument] for feature, argument in arguments.items()}
+        try:
+            # What TensorFlow creates for the function (tables of a vocabulary) must be saved with it.
+            with resource_tracker_scope(tracker):
+                outputs = preprocess(_RawFeatures(features), constants)
+        except Exception as error:
+            raise BadInput(f"preprocessing function {name!r} raised {_describe(error, preprocess)}") from error
+        specs.update(_output_specs(outputs, constants, name))
+        given.update(features)
+        made.update({output: tf.identity(tensor) for output, tensor in outputs.items()})
+        return dict(made)
+
+    function = tf.function(transform, autograph=False).get_concrete_function(**_raw_specs(inputs, arguments))
+    # A lookup runs whether or not it is asked for, but nothing comes of it; an assertion does.
+    effects = [op for op in function.graph.control_outputs if not op.type.startswith("LookupTable")]
+    read = {output: _inputs_of(tensor, given, effects) for output, tensor in made.items()}
+    outputs = {output: replace(spec, inputs=read[output]) for output, spec in specs.items()}
+    return TracedTransform(function, outputs, list(tracker.resources), arguments)
+
+
+def load_transform(path: Path) -> Callable[..., dict[str, Any]]:
+    """Loads a saved transform graph, to run in the thread that calls it.
+
+    A session of TensorFlow 1 makes no Python objects of the graph's functions, as ``tf.saved_model.load`` does: a fork
+    copies 16 MiB less of what it shares.
+
+    Returns:
+        A function of the raw features, each a keyword argument, an array of shape ``[batch]`` or, of vectors, ``[batch,
+        width]``, to the arrays of the outputs by name.
+    """
+    with without_api():
+        from tensorflow.core.protobuf.config_pb2 import CallableOptions, ConfigProto
+        from tensorflow.python.client.session import Session
+        from tensorflow.python.framework import ops
+        from tensorflow.python.saved_model import loader_impl, tag_constants
+
+    one_thread = ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+    with ops.Graph().as_default() as graph:
+        session = Session(config=one_thread)
+        loaded = loader_impl.load(session, [tag_constants.SERVING], str(path))
+    ops.dismantle_graph(graph)  # the session has its own
+    definition = loaded.signature_def[SIGNATURE]
+    inputs, outputs = list(definition.inputs), list(definition.outputs)
+    options = CallableOptions(
+        feed=[definition.inputs[name].name for name in inputs],
+        fetch=[definition.outputs[name].name for name in outputs],
+    )
+    options.run_options.inter_op_thread_pool = -1  # none
+    run = session._make_callable_from_options(options)
+
+    def transform(**features: Any) -> dict[str, Any]:
+        return dict(zip(outputs, run(*(features[name] for name in inputs)), strict=True))
+
+    return transform
+
+
+def export_serving_model(
+    path: Path, transform_graph: Path, model: Callable[[dict[str, Any]], Any], features_json: Path
+) -> dict[str, str]:
+    """Writes a SavedModel that takes raw features, with the transform graph and the model inside it.
+
+    Two signatures give the same outputs. ``serving_default`` takes the raw features that the model uses, and the
+    transform's ``extra_inputs``, each of shape ``[batch]``, a vector ``[batch, width]``; ``serving_examples`` takes
+    ``examples``, serialized ``tf.Example`` of shape ``[batch]``, in which a float that is missing is NaN, a vector NaN
+    throughout, and a string empty, as in the raw features; an integer cannot be missing.
+
+    The outputs are, for two classes, ``probability``, that of the second, float32 of shape ``[batch]``; for several,
+    ``probabilities``, float32 of shape ``[batch, classes]``, and ``class``, the likeliest one's name, string of shape
+    ``[batch]``; in a regression ``prediction``, float32 of shape ``[batch]``. Those of a further label have its name
+    before theirs, ``minutes_prediction``; what else the model gives is served as it is.
+
+    Args:
+        path: Folder to write.
+        transform_graph: Folder of the transform graph.
+        model: A Keras 3 model, or a function, of the transform's outputs (a dict of tensors) to numbers of shape
+            ``[batch]``, ``[batch, 1]`` or ``[batch, classes]``: probabilities, or, in a regression, predictions; a dict
+            of them by label where it gives several. A Keras model whose inputs are a dict gets the outputs that it
+            names.
+        features_json: The transform's ``features.json``.
+
+    Returns:
+        Dtypes of what the signature takes, by name.
+
+    Raises:
+        BadInput: the model wants an output that the transform has not, gives no number or probabilities a row, or not
+            as many as there are classes, or nothing for a label.
+    """
+    tf = import_tensorflow()
+    specs = FeatureSpecs.read(features_json)
+    module = tf.Module()
+    module.transform = tf.saved_model.load(str(transform_graph))
+    transform = LoadedSignature(transform_graph, module.transform, SIGNATURE)
+    # A Keras 3 variable wraps the TensorFlow variable that a checkpoint must hold.
+    variables = getattr(model, "variables", ())
+    module.model_variables = [v if isinstance(v, tf.Variable) else getattr(v, "value", v) for v in variables]
+    if isinstance(model, tf.Module):
+        # Of a model of tf_keras its layers alone: its optimizer may have functions that run among Horovod's ranks only.
+        module.model = getattr(model, "layers", None) or model
+    wanted = getattr(model, "input", None)
+    names = list(wanted) if isinstance(wanted, dict) else list(specs.outputs)
+    missing = [name for name in names if name not in specs.outputs]
+    if missing:
+        raise BadInput(
+            f"the model expects the inputs {', '.join(map(repr, missing))}, which are not among the transform's "
+            "outputs: "
+            f"{', '.join(specs.outputs)}"
+        )
+    is_keras = hasattr(model, "variables") and hasattr(model, "trainable_weights")
+
+    inputs = specs.inputs_of(names)
+    arguments = argument_names(inputs)
+
+    def serve(features: Mapping[str, Any]) -> dict[str, Any]:
+        rows = tf.shape(next(iter(features.values())))[:1]
+        # The transform graph asks for them, but nothing that the model uses is computed from them.
+        unused = {
+            name: tf.zeros(tf.concat([rows, tf.constant(row_shape(dtype), tf.int32)], 0), split_dtype(dtype)[0])
+            for name, dtype in specs.inputs.items()
+            if name not in inputs
+        }
+        outputs = transform({**features, **unused})
+        given = {name: outputs[name] for name in names}
+        found = model(given, training=False) if is_keras else model(given)  # type: ignore[call-arg]
+        return served_outputs(found, specs.target)
+
+    def serve_columns(**tensors: Any) -> dict[str, Any]:
+        return serve({column: tensors[argument] for column, argument in arguments.items()})
+
+    def serve_examples(examples: Any) -> dict[str, Any]:
+        return serve(tf.io.parse_example(examples, parsing_spec(inputs)))
+
+    raw = _raw_specs(inputs, arguments)
+    signatures = {
+        SIGNATURE: tf.function(serve_columns, autograph=False).get_concrete_function(**raw),
+        EXAMPLES_SIGNATURE: tf.function(serve_examples, autograph=False).get_concrete_function(
+            tf.TensorSpec([None], tf.string, name=EXAMPLES)
+        ),
+    }
+    tf.saved_model.save(module, str(path), signatures=signatures)
+    name_inputs(path, SIGNATURE, arguments)
+    return inputs
+
+
+def _raw_specs(inputs: Mapping[str, str], arguments: Mapping[str, str]) -> dict[str, Any]:
+    """What a function of raw features takes, by argument."""
+    tf = import_tensorflow()
+    return {
+        arguments[name]: tf.TensorSpec([None, *row_shape(dtype)], split_dtype(dtype)[0], name=arguments[name])
+        for name, dtype in inputs.items()
+    }
+
+
+def parsing_spec(inputs: Mapping[str, str]) -> dict[str, Any]:
+    """How ``tf.io.parse_example`` finds raw features in a ``tf.Example``; what is missing is as it is in Parquet.
+
+    Args:
+        inputs: Dtypes (int64, float32, string, ``float32[16]``) by name.
+    """
+    tf = import_tensorflow()
+
+    def parsed(dtype: str) -> Any:
+        values, width = split_dtype(dtype)
+        default = {"float32": float("nan"), "string": ""}.get(values)
+        return tf.io.FixedLenFeature(row_shape(dtype), values, default if width is None else [default] * width)
+
+    return {name: parsed(dtype) for name, dtype in inputs.items()}
+
+
+def served_outputs(found: Any, target: Target) -> dict[str, Any]:
+    """The outputs of a signature, by name.
+
+    Args:
+        found: What the model gives: numbers of shape ``[batch]``, ``[batch, 1]`` or ``[batch, classes]``; or a dict of
+            them by label, and of tensors ``[batch, …]`` by other names, which are served as they are.
+        target: What it is to predict.
+
+    Raises:
+        BadInput: it gives numbers of another shape, nothing for a label, or an output with the name of another one.
+    """
+    tf = import_tensorflow()
+    heads = check_heads(found, target, "the model")
+    if heads is None:
+        return _served_head(found, target)
+    outputs: dict[str, Any] = {}
+    for each in target.all:
+        prefix = target.output_prefix(each.label)
+        try:
+            served = _served_head(tf.convert_to_tensor(heads[each.label]), each)
+        except BadInput as error:
+            raise BadInput(f"label {each.label!r}: {error}") from None
+        outputs |= {f"{prefix}{name}": values for name, values in served.items()}
+    labels = {each.label for each in target.all}
+    for name, values in heads.items():
+        if name in labels:
+            continue
+        if not tf.is_tensor(values) or values.shape.rank == 0:
+            raise BadInput(f"the model's output {name!r} is {values!r}; expected a tensor [batch, …]")
+        if name in outputs:
+            raise BadInput(
+                f"the model's output {name!r} has the name of the output that is served for a label; rename it"
+            )
+        outputs[name] = values
+    return outputs
+
+
+def _served_head(found: Any, target: Target) -> dict[str, Any]:
+    """The outputs for one label, by name."""
+    tf = import_tensorflow()
+    shape = found.shape
+    width = 1 if shape.rank == 1 else shape[1] if shape.rank == 2 else None
+    classes = len(target.classes or ())
+    if width not in {REGRESSION: (1,), BINARY: (1, 2)}.get(target.problem, (classes,)):
+        expected = "[batch, classes]" if target.problem == MULTICLASS else "[batch] or [batch, 1]"
+        of = "the label is a number" if target.problem == REGRESSION else f"there are {classes or 2} classes"
+        raise BadInput(f"the model's output has shape {shape}, but {of}; expected {expected}")
+    numbers = tf.cast(found, tf.float32)
+    if target.problem == MULTICLASS:
+        return {OUTPUTS[MULTICLASS]: numbers, CLASS: tf.gather(tf.constant(target.classes), tf.argmax(found, axis=1))}
+    one = tf.reshape(numbers, [-1]) if width == 1 else numbers[:, 1]
+    return {OUTPUTS[target.problem]: one}
+
+
+def _inputs_of(output: Any, features: Mapping[str, Any], effects: Iterable[Any]) -> tuple[str, ...]:
+    """The features that a tensor is computed from, or that what runs beside it (an assertion) looks at.
+
+    What a function that is called does with its arguments is not looked into: it uses them all.
+    """
+    waiting, seen = [output.op, *effects], set[str]()
+    while waiting:
+        op = waiting.pop()
+        if op.name not in seen:
+            seen.add(op.name)
+            waiting += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+    return tuple(name for name, tensor in features.items() if tensor.op.name in seen)
+
+
+def _output_specs(outputs: Any, constants: Constants, name: str) -> dict[str, OutputSpec]:
+    tf = import_tensorflow()
+    if not isinstance(outputs, Mapping) or not outputs:
+        raise BadInput(
+            f"preprocessing function {name!r} returned {type(outputs).__name__}, expected a dict of tensors by name"
+        )
+    vocabulary_sizes = {
+        id(ids): vocabulary.size for vocabulary in constants.vocabularies for ids in vocabulary.looked_up
+    }
+    specs = {}
+    for output, tensor in outputs.items():
+        where = f"preprocessing function {name!r}: output {output!r}"
+        if not isinstance(tensor, tf.Tensor):
+            raise BadInput(f"{where} is a {type(tensor).__name__}, expected a dense tensor")
+        dtype, shape = tensor.dtype.name, tensor.shape
+        if dtype not in OUTPUT_DTYPES:
+            raise BadInput(f"{where} is {dtype}, expected one of {', '.join(OUTPUT_DTYPES)}; cast it with tf.cast")
+        if shape.rank not in (None, 1, 2):
+            raise BadInput(f"{where} has shape {shape}, expected [batch] or [batch, width]")
+        if shape.rank is not None and shape[0] is not None:
+            raise BadInput(f"{where} has shape {shape}: its first dimension is {shape[0]}, not the batch")
+        width = -1 if shape.rank is None else None if shape.rank == 1 else shape[1] if shape[1] is not None else -1
+        specs[output] = OutputSpec(dtype, width, vocabulary_sizes.get(id(tensor)))
+    return specs
+
+
+def _describe(error: Exception, preprocess: Preprocess) -> str:
+    """The error and the line of the user's code that it came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    code = getattr(preprocess, "__code__", None)
+    folder = str(Path(code.co_filename).parent) if code else ""
+    own = [frame for frame in frames if folder and frame.filename.startswith(folder)]
+    frame = (own or list(frames))[-1]
+    text = str(error).strip()
+    return f"{type(error).__name__} at {frame.filename}, line {frame.lineno} ({frame.line}): {text}"

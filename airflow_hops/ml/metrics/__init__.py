@@ -1,0 +1,1 @@
+"""Metrics of models, and the comparison of two models."""

@@ -1,0 +1,166 @@
+"""Puts what models say of rows in the order of the candidate's classes, by the classes' names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.contract.target import BINARY, MULTICLASS, REGRESSION, Target
+from airflow_hops.ml.metrics.metrics import Array
+from airflow_hops.ml.metrics.scoring import ScoredRows, ServedModel
+
+CANDIDATE, CHAMPION = "candidate", "champion"
+_AWAY = "serve the new model under another model_name"
+
+
+@dataclass(frozen=True)
+class AlignedRows:
+    """Scored rows, whose labels and predictions are of the candidate's classes.
+
+    Attributes:
+        labels: Numbers of the candidate's classes, or values; shape ``[rows]``.
+        predictions: By model, shape ``[rows]``, or of several classes ``[rows, classes]``.
+        weights: Of the rows; None if they have none.
+        slices: Values of the slicing columns as text, shape ``[rows]``.
+        compared: Whether the champion knows a row's class, so that the two can be compared on it; shape ``[rows]``.
+    """
+
+    labels: Array
+    predictions: Mapping[str, Array]
+    weights: Array | None
+    slices: Mapping[str, Array]
+    compared: Array
+
+
+@dataclass(frozen=True)
+class ClassNames:
+    """The classes of the examples and of the models, by name.
+
+    Attributes:
+        examples: Those of the examples, in the order of their numbers; None in a regression.
+        models: Those of each model, in the order of its outputs.
+    """
+
+    examples: tuple[str, ...] | None
+    models: Mapping[str, tuple[str, ...]]
+
+    @property
+    def count(self) -> int | None:
+        """How many classes the examples have; None in a regression."""
+        return None if self.examples is None else len(self.examples)
+
+    @property
+    def of_candidate(self) -> tuple[str, ...] | None:
+        """Those of the candidate; None in a regression."""
+        return self.models.get(CANDIDATE)
+
+    @property
+    def new(self) -> tuple[str, ...]:
+        """Those that the candidate knows and the champion does not."""
+        known = self.models.get(CHAMPION, self.of_candidate) or ()
+        return tuple(name for name in self.of_candidate or () if name not in known)
+
+    def numbers(self, labels: Array) -> Array:
+        """Numbers of the candidate's classes, given those of the examples; -1 for what it does not know."""
+        if self.examples is None or self.of_candidate is None:
+            return labels
+        numbers = np.append(_numbers(self.examples, self.of_candidate), -1)
+        return numbers[np.where((labels >= 0) & (labels < len(self.examples)), labels, -1)]
+
+    def align(self, scored: ScoredRows, where: str) -> AlignedRows:
+        """Gives rows the numbers that the candidate's classes have.
+
+        Args:
+            scored: The rows.
+            where: The split, for messages.
+
+        Raises:
+            BadInput: a row's class is none of the candidate's.
+        """
+        labels, predictions, compared = scored.labels, dict(scored.predictions), np.ones(len(scored.labels), bool)
+        mine = self.of_candidate
+        if self.examples is not None and mine is not None:
+            if self.examples != mine:
+                labels = self.numbers(labels)
+                if (unknown := labels < 0).any():
+                    name = self.examples[int(scored.labels[unknown][0])]
+                    raise BadInput(
+                        f"{where}: {int(unknown.sum())} of {len(labels)} rows are of class {name!r}, which the model "
+                        f"does not know; its classes are {', '.join(mine)}. Train it on examples that have the class"
+                    )
+            theirs = self.models.get(CHAMPION, mine)
+            if theirs != mine:
+                numbers = _numbers(mine, theirs)
+                predictions[CHAMPION] = _columns(predictions[CHAMPION], numbers)
+                compared = numbers[labels] >= 0
+        return AlignedRows(labels, predictions, scored.weights, scored.slices, compared)
+
+
+def class_names(models: Mapping[str, ServedModel], properties: Mapping[str, ModelProperties], of: Target) -> ClassNames:
+    """The classes by name, of what can be judged together.
+
+    A model whose artifact does not name its classes has those of the examples, by number.
+
+    Args:
+        models: Candidate, and champion if there is one.
+        properties: Those of the models' artifacts.
+        of: What the examples are to be predicted for.
+
+    Raises:
+        BadInput: a model is of another problem, or lacks a class that the champion knows.
+    """
+    candidate, champion = models[CANDIDATE], models.get(CHAMPION)
+    problem = candidate.problem
+    # A softmax of two classes is one of several; and of several classes examples need not name them.
+    if problem != of.problem and not (problem == MULTICLASS and of.problem == BINARY):
+        raise BadInput(
+            f"{candidate.path}: the model answers {candidate.output!r}, which is of the problem {problem!r}, and the "
+            f"label {of.label!r} of the examples is {of.problem!r}; evaluate it on examples of its own problem"
+        )
+    if champion is not None and champion.problem != candidate.problem:
+        raise BadInput(
+            f"the model is of the problem {problem!r}, and the champion of {champion.problem!r}; they cannot be "
+            f"compared: {_AWAY}"
+        )
+    if problem == REGRESSION:
+        return ClassNames(None, {})
+    examples = of.classes or tuple(map(str, range(candidate.classes or 2)))
+    names = {name: _names_of(name, model, properties[name], examples) for name, model in models.items()}
+    lost = [name for name in names.get(CHAMPION, ()) if name not in names[CANDIDATE]]
+    if lost:
+        raise BadInput(
+            f"the champion knows {', '.join(map(repr, lost))}, and the model does not; its classes are "
+            f"{', '.join(names[CANDIDATE])}. Train it on examples that have them, or {_AWAY}"
+        )
+    return ClassNames(examples, names)
+
+
+def _names_of(name: str, model: ServedModel, properties: ModelProperties, examples: tuple[str, ...]) -> tuple[str, ...]:
+    names = properties.classes or examples
+    outputs = model.classes or 2
+    if len(names) != outputs:
+        whose = "its artifact names" if properties.classes else "its artifact names none, and the examples have"
+        raise BadInput(
+            f"the {name} tells {outputs} classes apart ({model.path}), but {whose} {len(names)}: {', '.join(names)}; "
+            f"{'state its classes where it is trained or imported' if name == CANDIDATE else _AWAY}"
+        )
+    return names
+
+
+def _numbers(names: tuple[str, ...], among: tuple[str, ...]) -> Array:
+    """Of each name its number among others; -1 if it is not there."""
+    places = {name: number for number, name in enumerate(among)}
+    return np.array([places.get(name, -1) for name in names], np.int64)
+
+
+def _columns(probabilities: Array, numbers: Array) -> Array:
+    """Probabilities by class in another order; 0 for a class that the model does not know."""
+    if probabilities.ndim == 1:
+        return probabilities if numbers[1] == 1 else 1 - probabilities
+    found = probabilities[:, np.maximum(numbers, 0)]
+    found[:, numbers < 0] = 0.0
+    return found

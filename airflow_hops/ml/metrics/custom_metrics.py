@@ -1,0 +1,93 @@
+"""Metrics of the user's own: functions of labels, predictions and weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.evaluation import Difference
+from airflow_hops.ml.metrics.metrics import Array, even_weights, resampled_difference
+from airflow_hops.ml.step.context import resolve
+
+_DIRECTIONS = {"higher": True, "lower": False}
+
+
+@dataclass(frozen=True)
+class CustomMetric:
+    """A metric of the user's own.
+
+    Attributes:
+        name: Its name.
+        function: Of labels ``[rows]`` (numbers of classes, or values), predictions (``[rows]``, or of several classes
+            ``[rows, classes]``) and weights ``[rows]`` (1 if rows have none), which returns a number.
+        higher_is_better: In which direction it improves.
+    """
+
+    name: str
+    function: Callable[[Array, Array, Array], float]
+    higher_is_better: bool
+
+    def value(self, labels: Array, predictions: Array, weights: Array | None = None) -> float:
+        """The figure of a model; NaN if it is not defined.
+
+        Raises:
+            BadInput: the function fails, or returns no number, or an infinite one.
+        """
+        try:
+            found = float(self.function(labels, predictions, even_weights(weights, len(labels))))
+        except Exception as error:  # the user's code can fail in any way
+            raise BadInput(
+                f"metrics: {self.name!r} failed on {len(labels)} rows ({type(error).__name__}: {error})"
+            ) from error
+        if math.isinf(found):
+            raise BadInput(
+                f"metrics: {self.name!r} is {found} on {len(labels)} rows, expected a finite number, or NaN where it "
+                "is not defined"
+            )
+        return found
+
+    def compare(self, labels: Array, candidate: Array, champion: Array, weights: Array | None) -> Difference | None:
+        """A candidate's gain over a champion, with the interval of resampled rows; None if it is not defined."""
+        sign = 1.0 if self.higher_is_better else -1.0
+        found = resampled_difference(
+            self.name,
+            lambda y, ours, theirs, w: sign * (self.value(y, ours, w) - self.value(y, theirs, w)),
+            labels,
+            candidate,
+            champion,
+            weights,
+        )
+        return found if math.isfinite(found.low) else None
+
+
+def custom_metrics(given: Mapping[str, Sequence[str]] | None, taken: Collection[str]) -> dict[str, CustomMetric]:
+    """The metrics that ``metrics`` names.
+
+    Args:
+        given: By name ``module:function``, and whether ``lower`` or ``higher`` is better.
+        taken: Names of the figures that there are already.
+
+    Raises:
+        BadInput: an entry has another form, its name is taken, or the function does not exist.
+    """
+    found = {}
+    for name, entry in (given or {}).items():
+        if isinstance(entry, str) or len(entry) != 2 or entry[1] not in _DIRECTIONS:
+            raise BadInput(
+                f"metrics: {name!r} is {entry!r}; expected its function and whether 'lower' or 'higher' is better, as "
+                "in ('flights.metrics:cost', 'lower')"
+            )
+        if not name.isidentifier() or name in taken or name.endswith(("_low", "_high")):
+            raise BadInput(f"metrics: {name!r} is already used, or not a plain name; give the metric another name")
+        found[name] = CustomMetric(name, resolve(entry[0]), _DIRECTIONS[entry[1]])
+    return found
+
+
+def values_of(
+    metrics: Mapping[str, CustomMetric], labels: Array, predictions: Array, weights: Array | None
+) -> dict[str, float | None]:
+    """The figures of a model on some rows; None if one is not defined."""
+    found = {name: metric.value(labels, predictions, weights) for name, metric in metrics.items() if len(labels)}
+    return {name: found[name] if math.isfinite(found.get(name, math.nan)) else None for name in metrics}

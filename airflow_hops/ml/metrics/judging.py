@@ -1,0 +1,144 @@
+"""Judges models by the metrics of their problem: figures of scored rows, and the gain over a champion."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.core.contract.evaluation import Difference
+from airflow_hops.core.contract.target import BINARY, MULTICLASS, REGRESSION, Problem
+from airflow_hops.ml.metrics import binary_metrics, class_metrics, regression_metrics
+from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, AlignedRows
+from airflow_hops.ml.metrics.custom_metrics import CustomMetric, values_of
+from airflow_hops.ml.metrics.metrics import Array, Metrics
+
+log = logging.getLogger(__name__)
+
+MAX_SLICE_VALUES = 100
+"""Values of a slicing column that are looked at, the most frequent first."""
+
+
+@dataclass(frozen=True)
+class ProblemMetrics:
+    """The metrics of a problem.
+
+    Attributes:
+        figures: The dataclass of its figures.
+        higher_is_better: The metrics by which two models can be compared, and in which direction they improve.
+        metric: The one that they are compared by unless another is named.
+        minimum: What is asked of a candidate unless it is said.
+        relative: Those whose size hangs on the label's units: what is tolerated of them is a share of the champion's.
+        compare: The gain over a champion.
+    """
+
+    figures: type[Metrics]
+    higher_is_better: Mapping[str, bool]
+    metric: str
+    minimum: Mapping[str, float]
+    compare: Callable[..., Difference | None]
+    relative: Collection[str] = ()
+
+
+METRICS: Mapping[Problem, ProblemMetrics] = {
+    BINARY: ProblemMetrics(
+        binary_metrics.BinaryMetrics,
+        binary_metrics.HIGHER_IS_BETTER,
+        "auc",
+        {"auc": 0.6},
+        binary_metrics.compare,
+    ),
+    MULTICLASS: ProblemMetrics(
+        class_metrics.ClassMetrics,
+        class_metrics.HIGHER_IS_BETTER,
+        "log_loss",
+        {"auc": 0.6},
+        class_metrics.compare_classifiers,
+    ),
+    REGRESSION: ProblemMetrics(
+        regression_metrics.RegressionMetrics,
+        regression_metrics.HIGHER_IS_BETTER,
+        "rmse",
+        {"r2": 0.0},
+        regression_metrics.compare_regressions,
+        regression_metrics.IN_LABELS_UNITS,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What models are judged by.
+
+    Attributes:
+        problem: What they predict.
+        metric: By which a candidate is compared with a champion.
+        classes: Names of the classes, where there are several.
+        custom: The user's own metrics by name.
+    """
+
+    problem: Problem
+    metric: str
+    classes: Sequence[str] | None = None
+    custom: Mapping[str, CustomMetric] = field(default_factory=dict)
+
+    def figures(self, labels: Array, predictions: Array, weights: Array | None, *, detailed: bool = True) -> Metrics:
+        """The figures of a model on some rows."""
+        found: Metrics
+        if self.problem == MULTICLASS:
+            found = class_metrics.class_metrics(labels, predictions, self.classes, weights, detailed=detailed)
+        elif self.problem == REGRESSION:
+            found = regression_metrics.regression_metrics(labels, predictions, weights, detailed=detailed)
+        else:
+            found = binary_metrics.binary_metrics(labels, predictions, weights, detailed=detailed)
+        return replace(found, custom=values_of(self.custom, labels, predictions, weights)) if self.custom else found
+
+    def gain(self, labels: Array, candidate: Array, champion: Array, weights: Array | None) -> Difference | None:
+        """A candidate's gain over a champion on the same rows; None if the metric is not defined."""
+        if self.metric in self.custom:
+            return self.custom[self.metric].compare(labels, candidate, champion, weights) if len(labels) else None
+        return METRICS[self.problem].compare(self.metric, labels, candidate, champion, weights)
+
+    def describe(self, rows: AlignedRows) -> dict[str, Any]:
+        """Figures of scored rows, overall and by slice.
+
+        Returns:
+            ``rows``, ``candidate``, ``champion`` and ``gain`` (None without a champion), and ``slices``: for each
+            column a list of the same with their ``value``, the most frequent first.
+        """
+        sliced = {}
+        for column, values in rows.slices.items():
+            found, counts = np.unique(values, return_counts=True)
+            order = np.argsort(-counts, kind="stable")
+            if len(order) > MAX_SLICE_VALUES:
+                log.warning(
+                    "slice %r has %d values; the %d most frequent are looked at, %d rows are left out",
+                    column, len(order), MAX_SLICE_VALUES, int(counts[order[MAX_SLICE_VALUES:]].sum()),
+                )  # fmt: skip
+            sliced[column] = [
+                {"value": str(found[index]), **self._figures(rows, values == found[index], detailed=False)}
+                for index in order[:MAX_SLICE_VALUES]
+            ]
+        return {**self._figures(rows, np.ones(len(rows.labels), bool), detailed=True), "slices": sliced}
+
+    def _figures(self, rows: AlignedRows, chosen: Array, *, detailed: bool) -> dict[str, Any]:
+        def of(name: str, chosen: Array) -> tuple[Array, Array, Array | None]:
+            weights = None if rows.weights is None else rows.weights[chosen]
+            return rows.labels[chosen], rows.predictions[name][chosen], weights
+
+        champion = gain = None
+        if CHAMPION in rows.predictions:
+            both = chosen & rows.compared
+            labels, theirs, weights = of(CHAMPION, both)
+            champion = self.figures(labels, theirs, weights, detailed=detailed)
+            gain = self.gain(labels, rows.predictions[CANDIDATE][both], theirs, weights)
+        candidate = self.figures(*of(CANDIDATE, chosen), detailed=detailed)
+        return {"rows": int(chosen.sum()), CANDIDATE: candidate, CHAMPION: champion, "gain": gain}
+
+
+def names_of_figures(problem: Problem) -> set[str]:
+    """The names that figures of a problem have."""
+    return {each.name for each in fields(METRICS[problem].figures)}

@@ -1,0 +1,234 @@
+"""Scores rows of examples with exported models, as a server would: raw features in, predictions out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.target import CLASS, MULTICLASS, OUTPUTS, REGRESSION, Problem
+from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
+from airflow_hops.ml.features.transform_graph import SIGNATURE
+from airflow_hops.ml.models.loaded_models import load_model
+from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT
+
+BATCH_ROWS = 8192
+BATCH_BLOBS = 256
+"""Rows of a batch where a row holds bytes, such as an encoded image, which becomes a thousand times as large."""
+
+MISSING = "(missing)"
+
+
+class ServedModel:
+    """The signature ``serving_default`` of an exported model, of any format.
+
+    Args:
+        path: The model's folder.
+
+    Attributes:
+        inputs: Dtypes (int64, float32, float64, string; ``float32[16]`` of vectors) of the raw features by name.
+        problem: What it predicts, by its outputs.
+        output: The output that is its prediction: ``probability``, ``probabilities`` or ``prediction``.
+        classes: How many classes ``probabilities`` has; None of the others.
+
+    Raises:
+        BadInput: it does not load, its signature is another, or an input is no column.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._loaded = load_model(path, SIGNATURE)
+        if not self._choose(""):
+            expected = ", ".join(map(repr, OUTPUTS.values()))
+            raise BadInput(
+                f"{path}: {SIGNATURE} has none of the outputs {expected}; its outputs are "
+                f"{', '.join(self._loaded.outputs)}"
+            )
+        self.inputs: dict[str, str] = {name: spec.column for name, spec in self._loaded.inputs.items()}
+        for name, spec in self._loaded.inputs.items():
+            of_row = spec.shape[1:] if spec.shape and spec.shape[0] is None else (None,)
+            if len(of_row) > 1 or None in of_row or (name == MATRIX_INPUT and of_row not in ((), (1,))):
+                raise BadInput(
+                    f"{path}: input {name!r} has shape {spec.shape}; expected [batch] or [batch, width], to take a "
+                    "column of the examples (a model that takes a matrix is exported with the names of its columns)"
+                )
+
+    def head(self, prefix: str) -> ServedModel | None:
+        """The same model with another of its predictions, which is of a further label; None if it has none.
+
+        Args:
+            prefix: What the names of that label's outputs begin with.
+        """
+        other = copy.copy(self)
+        return other if other._choose(prefix) else None
+
+    def _choose(self, prefix: str) -> bool:
+        """Takes the outputs whose names begin so; false if there are none."""
+        outputs = self._loaded.outputs
+        known = [problem for problem, output in OUTPUTS.items() if prefix + output in outputs]
+        if not known:
+            return False
+        self.problem: Problem = known[0]
+        self.output, self._class = prefix + OUTPUTS[self.problem], prefix + CLASS
+        shape = outputs[self.output].shape or ()
+        self.classes: int | None = shape[-1] if self.problem == MULTICLASS and len(shape) == 2 else None
+        if self.problem == MULTICLASS and self.classes is None:
+            raise BadInput(
+                f"{self.path}: output {self.output!r} has shape {list(shape)}; expected [batch, classes], with the "
+                "number of classes: name it where the model is exported"
+            )
+        return True
+
+    def predict(self, arrays: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+        """What the model predicts of rows.
+
+        Args:
+            arrays: Raw features of shape ``[rows]``, of vectors ``[rows, width]``, by name.
+
+        Returns:
+            float32 of shape ``[rows]``: the probability of the second class, or the predicted number; of several
+            classes the probability of each, ``[rows, classes]``.
+
+        Raises:
+            BadInput: the model refuses the rows, or does not answer each of them.
+        """
+        values = self._run(arrays)[self.output]
+        values = values.reshape(-1) if self.classes is None else values
+        expected = (len(next(iter(arrays.values()))), *(() if self.classes is None else (self.classes,)))
+        if values.shape != expected:
+            raise BadInput(
+                f"{self.path}: {self.output!r} has shape {list(values.shape)} for {expected[0]} rows, expected "
+                f"{list(expected)}"
+            )
+        return values
+
+    def likeliest(self, arrays: Mapping[str, Any]) -> np.ndarray[Any, Any] | None:
+        """Names of the rows' likeliest classes, ``[rows]``; None of a model that does not say them."""
+        found = self._run(arrays).get(self._class)
+        if found is None or found.dtype != object:
+            return None
+        return np.array([name.decode() for name in found.ravel().tolist()], object)
+
+    def _run(self, arrays: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        inputs = self._loaded.inputs.items()
+        return self._loaded.run({name: arrays[name].reshape(-1, *(spec.shape or ())[1:]) for name, spec in inputs})
+
+
+@dataclass(frozen=True)
+class ScoredRows:
+    """Rows with their labels and what each model says of them.
+
+    Attributes:
+        labels: 0 or 1, or the class's number, int64; of a regression the number, float64; shape ``[rows]``.
+        predictions: By model, shape ``[rows]``, or of several classes ``[rows, classes]``.
+        slices: Values of the slicing columns as text, shape ``[rows]``.
+        weights: Of the rows, shape ``[rows]``; None if they have none.
+    """
+
+    labels: np.ndarray[Any, Any]
+    predictions: Mapping[str, np.ndarray[Any, Any]]
+    slices: Mapping[str, np.ndarray[Any, Any]]
+    weights: np.ndarray[Any, Any] | None = None
+
+
+def score(
+    models: Mapping[str, ServedModel],
+    files: Sequence[Path],
+    label: str,
+    *,
+    classes: int | None = None,
+    weight: str | None = None,
+    slices: Sequence[str] = (),
+    split: str = "",
+) -> ScoredRows:
+    """Scores the rows of Parquet files with several models, each file read once.
+
+    Args:
+        models: Models of one problem by name.
+        files: Parquet files of examples.
+        label: Name of the label column: 0 or 1, the number of a class, or any number.
+        classes: How many classes the labels are of; None for as many as the models tell apart.
+        weight: Name of the column of the rows' weights, or None.
+        slices: Columns by whose values the rows are to be told apart.
+        split: For messages.
+
+    Raises:
+        BadInput: a column is missing or of another type, a label is no class or not finite, a weight is not above 0, or
+            a prediction is not finite.
+    """
+    first = next(iter(models.values()))
+    known = {label: "float64" if first.problem == REGRESSION else "int64", **({weight: "float64"} if weight else {})}
+    facts: dict[str, list[Any]] = {name: [] for name in known}
+    sliced: dict[str, list[Any]] = {name: [] for name in slices}
+    predictions: dict[str, list[Any]] = {name: [] for name in models}
+    where = f"split {split!r}" if split else "the examples"
+    for path in files:
+        for name, model in models.items():
+            check_columns(path, {**model.inputs, **known}, of=f"the {name} model's signature")
+        wanted = list(dict.fromkeys([*(c for model in models.values() for c in model.inputs), *known, *slices]))
+        _check_slices(path, slices)
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=batch_rows(file.schema_arrow, wanted), columns=wanted):
+                if not batch.num_rows:
+                    continue
+                for name, values in dense_arrays(batch, known, str(path)).items():
+                    facts[name].append(values)
+                for name, model in models.items():
+                    predictions[name].append(model.predict(dense_arrays(batch, model.inputs, str(path))))
+                for name in slices:
+                    sliced[name].append(_as_text(batch.column(batch.schema.get_field_index(name))))
+    joined = {name: np.concatenate(v) if v else np.zeros(0, known[name]) for name, v in facts.items()}
+    scored = {name: np.concatenate(p) if p else _no_rows(models[name]) for name, p in predictions.items()}
+    _check_labels(joined[label], label, first, classes, where)
+    weights = joined[weight] if weight else None
+    if weights is not None and len(wrong := weights[~(np.isfinite(weights) & (weights > 0))]):
+        raise BadInput(f"{where}: weight {weight!r} is {wrong[0]} in a row, expected a finite number above 0")
+    for name, p in scored.items():
+        bad = int((~np.isfinite(p).all(axis=tuple(range(1, p.ndim)))).sum())
+        if bad:
+            raise BadInput(
+                f"{where}: the {name} model's {models[name].output} is NaN or infinite in {bad} of {len(p)} rows "
+                f"({models[name].path})"
+            )
+    by = {name: np.concatenate(v) if v else np.zeros(0, object) for name, v in sliced.items()}
+    return ScoredRows(joined[label], scored, by, weights)
+
+
+def batch_rows(schema: pa.Schema, columns: Sequence[str]) -> int:
+    """Rows that may be scored at once, given the columns that a model takes."""
+    blobs = any(field.name in columns and pa.types.is_binary(field.type) for field in schema)
+    return BATCH_BLOBS if blobs else BATCH_ROWS
+
+
+def _no_rows(model: ServedModel) -> np.ndarray[Any, Any]:
+    return np.zeros(0 if model.classes is None else (0, model.classes), np.float32)
+
+
+def _check_labels(labels: np.ndarray[Any, Any], name: str, model: ServedModel, classes: int | None, where: str) -> None:
+    if model.problem == REGRESSION:
+        wrong, expected = labels[~np.isfinite(labels)], "a finite number"
+    else:
+        count = classes or model.classes or 2
+        wrong = labels[(labels < 0) | (labels >= count)]
+        expected = "0 or 1" if count == 2 else f"a class's number, 0 to {count - 1}"
+    if len(wrong):
+        raise BadInput(f"{where}: label {name!r} is {wrong[0]} in a row, expected {expected}")
+
+
+def _check_slices(path: Path, slices: Sequence[str]) -> None:
+    names = pq.read_schema(path).names
+    for name in slices:
+        if name not in names:
+            raise BadInput(f"{path}: there is no column {name!r} to slice by; the columns are {', '.join(names)}")
+
+
+def _as_text(column: Any) -> np.ndarray[Any, Any]:
+    text: np.ndarray[Any, Any] = column.cast(pa.string()).fill_null(MISSING).to_numpy(zero_copy_only=False)
+    return text

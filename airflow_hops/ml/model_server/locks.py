@@ -1,0 +1,123 @@
+"""Mutual exclusion of tasks: by ``flock`` where they share a file system, by numbered leases in an object store."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.processes.locks import locked
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.files import LocalFiles
+
+_STORE_POLL_S = 0.5
+_BEAT_S = 5.0
+_STALE_S = 30.0
+"""A holder that has not beaten for so long is dead; its beats are six times as frequent."""
+
+_RELEASED = "released"
+
+
+@contextlib.contextmanager
+def file_lock(path: Path, what: str, timeout_s: float) -> Iterator[None]:
+    """Holds a lock file of a file system that all tasks share.
+
+    Args:
+        path: The lock file; its folder is made.
+        what: What is locked, for the message.
+        timeout_s: How long to wait for another task.
+
+    Raises:
+        HopsError: another task has held it for ``timeout_s`` seconds.
+    """
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(locked(path, timeout_s))
+        except TimeoutError:
+            raise HopsError(f"{what}: another task has held {path} for {timeout_s:g} s") from None
+        yield
+
+
+def store_lock(
+    store: ArtifactStore, folder: str, what: str, timeout_s: float
+) -> contextlib.AbstractContextManager[None]:
+    """Holds a lock in the artifact store; arguments and errors as those of :func:`store_lease`."""
+    if isinstance(store.files, LocalFiles):
+        return file_lock(store.files.path(folder) / ".lock", what, timeout_s)
+    return store_lease(store, folder, what, timeout_s)
+
+
+@contextlib.contextmanager
+def store_lease(store: ArtifactStore, folder: str, what: str, timeout_s: float) -> Iterator[None]:
+    """Holds a lease in a store that has no locks.
+
+    Leases are numbered files. Number n + 1 may be taken once n was released, or has not beaten for 30 seconds; of
+    several tasks that try, one succeeds in making the file.
+
+    Args:
+        store: The artifact store.
+        folder: Address of the leases in it.
+        what: What is locked, for the message.
+        timeout_s: How long to wait for another task.
+
+    Raises:
+        HopsError: another task has held it for ``timeout_s`` seconds.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    seen, seen_s = "", time.monotonic()
+    while True:
+        number = _newest(store, folder)
+        state = _state(store, folder, number)
+        if state != seen:
+            seen, seen_s = state, time.monotonic()
+        if state == _RELEASED or time.monotonic() - seen_s > _STALE_S:
+            taken = _lease(folder, number + 1)
+            with contextlib.suppress(FileExistsError):
+                store.create_text(taken, _beat())
+                if _newest(store, folder) == number + 1:
+                    break
+                store.remove_text(taken)  # too late: this number had come and gone before
+        if time.monotonic() > deadline_s:
+            raise HopsError(f"{what}: another task has held {_lease(folder, number)} for {timeout_s:g} s")
+        time.sleep(_STORE_POLL_S)
+    done = threading.Event()
+    beating = threading.Thread(target=_keep_beating, args=(store, taken, done), daemon=True)
+    beating.start()
+    try:
+        store.remove_text(_lease(folder, number))
+        yield
+    finally:
+        done.set()
+        beating.join()
+        store.write_text(taken, _RELEASED)
+
+
+def _keep_beating(store: ArtifactStore, lease: str, done: threading.Event) -> None:
+    while not done.wait(_BEAT_S):
+        with contextlib.suppress(Exception):  # the next beat may succeed; without any, another task takes over
+            store.write_text(lease, _beat())
+
+
+def _beat() -> str:
+    return f"held {uuid.uuid4().hex}"
+
+
+def _newest(store: ArtifactStore, folder: str) -> int:
+    return max((int(name) for name in store.names(folder) if name.isdigit()), default=0)
+
+
+def _state(store: ArtifactStore, folder: str, number: int) -> str:
+    if not number:
+        return _RELEASED
+    try:
+        return store.read_text(_lease(folder, number))
+    except FileNotFoundError:  # its successor was taken and removed it meanwhile
+        return f"gone {number}"
+
+
+def _lease(folder: str, number: int) -> str:
+    return f"{folder}/{number}"

@@ -1,0 +1,121 @@
+"""The inputs of a model's requests, by name, type and shape: whether one model takes the requests of another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.model_record import ServedVersion
+from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.protocol import SavedModel
+from airflow_hops.ml.features.transform_graph import SIGNATURE
+from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.step.context import StepContext
+from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, SignatureFileError, read_inputs
+
+_SAVED_MODEL = "saved_model.pb"
+
+
+@dataclass(frozen=True)
+class RequestInput:
+    """An input of a signature.
+
+    Attributes:
+        dtype: Its type, as TensorFlow names it.
+        shape: Its shape, -1 for a dimension of any size; None for any shape.
+        is_described: Whether the server itself arranges its columns, and so takes ``[batch, 1]`` for ``[batch]``.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] | None
+    is_described: bool = False
+
+    def takes(self, other: RequestInput) -> bool:
+        """Whether it takes every value of another input."""
+        if self.dtype != other.dtype:
+            return False
+        if self.shape is None or other.shape is None:
+            return True
+        shape = other.shape[:1] if self.is_described and other.shape == (-1, 1) else other.shape
+        same = (mine in (-1, size) for mine, size in zip(self.shape, shape, strict=False))
+        return len(self.shape) == len(shape) and all(same)
+
+    def __str__(self) -> str:
+        sizes = "of any shape" if self.shape is None else f"[{', '.join('?' if d < 0 else str(d) for d in self.shape)}]"
+        return f"{self.dtype} {sizes}"
+
+
+def request_inputs(folder: Path) -> dict[str, RequestInput] | None:
+    """The inputs of the signature ``serving_default`` of a model, read without loading it; None if they are not there.
+
+    Args:
+        folder: The model's folder, of any format.
+    """
+    try:
+        if (folder / SIGNATURE_FILE).is_file():
+            specs = read_inputs(folder).specs()
+            return {name: RequestInput(kind.name, shape, True) for name, kind, shape in specs}
+        if not (folder / _SAVED_MODEL).is_file():
+            return None
+        (graph, *_) = SavedModel.FromString((folder / _SAVED_MODEL).read_bytes()).meta_graphs
+        infos = graph.signature_def[SIGNATURE].inputs
+        found = {}
+        for name, info in infos.items():
+            shape = info.tensor_shape
+            sizes = None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
+            found[name] = RequestInput(tensors.BY_NUMBER[info.dtype].name, sizes)
+        return found or None
+    except (SignatureFileError, ValueError, KeyError, OSError, DecodeError):
+        return None  # opening it says what is wrong
+
+
+def other_types(champion: Mapping[str, RequestInput] | None, model: Mapping[str, RequestInput] | None) -> list[str]:
+    """In words, inputs that a model has in common with the champion, but of which it does not take all values."""
+    return [
+        f"takes {name!r} as {mine} and not {theirs}"
+        for name, theirs in sorted((champion or {}).items(), key=lambda item: item[0])
+        if (mine := (model or {}).get(name)) is not None and not mine.takes(theirs)
+    ]
+
+
+def check_inputs(context: StepContext, champion: ServedVersion, model: Artifact, model_name: str) -> None:
+    """Refuses a canary that would refuse the requests that it shares with the champion.
+
+    Raises:
+        BadInput: it takes other inputs, or the same with other types or widths.
+    """
+    before, now = _names(champion.model), _names(model)
+    differences = []
+    if before is not None and now is not None:
+        for verb, names in (("does not take", before - now), ("also needs", now - before)):
+            differences += [f"{verb} {', '.join(map(repr, sorted(names)))}"] if names else []
+    differences += other_types(_champion_inputs(context, champion), request_inputs(model_folder(context.store, model)))
+    if differences:
+        raise BadInput(
+            f"model {model_name!r}: {model.uri} {' and '.join(differences)}, unlike the champion {champion.model.uri}. "
+            "A canary gets the requests that the champion gets, and a server refuses those whose inputs are others. "
+            "Name what it does not use in TransformOperator's extra_inputs, and cast columns in prepare() to the types "
+            "that they had; or switch clients and model together, with canary_percent=100 or another model_name"
+        )
+
+
+def _champion_inputs(context: StepContext, champion: ServedVersion) -> dict[str, RequestInput] | None:
+    """Those of the served folder where the artifact was replaced, or is gone."""
+    try:
+        return request_inputs(model_folder(context.store, champion.model))
+    except BadInput:
+        return request_inputs(Path(champion.serving_path)) if champion.serving_path else None
+
+
+def _names(model: Artifact) -> set[str] | None:
+    """Returns the inputs of a model's requests; None if its artifact does not say."""
+    of = ModelProperties.of(model)
+    if of.inputs is not None:
+        return set(of.inputs)
+    # Models of before there were 'inputs' take every raw feature, and the time.
+    return None if of.features is None else {*of.features, *filter(None, [of.time])}

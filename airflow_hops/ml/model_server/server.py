@@ -1,0 +1,339 @@
+"""The model server as deploy, rollout and the traffic operators steer it.
+
+Everything here can be done twice with the same outcome, so that a task which was killed at any point can be retried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.serving_api import config
+from airflow_hops.core.serving_api.answers import ModelServerError
+from airflow_hops.core.serving_api.server_address import TENSORFLOW_MODEL_SERVER, ServerAddress
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.shared_places import SharedPlaces
+from airflow_hops.ml.model_server.locks import file_lock, store_lock
+from airflow_hops.ml.model_server.steering import (
+    REFUSALS,
+    ConfigByRpc,
+    ConfigFile,
+    ModelConfigs,
+    NoTraffic,
+    Traffic,
+    TrafficByRpc,
+    TrafficFile,
+    server_error,
+)
+from airflow_hops.ml.model_server.version_folders import (
+    LocalFolders,
+    VersionFolders,
+    check_model,
+    version_folders,
+)
+
+_POLL_S = 0.05
+_STALE_ERROR_S = 5.0
+
+
+class VersionRefused(BadInput):
+    """The server tried to load a version and could not; the message carries the server's own."""
+
+
+@dataclass(frozen=True)
+class ModelServer:
+    """A running server.
+
+    Attributes:
+        at: Where it is.
+        places: What it shares with the worker.
+        store: The artifact store.
+        folders: The versions of its models.
+        configs: What it is to serve.
+        shares: How it splits the traffic.
+    """
+
+    at: ServerAddress
+    places: SharedPlaces
+    store: ArtifactStore
+    folders: VersionFolders
+    configs: ModelConfigs
+    shares: Traffic
+
+    @classmethod
+    def of(cls, services: Mapping[str, str], store: ArtifactStore) -> ModelServer:
+        """The server that the connection names.
+
+        Args:
+            services: A step's services.
+            store: The artifact store, which keeps the config of a server that has no file for it.
+
+        Raises:
+            BadInput: a field is missing, or is not what it should be.
+        """
+        at, places = ServerAddress.of(services), SharedPlaces.of(services, store)
+        configs = _configs(at, places, store)
+        folders = version_folders(places.base_path, places.storage_options)
+        return cls(at, places, store, folders, configs, _shares(at, places, configs))
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of the gRPC port."""
+        return str(self.at)
+
+    @property
+    def rest_port(self) -> int | None:
+        """The REST port, or None if it has none."""
+        return self.at.rest_port
+
+    @property
+    def splits_traffic(self) -> bool:
+        """Whether it can give a version a share of the traffic: a ``tensorflow_model_server`` cannot."""
+        return self.shares.splits
+
+    def exclusive(self, model_name: str, timeout_s: float = 300.0) -> contextlib.AbstractContextManager[None]:
+        """Holds a model for one task: two that deploy or decide at once would undo each other's work.
+
+        Raises:
+            HopsError: another task has held it for ``timeout_s`` seconds.
+        """
+        what = f"model {model_name!r}"
+        if isinstance(self.folders, LocalFolders):
+            return file_lock(Path(self.folders.uri(model_name)) / ".lock", what, timeout_s)
+        return store_lock(self.store, self.store.uri("_serving", f"{model_name}.lock"), what, timeout_s)
+
+    def check_reachable(self, model_name: str) -> None:
+        """Asks for the model's status, whatever it is.
+
+        Raises:
+            HopsError: the server does not answer.
+        """
+        self.status(model_name)
+
+    def status(self, model_name: str, version: int | None = None) -> list[Any]:
+        """States of a model's versions, or of one; an empty list where the server knows none.
+
+        Raises:
+            HopsError: the server does not answer.
+        """
+        try:
+            with self.at.client() as client:
+                return list(client.status(model_name, version))
+        except ModelServerError as error:
+            if error.code.name == "NOT_FOUND":
+                return []
+            if error.code.name in REFUSALS:
+                raise server_error(error) from error
+            raise HopsError(
+                f"model server {self.address} does not answer ({error}); is it running? It is named by the "
+                "connection's host and port"
+            ) from error
+
+    def version_path(self, model_name: str, version: int) -> str:
+        """Path or URI of a version's folder."""
+        return self.folders.uri(model_name, version)
+
+    def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
+        """Copies a model to its version's folder, which appears whole or not at all.
+
+        Args:
+            model: Folder of the model, of any format.
+            model_name: Model name.
+            version: Version number.
+            fingerprint: The model artifact's, left in the folder.
+
+        Returns:
+            False if the folder was there already, with this very model.
+
+        Raises:
+            BadInput: there is no model, or the folder holds another model.
+        """
+        check_model(model, served_by=self.at.kind)
+        return self.folders.publish(model, model_name, version, fingerprint)
+
+    def unpublish(self, model_name: str, version: int) -> None:
+        """Removes a version's folder; it is no version from the first moment on."""
+        self.folders.unpublish(model_name, version)
+
+    def serve(self, model_name: str, versions: list[int], labels: Mapping[str, int] | None = None) -> Any:
+        """Has the server serve some versions of a model; what it was to serve before is returned.
+
+        Args:
+            model_name: Model name.
+            versions: Version numbers.
+            labels: Label to version; None keeps those there are, as far as their versions stay.
+        """
+
+        def put(message: Any) -> Any:
+            given = labels
+            if given is None:
+                given = {label: v for label, v in _labels(message, model_name).items() if v in versions}
+            path = f"{self.places.server_base_path}/{model_name}"
+            return config.put_model(message, self.configs.source, model_name, path, versions, given)
+
+        return self.configs.change(put)
+
+    def serve_again(self, model_name: str) -> None:
+        """Has a server that knows no version of a model serve what it is to: one that is told by RPC forgets it.
+
+        Raises:
+            HopsError: the server does not answer.
+        """
+        if not self.status(model_name) and (versions := self.configured(model_name)):
+            self.serve(model_name, versions)
+
+    def restore(self, model_name: str, previous: Any) -> None:
+        """Undoes :meth:`serve` with what it returned."""
+        if previous is None:
+            self.withdraw(model_name)
+        else:
+            self.configs.change(lambda message: config.put_back_model(message, previous))
+
+    def withdraw(self, model_name: str) -> None:
+        """Has the server serve no version of a model any more."""
+        self.configs.change(lambda message: config.take_model(message, model_name))
+
+    def configured(self, model_name: str) -> list[int]:
+        """The versions that the server is to serve of a model."""
+        return _configured(self.configs.read(), model_name)
+
+    def labels(self, model_name: str) -> dict[str, int]:
+        """The labels that the server is to know."""
+        return _labels(self.configs.read(), model_name)
+
+    def set_labels(self, model_name: str, labels: Mapping[str, int]) -> None:
+        """Moves the labels, in a reload of their own: a label on a version that is not loaded yet is refused."""
+        if self.labels(model_name) != labels:
+            self.serve(model_name, self.configured(model_name), labels)
+
+    def set_traffic(self, model_name: str, percents: Mapping[int, int]) -> None:
+        """Sets the shares of the versions; a share of nothing is left out."""
+        self.shares.set(model_name, {version: percent for version, percent in percents.items() if percent})
+
+    def forget_traffic(self, model_name: str) -> None:
+        """Removes the shares of a model that is not served any more."""
+        self.shares.set(model_name, None)
+
+    def traffic(self, model_name: str) -> dict[int, int]:
+        """The shares that were set last."""
+        return self.shares.read(model_name)
+
+    def last_error(self, model_name: str, version: int) -> str:
+        """What the server says is wrong with a version now."""
+        return next((state.error for state in self.status(model_name, version)), "")
+
+    def wait_until_available(
+        self,
+        model_name: str,
+        version: int,
+        timeout_s: float,
+        *,
+        error_before: str = "",
+        on_state: Callable[[str], None] = lambda state: None,
+    ) -> None:
+        """Waits until the server answers requests with a version.
+
+        Args:
+            model_name: Model name.
+            version: Version number.
+            timeout_s: How long to wait.
+            error_before: What the server said was wrong before the config changed: it may be an earlier try's.
+            on_state: Told each new state.
+
+        Raises:
+            VersionRefused: the server could not load it.
+            HopsError: it is not available in time, or the server has gone.
+        """
+        began_s = time.monotonic()
+        said = ""
+        while True:
+            problem = "the server has not seen it"
+            try:
+                for state in self.status(model_name, version):
+                    if state.state == "AVAILABLE":
+                        return
+                    problem = f"{state.state}{': ' + state.error if state.error else ''}"
+                    stale = state.error == error_before and time.monotonic() - began_s < _STALE_ERROR_S
+                    if state.error and not stale:
+                        raise VersionRefused(
+                            f"model server {self.address} does not load model {model_name!r} version {version} "
+                            f"({self.version_path(model_name, version)}): {state.error}"
+                        )
+            except VersionRefused:
+                raise
+            except HopsError as error:
+                problem = str(error)
+            if problem != said:
+                on_state(problem)
+                said = problem
+            if time.monotonic() - began_s > timeout_s:
+                raise HopsError(
+                    f"model server {self.address}: model {model_name!r} version {version} is not available after "
+                    f"{timeout_s:g} s ({problem}); does the server read {self.configs.source} "
+                    "(--model_config_file_poll_wait_seconds)?"
+                )
+            time.sleep(_POLL_S)
+
+    def wait_until_gone(self, model_name: str, version: int, timeout_s: float) -> bool:
+        """Waits until the server has unloaded a version; whether it had in time."""
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            with contextlib.suppress(HopsError):
+                if all(state.state == "END" and not state.error for state in self.status(model_name, version)):
+                    return True
+            time.sleep(_POLL_S)
+        return False
+
+    def counts(self, model_name: str) -> dict[int, dict[str, Any]]:
+        """What the server has counted of each version since it started (``GET /v1/stats?histograms=1``).
+
+        Raises:
+            BadInput: the connection names no REST port.
+            HopsError: the server does not answer.
+        """
+        answer = self._rest("GET", "/v1/stats?histograms=1")
+        versions = answer.get("models", {}).get(model_name, {}).get("versions", {})
+        return {int(version): {**figures, "server_since": answer.get("since")} for version, figures in versions.items()}
+
+    def flush_capture(self) -> None:
+        """Has the server write what it captured so far."""
+        self._rest("POST", "/v1/capture:flush")
+
+    def _rest(self, method: str, path: str) -> dict[str, Any]:
+        try:
+            return self.at.rest_client().call(method, path)
+        except ModelServerError as error:
+            if error.code.name in REFUSALS:
+                raise server_error(error) from error
+            raise HopsError(f"model server: {error}; is it running?") from error
+
+
+def _configs(at: ServerAddress, places: SharedPlaces, store: ArtifactStore) -> ModelConfigs:
+    if at.kind == TENSORFLOW_MODEL_SERVER or places.config_file is None:
+        return ConfigByRpc(store, f"{at.host}_{at.grpc_port}", at.client, first=places.config_file)
+    return ConfigFile(places.config_file)
+
+
+def _shares(at: ServerAddress, places: SharedPlaces, configs: ModelConfigs) -> Traffic:
+    if at.kind == TENSORFLOW_MODEL_SERVER:
+        return NoTraffic(str(at), lambda model_name: _configured(configs.read(), model_name))
+    return TrafficFile(places.traffic_file) if places.traffic_file is not None else TrafficByRpc(at.client)
+
+
+def _model(message: Any, model_name: str) -> Any:
+    return next((model for model in message.model_config_list.config if model.name == model_name), None)
+
+
+def _configured(message: Any, model_name: str) -> list[int]:
+    model = _model(message, model_name)
+    return sorted(model.model_version_policy.specific.versions) if model is not None else []
+
+
+def _labels(message: Any, model_name: str) -> dict[str, int]:
+    model = _model(message, model_name)
+    return dict(model.version_labels) if model is not None else {}

@@ -1,0 +1,239 @@
+"""How a model server is told what to serve, and how to split the traffic: by the files that it reads, or by RPC.
+
+A server that is told by RPC has no way to say what it serves, and has forgotten it after a restart: the whole config is
+kept in the artifact store, under ``_serving/<host>_<port>.config``, and is sent whole each time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.serving_api import config, traffic_config
+from airflow_hops.core.serving_api.answers import ModelServerError
+from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.model_server.locks import store_lock
+
+REFUSALS = ("INVALID_ARGUMENT", "FAILED_PRECONDITION", "UNIMPLEMENTED", "PERMISSION_DENIED", "UNAUTHENTICATED")
+
+
+class ModelConfigs(Protocol):
+    """What the server is to serve."""
+
+    source: str
+    """Where it is written, for messages."""
+
+    def read(self) -> Any:
+        """The ``ModelServerConfig``; an empty one where nothing was ever served."""
+        ...
+
+    def change(self, change: Callable[[Any], Any]) -> Any:
+        """Has ``change`` change the ``ModelServerConfig``, and the server take it; returns what ``change`` returns.
+
+        Raises:
+            ConfigError: the changed config is not valid.
+            HopsError: the server cannot be told.
+        """
+        ...
+
+
+class Traffic(Protocol):
+    """Which version gets what share of the requests that name none."""
+
+    splits: bool
+    """Whether the server can split traffic at all."""
+
+    def read(self, model_name: str) -> dict[int, int]:
+        """Version to percent; empty if the newest version answers."""
+        ...
+
+    def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
+        """Sets the shares; None removes them."""
+        ...
+
+
+class ConfigFile:
+    """The server's ``--model_config_file``, on a file system that worker and server share."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.source = path, str(path)
+
+    def read(self) -> Any:
+        """The ``ModelServerConfig`` of the file."""
+        return config.read_config(self.path) if self.path.exists() else config.parse_config("", "")
+
+    def change(self, change: Callable[[Any], Any]) -> Any:
+        """Changes the file; the server finds it changed."""
+        return config.change_config(self.path, change)
+
+
+class ConfigByRpc:
+    """A config that is kept in the artifact store, and sent by ``HandleReloadConfigRequest``.
+
+    Args:
+        store: The artifact store.
+        name: The server's, in the store.
+        connect: Opens a client.
+        first: File with the config that the server was started with; None if it began with no model.
+        load_timeout_s: How long the server may take to answer: it does so once what is new is available.
+    """
+
+    def __init__(
+        self,
+        store: ArtifactStore,
+        name: str,
+        connect: Callable[[], ModelServerClient],
+        *,
+        first: Path | None = None,
+        load_timeout_s: float = 120.0,
+    ) -> None:
+        self._store, self._connect, self._first = store, connect, first
+        self._load_timeout_s = load_timeout_s
+        self.source = store.uri("_serving", f"{name}.config")
+        self._lock = store.uri("_serving", f"{name}.lock")
+
+    def read(self) -> Any:
+        """The ``ModelServerConfig`` that was sent last."""
+        try:
+            return config.parse_config(self._store.read_text(self.source), self.source)
+        except FileNotFoundError:
+            return config.read_config(self._first) if self._first else config.parse_config("", "")
+
+    def change(self, change: Callable[[Any], Any]) -> Any:
+        """Writes the changed config down and sends it; what the server refuses is not left standing."""
+        with store_lock(self._store, self._lock, self.source, 3 * self._load_timeout_s):
+            before, changed = self.read(), self.read()
+            result = change(changed)
+            changed.model_config_list.SetInParent()
+            config.check_config(changed, self.source)
+            self._write(changed)
+            try:
+                self._send(changed)
+            except HopsError:
+                self._write(before)
+                with contextlib.suppress(HopsError):
+                    self._send(before)
+                raise
+        return result
+
+    def _write(self, message: Any) -> None:
+        self._store.write_text(self.source, config.format_config(message))
+
+    def _send(self, message: Any) -> None:
+        with self._connect() as client:
+            try:
+                self._reload(client, message)
+            except BadInput:
+                # A server that has started anew has not loaded yet what the labels name.
+                if not any(model.version_labels for model in message.model_config_list.config):
+                    raise
+                self._reload(client, _without_labels(message))
+                self._reload(client, message)
+
+    def _reload(self, client: ModelServerClient, message: Any) -> None:
+        try:
+            client.reload_config(message, timeout_s=self._load_timeout_s)
+        except ModelServerError as error:
+            # Otherwise a version does not load, or not in time: the version's state says so, and why.
+            if error.code.name in (*REFUSALS, "UNAVAILABLE"):
+                raise server_error(error) from error
+
+
+class TrafficFile:
+    """The bundled server's ``--traffic_config_file``, on a file system that worker and server share."""
+
+    splits = True
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self, model_name: str) -> dict[int, int]:
+        """The shares that the file gives."""
+        return dict(traffic_config.read_traffic(self._path).get(model_name, {}))
+
+    def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
+        """Writes the shares into the file; the server finds it changed."""
+        traffic_config.set_traffic(self._path, model_name, percents)
+
+
+class TrafficByRpc:
+    """The bundled server's ``TrafficService``.
+
+    Args:
+        connect: Opens a client.
+    """
+
+    splits = True
+
+    def __init__(self, connect: Callable[[], ModelServerClient]) -> None:
+        self._connect = connect
+
+    def read(self, model_name: str) -> dict[int, int]:
+        """The shares that were set."""
+        with self._connect() as client:
+            try:
+                return dict(client.traffic(model_name).percents or {})
+            except ModelServerError as error:
+                if error.code.name == "NOT_FOUND":
+                    return {}
+                raise server_error(error) from error
+
+    def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
+        """Sets the shares; the server has taken them when it answers."""
+        with self._connect() as client:
+            try:
+                client.set_traffic(model_name, percents)
+            except ModelServerError as error:
+                if percents is not None or error.code.name != "NOT_FOUND":
+                    raise server_error(error) from error
+
+
+class NoTraffic:
+    """A ``tensorflow_model_server``: requests that name no version go to the newest that is loaded.
+
+    Args:
+        address: The server's, for messages.
+        served: Versions of a model that are to be served.
+    """
+
+    splits = False
+
+    def __init__(self, address: str, served: Callable[[str], list[int]]) -> None:
+        self._address, self._served = address, served
+
+    def read(self, model_name: str) -> dict[int, int]:
+        """All to the newest."""
+        return dict.fromkeys(self._served(model_name)[-1:], 100)
+
+    def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
+        """Does nothing if the shares are what the server does by itself.
+
+        Raises:
+            BadInput: they are not.
+        """
+        if percents is not None and dict(percents) != self.read(model_name):
+            shares = ", ".join(f"version {version}: {percent}%" for version, percent in percents.items())
+            raise BadInput(
+                f"model {model_name!r}: {self._address} is a tensorflow_model_server, which does not split traffic "
+                f"({shares}): requests that name no version go to the newest one. Put the bundled server in front of "
+                f"it (airflow hops serve -- --upstream={self._address}), and name that one in the connection"
+            )
+
+
+def _without_labels(message: Any) -> Any:
+    copy = type(message)()
+    copy.CopyFrom(message)
+    for model in copy.model_config_list.config:
+        model.version_labels.clear()
+    return copy
+
+
+def server_error(error: ModelServerError) -> HopsError:
+    """The server's refusal, which a retry does not mend; or its absence, which one may."""
+    if error.code.name in REFUSALS:
+        return BadInput(f"the model server refuses: {error}")
+    return HopsError(f"the model server does not answer as expected: {error}")

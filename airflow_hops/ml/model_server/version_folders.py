@@ -1,0 +1,185 @@
+"""Folders of versions, in which a model appears whole or not at all.
+
+On a local file system a finished copy is renamed into place. An object store has no rename of folders: there the file
+by which the server knows a model, as ``saved_model.pb``, comes last when a version is published, and goes first when it
+is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.processes.remote_files import RemoteFiles
+from airflow_hops.core.serving_api.server_address import BUNDLED, TENSORFLOW_MODEL_SERVER
+from airflow_hops.serving.models.formats import MODEL_FILES, SAVED_MODEL, TFLITE, format_of
+
+_MARKER = "assets.extra/hops.json"
+"""Names the model that a version folder holds; ``assets.extra`` is where a SavedModel keeps what it does not load."""
+
+
+class VersionFolders(Protocol):
+    """Where the versions of models lie."""
+
+    def uri(self, model_name: str, version: int | None = None) -> str:
+        """Address of a model's folder, or of a version's."""
+        ...
+
+    def has(self, model_name: str, version: int) -> bool:
+        """Whether a whole version is there."""
+        ...
+
+    def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
+        """As :meth:`airflow_hops.ml.model_server.server.ModelServer.publish`."""
+        ...
+
+    def unpublish(self, model_name: str, version: int) -> None:
+        """Removes a version's folder; it is no version from the first moment on."""
+        ...
+
+
+def version_folders(base_path: str, storage_options: Mapping[str, Any]) -> VersionFolders:
+    """The versions below a base path: an absolute path, or any URI that fsspec opens."""
+    local = base_path.removeprefix("file://")
+    return RemoteFolders(base_path, storage_options) if "://" in local else LocalFolders(Path(local))
+
+
+class LocalFolders:
+    """Versions on a file system that worker and server share.
+
+    Args:
+        base_path: Absolute path of the folder of models.
+    """
+
+    def __init__(self, base_path: Path) -> None:
+        self.base_path = base_path
+
+    def uri(self, model_name: str, version: int | None = None) -> str:
+        """Path of a model's folder, or of a version's."""
+        folder = self.base_path / model_name
+        return str(folder if version is None else folder / str(version))
+
+    def has(self, model_name: str, version: int) -> bool:
+        """Whether a version is there."""
+        folder = Path(self.uri(model_name, version))
+        return any((folder / name).is_file() for name in MODEL_FILES)
+
+    def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
+        """Copies a model beside its place, and renames it into it."""
+        target = Path(self.uri(model_name, version))
+        if target.exists():
+            marker = target / _MARKER
+            _check_same(target, marker.read_text() if marker.is_file() else None, fingerprint)
+            return False
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for rubbish in target.parent.glob(".staging-*"):
+            shutil.rmtree(rubbish, ignore_errors=True)
+        staging = target.parent / f".staging-{version}-{uuid.uuid4().hex[:8]}"
+        try:
+            shutil.copytree(model, staging)
+            (staging / _MARKER).parent.mkdir(exist_ok=True)
+            (staging / _MARKER).write_text(_marker(version, fingerprint))
+            staging.rename(target)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        return True
+
+    def unpublish(self, model_name: str, version: int) -> None:
+        """Renames the folder away, and removes it."""
+        target = Path(self.uri(model_name, version))
+        staging = target.parent / f".staging-removed-{version}-{uuid.uuid4().hex[:8]}"
+        with contextlib.suppress(FileNotFoundError):
+            target.rename(staging)
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+class RemoteFolders:
+    """Versions in a store that fsspec opens.
+
+    Args:
+        base_path: URI of the folder of models.
+        storage_options: Passed to fsspec.
+    """
+
+    def __init__(self, base_path: str, storage_options: Mapping[str, Any]) -> None:
+        self.base_path = base_path.rstrip("/")
+        try:
+            self._files = RemoteFiles(base_path, storage_options)
+        except (ImportError, ValueError) as error:
+            raise BadInput(f"connection field 'serving_base_path' is {base_path!r}: {error}") from error
+
+    def uri(self, model_name: str, version: int | None = None) -> str:
+        """URI of a model's folder, or of a version's."""
+        folder = f"{self.base_path}/{model_name}"
+        return folder if version is None else f"{folder}/{version}"
+
+    def has(self, model_name: str, version: int) -> bool:
+        """Whether a whole version is there."""
+        return any(self._files.exists(f"{self.uri(model_name, version)}/{name}") for name in MODEL_FILES)
+
+    def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
+        """Uploads a model, the file that makes it one last."""
+        folder = self.uri(model_name, version)
+        whole, found = self.has(model_name, version), self._marker(folder)
+        if whole:
+            _check_same(folder, found, fingerprint)
+            return False
+        marker = _marker(version, fingerprint)
+        files = {p.relative_to(model).as_posix(): p for p in sorted(model.rglob("*")) if p.is_file()}
+        self._files.clear(folder, kept=() if found != marker else {*files, _MARKER})  # what another try left
+        self._files.fs.makedirs(folder, exist_ok=True)  # and the bucket, where there is none
+        self._files.write(f"{folder}/{_MARKER}", marker.encode())
+        files.pop(_MARKER, None)
+        self._files.publish(files, folder, last=MODEL_FILES)
+        return True
+
+    def unpublish(self, model_name: str, version: int) -> None:
+        """Removes the file that makes it a version, then the others."""
+        self._files.clear(self.uri(model_name, version), first=MODEL_FILES)
+
+    def _marker(self, folder: str) -> str | None:
+        with contextlib.suppress(FileNotFoundError):
+            return self._files.read(f"{folder}/{_MARKER}").decode()
+        return None
+
+
+def check_model(folder: Path, *, served_by: str = BUNDLED) -> None:
+    """Checks that a folder holds a file that makes it a model's; whether it loads is for the server to say.
+
+    Args:
+        folder: The folder.
+        served_by: Kind of the server.
+
+    Raises:
+        BadInput: it does not, or a server of that kind knows no such model.
+    """
+    found = format_of(folder)
+    if found is None:
+        raise BadInput(f"{folder}: no model (none of {', '.join(MODEL_FILES)} is in it)")
+    if served_by == TENSORFLOW_MODEL_SERVER and found not in (SAVED_MODEL, TFLITE):
+        raise BadInput(
+            f"{folder}: the model is of the format {found.name}, and the connection's server is a {served_by}, which "
+            "serves SavedModels and TensorFlow Lite alone; serve it with 'airflow hops serve' (kind 'bundled')"
+        )
+
+
+def _marker(version: int, fingerprint: str) -> str:
+    return json.dumps({"fingerprint": fingerprint, "version": version})
+
+
+def _check_same(target: Path | str, marker: str | None, fingerprint: str) -> None:
+    try:
+        found = str(json.loads(marker or "")["fingerprint"])
+    except (ValueError, KeyError, TypeError):
+        found = "none"
+    if found != fingerprint:
+        raise BadInput(
+            f"{target}: holds another model (fingerprint {found[:12]}, expected {fingerprint[:12]}): the registry and "
+            "this folder do not belong together; clear the folder, or name another serving_base_path"
+        )

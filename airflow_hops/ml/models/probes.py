@@ -1,0 +1,150 @@
+"""Probe rows: held-out rows in which a value is changed to one that requests may hold, but held-out rows may lack."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.models.trained_models import Sample
+
+Array = np.ndarray[Any, Any]
+Answer = Mapping[str, Array] | str
+"""A model's outputs for the rows of a change, by name; or the message with which it refuses them."""
+
+_BATCH_ROWS = 2048
+_ROWS = 8
+_ASKED_ALONE = 100
+"""Changes that are asked one by one at first; a model that refuses them all is taken to refuse the others, too."""
+MISSING, INFINITE = "missing", "infinite"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A changed column.
+
+    Attributes:
+        column: Its number; None if every column is changed.
+        text: The change in words, for messages.
+    """
+
+    column: int | None
+    text: str
+
+
+@dataclass(frozen=True)
+class ProbeBatch:
+    """Changes of one kind, with the same number of rows each.
+
+    Attributes:
+        kind: ``missing``, ``infinite``, or another change.
+        changes: The changes, in the order of the rows.
+        sample: The rows of all changes.
+    """
+
+    kind: str
+    changes: Sequence[Change]
+    sample: Sample
+
+    def ask(self, answers: Callable[[Sample], Mapping[str, Array]]) -> list[Answer]:
+        """Returns a model's answer to each change.
+
+        Args:
+            answers: Asks the model; raises if it refuses a row.
+        """
+        rows, count = len(self.sample.labels) // len(self.changes), len(self.changes)
+        try:
+            found = answers(self.sample)
+            return [{name: values[at : at + rows] for name, values in found.items()} for at in self._starts(rows)]
+        except Exception as error:  # a model may refuse in any way
+            if count == 1:
+                cause = error.__cause__ if isinstance(error, BadInput) and error.__cause__ else error
+                return [str(cause) or type(cause).__name__]
+
+        def ask_alone(number: int) -> Answer:
+            alone = self.sample.between(number * rows, (number + 1) * rows)
+            return ProbeBatch(self.kind, [self.changes[number]], alone).ask(answers)[0]
+
+        some = np.unique(np.linspace(0, count - 1, min(count, _ASKED_ALONE)).astype(int)).tolist()
+        alone = {number: ask_alone(number) for number in some}
+        if len(some) < count and all(isinstance(answer, str) for answer in alone.values()):
+            return [alone.get(number, alone[0]) for number in range(count)]
+        return [alone[number] if number in alone else ask_alone(number) for number in range(count)]
+
+    def _starts(self, rows: int) -> range:
+        return range(0, rows * len(self.changes), rows)
+
+
+def probe_batches(sample: Sample) -> Iterator[ProbeBatch]:
+    """Makes the probe rows of a sample.
+
+    Each column in turn is missing, infinite, zero, beyond the values of the sample and far beyond them, or, where it
+    holds strings, empty, never seen, or written in other letters; then all columns are missing, and zero.
+    """
+    columns = sample.rounded().columns()
+    count = max(1, min(_ROWS, len(sample.labels), _BATCH_ROWS // len(columns)))
+    rows = np.unique(np.linspace(0, len(sample.labels) - 1, count).astype(int))
+    base = [column[rows] for column in columns]
+    labels = [sample.labels[row] for row in rows]
+    by_kind: dict[str, list[tuple[Change, dict[int, Array]]]] = {}
+    for number, column in enumerate(columns):
+        for kind, text, values in _changes(column, base[number]):
+            change = Change(number, f"{sample.column_name(number)} {text}")
+            by_kind.setdefault(kind, []).append((change, {number: values}))
+    for kind in (MISSING, "zero"):
+        every = {number: values for change, of in by_kind.get(kind, ()) for number, values in of.items()}
+        if len(every) > 1:
+            by_kind[f"all {kind}"] = [(Change(None, f"{len(every)} columns {kind}"), every)]
+    for kind, changes in by_kind.items():
+        parts = [np.tile(column, len(changes)) for column in base]
+        for place, (_, changed) in enumerate(changes):
+            for number, values in changed.items():
+                parts[number][place * len(rows) : (place + 1) * len(rows)] = values
+        names = [f"row {label} with {change.text}" for change, _ in changes for label in labels]
+        yield ProbeBatch(kind, [change for change, _ in changes], sample.with_columns(parts, names))
+
+
+def _changes(column: Array, base: Array) -> Iterator[tuple[str, str, Any]]:
+    """The changes of a column: kind, words, and the values that stand in its rows."""
+    if column.dtype.kind == "O":
+        texts = [_text(value) for value in base.tolist()]
+        yield MISSING, "empty", ""
+        for text, change in _TEXTS.items():
+            yield f"text {text}", text, np.array([change(value) for value in texts], object)
+        return
+    finite = column[np.isfinite(column)]
+    if column.dtype.kind not in "fi" or not len(finite):
+        return
+    low, high = finite.min().item(), finite.max().item()
+    span = (high - low) or 1
+    if column.dtype.kind == "f":
+        yield MISSING, "missing", np.nan
+        yield INFINITE, "infinite", np.where(np.arange(len(base)) % 2, -np.inf, np.inf)
+        yield "between", "between two of its values", base + np.asarray(span / 3, column.dtype)
+    yield "zero", "0", 0
+    yield "minus one", "-1", -1
+    for name, far in (("beyond", 1), ("far beyond", 10)):
+        for value in (low - far * span, high + far * span):
+            if column.dtype.kind == "f" or np.iinfo(column.dtype).min <= value <= np.iinfo(column.dtype).max:
+                yield f"{name} {value > high}", f"{value:.6g}", value
+
+
+def _text(value: Any) -> str:
+    """A value of a column of strings as text."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value if isinstance(value, str) else ""
+
+
+_TEXTS: Mapping[str, Callable[[str], str]] = {
+    "never seen": lambda text: "never seen before",
+    "in capitals": str.upper,
+    "in words with an accent": lambda text: re.sub(r"(\w+)", "\\1é", text) or "é",
+    "in words that begin with an umlaut": lambda text: re.sub(r"(\w+)", "Ü\\1", text) or "Ü",
+    "in words of one letter": lambda text: " ".join(text),
+    "in Japanese": lambda text: f"日本語 {text} 𝒳",
+    "in lines": lambda text: f"\t{text}\n{text}\u00a0{text}  ",
+    "between signs": lambda text: f"«{text}», ({text})!? {text}_{text}-{text}'s",
+}

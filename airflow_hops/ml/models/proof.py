@@ -1,0 +1,199 @@
+"""Compares an exported model with the trained one: on held-out rows as they are, and on probe rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.ml.models.probes import INFINITE, MISSING, Answer, probe_batches
+from airflow_hops.ml.models.trained_models import Sample
+from airflow_hops.serving.models.model_signature import Refused
+
+Array = np.ndarray[Any, Any]
+Answers = Callable[[Sample], Mapping[str, Array]]
+_NAMED_ROWS = 5
+
+
+class Differs(Exception):
+    """The exported model answers differently from the trained one; the message names rows.
+
+    Args:
+        message: The rows, with both answers.
+        advice: How to train a model that does not differ.
+        rows: Rows that differ, to find out which step is the cause; None if that is known.
+    """
+
+    def __init__(self, message: str, advice: str, rows: Sample | None = None) -> None:
+        super().__init__(message)
+        self.advice, self.rows = advice, rows
+
+
+@dataclass(frozen=True)
+class TrainedAnswers:
+    """The answers of the trained model.
+
+    Attributes:
+        sample: Held-out rows.
+        expected: Its outputs for them, by name.
+        rounded: Its outputs for the same rows with numbers rounded to float32; None if it refuses those.
+        probes: Its answers to the changes of each batch of probe rows.
+        refused: The columns that must not be NaN, or infinite.
+    """
+
+    sample: Sample
+    expected: Mapping[str, Array]
+    rounded: Mapping[str, Array] | None
+    probes: Sequence[Sequence[Answer]]
+    refused: Refused
+
+    @classmethod
+    def of(cls, sample: Sample, expected: Mapping[str, Array], answers: Answers) -> TrainedAnswers:
+        """Asks the trained model for the probe rows of a sample."""
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            probes: list[Sequence[Answer]] = []
+            refused: dict[str, list[int]] = {MISSING: [], INFINITE: []}
+            for batch in probe_batches(sample):
+                probes.append(batch.ask(answers))
+                for change, answer in zip(batch.changes, probes[-1], strict=True):
+                    if isinstance(answer, str) and change.column is not None and batch.kind in refused:
+                        refused[batch.kind].append(change.column)
+            try:
+                rounded = answers(sample.rounded())
+            except Exception:  # a model may refuse in any way
+                rounded = None
+        kinds = [column.dtype.kind for column in sample.columns()]
+        numbers = (tuple(column for column in columns if kinds[column] == "f") for columns in refused.values())
+        return cls(sample, expected, rounded, probes, Refused(*numbers))
+
+    def compare(self, exported: Answers, what: str, tolerance: float, probabilities: set[str]) -> float:
+        """Returns the largest difference on the rows of the sample as they are.
+
+        Args:
+            exported: Asks the exported model; raises if it refuses the rows.
+            what: Its format, for messages.
+            tolerance: Largest difference allowed.
+            probabilities: Outputs whose difference is absolute; that of others is relative to the standard deviation of
+                the trained model's outputs, or to the output itself where that is larger.
+
+        Raises:
+            Differs: A row differs by more than the tolerance.
+        """
+        try:
+            found = exported(self.sample)
+        except Exception as error:
+            message = f"the exported model ({what}) rejects the rows of the sample: {error}"
+            raise Differs(message, "use another step or estimator", self.sample) from error
+        spread = {
+            name: None if name in probabilities else float(values.std()) or float(np.abs(values).max()) or 1.0
+            for name, values in self.expected.items()
+        }
+        labels = [f"row {label}" for label in self.sample.labels]
+        differences = {
+            name: _by_row(found[name], values, spread[name], floor=False) for name, values in self.expected.items()
+        }
+        largest = {name: float(values.max()) for name, values in differences.items()}
+        for name, values in differences.items():
+            if not largest[name] <= tolerance:
+                rows = _worst(values, tolerance)
+                shown = "; ".join(
+                    f"{labels[row]}: {_shown(found[name][row])} and not {_shown(self.expected[name][row])}"
+                    for row in rows[:_NAMED_ROWS]
+                )
+                output = f", output {name!r}" if len(self.expected) > 1 else ""
+                raise Differs(
+                    f"the exported model ({what}{output}) differs from the trained one by more than {tolerance:g} in "
+                    f"{len(rows)} of {len(labels)} rows of the sample: {shown}",
+                    *self._cause(name, rows, spread[name], tolerance),
+                )
+        self._compare_probes(exported, what, tolerance, spread)
+        return max(largest.values())
+
+    def _cause(self, output: str, rows: Array, spread: float | None, tolerance: float) -> tuple[str, Sample | None]:
+        """The advice, and the rows whose cause is to be found: none if float32 features explain the difference."""
+        if self.rounded is not None:
+            moved = _by_row(self.rounded[output], self.expected[output], spread, floor=False)[rows]
+            if (moved > tolerance).mean() >= 0.5:
+                return (
+                    "features are float32 when it serves: train on float32 values, so that no threshold lies between a "
+                    "value and its float32; or set tolerance"
+                ), None
+        return (
+            "float32 features are not the cause, as the trained model answers the same for the rounded rows; use "
+            "another step or estimator, or set tolerance"
+        ), self.sample
+
+    def _compare_probes(
+        self, exported: Answers, what: str, tolerance: float, spread: Mapping[str, float | None]
+    ) -> None:
+        shown: list[str] = []
+        differing, asked, rows_that_differ = 0, 0, None
+        for batch, answers in zip(probe_batches(self.sample), self.probes, strict=True):
+            known = len(shown)
+            for at, (_, expected, found) in enumerate(zip(batch.changes, answers, batch.ask(exported), strict=True)):
+                rows = len(batch.sample.labels) // len(batch.changes)
+                asked += rows
+                labels = batch.sample.labels[at * rows : (at + 1) * rows]
+                if isinstance(expected, str) or isinstance(found, str):
+                    if isinstance(expected, str) != isinstance(found, str):
+                        differing += rows
+                        shown.append(
+                            f"{labels[0]}: {_said(found, self.expected)} and not {_said(expected, self.expected)}"
+                        )
+                    continue
+                for name, values in expected.items():
+                    by_row = _by_row(found[name], values, spread[name], floor=True)
+                    beyond = _worst(by_row, tolerance)
+                    differing += len(beyond)
+                    if len(beyond):
+                        row = beyond[0]
+                        shown.append(f"{labels[row]}: {_shown(found[name][row])} and not {_shown(values[row])}")
+            if len(shown) > known and rows_that_differ is None:
+                rows_that_differ = batch.sample
+        if shown:
+            more = f"; and {len(shown) - 2 * _NAMED_ROWS} more" if len(shown) > 2 * _NAMED_ROWS else ""
+            raise Differs(
+                f"the exported model ({what}) agrees with the trained one on the rows of the sample, but differs in "
+                f"{differing} of {asked} rows with a changed value, which requests may hold: "
+                f"{'; '.join(shown[: 2 * _NAMED_ROWS])}{more}",
+                "use another step or estimator, or have an earlier step replace such values",
+                rows_that_differ,
+            )
+
+
+def _said(answer: Answer, outputs: Iterable[str]) -> str:
+    if isinstance(answer, str):
+        return f"an error ({(answer.strip().splitlines() or [''])[0][:200]})"
+    return _shown(answer[next(iter(outputs))][0])
+
+
+def _by_row(found: Array, expected: Array, spread: float | None, *, floor: bool) -> Array:
+    """The largest difference in each row; absolute without a spread.
+
+    Args:
+        found: The exported model's outputs.
+        expected: The trained model's.
+        spread: What differences are relative to.
+        floor: Whether they are relative to the expected number where that is larger.
+    """
+    with np.errstate(all="ignore"):
+        served, trained = found.astype(np.float64), expected.astype(np.float32).astype(np.float64)
+        scale = 1.0 if spread is None else np.maximum(spread, np.abs(trained) if floor else 0)
+        differences = np.where(served == trained, 0.0, np.abs(served - trained) / scale).reshape(len(served), -1)
+    both = [np.isnan(values.reshape(len(served), -1)).any(axis=1) for values in (served, trained)]
+    largest = np.nan_to_num(differences, nan=np.inf).max(axis=1, initial=0.0)
+    return np.where(both[0] & both[1], 0.0, largest)
+
+
+def _worst(by_row: Array, tolerance: float) -> Array:
+    """Rows that differ by more than the tolerance, the worst first."""
+    beyond = np.flatnonzero(~(by_row <= tolerance))
+    return beyond[np.argsort(-by_row[beyond], kind="stable")]
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.7g}" if np.ndim(value) == 0 else f"[{', '.join(f'{each:.4g}' for each in np.ravel(value)[:10])}]"

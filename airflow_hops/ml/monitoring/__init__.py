@@ -1,0 +1,1 @@
+"""Monitoring of served models: skew, drift and performance."""

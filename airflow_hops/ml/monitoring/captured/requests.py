@@ -1,0 +1,172 @@
+"""Reading the captured requests of a model, on this machine or in any store that fsspec opens."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.serving_api.capture_layout import folder_name, rows_file_pattern
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.shared_places import capture_path, storage_options_of
+from airflow_hops.ml.monitoring.captured.feedback import read_feedback
+from airflow_hops.ml.readers.raw_file import explained
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RowsFile:
+    """A Parquet file of rows.
+
+    Attributes:
+        path: Where it is on this machine.
+        origin: What messages call it: the address of the file that this is a copy of, or the path.
+    """
+
+    path: Path
+    origin: str
+
+    @classmethod
+    def at(cls, path: Path) -> RowsFile:
+        """A file that lies on this machine itself."""
+        return cls(path, str(path))
+
+    @property
+    def name(self) -> str:
+        """Its name, by which captured files are in the order of time."""
+        return self.path.name
+
+    def __str__(self) -> str:
+        return self.origin
+
+
+class CapturedRequests:
+    """The files of a model below a capture base path.
+
+    Args:
+        base_path: The server's ``--capture_base_path``, as this machine sees it: a folder, or a URL that fsspec opens.
+        model_name: Model name.
+        storage_options: Passed to fsspec.
+
+    Raises:
+        BadInput: there is no such kind of store, or its library is not installed.
+    """
+
+    def __init__(self, base_path: str, model_name: str, storage_options: Mapping[str, Any] | None = None) -> None:
+        self._options = dict(storage_options or {})
+        self._url = f"{base_path.rstrip('/')}/{folder_name(model_name)}"
+        try:
+            self._fs, self._folder = fsspec.url_to_fs(self._url, **self._options)
+        except (ImportError, ValueError) as error:
+            raise BadInput(f"connection field 'serving_capture_path' is {base_path!r}: {error}") from error
+
+    @classmethod
+    def of(cls, services: Mapping[str, str], store: ArtifactStore, model_name: str) -> CapturedRequests | None:
+        """Those that the connection names; None if it names none.
+
+        Raises:
+            BadInput: a field of the connection is not what it should be.
+        """
+        base_path = capture_path(services)
+        if base_path is None:
+            return None
+        return cls(base_path, model_name, storage_options_of(services, base_path, store))
+
+    @classmethod
+    def expected(cls, services: Mapping[str, str], store: ArtifactStore, model_name: str) -> CapturedRequests:
+        """As :meth:`of`, where there must be some.
+
+        Raises:
+            BadInput: the connection names none.
+        """
+        found = cls.of(services, store, model_name)
+        if found is None:
+            raise BadInput(
+                "the connection's field 'serving_capture_path' is empty; expected the folder given to the model server "
+                "as --capture_base_path"
+            )
+        return found
+
+    def names(self, version: int | None = None) -> list[str]:
+        """Names of the files of rows, oldest first; none where nothing was captured yet.
+
+        Args:
+            version: The version that answered; None for all.
+
+        Raises:
+            HopsError: the store does not answer.
+        """
+        pattern = rows_file_pattern(version)
+        with self._reached():
+            self._fs.invalidate_cache()
+            try:
+                listed = self._fs.ls(self._folder, detail=False)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        return sorted(name for name in (path.rsplit("/", 1)[-1] for path in listed) if fnmatchcase(name, pattern))
+
+    def fetch(self, names: Sequence[str], scratch: Path) -> list[RowsFile]:
+        """The files of these names, on this machine: themselves, or copies.
+
+        Args:
+            names: Of what :meth:`names` returned.
+            scratch: Folder for the copies.
+
+        Raises:
+            HopsError: the store does not answer, or a file has been removed since.
+        """
+        if isinstance(self._fs, LocalFileSystem):
+            return [RowsFile.at(Path(self._folder) / name) for name in names]
+        copies = [RowsFile(scratch / name, f"{self._url}/{name}") for name in names]
+        scratch.mkdir(parents=True, exist_ok=True)
+        with self._reached():
+            self._fs.get([f"{self._folder}/{name}" for name in names], [str(copy.path) for copy in copies])
+        if copies:
+            size = sum(copy.path.stat().st_size for copy in copies)
+            log.info("%d captured files, %.1f MB, copied from %s", len(copies), size / 1e6, self._url)
+        return copies
+
+    @contextlib.contextmanager
+    def open(self, name: str) -> Iterator[Any]:
+        """A file of rows as a ``pyarrow.parquet.ParquetFile``, of which only what is asked for is read.
+
+        Args:
+            name: One of what :meth:`names` returned.
+
+        Raises:
+            HopsError: the store does not answer, or the file has been removed since.
+            BadInput: it is damaged.
+        """
+        origin = f"{self._url}/{name}"
+        with self._reached(origin), explained(origin), self._fs.open(f"{self._folder}/{name}", "rb") as file:
+            yield pq.ParquetFile(file)
+
+    def feedback(self) -> Any:
+        """The labels that came later, as :func:`~airflow_hops.ml.monitoring.captured.feedback.read_feedback` has them.
+
+        Raises:
+            HopsError: the store does not answer.
+            BadInput: a file is damaged.
+        """
+        with self._reached():
+            return read_feedback(self._url, self._options)
+
+    @contextlib.contextmanager
+    def _reached(self, origin: str | None = None) -> Iterator[None]:
+        """Names the place in what a store's library raises, which may be anything."""
+        try:
+            yield
+        except HopsError:
+            raise
+        except Exception as error:
+            raise HopsError(f"{origin or self._url}: cannot be read: {type(error).__name__}: {error}") from error

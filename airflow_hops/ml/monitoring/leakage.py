@@ -1,0 +1,89 @@
+"""Columns that tell the label: how well each of them predicts it alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_hops.core.contract.target import REGRESSION, Problem
+
+TELLS = 0.999
+"""A column with at least this score is left out: hardly ever does the world alone answer so well."""
+SUSPICIOUS = 0.98
+
+_MOST_ROWS = 10_000
+_FEWEST_ROWS = 40
+_FEWEST_OF_CLASS = 10
+_LEAF_ROWS = {True: 2, False: 1}
+
+
+def score_alone(column: pa.ChunkedArray, label: pa.ChunkedArray, problem: Problem) -> float | None:
+    """Returns how well a column alone predicts the label on rows held out, a missing value being a value too.
+
+    Args:
+        column: Numbers, text or Booleans.
+        label: The label of the same rows.
+        problem: What the label asks for.
+
+    Returns:
+        The AUC, one against the rest and the mean over classes; of a regression the R² of ranks, for which a curve or a
+        heavy tail is no different from a line. None if there are too few rows.
+    """
+    from sklearn.metrics import r2_score, roc_auc_score
+    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+    is_regression = problem == REGRESSION
+    chosen = np.flatnonzero(pc.is_valid(label).to_numpy())
+    chosen = np.random.default_rng(0).permutation(chosen)[:_MOST_ROWS]
+    y = _ranks(label.take(chosen))
+    if not is_regression:
+        enough = np.bincount(y)[y] >= _FEWEST_OF_CLASS
+        chosen, y = chosen[enough], np.unique(y[enough], return_inverse=True)[1]
+    if len(y) < _FEWEST_ROWS or len(np.unique(y)) < 2:
+        return None
+    values = column.take(chosen)
+    is_missing = pc.is_null(values).to_numpy()
+    x = _ranks(values.cast(pa.string()) if pa.types.is_boolean(values.type) else values).astype(float)
+    learn = _halves(y, is_regression)
+    if pa.types.is_string(values.type):  # in the order of what they mean for the label, a tree needs few cuts
+        codes = x.astype(int)
+        rows, sums = (np.bincount(codes[learn], of, codes.max() + 1) for of in (None, y[learn]))
+        with np.errstate(invalid="ignore"):
+            x = (sums / rows)[codes]
+    elif not is_regression and not pa.types.is_boolean(values.type):
+        # A tree cuts in the middle of a gap between classes; it reads float32, which times as numbers exceed.
+        numbers = values.cast(pa.float64(), safe=False).fill_null(0).to_numpy()
+        x = (numbers - numbers.min()) / (np.ptp(numbers) or 1)
+    x[is_missing] = np.nan
+    x = x.reshape(-1, 1)
+    tree = (DecisionTreeRegressor if is_regression else DecisionTreeClassifier)(
+        min_samples_leaf=_LEAF_ROWS[is_regression], random_state=0
+    ).fit(x[learn], y[learn])
+    # Between the last row of one class and the first of another a tree cuts anywhere: the order itself counts, too.
+    held_out, truth, order = x[~learn], y[~learn], np.nan_to_num(x[~learn, 0], nan=-1)
+    if is_regression:
+        alike = np.corrcoef(order, truth)[0, 1] ** 2 if np.ptp(order) else 0.0
+        return max(float(alike), float(r2_score(truth, tree.predict(held_out))))
+    shares = tree.predict_proba(held_out)
+    if shares.shape[1] > 2:
+        return float(roc_auc_score(truth, shares, multi_class="ovr"))
+    ordered = float(roc_auc_score(truth, order))
+    return max(ordered, 1 - ordered, float(roc_auc_score(truth, shares[:, 1])))
+
+
+def _ranks(values: pa.ChunkedArray) -> np.ndarray[Any, Any]:
+    """The place of each value among the different ones, in their order; of a missing one the first."""
+    filled = values.fill_null("" if pa.types.is_string(values.type) else 0) if values.null_count else values
+    ranks: np.ndarray[Any, Any] = np.unique(filled.to_numpy(), return_inverse=True)[1]
+    return ranks
+
+
+def _halves(y: np.ndarray[Any, Any], is_regression: bool) -> np.ndarray[Any, Any]:
+    """Which of the rows, in no order, to learn from; of each class a half."""
+    order = np.arange(len(y)) if is_regression else np.argsort(y, kind="stable")
+    learn = np.zeros(len(y), bool)
+    learn[order[::2]] = True
+    return learn

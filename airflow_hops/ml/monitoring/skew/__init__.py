@@ -1,0 +1,19 @@
+"""Training-serving skew and drift: which features have moved, how far, and what it looks like."""
+
+from airflow_hops.ml.monitoring.skew.attribution import Attribution, Effect, attribute_drift
+from airflow_hops.ml.monitoring.skew.detect import detect_skew
+from airflow_hops.ml.monitoring.skew.report import FeatureSkew, SkewReport
+from airflow_hops.ml.monitoring.skew.rows import FeatureRowSkew, RowMatches, RowSkewReport, detect_row_skew
+
+__all__ = [
+    "Attribution",
+    "Effect",
+    "FeatureRowSkew",
+    "FeatureSkew",
+    "RowMatches",
+    "RowSkewReport",
+    "SkewReport",
+    "attribute_drift",
+    "detect_row_skew",
+    "detect_skew",
+]

@@ -1,0 +1,290 @@
+"""The effect of each feature's drift on the model's predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.target import BINARY, Problem
+
+if TYPE_CHECKING:
+    from airflow_hops.ml.metrics.scoring import ServedModel
+
+ROWS = 2_000
+"""Rows that are scored, once for each feature."""
+
+SAMPLE_ROWS = 20_000
+"""Rows from which the features' distributions are taken: those of a smaller sample differ by chance."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The effect of a feature's drift on predictions.
+
+    Attributes:
+        effect: Mean absolute change of a prediction: of a probability, 0 to 1; in a regression, in the label's unit;
+            with several classes, the total variation (half of the sum of the absolute changes), 0 to 1.
+        effect_signed: Mean change caused by the drift: above 0 if it raises predictions; None with several classes.
+        standard_error: Standard error of ``effect``.
+        by_class: With several classes, the mean change of the probability of each.
+    """
+
+    effect: float
+    effect_signed: float | None
+    standard_error: float
+    by_class: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """The effects of drift on predictions.
+
+    Attributes:
+        effects: Effects by feature, largest first; empty if there is a ``note``.
+        rows: Number of rows scored.
+        prediction_reference: Mean prediction over rows of the reference; None if there is a ``note``, or with several
+            classes.
+        prediction_current: Mean prediction over current rows.
+        note: Why nothing could be attributed, or None.
+        problem: What the model predicts.
+        by_class: With several classes, the mean probability of each over rows of the reference, and over current rows.
+    """
+
+    effects: Mapping[str, Effect] = field(default_factory=dict)
+    rows: int = 0
+    prediction_reference: float | None = None
+    prediction_current: float | None = None
+    note: str | None = None
+    problem: Problem = BINARY
+    by_class: Mapping[str, tuple[float, float]] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON value."""
+        return asdict(self)
+
+
+def attribute_drift(
+    model: str | Path | ServedModel,
+    reference: Any,
+    current: Any,
+    *,
+    features: Collection[str] | None = None,
+    rows: int = ROWS,
+    seed: int = 0,
+    classes: Sequence[str] | None = None,
+) -> Attribution:
+    """Restores the reference distribution of one feature at a time, and measures how predictions change.
+
+    One feature is changed in the current rows, the others stay, and the model predicts again, as in the importance of
+    Breiman (Random Forests, 2001) and in the interventional view of Janzing, Minorics and Blöbaum (Feature relevance
+    quantification in explainable AI, 2020). The new values are not independent draws, which would measure a feature's
+    importance even without drift, but the smallest change that restores the distribution (an optimal transport; cf.
+    Budhathoki, Janzing, Blöbaum and Ng, Why did the distribution change?, 2021): numbers take the reference's value at
+    the same rank, and as few strings and missing values are replaced as the shares allow. Vectors only get the
+    reference's means and covariances, by the smallest linear change, in the directions in which they vary; if all are
+    equal, they are drawn from the reference. A feature that has not drifted has an effect near 0.
+
+    Args:
+        model: A SavedModel whose signature ``serving_default`` takes raw features.
+        reference: Rows that the model was trained on: a source as
+            :func:`~airflow_hops.ml.statistics.generate_statistics` takes, or a function of column names
+            that yields Arrow record batches at each call.
+        current: The same for the current rows.
+        features: Features to examine; None for all inputs of the model.
+        rows: Number of rows to score for each feature.
+        seed: Seed of the samples.
+        classes: Names of the model's classes, if there are several; None for their numbers.
+
+    Raises:
+        BadInput: the model does not load, a side lacks one of its inputs or has no rows, or a prediction is not finite.
+    """
+    import numpy as np
+
+    from airflow_hops.ml.metrics.scoring import ServedModel
+
+    if rows < 2:
+        raise BadInput(f"rows is {rows}, expected at least 2")
+    if not isinstance(model, ServedModel):
+        model = ServedModel(Path(model))
+    classes = [str(number) for number in range(model.classes or 0)] if classes is None else classes
+    names = [name for name in model.inputs if features is None or name in features]
+    random = np.random.default_rng(seed)
+    before = _sampled(reference, model.inputs, "reference", random)
+    after = _sampled(current, model.inputs, "current", random)
+    scored = {name: values[:rows] for name, values in after.items()}
+    predicted = _predict(model, scored)
+    effects = {}
+    for name in names:
+        restored = restore(after[name], before[name], random)[:rows]
+        change = predicted - _predict(model, {**scored, name: restored})
+        size = np.abs(change) if change.ndim == 1 else np.abs(change).sum(axis=1) / 2
+        error = float(size.std(ddof=1) / len(size) ** 0.5) if len(size) > 1 else 0.0
+        mean, moved = float(size.mean()), change.mean(axis=0)
+        effects[name] = (
+            Effect(mean, float(moved), error)
+            if change.ndim == 1
+            else Effect(mean, None, error, dict(zip(classes, moved.tolist(), strict=True)))
+        )
+    means = [p.mean(axis=0) for p in (_predict(model, {name: v[:rows] for name, v in before.items()}), predicted)]
+    several = predicted.ndim == 2
+    return Attribution(
+        effects=dict(sorted(effects.items(), key=lambda item: -item[1].effect)),
+        rows=len(predicted),
+        prediction_reference=None if several else float(means[0]),
+        prediction_current=None if several else float(means[1]),
+        problem=model.problem,
+        by_class=dict(zip(classes, zip(*(m.tolist() for m in means), strict=True), strict=True)) if several else None,
+    )
+
+
+def restore(values: Any, reference: Any, random: Any) -> Any:
+    """Values that are distributed as the reference is, and differ from the given ones as little as possible.
+
+    Args:
+        values: Of shape ``[rows]``: floats (NaN if missing), integers, or bytes as objects; or vectors, floats of
+            shape ``[rows, width]``.
+        reference: Of shape ``[reference_rows]`` or ``[reference_rows, width]``, of the same type.
+        random: ``numpy.random.Generator``, which breaks ties.
+
+    Returns:
+        Of the shape of ``values``.
+    """
+    import numpy as np
+
+    if values.dtype == object:
+        return _restore_shares(values, reference, random)
+    if values.ndim == 2:
+        return _restore_vectors(values, reference, random)
+    missing, lacking = np.isnan(values), np.isnan(reference)
+    there, result = ~missing, values.copy()
+    if missing.any() or lacking.any():
+        there = _restore_shares(there, ~lacking, random)
+        result[~there] = np.nan
+    kept = np.flatnonzero(there & ~missing)
+    pool = np.sort(reference[~lacking])
+    # Equal values are ranked at random, so that they share out evenly among the reference's.
+    order = kept[np.lexsort((random.random(len(kept)), values[kept]))]
+    result[order] = pool[((np.arange(len(order)) + 0.5) * len(pool) / max(1, len(order))).astype(np.int64)]
+    found = np.flatnonzero(there & missing)
+    result[found] = random.choice(pool, len(found))
+    return result
+
+
+def _restore_vectors(values: Any, reference: Any, random: Any) -> Any:
+    """Vectors with the reference's share of missing ones, its means, and its covariances where the values vary.
+
+    Where all values are equal, they are drawn from the reference.
+
+    The change is the optimal transport between normal distributions (Olkin and Pukelsheim, "The distance between two
+    random vectors with given dispersion matrices", 1982).
+    """
+    import numpy as np
+
+    missing, lacking = (np.isnan(side).any(axis=1) for side in (values, reference))
+    pool, there, result = reference[~lacking].astype(np.float64), ~missing, values.copy()
+    if missing.any() or lacking.any():
+        there = _restore_shares(there, ~lacking, random)
+        result[~there] = np.nan
+    kept, found = there & ~missing, there & missing
+    now = values[~missing].astype(np.float64)
+    if len(pool) and (now == now[:1]).all():
+        found = there
+    elif len(pool) and kept.any():
+        ours, theirs = (np.atleast_2d(np.cov(side, rowvar=False, bias=True)) for side in (now, pool))
+        root, inverse = _power(ours, 0.5), _power(ours, -0.5)
+        transport = inverse @ _power(root @ theirs @ root, 0.5) @ inverse
+        result[kept] = (values[kept] - now.mean(axis=0)) @ transport + pool.mean(axis=0)
+    if len(pool):
+        result[found] = pool[random.integers(len(pool), size=int(found.sum()))]
+    return result
+
+
+def _power(covariances: Any, exponent: float) -> Any:
+    """A power of a symmetric matrix; directions without variance have none of it."""
+    import numpy as np
+
+    variances, directions = np.linalg.eigh(covariances)
+    varied = variances > max(variances.max(), 0.0) * 1e-9
+    powers = np.zeros_like(variances)
+    powers[varied] = variances[varied] ** exponent
+    return (directions * powers) @ directions.T
+
+
+def _restore_shares(values: Any, reference: Any, random: Any) -> Any:
+    """Values with the reference's shares: those there are too many of give way to those there are too few of."""
+    import numpy as np
+
+    kinds, codes = np.unique(np.concatenate([values, reference]), return_inverse=True)
+    now, then = codes[: len(values)], codes[len(values) :]
+    counts = np.bincount(now, minlength=len(kinds))
+    shares = np.bincount(then, minlength=len(kinds)) * len(values) / len(reference)
+    wanted = np.floor(shares).astype(np.int64)
+    wanted[np.argsort(wanted - shares, kind="stable")[: len(values) - wanted.sum()]] += 1
+    # Each value's rows in a random order: the first ones stay.
+    order = np.lexsort((random.random(len(now)), now))
+    place = np.arange(len(now)) - np.repeat(np.cumsum(counts) - counts, counts)
+    leaving = order[place >= wanted[now[order]]]
+    coming = random.permutation(np.repeat(kinds, np.maximum(wanted - counts, 0)))
+    result = values.copy()
+    result[leaving] = coming
+    return result
+
+
+def _sampled(source: Any, inputs: Mapping[str, str], side: str, random: Any) -> dict[str, Any]:
+    """An even sample of rows in a random order, as dense arrays."""
+    import numpy as np
+    import pyarrow as pa
+
+    from airflow_hops.ml.features.raw_features import dense_arrays
+    from airflow_hops.ml.monitoring.skew.rows.join import ReadAnew, Rows
+
+    rows = Rows(source, side)
+    while True:
+        kept, numbers = None, np.zeros(0)
+        try:
+            for batch in rows.batches(list(inputs)):
+                # The rows that draw the lowest numbers, of all that there are.
+                drawn = np.concatenate([numbers, random.random(batch.num_rows)])
+                lowest = np.argsort(drawn, kind="stable")[:SAMPLE_ROWS]
+                names = [name for name in batch.schema.names if name in inputs]
+                table = pa.table({n: _single(batch[n], n, inputs[n], side) for n in names})
+                joined = table if kept is None else pa.concat_tables([kept, table], promote=True)
+                kept, numbers = joined.take(pa.array(lowest)), drawn[lowest]
+            break
+        except ReadAnew:
+            continue
+    if kept is None:
+        raise BadInput(f"{side}: no rows")
+    return dense_arrays(kept, inputs, side)
+
+
+def _single(column: Any, name: str, dtype: str, side: str) -> Any:
+    from airflow_hops.ml.monitoring.skew.rows.values import values_of
+    from airflow_hops.ml.readers.vectors import split_dtype
+
+    if split_dtype(dtype)[1] is not None:
+        return column
+    values = values_of(column)
+    if values.lengths is not None:
+        raise BadInput(f"{side}: column {name!r} has {values.lengths.max()} values in a row; the model takes one")
+    return values.flat
+
+
+def _predict(model: ServedModel, arrays: Mapping[str, Any]) -> Any:
+    import numpy as np
+
+    from airflow_hops.ml.metrics.scoring import BATCH_ROWS
+
+    rows = len(next(iter(arrays.values())))
+    parts = [
+        model.predict({name: values[start : start + BATCH_ROWS] for name, values in arrays.items()})
+        for start in range(0, rows, BATCH_ROWS)
+    ]
+    predicted = np.concatenate(parts).astype(np.float64)
+    finite = np.isfinite(predicted).reshape(rows, -1).all(axis=1)
+    if not finite.all():
+        raise BadInput(f"{model.path}: {model.output!r} is NaN or infinite in {int((~finite).sum())} rows")
+    return predicted

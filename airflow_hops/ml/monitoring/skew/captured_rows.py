@@ -1,0 +1,290 @@
+"""Rows that the model server captured: which of them a run looks at, and what they say of the features.
+
+The server writes Parquet files whose names sort by time and which are complete when they appear, one row for each row
+that it answered, with columns ``input.<feature>`` and ``captured_at``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput, Producer
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.monitoring.captured.requests import RowsFile
+from airflow_hops.ml.readers.vectors import finite_vectors, is_list
+from airflow_hops.ml.statistics.formats.layout import batch_rows
+
+INPUT = "input."
+_CELL_BYTES = 8
+"""About what a value of a feature takes, decoded."""
+_RUNS_KEPT = 100
+_DAY_S = 86_400
+_YEAR_1_S = -62_135_596_800
+
+
+@dataclass(frozen=True)
+class Window:
+    """The files that a run looks at: names after ``after``, up to and including ``until``; None for no limit."""
+
+    after: str | None = None
+    until: str | None = None
+
+    def holds(self, name: str) -> bool:
+        """Whether a file is in the window."""
+        return (self.after is None or name > self.after) and (self.until is not None and name <= self.until)
+
+
+class Cursor:
+    """Which captured rows were already looked at; a file of the store.
+
+    A run's window is fixed when the run first asks for it: a retry, or a rerun, sees the same rows. The next run
+    begins where the last one that was :meth:`done` ended.
+
+    Args:
+        store: The artifact store.
+        producer: The task instance; each task has a cursor of its own.
+    """
+
+    def __init__(self, store: ArtifactStore, producer: Producer) -> None:
+        self._store, self._run_id = store, producer.run_id
+        self._uri = store.uri("_state", producer.dag_id, producer.task_id, "captured.json")
+
+    def window(self, names: Sequence[str]) -> Window:
+        """The window of this run.
+
+        Args:
+            names: Names of all captured files there are.
+        """
+        state = self._read()
+        if self._run_id in state["runs"]:
+            return Window(**state["runs"][self._run_id])
+        newest = max(names, default=None)
+        window = Window(after=state["until"], until=newest if newest is not None else state["until"])
+        state["runs"] = dict([*state["runs"].items(), (self._run_id, asdict(window))][-_RUNS_KEPT:])
+        self._write(state)
+        return window
+
+    def done(self, window: Window) -> None:
+        """Moves the cursor behind a window whose artifact is committed."""
+        state = self._read()
+        if window.until is not None and (state["until"] is None or window.until > state["until"]):
+            self._write({**state, "until": window.until})
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            state = self._store.read_json(self._uri)
+            return {"until": state["until"], "runs": dict(state["runs"])}
+        except FileNotFoundError:
+            return {"until": None, "runs": {}}
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInput(
+                f"{self._uri}: not a cursor ({type(error).__name__}: {error}); delete it to look at all captured rows"
+            ) from error
+
+    def _write(self, state: Mapping[str, Any]) -> None:
+        self._store.write_text(self._uri, json.dumps(state, indent=1))
+
+
+@dataclass(frozen=True)
+class CapturedSpan:
+    """What is known of the captured rows besides their features.
+
+    Attributes:
+        rows: Number of rows.
+        versions: Rows by model version.
+        captured_from: When the first was captured, ISO 8601 UTC; None for no rows.
+        captured_until: When the last was captured.
+        window_end: End of the period that the rows are of, by their own time feature: the day after the latest, ISO
+            8601 UTC; None for no rows, or no time feature.
+        window_start: Start of that period: the day of the earliest.
+        wrong_times: Rows left out of that period: their time feature is over a day after their own capture, or before
+            the year 1.
+        wrong_time: Such a time feature.
+    """
+
+    rows: int = 0
+    versions: Mapping[str, int] | None = None
+    captured_from: str | None = None
+    captured_until: str | None = None
+    window_end: str | None = None
+    window_start: str | None = None
+    wrong_times: int = 0
+    wrong_time: int | None = None
+
+    def of_days(self, first: int, last: int) -> CapturedSpan:
+        """The same with the days of the earliest and the latest of the rows' own times, seconds since the epoch."""
+        end = _day(last) + timedelta(days=1)
+        return replace(self, window_end=end.isoformat(), window_start=_day(first).isoformat())
+
+
+def check_columns(files: Sequence[RowsFile], expected: Mapping[str, str], time_feature: str | None) -> None:
+    """Compares the files' columns with the features that the model was trained on.
+
+    Args:
+        files: Captured files.
+        expected: TFDV's type (INT, FLOAT, STRING) by name of the feature.
+        time_feature: The feature that holds seconds since the epoch, or None.
+
+    Raises:
+        BadInput: a file cannot be read, or a feature is missing from it or is of another type.
+    """
+    wanted = {**expected, **({time_feature: "INT"} if time_feature else {})}
+    for file in files:
+        schema = _open(file).schema_arrow
+        inputs = [name for name in schema.names if name.startswith(INPUT)]
+        if not inputs:
+            raise BadInput(
+                f"{file}: no columns 'input.*'; the server must capture what it is asked (--capture_mode=all)"
+            )
+        for name, kind in wanted.items():
+            index = schema.get_field_index(f"{INPUT}{name}")
+            if index < 0:
+                why = (
+                    "which time_feature names; a model that does not use it takes it where TransformOperator names it "
+                    "in extra_inputs"
+                    if name == time_feature and name not in expected
+                    else "a feature that the model was trained on"
+                )
+                raise BadInput(f"{file}: there is no column 'input.{name}', {why}; found {', '.join(inputs)}")
+            found = schema.field(index).type
+            if _kind(found) != kind:
+                raise BadInput(
+                    f"{file}: column 'input.{name}' is {found}, but the model was trained on {kind} for {name!r}"
+                )
+
+
+def read_span(files: Sequence[RowsFile], time_feature: str | None) -> CapturedSpan:
+    """Counts the rows, by version, and finds the times that they span."""
+    import pyarrow.compute as pc
+
+    rows, versions = 0, dict[str, int]()
+    wrong_times, wrong_time = 0, None
+    captured: list[datetime] = []
+    times: list[int | None] = []
+    time_column = f"{INPUT}{time_feature}"
+    columns = ["version", "captured_at", *([time_column] if time_feature else [])]
+    for file in files:
+        for batch in _batches(file, columns):
+            rows += batch.num_rows
+            for count in pc.value_counts(batch.column(0)).to_pylist():
+                version = str(count["values"])
+                versions[version] = versions.get(version, 0) + count["counts"]
+            captured += pc.min_max(batch.column(1)).as_py().values()
+            if time_feature:
+                seconds, refused = _plausible(batch.column(2), batch.column(1))
+                times += pc.min_max(seconds).as_py().values()
+                if wrong_time is None and len(refused):
+                    wrong_time = refused[0].as_py()
+                wrong_times += len(refused)
+    if not rows:
+        return CapturedSpan()
+    moments = [moment for moment in captured if moment is not None]
+    span = CapturedSpan(
+        rows=rows,
+        versions=versions,
+        captured_from=min(moments).isoformat(),
+        captured_until=max(moments).isoformat(),
+        wrong_times=wrong_times,
+        wrong_time=wrong_time,
+    )
+    known = [seconds for seconds in times if seconds is not None]
+    if not known:
+        return span
+    return span.of_days(min(known), max(known))
+
+
+def read_features(files: Sequence[RowsFile], features: Sequence[str], *, prefix: str = INPUT) -> Iterator[Any]:
+    """The features of captured rows as Arrow record batches.
+
+    A server knows no null: a missing number is NaN there, and a missing string is empty. Both become null, as does a
+    vector in which a number is NaN or infinite.
+
+    Args:
+        files: Captured files; or files of examples, to be read as if they had been captured.
+        features: Names of the features.
+        prefix: What the columns' names begin with.
+    """
+    import pyarrow as pa
+
+    for file in files:
+        for batch in _batches(file, [f"{prefix}{name}" for name in features]):
+            yield pa.RecordBatch.from_arrays([with_nulls(column) for column in batch.columns], list(features))
+
+
+def _batches(file: RowsFile, columns: Sequence[str]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    parquet = _open(file)
+    found = parquet.schema_arrow.names
+    if lacking := set(columns).difference(found):
+        raise BadInput(f"{file}: there is no column {min(lacking)!r}; found {', '.join(found)}")
+    try:
+        for batch in parquet.iter_batches(batch_rows(_CELL_BYTES * len(columns)), columns=list(columns)):
+            # The file's own order of columns is not the order that was asked for.
+            yield batch.from_arrays([batch.column(batch.schema.get_field_index(c)) for c in columns], list(columns))
+    except (pa.ArrowException, OSError) as error:
+        raise BadInput(f"{file}: cannot be read as Parquet ({error}); it is corrupt or not complete") from error
+
+
+def _open(file: RowsFile) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from airflow_hops.ml.readers.raw_file import explained
+
+    try:
+        parquet = pq.ParquetFile(file.path)
+        with explained(str(file)):
+            parquet.schema_arrow  # noqa: B018  (a file that would run code is refused here)
+        return parquet
+    except (pa.ArrowException, OSError) as error:
+        raise BadInput(f"{file}: cannot be read as Parquet ({error}); it is corrupt or not complete") from error
+
+
+def _kind(found: Any) -> str:
+    import pyarrow as pa
+
+    if pa.types.is_integer(found) or pa.types.is_boolean(found):
+        return "INT"
+    if pa.types.is_floating(found):
+        return "FLOAT"
+    if any(is_of(found) for is_of in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary)):
+        return "STRING"
+    return "FLOAT" if _is_vectors(found) else str(found)
+
+
+def _is_vectors(found: Any) -> bool:
+    import pyarrow as pa
+
+    return is_list(found) and bool(pa.types.is_floating(found.value_type))
+
+
+def with_nulls(column: Any) -> Any:
+    """A column of what a server was given, in which what it says of a missing value is null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if _kind(column.type) == "STRING":
+        return pc.if_else(pc.equal(pc.binary_length(column), 0), pa.scalar(None, column.type), column)
+    if pa.types.is_floating(column.type):
+        return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    return finite_vectors(column) if _is_vectors(column.type) else column
+
+
+def _plausible(seconds: Any, captured_at: Any) -> tuple[Any, Any]:
+    """The times that rows can be of, null instead of the others; and the others."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    seconds = seconds.cast(pa.int64(), safe=False)
+    captured = captured_at.cast(pa.timestamp("s", "UTC"), safe=False).cast(pa.int64())
+    wrong = pc.or_(pc.greater(seconds, pc.add(captured, _DAY_S)), pc.less(seconds, _YEAR_1_S))
+    return pc.if_else(wrong, pa.scalar(None, pa.int64()), seconds), pc.filter(seconds, wrong)
+
+
+def _day(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC).replace(hour=0, minute=0, second=0, microsecond=0)

@@ -1,0 +1,317 @@
+"""The difference between two distributions, by feature, and its significance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, STABLE, SkewTest
+from airflow_hops.ml.monitoring.skew.report import FeatureSkew, SkewReport
+from airflow_hops.ml.monitoring.skew.vectors import MEASURE
+from airflow_hops.ml.schemas import infer_schema
+from airflow_hops.ml.statistics import comparable_options, generate_statistics, load_statistics
+from airflow_hops.ml.statistics.frequent_numbers import has_few_numbers
+from airflow_hops.ml.statistics.summary import common_statistics, features_by_name, histogram, type_name
+from airflow_hops.ml.statistics.vectors import sampled_vectors, vector_width
+
+if TYPE_CHECKING:
+    from airflow_hops.ml.monitoring.skew.distribution import Distribution
+    from airflow_hops.ml.monitoring.skew.significance import Judgement
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """How a feature is judged: by which measure, and above which fixed threshold."""
+
+    measure: str
+    threshold: float | None
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was found of a feature, before it is known how many others were tested."""
+
+    wanted: _Wanted
+    before: Distribution | None
+    after: Distribution | None
+    histograms: tuple[list[list[Any]], list[list[Any]]]
+    score: float | None
+    judgement: Judgement | None
+    missing: tuple[float, float]
+    missing_p: float | None
+
+
+def detect_skew(reference: Any, current: Any, *, schema: Any = None, **options: Any) -> SkewReport:
+    """Compares two distributions feature by feature.
+
+    A feature's values have drifted if its score is higher than those of unchanged samples of the same sizes (see
+    :mod:`~airflow_hops.ml.monitoring.skew.significance`), and, if the schema or ``thresholds`` sets a fixed threshold,
+    also above that. p-values assume that rows are independent; use a fixed threshold for time series, whose rows are
+    not. Missing values, including NaN, do not count for the score; a feature has also drifted if its share of missing
+    values has changed significantly (Fisher's exact test), and by more than ``missing_threshold``.
+
+    Args:
+        reference: ``DatasetFeatureStatisticsList``, a ``.pb`` file of one, or a source as
+            :func:`~airflow_hops.ml.statistics.generate_statistics` takes.
+        current: The same for the rows to compare.
+        schema: ``Schema``, whose comparators select the features and thresholds; None to compare all features that both
+            sides have.
+        options: Those of :class:`airflow_hops.core.contract.skew.SkewTest`.
+
+    Raises:
+        BadInput: a feature has another type in ``current``, or a feature of the schema is missing from it; there is
+            nothing to compare; or an argument is out of range.
+    """
+    test = SkewTest(**options)
+    return compare_statistics(_statistics(reference), _statistics(current), schema, test)
+
+
+def compare_statistics(reference: Any, current: Any, schema: Any, test: SkewTest) -> SkewReport:
+    """Like :func:`detect_skew`, for two ``DatasetFeatureStatisticsList``."""
+    before, after = features_by_name(reference), features_by_name(current)
+    rows = int(reference.datasets[0].num_examples), int(current.datasets[0].num_examples)
+    if schema is None and test.alpha is None:
+        schema = infer_schema(reference)
+    unmatched: tuple[str, ...] = ()
+    if schema is None:
+        wanted = _all_features({name: feature for name, feature in before.items() if name in after})
+        unmatched = tuple(sorted(before.keys() ^ after.keys()))
+    else:
+        wanted = _by_schema(schema, before, test.comparator)
+    if not wanted:
+        raise BadInput(f"nothing to compare: {_why_nothing(schema, before, after, test.comparator)}")
+    wanted = _with_choices(wanted, before, test.measures or {}, test.thresholds or {})
+    for name, want in wanted.items():
+        _check_feature(name, before[name], after)
+        if test.alpha is None and want.threshold is None:
+            raise BadInput(
+                f"feature {name!r} has no fixed threshold, and alpha is None, so it could never drift; give "
+                f"thresholds={{{name!r}: …}}, or an alpha"
+            )
+    found = {
+        name: _find(want, before[name], after[name], rows, test.alpha, crc32(f"{test.seed} {name}".encode()))
+        for name, want in wanted.items()
+    }
+    features = _decide(found, test)
+    moved = [name for name, skew in features.items() if skew.drifted]
+    moved.sort(key=lambda name: (not features[name].fault, -features[name].excess))
+    verdict = STABLE
+    if rows[1] < test.rows_needed:
+        verdict = INSUFFICIENT
+    elif moved:
+        verdict = PIPELINE_FAULT if any(features[name].fault for name in moved) else DRIFT
+    return SkewReport(verdict, tuple(moved), features, *rows, test.rows_needed, test.alpha, unmatched)
+
+
+def _statistics(source: Any) -> Any:
+    if type(source).__name__ == "DatasetFeatureStatisticsList":
+        return source
+    if isinstance(source, str | Path) and Path(source).suffix == ".pb":
+        return load_statistics(Path(source))
+    return generate_statistics(source, options=comparable_options())
+
+
+def _all_features(before: Mapping[str, Any]) -> dict[str, _Wanted]:
+    """Every feature that has a distribution, by the measure that shows the smallest changes."""
+    from airflow_hops.ml.monitoring.skew.measures import OF_FEW
+
+    def measure(feature: Any) -> str:
+        if vector_width(feature):
+            return MEASURE
+        is_spread = feature.WhichOneof("stats") == "num_stats" and not has_few_numbers(feature)
+        return "kolmogorov_smirnov" if is_spread else OF_FEW
+
+    return {
+        name: _Wanted(measure(feature), None)
+        for name, feature in before.items()
+        if feature.WhichOneof("stats") in ("num_stats", "string_stats")
+    }
+
+
+def _by_schema(schema: Any, before: Mapping[str, Any], comparator: str) -> dict[str, _Wanted]:
+    """The features that have a comparator of their kind, with its measure and threshold."""
+    wanted = {}
+    for feature in schema.feature:
+        if feature.name not in before or not feature.HasField(f"{comparator}_comparator"):
+            continue
+        found = getattr(feature, f"{comparator}_comparator")
+        divergence = found.jensen_shannon_divergence
+        kind = before[feature.name].WhichOneof("stats")
+        if vector_width(before[feature.name]):
+            # TFDV has no measure of vectors: that there is a comparator says that they are compared.
+            wanted[feature.name] = _Wanted(MEASURE, None)
+        elif kind == "num_stats" and found.HasField("infinity_norm"):
+            wanted[feature.name] = _Wanted("l_infinity", found.infinity_norm.threshold)
+        elif kind == "num_stats" and found.HasField("jensen_shannon_divergence"):
+            by_quantiles = divergence.source.type == type(divergence.source).QUANTILES
+            measure = "jensen_shannon_quantiles" if by_quantiles else "jensen_shannon"
+            wanted[feature.name] = _Wanted(measure, divergence.threshold)
+        elif kind == "string_stats":
+            for field, measure in (
+                ("infinity_norm", "l_infinity"),
+                ("jensen_shannon_divergence", "jensen_shannon"),
+                ("normalized_abs_difference", "normalized_abs_difference"),
+            ):
+                if found.HasField(field):
+                    wanted[feature.name] = _Wanted(measure, getattr(found, field).threshold)
+                    break
+    return wanted
+
+
+def _why_nothing(schema: Any, before: Mapping[str, Any], after: Mapping[str, Any], comparator: str) -> str:
+    if schema is None:
+        sides = (", ".join(sorted(side)) or "none" for side in (before, after))
+        return "the features of the reference are {}, those of the current rows are {}".format(*sides)
+    return f"the schema has no {comparator}_comparator for a feature of the reference; freeze it with some"
+
+
+def _with_choices(
+    wanted: Mapping[str, _Wanted],
+    before: Mapping[str, Any],
+    measures: Mapping[str, str],
+    thresholds: Mapping[str, float],
+) -> dict[str, _Wanted]:
+    """The same with the measures and thresholds that the caller has chosen."""
+    from airflow_hops.ml.monitoring.skew.measures import CATEGORICAL, NUMERIC, OF_FEW
+
+    chosen = dict(wanted)
+    for argument, names in (("measures", measures), ("thresholds", thresholds)):
+        for name in names:
+            if name not in wanted:
+                raise BadInput(f"{argument} names feature {name!r}, which is not compared; compared are {list(wanted)}")
+    for name, measure in measures.items():
+        is_number = before[name].WhichOneof("stats") == "num_stats"
+        numeric = (*NUMERIC, OF_FEW) if has_few_numbers(before[name]) else NUMERIC
+        known = (MEASURE,) if vector_width(before[name]) else numeric if is_number else CATEGORICAL
+        if measure not in known:
+            raise BadInput(f"measures[{name!r}] is {measure!r}, expected one of {', '.join(known)}")
+        chosen[name] = _Wanted(measure, chosen[name].threshold if chosen[name].measure == measure else None)
+    return {n: _Wanted(want.measure, thresholds.get(n, want.threshold)) for n, want in chosen.items()}
+
+
+def _check_feature(name: str, before: Any, after: Mapping[str, Any]) -> None:
+    from airflow_hops.ml.monitoring.skew.distribution import count_of_values
+
+    if name not in after:
+        raise BadInput(f"feature {name!r} is not among the current rows; there are {', '.join(sorted(after))}")
+    types = type_name(before), type_name(after[name])
+    # A feature without a value has no type of its own.
+    valued = all(count_of_values(common_statistics(side)) for side in (before, after[name]))
+    if valued and (types[0] != types[1] or before.WhichOneof("stats") != after[name].WhichOneof("stats")):
+        raise BadInput(f"feature {name!r} is {types[1]} in the current rows, but {types[0]} in the reference")
+    widths = vector_width(before), vector_width(after[name])
+    if valued and any(widths):
+        if widths[0] != widths[1]:
+            told = [f"vectors of {width} numbers" if width else "no vectors of one length" for width in widths]
+            raise BadInput(f"feature {name!r} has {told[1]} in the current rows, but {told[0]} in the reference")
+        for side, feature in (("reference", before), ("current rows", after[name])):
+            if sampled_vectors(feature) is None:
+                raise BadInput(
+                    f"feature {name!r}: the statistics of the {side} hold no sample of its vectors, without which they "
+                    "cannot be compared; compute them again with the statistics stage or generate_statistics"
+                )
+
+
+def _find(want: _Wanted, before: Any, after: Any, rows: tuple[int, int], alpha: float | None, seed: int) -> _Found:
+    import numpy as np
+
+    from airflow_hops.ml.monitoring.skew.distribution import Numbers, Values, Vectors, distribution, present_share
+    from airflow_hops.ml.monitoring.skew.measures import measurable, score
+    from airflow_hops.ml.monitoring.skew.significance import judge_numbers, judge_values, judge_vectors, missing_p_value
+
+    missing = tuple(1.0 - present_share(side, n) for side, n in zip((before, after), rows, strict=True))
+    counts = [(round(share * n), n) for share, n in zip(missing, rows, strict=True)]
+    missing_p = None if alpha is None or not all(rows) else missing_p_value(*counts)
+    one, other = distribution(before), distribution(after)
+    want = replace(want, measure=measurable(want.measure, one, other))
+    judgement, scored, random = None, None, np.random.default_rng(seed)
+    if one is not None and other is not None:
+        scored = score(one, other, want.measure)
+        matters = want.threshold is None or scored > want.threshold
+        if alpha is not None and isinstance(one, Numbers) and isinstance(other, Numbers):
+            judgement = judge_numbers(one, other, want.measure, random, matters=matters)
+        elif alpha is not None and isinstance(one, Values) and isinstance(other, Values):
+            judgement = judge_values(one, other, want.measure, random, matters=matters)
+        elif alpha is not None and isinstance(one, Vectors) and isinstance(other, Vectors):
+            judgement = judge_vectors(one, other, random)
+    return _Found(
+        want, one, other, (histogram(before), histogram(after)), scored, judgement, (missing[0], missing[1]), missing_p
+    )
+
+
+def _decide(found: Mapping[str, _Found], test: SkewTest) -> dict[str, FeatureSkew]:
+    from scipy.stats import false_discovery_control
+
+    from airflow_hops.ml.monitoring.skew.causes import swapped
+
+    alpha = test.alpha
+    tests = [(n, "value", f.judgement.p_value) for n, f in found.items() if f.judgement]
+    tests += [(n, "missing", f.missing_p) for n, f in found.items() if f.missing_p is not None]
+    adjusted = dict(
+        zip([t[:2] for t in tests], map(float, false_discovery_control([t[2] for t in tests])), strict=True)
+    )
+    discoveries = max(1, sum(p <= alpha for p in adjusted.values())) if alpha else 1
+    cut = alpha * discoveries / len(tests) if alpha and tests else None
+    features = {
+        name: _judged(each, adjusted.get((name, "value")), adjusted.get((name, "missing")), test, cut)
+        for name, each in found.items()
+    }
+    moved = [n for n, skew in features.items() if skew.drifted or (alpha and skew.p_value and skew.p_value <= alpha)]
+    for name, detail in swapped({n: (found[n].before, found[n].after) for n in moved}).items():
+        features[name] = replace(features[name], drifted=True, cause="swapped", detail=detail)
+    return features
+
+
+def _judged(
+    found: _Found,
+    p: float | None,
+    missing_p: float | None,
+    test: SkewTest,
+    cut: float | None,
+) -> FeatureSkew:
+    from airflow_hops.ml.monitoring.skew.causes import FAULTS, cause_of
+    from airflow_hops.ml.monitoring.skew.measures import common_histogram, every_score
+
+    fixed, score, measure = found.wanted.threshold, found.score, found.wanted.measure
+    if fixed is None and found.judgement is not None:
+        score, measure = max(0.0, found.judgement.score), found.judgement.measure
+    above = score is not None and (fixed is None or score > fixed)
+    significant = above if test.alpha is None else score is not None and p is not None and p <= test.alpha
+    missing_reference, missing_current = found.missing
+    missing_moved = abs(missing_current - missing_reference) > test.missing_threshold
+    missing_moved &= test.alpha is None or (missing_p is not None and missing_p <= test.alpha)
+    threshold = fixed
+    if fixed is None and found.judgement is not None and cut is not None:
+        threshold = found.judgement.critical_score(cut)
+    one, other = found.before, found.after
+    cause = detail = None
+    if significant or missing_moved:
+        cause, detail = cause_of(one, other, values_moved=significant, missing_moved=missing_moved)
+    # A fault of some of the rows may stay below a fixed threshold, which is for changes of the world.
+    values_moved = significant and (above or cause in FAULTS)
+    if not (values_moved or missing_moved):
+        cause = detail = None
+    return FeatureSkew(
+        measure=measure,
+        score=_rounded(score),
+        threshold=_rounded(threshold),
+        drifted=values_moved or missing_moved,
+        missing_reference=round(missing_reference, 6),
+        missing_current=round(missing_current, 6),
+        p_value=p,
+        missing_p_value=missing_p,
+        cause=cause,
+        detail=detail,
+        scores={name: round(value, 6) for name, value in every_score(one, other).items()},
+        histogram_reference=found.histograms[0],
+        histogram_current=found.histograms[1],
+        common_histogram=common_histogram(one, other),
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)

@@ -1,0 +1,286 @@
+"""What both samples would look like if nothing had changed: one population for both, and samples drawn from it.
+
+The population is what the two samples have in common, as in a permutation test: the maximum-likelihood distribution of
+all their values together. Statistics know values only by buckets, and the two samples' buckets are not the same ones.
+So :func:`pool_numbers` goes this way:
+
+1. Each sample's histograms become one list of knots, with a share of the values at each knot and between it and the
+   next (:class:`Steps`).
+2. The knots of both samples cut the line into *cells*: each boundary is one, and each open interval between two. A
+   sample knows the shares only of *groups* of cells, those between its own knots (:class:`Groups`).
+3. The shares of the cells under which both samples' groups are likeliest are found by expectation maximisation
+   (Turnbull, "The empirical distribution function with arbitrarily grouped, censored and truncated data", 1976).
+4. What the next sample may have below the least and above the greatest value that were seen is added from a fitted tail
+   (:mod:`~airflow_hops.ml.monitoring.skew.tails`). Without it, values of heavy tails look changed too often: of 20
+   unchanged windows of 10,000 lognormal values, 6 had a p-value of at most 0.01, and none with it.
+
+A sample is drawn as counts of cells, and turned into the histograms that TFDV would have made of its rows
+(:meth:`NumericPopulation.sample`): they begin and end at the sample's own least and greatest value, which is what moves
+most from one sample to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airflow_hops.ml.monitoring.skew.distribution import Array, Curve, Numbers
+from airflow_hops.ml.monitoring.skew.tails import LEAST, Tail, fit_tail
+from airflow_hops.ml.statistics.frequent_numbers import RESOLUTION
+
+_ITERATIONS = 20
+"""Of expectation maximisation: more change the shares by less than sampling does."""
+
+
+@dataclass(frozen=True)
+class NumericPopulation:
+    """Cells of the real line: ``points``, and the open intervals between them.
+
+    Attributes:
+        points: Boundaries in ascending order, ``[points]``.
+        shares: Of the first point, the interval behind it, the next point, and so on, ``[2 * points - 1]``.
+        infinite: The share of infinite values.
+    """
+
+    points: Array
+    shares: Array
+    infinite: float
+
+    def sample(self, like: Numbers, draws: int, random: np.random.Generator, measure: str) -> Numbers:
+        """Draws samples as large as ``like``, to be measured so; with as many buckets as its histograms have."""
+        rows = max(1, round(like.count * (1.0 - self.infinite)))
+        used = np.flatnonzero(self.shares > 0)
+        counts = np.zeros((draws, len(self.shares)))
+        counts[:, used] = random.multinomial(rows, self.shares[used], draws)
+        low = self._end(counts, random)
+        high = np.maximum(low, -self._mirrored()._end(counts[:, ::-1], random))
+        reached = np.cumsum(counts, axis=1)
+        infinite = np.full(draws, self.infinite)
+        buckets = like.standard.x.shape[1] - 1
+        edges = low[:, None] + (high - low)[:, None] * np.linspace(0.0, 1.0, buckets + 1)
+        edges[:, -1] = high
+        shares = self._cdf(reached / rows, edges)
+        shares[:, 0], shares[:, -1] = 0.0, 1.0
+        standard = quantiles = Curve(edges, shares, infinite)
+        if measure != "jensen_shannon":  # which looks at no quantiles
+            levels = np.linspace(0.0, 1.0, like.quantiles.x.shape[1])
+            values = np.clip(self._quantiles(reached, levels), low[:, None], high[:, None])
+            values[:, 0], values[:, -1] = low, high
+            quantiles = Curve(values, np.broadcast_to(levels, values.shape), infinite)
+        return Numbers(
+            count=like.count,
+            standard=standard,
+            quantiles=quantiles,
+            zeros=0.0,
+            mean=like.mean,
+            std=like.std,
+            integer=like.integer,
+        )
+
+    def _mirrored(self) -> NumericPopulation:
+        return NumericPopulation(-self.points[::-1], self.shares[::-1], self.infinite)
+
+    def _end(self, counts: Array, random: np.random.Generator) -> Array:
+        """The least value of each sample: in the first cell that has any, the least of that many uniform ones."""
+        first = np.argmax(counts > 0, axis=1)
+        inside = np.take_along_axis(counts, first[:, None], 1)[:, 0]
+        left = self.points[first // 2]
+        width = self.points[(first + 1) // 2] - left
+        return left + width * (1.0 - random.random(len(counts)) ** (1.0 / inside))
+
+    def _cdf(self, cumulative: Array, x: Array) -> Array:
+        """The CDF of each sample at ``x`` ``[samples, knots]``."""
+        last = len(self.points) - 1
+        index = np.clip(np.searchsorted(self.points, x.ravel(), "right").reshape(x.shape) - 1, 0, last)
+        following = np.minimum(index + 1, last)
+        width = self.points[following] - self.points[index]
+        part = np.divide(x - self.points[index], width, out=np.zeros_like(x), where=width > 0)
+        start = np.take_along_axis(cumulative, 2 * index, 1)
+        end = np.take_along_axis(cumulative, np.minimum(2 * index + 1, 2 * last), 1)
+        return start + (end - start) * np.clip(part, 0.0, 1.0)
+
+    def _quantiles(self, reached: Array, levels: Array) -> Array:
+        """The value below which ``levels`` of each sample lie, ``[samples, levels]``, by cumulative counts of cells."""
+        draws, cells = reached.shape
+        rows = reached[0, -1]
+        # The least whole number of rows that is at least each level: counts are compared with it exactly.
+        least = np.ceil(levels * rows)
+        least = np.maximum(least - ((least - 1) / rows >= levels), 0.0)
+        least += least / rows < levels
+        # All samples are one ascending row, each behind the one before it.
+        place = (np.arange(draws) * (rows + 1))[:, None]
+        found = np.searchsorted((reached + place).ravel(), least + place) - (np.arange(draws) * cells)[:, None]
+        cell = np.minimum(found, cells - 1)
+        upper = np.take_along_axis(reached, cell, 1) / rows
+        lower = np.where(cell > 0, np.take_along_axis(reached, np.maximum(cell - 1, 0), 1) / rows, 0.0)
+        part = np.divide(levels - lower, upper - lower, out=np.ones_like(upper), where=upper > lower)
+        left = self.points[cell // 2]
+        return left + part * (self.points[(cell + 1) // 2] - left)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """What one sample's histograms say of the cells.
+
+    Attributes:
+        of_cell: The group that each cell is part of, ``[cells]``.
+        shares: The sample's share of each group, ``[groups]``; the last two lie below and above the sample.
+        start: The shares of the cells by this sample alone, a group's spread evenly over its width, ``[cells]``.
+    """
+
+    of_cell: NDArray[np.intp]
+    shares: Array
+    start: Array
+
+
+def pool_numbers(reference: Numbers, current: Numbers) -> NumericPopulation:
+    """The population of two samples of a numeric feature."""
+    samples = reference, current
+    low, high = min(s.low for s in samples), max(s.high for s in samples)
+    # An end that both samples share is a value that repeats.
+    ends = {reference.low} & {current.low} | {reference.high} & {current.high}
+    steps = [_steps(sample, ends) for sample in samples]
+    points = np.unique(np.concatenate([array for step in steps for array in step.cuts()]))
+    infinite = sum(s.count * s.standard.infinite[0] for s in samples) / sum(s.count for s in samples)
+    rows = [s.count * (1.0 - s.standard.infinite[0]) for s in samples]
+    shares = _maximum_likelihood([_groups(points, step) for step in steps], rows)
+    lower = min(steps, key=lambda step: step.knots[0]).tails()[0] if low not in ends else None
+    upper = max(steps, key=lambda step: step.knots[-1]).tails()[1] if high not in ends else None
+    points, shares = _with_beyond(points, shares, upper)
+    points, shares = _with_beyond(-points[::-1], shares[::-1], lower)
+    points, shares = -points[::-1], shares[::-1]
+    return NumericPopulation(points, shares, float(infinite))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A sample's distribution: its share at each of its knots, and between each and the next."""
+
+    knots: Array
+    at: Array
+    between: Array
+    rows: float
+
+    def cuts(self) -> list[Array]:
+        """The knots, and points in both tails."""
+        lower, upper = self.tails()
+        middles = (self.knots[:-1] + self.knots[1:]) / 2
+        cuts = [self.knots, middles, *([-lower.points()] if lower else []), *([upper.points()] if upper else [])]
+        return [np.clip(points, self.knots[0], self.knots[-1]) for points in cuts]
+
+    def tails(self) -> tuple[Tail | None, Tail | None]:
+        """The lower tail, of the mirrored distribution, and the upper one."""
+        above = 1.0 - self.upto
+        mirrored = np.append(0.0, np.cumsum(self.at[:-1] + self.between))
+        return (
+            fit_tail(-self.knots[::-1], mirrored[::-1], LEAST / self.rows),
+            fit_tail(self.knots, above, LEAST / self.rows),
+        )
+
+    @property
+    def upto(self) -> Array:
+        """The share up to and including each knot."""
+        return np.cumsum(self.at + np.append(0.0, self.between))
+
+    def below(self, points: Array) -> Array:
+        """The share below each point."""
+        # Of what lies between the knots: what lies at them is counted apart.
+        smooth = np.append(0.0, np.cumsum(self.between))
+        jumps = np.append(0.0, np.cumsum(self.at))[np.searchsorted(self.knots, points, "left")]
+        found = np.interp(points, self.knots, smooth) + jumps
+        lower, upper = self.tails()
+        if upper is not None:
+            found = np.where(points > upper.start, 1.0 - upper.above(points), found)
+        if lower is not None:
+            found = np.where(points < -lower.start, lower.above(-points), found)
+        return np.where(points <= self.knots[0], 0.0, np.where(points >= self.knots[-1], 1.0 - self.at[-1], found))
+
+
+def _with_beyond(points: Array, shares: Array, tail: Tail | None) -> tuple[Array, Array]:
+    """The same with what lies above the greatest value that has been seen: by the tail of the sample that has it."""
+    if tail is None:
+        return points, shares
+    beyond = tail.least * np.array([0.6, 0.36, 0.2, 0.1, 0.04])
+    more = tail.exceeded_by(beyond)
+    mass = -np.diff(np.append(tail.least, beyond))
+    added = np.stack([mass, np.zeros_like(mass)], 1).ravel()
+    return np.append(points, more), np.append(shares * (1.0 - mass.sum()), added)
+
+
+def _steps(sample: Numbers, repeated_ends: set[float]) -> Steps:
+    """The knots of both histograms, with what is known of single values put at them instead of between them."""
+    curve = sample.curve
+    knots = np.unique(curve.x)
+    upto, below = curve.at(knots[None])[0], curve.at(knots[None], "left")[0]
+    # TFDV reads its histogram off a thousand quantiles: beyond the outermost of them it says nothing.
+    said = (upto >= RESOLUTION) & (below <= 1 - RESOLUTION)
+    said[[0, -1]] = True
+    knots, upto, below = knots[said], upto[said], below[said]
+    at, between = upto - below, np.maximum(below[1:] - upto[:-1], 0.0)
+    if sample.zeros and knots[0] < 0.0 < knots[-1] and 0.0 not in knots:
+        index = int(np.searchsorted(knots, 0.0))
+        part = -knots[index - 1] / (knots[index] - knots[index - 1])
+        knots, at = np.insert(knots, index, 0.0), np.insert(at, index, 0.0)
+        between = np.insert(between, index, between[index - 1] * (1.0 - part))
+        between[index - 1] *= part
+    # A quantile that repeats is one value, which the bucket that ends with it holds too.
+    repeated = np.flatnonzero(at[1:] > 0)
+    at[1:][repeated] += between[repeated]
+    between[repeated] = 0.0
+    for index, side in ((0, 0), (len(knots) - 1, -1)):
+        if knots[index] in repeated_ends and not at[index] and len(between):
+            at[index] = between[side] / 2
+            between[side] /= 2
+    index = int(np.searchsorted(knots, 0.0))
+    if sample.zeros and index < len(knots) and knots[index] == 0.0:
+        # How many zeros there are is known exactly; they are in the bucket that ends with them.
+        side = max(index - 1, 0)
+        more = min(sample.zeros / sample.count - at[index], between[side] if len(between) else 0.0)
+        if more > 0:
+            at[index] += more
+            between[side] -= more
+    return Steps(knots, at, between, sample.count)
+
+
+def _groups(points: Array, steps: Steps) -> Groups:
+    """The sample's groups among the cells: its intervals, its knots that have a share, and what lies outside."""
+    knots, at, between = steps.knots, steps.at, steps.between
+    intervals, outside = len(between), len(between) + len(knots)
+    middles = (points[:-1] + points[1:]) / 2
+    cells = np.empty(2 * len(points) - 1)
+    cells[::2], cells[1::2] = points, middles
+    index = np.searchsorted(knots, cells)
+    of_cell = np.clip(index - 1, 0, max(intervals - 1, 0))
+    own = np.zeros(len(cells), bool)
+    own[::2] = np.isin(points, knots)
+    single = own & (at[np.minimum(index, len(knots) - 1)] > 0)
+    of_cell[single] = intervals + index[single]
+    of_cell[cells < knots[0]], of_cell[cells > knots[-1]] = outside, outside + 1
+    shares = np.concatenate([between, at, np.full(2, LEAST / steps.rows)])
+    start = np.zeros(len(cells))
+    start[single] = at[index[single]]
+    if intervals:
+        below = steps.below(points)
+        upto = below.copy()
+        upto[single[::2]] += start[::2][single[::2]]
+        start[1::2] = np.maximum(below[1:] - upto[:-1], 0.0)
+    return Groups(of_cell, shares, start)
+
+
+def _maximum_likelihood(groups: Sequence[Groups], rows: Sequence[float]) -> Array:
+    """The shares of the cells under which both samples' groups are likeliest."""
+    weights = [n / sum(rows) for n in rows]
+    shares: Array = np.sum([weight * group.start for weight, group in zip(weights, groups, strict=True)], axis=0)
+    if not 0 < shares.sum() < np.inf:
+        shares = np.full_like(shares, 1.0)
+    for _ in range(_ITERATIONS):
+        expected = np.zeros_like(shares)
+        for weight, group in zip(weights, groups, strict=True):
+            total = np.bincount(group.of_cell, shares, len(group.shares))
+            factor = np.divide(group.shares, total, out=np.zeros_like(total), where=total > 0)
+            expected += weight * shares * factor[group.of_cell]
+        shares = expected / expected.sum()
+    return shares

@@ -1,0 +1,143 @@
+"""The result of comparing two distributions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from airflow_hops.core.contract.skew import INSUFFICIENT, Cause, SkewVerdict
+from airflow_hops.ml.monitoring.skew.causes import FAULTS, MISSING_FAULT
+
+
+@dataclass(frozen=True)
+class FeatureSkew:
+    """The drift of a feature.
+
+    Attributes:
+        measure: What ``score`` measures: a name of :data:`~airflow_hops.ml.monitoring.skew.measures.NUMERIC` or
+            :data:`~airflow_hops.ml.monitoring.skew.measures.CATEGORICAL`.
+        score: The measure's value, without missing values; None if one side has no values.
+        threshold: The score above which there is drift: the schema's threshold or, without one, the score that
+            unchanged samples of these sizes rarely exceed; None if neither is known.
+        drifted: Whether the values have drifted, or the share of missing ones.
+        missing_reference: Share of the reference's rows in which the feature is missing; NaN counts as missing.
+        missing_current: The same for the current rows.
+        p_value: Probability that unchanged samples of these sizes score as high, corrected for the number of tests;
+            None without a score, or without ``alpha``.
+        missing_p_value: The same for the share of missing values.
+        cause: Probable cause of the drift; None without drift.
+        detail: Evidence for the cause, in words: the new values, the conversion of units.
+        scores: All measures of the feature by name.
+        effect: How much the drift moves a prediction on average; None if unknown.
+        histogram_reference: Buckets of the reference: ``[low, high, count]`` or ``[value, count]``.
+        histogram_current: Buckets of the current rows.
+        common_histogram: Both on the same buckets, as shares: ``[low, high, reference, current]`` or
+            ``[value, reference, current]``.
+    """
+
+    measure: str
+    score: float | None
+    threshold: float | None
+    drifted: bool
+    missing_reference: float
+    missing_current: float
+    p_value: float | None = None
+    missing_p_value: float | None = None
+    cause: Cause | None = None
+    detail: str | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    effect: float | None = None
+    histogram_reference: list[list[Any]] = field(default_factory=list)
+    histogram_current: list[list[Any]] = field(default_factory=list)
+    common_histogram: list[list[Any]] = field(default_factory=list)
+
+    @property
+    def fault(self) -> bool:
+        """Whether the drift looks like a broken pipeline."""
+        jump = abs(self.missing_current - self.missing_reference)
+        return self.drifted and (self.cause in FAULTS or jump >= MISSING_FAULT)
+
+    @property
+    def excess(self) -> float:
+        """The score divided by the threshold."""
+        if self.score is None or self.threshold is None:
+            return 0.0
+        return self.score / self.threshold if self.threshold else math.inf if self.score else 0.0
+
+
+@dataclass(frozen=True)
+class SkewReport:
+    """The result of a comparison.
+
+    Attributes:
+        verdict: "insufficient" if there are too few rows; "pipeline_fault" if a drifted feature looks like a broken
+            pipeline, on which a model should not be trained; "drift" if a feature has drifted; otherwise "stable".
+        drifted: Names of the drifted features: first those that look like faults, then by score relative to the
+            threshold.
+        features: Every compared feature by name.
+        rows_reference: Rows of the reference.
+        rows_current: Rows compared with it.
+        min_rows: Number of rows that a verdict requires.
+        alpha: Share of false discoveries among the drifted features; None if only thresholds decide.
+        unmatched: Without a schema, names of features on one side only, which were not compared.
+    """
+
+    verdict: SkewVerdict
+    drifted: tuple[str, ...]
+    features: Mapping[str, FeatureSkew]
+    rows_reference: int
+    rows_current: int
+    min_rows: int
+    alpha: float | None = None
+    unmatched: tuple[str, ...] = ()
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Names of the features with values in the reference, but none now."""
+        return tuple(name for name, skew in self.features.items() if skew.cause == "all_missing")
+
+    @property
+    def causes(self) -> dict[str, Cause]:
+        """The probable cause of each feature's drift."""
+        return {name: cause for name in self.drifted if (cause := self.features[name].cause)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON value: infinities and NaN, which JSON lacks, are None."""
+        value: dict[str, Any] = _strict({**asdict(self), "lost": list(self.lost), "causes": self.causes})
+        return value
+
+    def __str__(self) -> str:
+        head = f"{self.verdict}: {self.rows_current:,} rows against {self.rows_reference:,}"
+        if self.verdict == INSUFFICIENT:
+            head += f", {self.min_rows:,} needed"
+        if self.unmatched:
+            head += f"; only on one side: {', '.join(self.unmatched)}"
+        if not self.features:
+            return head
+        rank = {name: place for place, name in enumerate(self.drifted)}
+        names = sorted(self.features, key=lambda n: (rank.get(n, len(rank)), -self.features[n].excess))
+        rows: list[tuple[str, ...]] = [("feature", "measure", "score", "threshold", "p", "missing", "drifted")]
+        rows += [(name, *_cells(self.features[name])) for name in names]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([head, *lines])
+
+
+def _cells(skew: FeatureSkew) -> tuple[str, ...]:
+    def number(value: float | None, form: str = ".4f") -> str:
+        return "-" if value is None else format(value, form)
+
+    missing = f"{100 * skew.missing_reference:.1f}% -> {100 * skew.missing_current:.1f}%"
+    what = f"{skew.cause} ({skew.detail})" if skew.detail else skew.cause or ""
+    p = number(skew.p_value, ".2g")
+    return skew.measure, number(skew.score), number(skew.threshold), p, missing, what if skew.drifted else ""
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _strict(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

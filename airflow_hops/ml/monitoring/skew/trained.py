@@ -1,0 +1,204 @@
+"""What a model learnt from, and the comparison of rows with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, SkewOptions, SkewReference
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.monitoring.captured.requests import RowsFile
+from airflow_hops.ml.monitoring.skew.captured_rows import CapturedSpan, read_features
+from airflow_hops.ml.monitoring.skew.compared import Compared
+from airflow_hops.ml.monitoring.skew.detect import compare_statistics
+from airflow_hops.ml.monitoring.skew.report import SkewReport
+from airflow_hops.ml.schemas import SCHEMA_FILE, load_schema
+from airflow_hops.ml.statistics import (
+    STATISTICS_FILE,
+    comparable_options,
+    generate_statistics,
+    load_statistics,
+)
+from airflow_hops.ml.statistics.summary import features_by_name, type_name
+
+if TYPE_CHECKING:
+    from airflow_hops.ml.metrics.scoring import ServedModel
+    from airflow_hops.ml.monitoring.skew.attribution import Attribution
+
+Read = Callable[[Sequence[str]], Iterable[Any]]
+_FEATURES_AT_ONCE = 100
+"""Features whose statistics are computed together: of more, a batch has fewer rows, and each batch costs time."""
+_OF_TIMES_ALONE = {"rows", "wrong_times", "wrong_time"}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model, and what it was trained on.
+
+    Attributes:
+        model: The model.
+        stored: The statistics of its training data.
+        origin: The same, as artifacts name it.
+        statistics: They, of the split that rows are compared with.
+        schema: The schema; only features that the model takes have skew comparators.
+        types: TFDV's type (INT, FLOAT, STRING) by name of the features that are compared.
+        served: The model as a server has it, where it is loaded already.
+    """
+
+    model: Artifact
+    stored: Artifact
+    origin: SkewReference
+    statistics: Any
+    schema: Any
+    types: Mapping[str, str]
+    served: ServedModel | None = None
+
+    @classmethod
+    def read(
+        cls,
+        store: ArtifactStore,
+        model: Artifact,
+        stored: Artifact,
+        schema: Artifact,
+        origin: SkewReference,
+        split: str,
+    ) -> Trained:
+        """Reads it from the store.
+
+        Raises:
+            BadInput: the statistics are not those that the model was trained on.
+        """
+        of = ModelProperties.of(model)
+        trained_on = of.statistics_fingerprint
+        if trained_on is not None and trained_on != stored.fingerprint:
+            raise BadInput(
+                f"{stored.uri}: these are not the statistics that version {origin.version} of {origin.model!r} "
+                f"was trained on (fingerprint {stored.fingerprint[:12]}…, expected {trained_on[:12]}…): their task has "
+                "run again since. Deploy a model that was trained on the new ones"
+            )
+        statistics = load_statistics(store.local(stored) / split / STATISTICS_FILE)
+        loaded = load_schema(store.local(schema) / SCHEMA_FILE)
+        _keep_comparators(loaded, of.features)
+        known = features_by_name(statistics)
+        types = {
+            feature.name: type_name(known[feature.name])
+            for feature in loaded.feature
+            if feature.HasField("skew_comparator") and feature.name in known
+        }
+        return cls(model, stored, origin, statistics, loaded, types)
+
+    def files(self, store: ArtifactStore, split: str) -> list[RowsFile]:
+        """The files of the examples that the statistics were computed from.
+
+        Raises:
+            BadInput: they are not known, or gone.
+        """
+        examples = store.manifest(self.stored.uri).inputs.get("examples")
+        if not examples:
+            raise BadInput(f"{self.stored.uri}: the manifest names no examples that the statistics were computed from")
+        return files_of(store.local(examples[0]), split)
+
+
+def compare_rows(
+    store: ArtifactStore,
+    trained: Trained,
+    span: CapturedSpan,
+    read: Read,
+    options: SkewOptions,
+    *,
+    unwell: tuple[str, ...] = (),
+    notes: Sequence[str] = (),
+) -> Compared:
+    """Compares rows with what a model learnt from; ``insufficient`` if there are too few for a verdict.
+
+    Args:
+        store: Where the model and its examples are, by which effects on predictions are found.
+        trained: What it learnt from.
+        span: How many rows there are, and of what time.
+        read: Yields record batches of some of their features, given their names; a missing value is null.
+        options: How they are compared.
+        unwell: What is wrong with the monitor itself, in words.
+        notes: What else is to be said of the rows.
+
+    Raises:
+        BadInput: a feature is missing from them, or is of another type; or there is nothing to compare.
+    """
+    facts = {name: value for name, value in vars(span).items() if name not in _OF_TIMES_ALONE} | {
+        "versions": dict(span.versions or {}),
+        "unwell": unwell,
+    }
+    counts = {"captured": RowCounts(span.rows, span.rows)}
+    notes = [*notes, *unwell]
+    if span.rows < options.rows_needed:
+        reference_rows = int(trained.statistics.datasets[0].num_examples)
+        report = SkewReport(INSUFFICIENT, (), {}, reference_rows, span.rows, options.rows_needed)
+        return Compared(report, trained.statistics, None, trained.origin, facts, counts, notes=tuple(notes))
+    current = _statistics(read, list(trained.types))
+    report = compare_statistics(trained.statistics, current, trained.schema, options)
+    attribution = None
+    if options.attribute and report.verdict in (DRIFT, PIPELINE_FAULT):
+        attribution = _attribute(store, trained, read, options, report, notes)
+    return Compared(
+        report=report,
+        reference=trained.statistics,
+        current=current,
+        origin=trained.origin,
+        facts=facts,
+        rows=counts,
+        attribution=attribution,
+        notes=tuple(notes),
+    )
+
+
+def files_of(folder: Path, split: str) -> list[RowsFile]:
+    """The files of a split of examples.
+
+    Raises:
+        BadInput: there are none.
+    """
+    from airflow_hops.ml.features.raw_features import example_files
+
+    return [RowsFile.at(path) for path in example_files(folder, split)]
+
+
+def _statistics(read: Read, names: Sequence[str]) -> Any:
+    """The statistics of features, some at a time, so that what a feature takes does not depend on their number."""
+    statistics, *more = (
+        generate_statistics(read(names[start : start + _FEATURES_AT_ONCE]), options=comparable_options())
+        for start in range(0, max(len(names), 1), _FEATURES_AT_ONCE)
+    )
+    for others in more:
+        statistics.datasets[0].features.extend(others.datasets[0].features)
+    return statistics
+
+
+def _keep_comparators(schema: Any, features: Any) -> None:
+    """Drops the comparators of features that the model does not take: the server never sees them."""
+    for feature in schema.feature:
+        if features and feature.name not in features:
+            feature.ClearField("skew_comparator")
+
+
+def _attribute(
+    store: ArtifactStore, trained: Trained, read: Read, options: SkewOptions, report: SkewReport, notes: list[str]
+) -> Attribution | None:
+    """Effects on the model's predictions; None, and a note, where it or its examples are gone."""
+    from airflow_hops.ml.monitoring.skew.attribution import attribute_drift
+
+    try:
+        training = trained.files(store, options.split)
+        return attribute_drift(
+            trained.served or model_folder(store, trained.model),
+            lambda columns: read_features(training, columns, prefix=""),
+            read,
+            features=report.features,
+            classes=ModelProperties.of(trained.model).classes,
+        )
+    except BadInput as error:
+        notes.append(f"Effects on predictions are not known: {error}")
+        return None

@@ -1,0 +1,79 @@
+"""How far two samples of vectors are apart: the maximum mean discrepancy.
+
+Gretton, Borgwardt, Rasch, Schölkopf and Smola, "A kernel two-sample test" (2012): the distance of the means of both
+samples in the space of a Gaussian kernel, 0 only where the distributions are equal. It sees what no single number of
+the vectors shows, as when they come to hang together otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.ml.monitoring.skew.distribution import Array, Vectors
+
+MEASURE = "maximum_mean_discrepancy"
+
+
+@dataclass(frozen=True)
+class KernelMatrix:
+    """The kernel of all pairs of the vectors of two samples.
+
+    Attributes:
+        values: ``[rows, rows]``, the reference's rows first; 0 on the diagonal.
+        reference_rows: How many rows are the reference's.
+    """
+
+    values: Array
+    reference_rows: int
+
+    @classmethod
+    def of(cls, reference: Vectors, current: Vectors) -> KernelMatrix:
+        """Of two samples.
+
+        Each number counts by its standard deviation over both samples, so that none outweighs the others by its unit;
+        the kernel is as wide as the median distance between two vectors.
+        """
+        pooled = np.concatenate([reference.rows, current.rows]).astype(np.float64)
+        deviations = pooled.std(axis=0)
+        scaled = (pooled - pooled.mean(axis=0)) / np.where(deviations > 0, deviations, 1.0)
+        squares = (scaled**2).sum(axis=1)
+        distances = np.maximum(squares[:, None] + squares[None] - 2 * scaled @ scaled.T, 0.0)
+        apart = distances[np.triu_indices(len(pooled), 1)]
+        width = float(np.median(apart)) or float(apart.mean()) or 1.0
+        values = np.exp(-distances / (2 * width))
+        np.fill_diagonal(values, 0.0)
+        return cls(values, len(reference.rows))
+
+    def score(self) -> float:
+        """The discrepancy of the two samples; below 0 if they are nearer than two of one population mostly are."""
+        is_reference = np.arange(len(self.values)) < self.reference_rows
+        return float(self._scores(is_reference[:, None].astype(np.float64))[0])
+
+    def permuted(self, draws: int, random: np.random.Generator) -> Array:
+        """Discrepancies of as many random divisions of all vectors into samples of the same sizes, ``[draws]``."""
+        is_reference = np.zeros((len(self.values), draws))
+        is_reference[: self.reference_rows] = 1.0
+        return self._scores(random.permuted(is_reference, axis=0))
+
+    def _scores(self, is_reference: Array) -> Array:
+        """The square root of the unbiased estimate, with its sign, by columns of 0 and 1."""
+        m, n = self.reference_rows, len(self.values) - self.reference_rows
+        if min(m, n) < 2:
+            return np.zeros(is_reference.shape[1])
+        within = (is_reference * (self.values @ is_reference)).sum(axis=0)
+        of_reference = self.values.sum(axis=1) @ is_reference
+        others = self.values.sum() - 2 * of_reference + within
+        squared = within / (m * (m - 1)) + others / (n * (n - 1)) - 2 * (of_reference - within) / (m * n)
+        found: Array = np.sign(squared) * np.sqrt(np.abs(squared))
+        return found
+
+
+def norm_histogram(reference: Vectors, current: Vectors, buckets: int) -> list[list[Any]]:
+    """The Euclidean norms of both samples on the same buckets: ``[low, high, share, share]``."""
+    sides = [side.norms for side in (reference, current)]
+    edges = np.histogram_bin_edges(np.concatenate(sides), buckets)
+    shares = [np.histogram(norms, edges)[0] / len(norms) for norms in sides]
+    return [[float(cell) for cell in row] for row in np.stack([edges[:-1], edges[1:], *shares], 1).round(6)]

@@ -1,0 +1,154 @@
+"""Rows of an artifact's Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as parquet
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.queries.columns import encode, role_of
+from airflow_hops.ml.queries.place import Place
+from airflow_hops.ml.queries.row_groups import RowGroup, row_groups, rows_at
+from airflow_hops.ml.readers.raw_file import explained
+
+__all__ = ["sample", "splits"]
+_MAX_ROWS = 50_000
+_MAX_SCANNED_ROWS = 2_000_000
+_MAX_WIDTH = 512
+_MAX_CELLS = 25_000_000
+"""Rows by columns of one answer, which is held in memory."""
+
+
+@dataclass(frozen=True)
+class _Field:
+    """A column as it is sent: one of the file, or (``item``) one place of its vectors."""
+
+    name: str
+    type: Any
+    column: str
+    item: int | None
+
+
+def splits(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
+    """What rows there are.
+
+    Args:
+        place: Where the artifact is.
+        params: ``artifact``.
+
+    Returns:
+        ``splits``: name to ``rows`` and ``columns``: ``name``, Arrow ``type`` and ``role``, as
+        :mod:`~airflow_hops.ml.queries.columns` names it; null if rows of it cannot be sent. A vector of
+        fixed width is a column for each place, ``numeric[3]``.
+    """
+    found: dict[str, Any] = {}
+    folder = place.folder(params["artifact"])
+    for split in _split_names(folder):
+        paths = _files(folder, split)
+        with explained(str(paths[0])):
+            schema = parquet.read_schema(paths[0])
+        columns = [
+            {"name": field.name, "type": str(field.type), "role": role_of(field.type)} for field in _fields(schema)
+        ]
+        found[split] = {"rows": sum(group.rows for group in row_groups(paths)), "columns": columns}
+    return {"splits": found}
+
+
+def sample(place: Place, params: Mapping[str, Any]) -> bytes:
+    """Rows of a split, drawn without replacement, the same ones each time, in the order of the files.
+
+    Of more than two million rows, they are drawn from row groups of that many, which are drawn first.
+
+    Args:
+        place: Where the artifact is.
+        params: ``artifact``; ``split``; ``rows``, at most 50,000; ``columns``, their names, or null for all; 25 million
+            values at most; ``row``, the index of one of the sample, which then comes alone, with all the digits of its
+            numbers (else :func:`~airflow_hops.ml.queries.columns.encode` rounds), or null.
+
+    Returns:
+        The bytes that :mod:`~airflow_hops.ml.queries.columns` describes; the header also holds
+        ``total_rows`` and ``left_out``, the columns that are no plain numbers or strings, name to type.
+
+    Raises:
+        BadInput: the split, column or row does not exist, or there are too many values.
+    """
+    artifact, rows = params["artifact"], int(params.get("rows") or _MAX_ROWS)
+    if not 0 < rows <= _MAX_ROWS:
+        raise BadInput(f"rows is {rows}, expected 1 to {_MAX_ROWS}")
+    folder = place.folder(artifact)
+    paths = _files(folder, params["split"])
+    with explained(str(paths[0])):
+        schema = parquet.read_schema(paths[0])
+    wanted = _wanted(_fields(schema), params.get("columns"), params["split"])
+    left_out = {field.name: str(field.type) for field in wanted if role_of(field.type) is None}
+    groups = row_groups(paths)
+    total, row = sum(group.rows for group in groups), params.get("row")
+    sampled = min(rows, total)
+    if row is not None and not 0 <= row < sampled:
+        raise BadInput(f"row is {row}, expected 0 to {sampled - 1}, as {sampled:,} are sampled")
+    cells = (sampled if row is None else 1) * (len(wanted) - len(left_out))
+    if cells > _MAX_CELLS:
+        raise BadInput(f"these are {cells:,} values, expected at most {_MAX_CELLS:,}: name fewer columns, or rows")
+    seed = int(str(artifact["fingerprint"])[:16], 16)
+    table = _draw(groups, rows, [field for field in wanted if field.name not in left_out], seed, row)
+    return encode(table, {"total_rows": total, "left_out": left_out}, exact=row is not None)
+
+
+def _fields(schema: Any) -> list[_Field]:
+    fields = []
+    for field in schema:
+        if pa.types.is_fixed_size_list(field.type) and field.type.list_size <= _MAX_WIDTH:
+            places = range(field.type.list_size)
+            fields += [_Field(f"{field.name}[{item}]", field.type.value_type, field.name, item) for item in places]
+        else:
+            fields.append(_Field(field.name, field.type, field.name, None))
+    return fields
+
+
+def _wanted(fields: Iterable[_Field], names: Iterable[str] | None, split: str) -> list[_Field]:
+    known = {field.name: field for field in fields}
+    for name in names or ():
+        if name not in known:
+            raise BadInput(f"column {name!r} is not in split {split!r}; it has {', '.join(known)}")
+    return [known[name] for name in (known if names is None else dict.fromkeys(names))]
+
+
+def _draw(groups: Sequence[RowGroup], rows: int, fields: Sequence[_Field], seed: int, row: int | None) -> Any:
+    random = np.random.default_rng(seed)
+    if sum(group.rows for group in groups) > _MAX_SCANNED_ROWS:
+        order = random.permutation(len(groups))
+        scanned = np.cumsum([groups[index].rows for index in order])
+        enough = int(np.searchsorted(scanned, _MAX_SCANNED_ROWS)) + 1
+        groups = [groups[index] for index in sorted(order[:enough])]
+    total = sum(group.rows for group in groups)
+    drawn = np.arange(total) if total <= rows else np.sort(random.choice(total, rows, replace=False))
+    drawn = drawn if row is None else drawn[row : row + 1]
+    table = rows_at(groups, drawn, list(dict.fromkeys(field.column for field in fields)))
+    arrays = [
+        table.column(field.column) if field.item is None else pc.list_element(table.column(field.column), field.item)
+        for field in fields
+    ]
+    return pa.table(arrays, names=[field.name for field in fields])
+
+
+def _split_names(folder: Path) -> list[str]:
+    return sorted({path.parent.relative_to(folder).as_posix() for path in folder.rglob("*.parquet")})
+
+
+def _files(folder: Path, split: str) -> list[Path]:
+    """A split's Parquet files.
+
+    Raises:
+        BadInput: the split does not exist.
+    """
+    names = _split_names(folder)
+    if split not in names:
+        raise BadInput(f"split is {split!r}, expected one of {', '.join(names) or 'none: there are no rows'}")
+    return sorted((folder / split).glob("*.parquet"))

@@ -1,0 +1,260 @@
+"""The figures of a feature's ``FeatureNameStatistics``, counted or weighted, as JSON values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.monitoring.skew.distribution import Curve, curve_of, join
+from airflow_hops.ml.queries.vector_norms import by_norm, shown_type
+from airflow_hops.ml.statistics.summary import common_statistics, feature_name, type_name
+
+BUCKETS = 20
+"""Buckets of a small histogram, at most."""
+FEW_INTEGERS = 10
+"""Where greatest and least are less apart, each integer is in a bucket of its own: TFDV's histogram has ten."""
+OUTER = 0.01
+"""Share of the values at either end, beyond the first and the last percentile."""
+DECILES = 11
+VALUES = 8
+"""Most frequent values in a table of features."""
+MAX_VALUES = 1000
+MAX_NAME = 60
+"""Characters of a value in a table of features, and of one in full."""
+MAX_TEXT = 1000
+SHARES = 10_000
+"""What the shares of a small histogram are counted in."""
+
+
+def table(dataset: Any, *, weighted: bool) -> dict[str, Any]:
+    """The features of a ``DatasetFeatureStatistics``, in columns.
+
+    Raises:
+        BadInput: it has no weights, and they are wanted.
+    """
+    if weighted and not dataset.weighted_num_examples:
+        raise BadInput("weighted is true, and these statistics have no weights")
+    rows = int(dataset.num_examples)
+    lines = [_line(each if weighted else by_norm(each), rows, weighted) for each in dataset.features]
+    columns = {name: [line[name] for line in lines] for name in (lines[0] if lines else _LINE)}
+    return {"rows": rows, "weighted_rows": dataset.weighted_num_examples or None, **columns}
+
+
+def detail(feature: Any, rows: int, *, weighted: bool) -> dict[str, Any]:
+    """One feature in full; of a data set of ``rows``."""
+    feature = feature if weighted else by_norm(feature)  # the sample has no weights
+    view = _View.of(feature, weighted)
+    found: dict[str, Any] = {
+        **{name: value for name, value in _line(feature, rows, weighted).items() if name not in _SMALL},
+        "rows": rows,
+        "mean": _exact(view.number.mean) if view.has_numbers else None,
+        "std": _exact(view.number.std_dev) if view.has_numbers else None,
+        "values_per_row": None,
+        "not_utf8": int(feature.string_stats.invalid_utf8_count),
+        "standard": [],
+        "curve": None,
+        "values": [],
+        "other_values": None,
+        "custom": {one.name: text for one in feature.custom_stats if (text := _custom(one)) is not None},
+    }
+    if view.common is not None and view.common.num_non_missing:
+        least, mean, most = (getattr(view.common, f"{name}_num_values") for name in ("min", "avg", "max"))
+        found["values_per_row"] = [int(least), _round(mean, 6), int(most)]
+    if view.has_numbers:
+        found["standard"] = [[_exact(b.low_value), _exact(b.high_value), b.sample_count] for b in view.buckets(0)]
+        if view.curve is not None:
+            values, shares = view.curve.x[0], view.curve.f[0]
+            found["curve"] = {"values": [_exact(x) for x in values], "shares": [round(float(f), 6) for f in shares]}
+    if view.ranks is not None:
+        found["values"] = [[b.label[:MAX_TEXT], b.sample_count] for b in view.ranks.buckets[:MAX_VALUES]]
+        found["other_values"] = max(0.0, view.values - sum(count for _, count in found["values"]))
+    return found
+
+
+@dataclass(frozen=True)
+class _View:
+    """The statistics of a feature, those that are counted or those that are weighted."""
+
+    common: Any
+    number: Any
+    """``NumericStatistics`` or ``WeightedNumericStatistics``."""
+    ranks: Any
+    values: float
+    """Values that there are; the weight of them."""
+    has_numbers: bool
+    integer: bool
+
+    @classmethod
+    def of(cls, feature: Any, weighted: bool) -> _View:
+        kind = feature.WhichOneof("stats")
+        common = common_statistics(feature) if kind else None
+        number, string = feature.num_stats, feature.string_stats
+        counts: Any = common
+        if weighted and common is not None:
+            counts = common.weighted_common_stats
+            number, string = number.weighted_numeric_stats, string.weighted_string_stats
+        values = 0.0 if counts is None else float(counts.tot_num_values or counts.num_non_missing)
+        ranks = string.rank_histogram if kind == "string_stats" else None
+        has_numbers = kind == "num_stats" and values > 0
+        return cls(common, number, ranks, values, has_numbers, type_name(feature) == "INT")
+
+    def buckets(self, kind: int) -> list[Any]:
+        """The buckets of a number's histogram: equally wide (0) or equally filled (1)."""
+        return [b for one in self.number.histograms if one.type == kind for b in one.buckets]
+
+    @property
+    def curve(self) -> Curve | None:
+        """The CDF of the finite values: steps of few integers, else by quantiles, and beyond them by wide buckets."""
+        curves = [curve_of(one) for one in self.number.histograms if one.type in (0, 1) and one.buckets]
+        known = [each for each in curves if each is not None]
+        if len(known) < 2:
+            return known[0] if known else None
+        standard, quantiles = known
+        if self.integer and standard.x[0, -1] - standard.x[0, 0] < FEW_INTEGERS:
+            return _steps(standard)
+        if quantiles.infinite.any():
+            return standard
+        outer = (standard.f[0] < OUTER) | (standard.f[0] > 1 - OUTER)
+        return join(quantiles, Curve(standard.x[:, outer], standard.f[:, outer], standard.infinite))
+
+
+def _steps(standard: Curve) -> Curve:
+    """The CDF of integers that each have a bucket of their own; one on a boundary is in the bucket below it."""
+    integers = np.arange(standard.x[0, 0], standard.x[0, -1] + 1)
+    upper: Any = np.searchsorted(standard.x[0, 1:], integers, side="left") + 1
+    upto: Any = np.append(standard.f[0, upper[1:] - 1], 1.0)
+    return Curve(
+        np.repeat(integers, 2)[None], np.sort(np.concatenate([[0.0], upto[:-1], upto]))[None], standard.infinite
+    )
+
+
+_LINE = (
+    "names", "types", "kinds", "count", "missing", "zeros", "nan", "infinite", "mean", "std", "quantiles", "unique",
+    "average_length", "top_values", "histogram", "non_uniformity", "values_per_row",
+)  # fmt: skip
+_SMALL = ("names", "histogram", "top_values", "values_per_row")
+"""Columns that one feature in full has in another form."""
+
+
+def _line(feature: Any, rows: int, weighted: bool) -> dict[str, Any]:
+    view = _View.of(feature, weighted)
+    kind = (feature.WhichOneof("stats") or "none").removesuffix("_stats")
+    line: dict[str, Any] = dict.fromkeys(_LINE)
+    types = shown_type(feature, type_name(feature))
+    line |= {"names": feature_name(feature), "types": types, "kinds": kind}
+    if view.common is None:
+        return line
+    line |= _counts(feature, view, rows, weighted)
+    if view.has_numbers:
+        line |= _number(feature, view)
+    elif view.ranks is not None:
+        counts = [bucket.sample_count for bucket in view.ranks.buckets]
+        line["top_values"] = [[b.label[:MAX_NAME], _round(b.sample_count, 6)] for b in view.ranks.buckets[:VALUES]]
+        line |= {"unique": int(feature.string_stats.unique), "non_uniformity": non_uniformity(counts)}
+        line["average_length"] = _round(feature.string_stats.avg_length, 4)
+    elif kind == "bytes":
+        line |= {"unique": int(feature.bytes_stats.unique)}
+        line["average_length"] = _round(feature.bytes_stats.avg_num_bytes, 4)
+    return line
+
+
+def _counts(feature: Any, view: _View, rows: int, weighted: bool) -> dict[str, Any]:
+    common = view.common
+    # What a feature inside another misses is counted among those that have the outer one.
+    nested = len(feature.path.step) > 1
+    found: dict[str, Any] = {"count": int(common.num_non_missing)}
+    found["missing"] = int(common.num_missing) if nested else max(0, rows - found["count"])
+    if weighted:
+        counts = common.weighted_common_stats
+        found = {"count": _round(counts.num_non_missing, 9), "missing": _round(counts.num_missing, 9)}
+    if (common.min_num_values, common.max_num_values) != (1, 1) and common.num_non_missing:
+        found["values_per_row"] = _round(common.avg_num_values, 4)
+    return found
+
+
+def _number(feature: Any, view: _View) -> dict[str, Any]:
+    number = feature.num_stats
+    standard = view.buckets(0)
+    line: dict[str, Any] = {
+        "zeros": int(number.num_zeros),
+        "nan": int(max((one.num_nan for one in number.histograms), default=0)),
+        "infinite": int(sum(b.sample_count for b in standard if not math.isfinite(b.low_value + b.high_value))),
+        "mean": _round(view.number.mean, 6),
+        "std": _round(view.number.std_dev, 6),
+        "non_uniformity": non_uniformity([bucket.sample_count for bucket in standard]),
+    }
+    curve = view.curve
+    if curve is not None:
+        digits = 12 if view.integer else 6
+        line["quantiles"] = [_round(value, digits) for value in _deciles(number, view)]
+        line["histogram"] = _small_histogram(view, curve, digits)
+    return line
+
+
+def _deciles(number: Any, view: _View) -> Iterable[float]:
+    """Minimum, the deciles between, maximum. Those of the histogram of equally filled buckets, if it has them."""
+    buckets = view.buckets(1)
+    inner: Any
+    if buckets and len(buckets) % (DECILES - 1) == 0:
+        step = len(buckets) // (DECILES - 1)
+        inner = [bucket.high_value for bucket in buckets][step - 1 : -1 : step]
+    else:
+        curve = view.curve
+        assert curve is not None
+        inner = np.interp(np.linspace(0, 1, DECILES)[1:-1], curve.f[0], curve.x[0])
+    return [number.min, *inner, number.max]
+
+
+def _small_histogram(view: _View, curve: Curve, digits: int) -> list[Any]:
+    """``[from, to, shares]``: shares of equally wide buckets, in ten thousandths; of few integers one bucket each."""
+    low, high = float(curve.x[0, 0]), float(curve.x[0, -1])
+    shares: Any
+    if view.integer and high - low < FEW_INTEGERS:
+        shares = np.diff(np.append(0.0, curve.at(np.arange(low, high + 1)[None])[0]))
+        low, high = low - 0.5, high + 0.5
+    else:
+        counts: Any = np.array([b.sample_count for b in view.buckets(0) if math.isfinite(b.low_value + b.high_value)])
+        together = -(-len(counts) // BUCKETS)
+        if len(counts) % together == 0:
+            counts = counts.reshape(-1, together).sum(axis=1)
+        shares = counts / counts.sum()
+    return [_round(low, digits), _round(high, digits), [int(share) for share in (shares * SHARES).round()]]
+
+
+def non_uniformity(counts: Iterable[float]) -> float | None:
+    """How unequally values fill the buckets of a histogram: 0 for equally, 1 if all are in one.
+
+    One minus the entropy, divided by that of equal counts: what Facets Overview sorts by as "non-uniformity".
+    """
+    filled: Any = np.array([count for count in counts if count > 0])
+    buckets = sum(1 for _ in counts)
+    if not len(filled):
+        return None
+    if buckets == 1:
+        return 1.0
+    shares: Any = filled / filled.sum()
+    return round(float(1.0 + (shares * np.log(shares)).sum() / np.log(buckets)), 4) + 0.0
+
+
+def _custom(one: Any) -> Any:
+    """What another generator found, where it is a number or a text."""
+    kind = one.WhichOneof("val")
+    if one.name.startswith("Lift (Y=") or kind not in ("num", "str"):
+        return None
+    return _exact(one.num) if kind == "num" else one.str[:MAX_TEXT]
+
+
+def _round(value: float, digits: int) -> float | None:
+    if not math.isfinite(value):
+        return None
+    rounded = float(f"{value:.{digits}g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
+
+
+def _exact(value: float) -> float | None:
+    return _round(value, 12)

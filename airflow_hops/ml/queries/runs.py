@@ -1,0 +1,270 @@
+"""Runs of MLflow: found by its search, one of them with its metrics, the curves of several.
+
+An experiment bears its DAG's name. A run belongs to a DAG by its tag ``hops.dag_id``: what somebody else logged into an
+experiment of that name is nobody's business here.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.redaction import masked
+from airflow_hops.ml.queries.natural import natural_key
+from airflow_hops.ml.queries.place import Place
+from airflow_hops.ml.queries.run_filter import explain
+from airflow_hops.ml.queries.series import figures_of, thin
+from airflow_hops.ml.tracking.client import mlflow_errors, open_tracking
+
+__all__ = ["curves", "get", "search"]
+_SQLITE = "sqlite:///"
+_PAGE = 100
+_MAX_SORTED = 10_000
+_KEEP_S = 20.0
+_CURVE_POINTS = 1000
+_OWN_ORDER = ("duration", "params.")
+_PARENT_TAG = "mlflow.parentRunId"
+_opening = threading.Lock()
+_sorted: dict[tuple[Any, ...], tuple[float, list[Any]]] = {}
+
+
+def search(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Runs of a DAG.
+
+    Args:
+        place: Names the tracking server.
+        params: ``experiment`` (its name: the DAG's id), ``filter`` (MLflow's search syntax), ``order_by`` (a list of
+            ``metrics.auc DESC`` and the like; ``duration`` and ``params.…`` alone are ordered here, as MLflow does not
+            know the one and takes the others for text), ``max_results`` and ``page_token``, as in MLflow.
+
+    Returns:
+        ``runs``, each with ``run_id``, ``name``, ``status``, ``start_time`` and ``end_time`` (milliseconds since the
+        epoch), ``params``, ``metrics`` (the last value of each), ``tags``, ``parent`` (of a run nested in another, its
+        id) and ``versions`` (of models: ``name``, ``version``); ``next_page_token``, null on the last page.
+
+    Raises:
+        BadInput: MLflow cannot read the filter, the order or the token; of a filter it says where.
+        HopsError: MLflow does not answer.
+    """
+    client = tracking(place)
+    none: dict[str, Any] = {"runs": [], "next_page_token": None}
+    if client is None:
+        return none
+    with mlflow_errors(client):
+        experiment = client.get_experiment_by_name(params["experiment"])
+        if experiment is None:
+            return none
+        page, token = _page(client, experiment, params)
+        versions = _versions(client, [run.info.run_id for run in page])
+    return {
+        "runs": [{**_run(run), "versions": versions.get(run.info.run_id, [])} for run in page],
+        "next_page_token": token,
+    }
+
+
+def get(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
+    """One run, with all that MLflow knows of it.
+
+    Args:
+        place: Names the tracking server.
+        params: ``experiment``, ``run_id``.
+
+    Returns:
+        What :func:`search` says of a run, and ``figures`` (by metric, its ``last``, ``min`` and ``max``, each with
+        ``value`` and ``step``, and ``count``), ``datasets`` (``name``, ``digest``, ``context``, ``rows``),
+        ``children`` (runs nested in it).
+
+    Raises:
+        FileNotFoundError: the DAG has no such run, or no more.
+    """
+    client, run = find_run(place, params)
+    with mlflow_errors(client):
+        run_id = run.info.run_id
+        nested = client.search_runs([run.info.experiment_id], f"tags.`{_PARENT_TAG}` = '{run_id}'", max_results=_PAGE)
+        return {
+            **_run(run),
+            "versions": _versions(client, [run_id]).get(run_id, []),
+            "figures": {name: figures_of(client.get_metric_history(run_id, name)) for name in sorted(run.data.metrics)},
+            "datasets": [_dataset(each) for each in run.inputs.dataset_inputs] if run.inputs else [],
+            "children": [_run(each) for each in nested],
+        }
+
+
+def curves(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
+    """How the metrics of a run went.
+
+    Args:
+        place: Names the tracking server.
+        params: ``experiment``, ``run_id``, ``metrics`` (names; null for all).
+
+    Returns:
+        ``curves``, each with ``run_id``, ``metric``, ``steps``, ``values`` (null if it is no number), ``times``
+        (milliseconds since the epoch), ``points`` (their number in all: of more than a thousand, those that show
+        the curve's shape).
+
+    Raises:
+        FileNotFoundError: the DAG has no such run, or no more.
+    """
+    client, run = find_run(place, params)
+    wanted = params["metrics"]
+    names = sorted(name for name in run.data.metrics if wanted is None or name in wanted)
+    with mlflow_errors(client):
+        return {"curves": [_curve(run.info.run_id, name, client) for name in names]}
+
+
+def _curve(run_id: str, name: str, client: Any) -> dict[str, Any]:
+    history = sorted(client.get_metric_history(run_id, name), key=lambda metric: (metric.step, metric.timestamp))
+    kept = thin(history, _CURVE_POINTS)
+    return {
+        "run_id": run_id,
+        "metric": name,
+        "points": len(history),
+        "steps": [each.step for each in kept],
+        "values": [each.value for each in kept],
+        "times": [each.timestamp for each in kept],
+    }
+
+
+def find_run(place: Place, params: Mapping[str, Any]) -> tuple[Any, Any]:
+    """MLflow's client, and a run of a DAG.
+
+    Raises:
+        FileNotFoundError: the DAG has no such run, or no more.
+    """
+    from mlflow.exceptions import MlflowException
+
+    run_id, client = params["run_id"], tracking(place)
+    missing = FileNotFoundError(f"MLflow's run {run_id} of {params['experiment']}")
+    if client is None:
+        raise missing
+    with mlflow_errors(client):
+        try:
+            run = client.get_run(run_id)
+        except MlflowException as error:
+            if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                raise missing from error
+            raise
+        experiment = client.get_experiment(run.info.experiment_id)
+    is_own = experiment.name == params["experiment"] == run.data.tags.get("hops.dag_id")
+    if not is_own or run.info.lifecycle_stage != "active":
+        raise missing
+    return client, run
+
+
+def tracking(place: Place) -> Any:
+    """MLflow's client; None if its database has not been made yet, since looking makes none."""
+    uri = place.tracking_uri
+    if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE).partition("?")[0]).exists():
+        return None
+    with _opening:
+        return _open(uri)
+
+
+_open = cache(open_tracking)
+
+
+def _page(client: Any, experiment: Any, params: Mapping[str, Any]) -> tuple[Sequence[Any], str | None]:
+    own = f"tags.`hops.dag_id` = '{params['experiment']}'"
+    given = (params.get("filter") or "").strip()
+    query = f"{own} AND {given}" if given else own
+    order, limit = list(params.get("order_by") or []), int(params.get("max_results") or _PAGE)
+    token = params.get("page_token")
+    if len(order) == 1 and order[0].startswith(_OWN_ORDER):
+        runs = _sorted_here(client, experiment.experiment_id, query, order[0], given)
+        first = _offset(token)
+        return runs[first : first + limit], str(first + limit) if first + limit < len(runs) else None
+    page = _found(client, experiment.experiment_id, query, given, order, limit, token)
+    token = page.token.decode() if isinstance(page.token, bytes) else page.token
+    return page, token or None
+
+
+def _found(client: Any, experiment_id: str, query: str, given: str, order: list[str], limit: int, token: Any) -> Any:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.search_runs([experiment_id], query, order_by=order, max_results=limit, page_token=token)
+    except MlflowException as error:
+        if error.error_code != "INVALID_PARAMETER_VALUE":
+            raise
+        where = explain(given) if given else None
+        if where is not None:
+            raise BadInput(f"filter, character {where.position + 1}: {where.why}") from error
+        raise BadInput(f"filter {given!r}, order {order!r}: {error.message}") from error
+
+
+def _sorted_here(client: Any, experiment_id: str, query: str, order: str, given: str) -> list[Any]:
+    """All runs that a filter lets through, in an order that MLflow does not have; kept for the pages that follow."""
+    key, now = (client.tracking_uri, experiment_id, query, order), time.monotonic()
+    for old in [each for each, (at, _) in list(_sorted.items()) if now - at > _KEEP_S]:
+        _sorted.pop(old, None)
+    if key in _sorted:
+        return _sorted[key][1]
+    runs: list[Any] = []
+    token: Any = None
+    while len(runs) < _MAX_SORTED:
+        page = _found(client, experiment_id, query, given, [], 1000, token)
+        runs += page
+        token = page.token
+        if not token:
+            break
+    name, _, direction = order.rpartition(" ") if order.upper().endswith((" ASC", " DESC")) else (order, "", "ASC")
+    values = {run.info.run_id: _value(run, name) for run in runs}
+    absent = [run for run in runs if values[run.info.run_id] is None]
+    present = [run for run in runs if values[run.info.run_id] is not None]
+    present.sort(key=lambda run: natural_key(values[run.info.run_id]), reverse=direction.upper() == "DESC")
+    _sorted[key] = now, [*present, *absent]
+    return _sorted[key][1]
+
+
+def _value(run: Any, name: str) -> Any:
+    if name == "duration":
+        return run.info.end_time - run.info.start_time if run.info.end_time else None
+    return run.data.params.get(name.removeprefix("params.").strip("`"))
+
+
+def _offset(token: Any) -> int:
+    if token is None:
+        return 0
+    if not str(token).isdecimal():
+        raise BadInput(f"page_token is {token!r}; expected the next_page_token of an earlier answer")
+    return int(token)
+
+
+def _versions(client: Any, run_ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+    """The registered versions by run."""
+    named = ", ".join(f"'{run_id}'" for run_id in run_ids)
+    found: dict[str, list[dict[str, Any]]] = {}
+    if named:
+        for version in client.search_model_versions(f"run_id IN ({named})", max_results=1000):
+            found.setdefault(version.run_id, []).append({"name": version.name, "version": int(version.version)})
+    return found
+
+
+def _dataset(given: Any) -> dict[str, Any]:
+    context = next((tag.value for tag in given.tags if tag.key == "mlflow.data.context"), None)
+    try:
+        rows = json.loads(given.dataset.profile or "{}").get("num_rows")
+    except ValueError:
+        rows = None
+    return {"name": given.dataset.name, "digest": given.dataset.digest, "context": context, "rows": rows}
+
+
+def _run(run: Any) -> dict[str, Any]:
+    info = run.info
+    return {
+        "run_id": info.run_id,
+        "name": info.run_name,
+        "status": info.status,
+        "start_time": info.start_time,
+        "end_time": info.end_time,
+        "params": masked(run.data.params),
+        "metrics": dict(run.data.metrics),
+        "tags": masked(run.data.tags),
+        "parent": run.data.tags.get(_PARENT_TAG),
+    }

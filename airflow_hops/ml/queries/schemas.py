@@ -1,0 +1,214 @@
+"""Schemas: what one says of each feature, and what differs between two.
+
+A schema comes as its text: the client knows which version is meant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.queries.place import Place
+from airflow_hops.ml.schemas.diff import describe_schema, diff_schemas, flat_features
+from airflow_hops.ml.schemas.files import parse_schema
+
+__all__ = ["compare", "describe", "feature"]
+_PARSED = 4
+"""Schemas that are kept parsed."""
+_FEW_VALUES = 8
+_MAX_VALUES = 10_000
+_MAX_CHANGED_VALUES = 200
+_IN_COLUMNS = {
+    "type",
+    "presence",
+    "values per row",
+    "shape",
+    "domain",
+    "range",
+    "in_environment",
+    "not_in_environment",
+    "drift_comparator",
+    "skew_comparator",
+    "deprecated",
+}
+"""Aspects that have a place of their own in a described feature; all others are told as constraints."""
+
+
+def describe(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The contents of a schema.
+
+    Args:
+        place: Not used.
+        params: ``text``, protobuf text; ``source``, where it lies, for messages.
+
+    Returns:
+        ``features``, in the schema's order, those of a struct after it; ``environments``; ``constraints`` of the schema
+        as a whole, ``{name, text}`` each.
+
+    Raises:
+        BadInput: the text does not parse.
+    """
+    schema = _parse(params["text"], params["source"])
+    aspects = describe_schema(schema)
+    domains = {domain.name: domain for domain in schema.string_domain}
+    environments = list(schema.default_environment)
+    features = [
+        _feature(name, found, aspects[name], domains, environments) for name, found in flat_features(schema.feature)
+    ]
+    whole = aspects[""]
+    constraints = [{"name": name, "text": whole[name].phrase} for name in whole if name != "environments"]
+    return {"features": features, "environments": environments, "constraints": constraints}
+
+
+def feature(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
+    """All that a schema says of a feature.
+
+    Args:
+        place: Not used.
+        params: ``text`` and ``source``, as in :func:`describe`; ``feature``, its name, a nested one with dots.
+
+    Returns:
+        ``values``, those of its domain of strings, at most 10,000; ``text``, its part of the protobuf text.
+
+    Raises:
+        BadInput: the feature does not exist, or the text does not parse.
+    """
+    schema = _parse(params["text"], params["source"])
+    found = dict(flat_features(schema.feature)).get(params["feature"])
+    if found is None:
+        raise BadInput(f"feature is {params['feature']!r}, expected one of the schema's {len(schema.feature)}")
+    part = type(schema)()
+    part.feature.add().CopyFrom(found)
+    domain = _string_domain(found, {domain.name: domain for domain in schema.string_domain})
+    if domain is not None and found.domain:
+        part.string_domain.add().CopyFrom(domain)
+    values = list(domain.value) if domain is not None else []
+    return {"values": values[:_MAX_VALUES], "text": text_format.MessageToString(part, as_utf8=True)}
+
+
+def compare(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
+    """What differs between two schemas, aspect by aspect.
+
+    Args:
+        place: Not used.
+        params: ``before`` and ``after``, protobuf texts; ``before_source`` and ``after_source``, where they lie.
+
+    Returns:
+        ``features`` that differ, in the order of ``before``, new ones last; under no name the schema as a whole. Each
+        has ``name``, ``change`` (``added``, ``removed``, ``changed``), ``texts``, the changes in words, and
+        ``aspects``, those that stay the same included: ``name``, ``before`` and ``after`` in words or null,
+        ``changed``, and of a domain of strings ``gained`` and ``lost`` (200 values at most, how many in all in
+        ``gained_count`` and ``lost_count``) and ``kept``, the number of values in both. ``unchanged`` is the number of
+        the other features.
+
+    Raises:
+        BadInput: a text does not parse.
+    """
+    schemas = [_parse(params[side], params[f"{side}_source"]) for side in ("before", "after")]
+    old, new = map(describe_schema, schemas)
+    texts: dict[str, list[str]] = {}
+    for change in diff_schemas(*schemas).changes:
+        texts.setdefault(change.feature, []).append(change.text)
+    features = [_compared(name, old.get(name), new.get(name), told) for name, told in texts.items()]
+    unchanged = len((old.keys() | new.keys()) - texts.keys() - {""})
+    return {"features": features, "unchanged": unchanged}
+
+
+@lru_cache(_PARSED)
+def _parse(text: str, source: str) -> Any:
+    """The ``Schema``, which nobody may change: of thousands of features its text takes a second to parse."""
+    return parse_schema(text, source)
+
+
+def _feature(
+    name: str, found: Any, aspects: Mapping[str, Any], domains: Mapping[str, Any], environments: Sequence[str]
+) -> dict[str, Any]:
+    phrases = {aspect: said.phrase for aspect, said in aspects.items()}
+    named = dict.fromkeys([*environments, *found.in_environment])
+    return {
+        "name": name,
+        "type": schema_pb2.FeatureType.Name(found.type),
+        "deprecated": found.deprecated,
+        "required": found.presence.min_fraction >= 1,
+        "presence": phrases.get("presence", ""),
+        "min_fraction": found.presence.min_fraction,
+        "values_per_row": phrases.get("values per row", ""),
+        "shape": [dim.size for dim in found.shape.dim] if found.HasField("shape") else None,
+        "environments": [each for each in named if each not in found.not_in_environment],
+        "domain": _domain(found, phrases, domains),
+        "drift": _thresholds(found.drift_comparator),
+        "skew": _thresholds(found.skew_comparator),
+        "constraints": [
+            {"name": aspect, "text": phrase} for aspect, phrase in phrases.items() if aspect not in _IN_COLUMNS
+        ],
+    }
+
+
+def _domain(found: Any, phrases: Mapping[str, str], domains: Mapping[str, Any]) -> dict[str, Any] | None:
+    field = found.WhichOneof("domain_info")
+    if field is None or field == "struct_domain":
+        return None
+    said: dict[str, Any] = {"size": None, "values": [], "low": None, "high": None}
+    if field in ("domain", "string_domain"):
+        domain = _string_domain(found, domains)
+        values = [] if domain is None else list(domain.value)
+        return {
+            **said,
+            "kind": "strings",
+            "text": phrases["domain"],
+            "size": len(values),
+            "values": values[:_FEW_VALUES],
+        }
+    if field in ("int_domain", "float_domain"):
+        bounds = getattr(found, field)
+        low, high = (getattr(bounds, side) if bounds.HasField(side) else None for side in ("min", "max"))
+        return {**said, "kind": "range", "text": phrases["range"], "low": _finite(low), "high": _finite(high)}
+    return {**said, "kind": field.removesuffix("_domain"), "text": phrases[field]}
+
+
+def _string_domain(found: Any, domains: Mapping[str, Any]) -> Any:
+    if found.WhichOneof("domain_info") == "string_domain":
+        return found.string_domain
+    return domains.get(found.domain) if found.domain else None
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is None or math.isfinite(value) else None
+
+
+def _thresholds(comparator: Any) -> dict[str, float]:
+    return {field.name: measure.threshold for field, measure in comparator.ListFields()}
+
+
+def _compared(name: str, old: Any, new: Any, texts: Sequence[str]) -> dict[str, Any]:
+    was, now = old or {}, new or {}
+    change = "changed" if name == "" or (old and new) else ("removed" if old is not None else "added")
+    names = [*was, *(aspect for aspect in now if aspect not in was)]
+    aspects = [_aspect(aspect, was.get(aspect), now.get(aspect)) for aspect in names]
+    return {"name": name, "change": change, "texts": list(texts), "aspects": aspects}
+
+
+def _aspect(name: str, was: Any, now: Any) -> dict[str, Any]:
+    said = {
+        "name": name,
+        "before": was.phrase if was else None,
+        "after": now.phrase if now else None,
+        "changed": was is None or now is None or was.value != now.value,
+    }
+    before, after = (side.value if side and name == "domain" else [] for side in (was, now))
+    known, still = set(before), set(after)
+    gained, lost = [value for value in after if value not in known], [value for value in before if value not in still]
+    return {
+        **said,
+        "gained": gained[:_MAX_CHANGED_VALUES],
+        "gained_count": len(gained),
+        "lost": lost[:_MAX_CHANGED_VALUES],
+        "lost_count": len(lost),
+        "kept": len(known & still),
+    }

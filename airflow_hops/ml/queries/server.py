@@ -1,0 +1,97 @@
+"""The server: finds the function that a request names, calls it in a thread, and says what went wrong in words."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import importlib
+import logging
+import re
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.ml.queries.place import Place
+
+Verb = Callable[[Place, Mapping[str, Any]], Any]
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_REQUEST_BYTES = 8 << 20
+_THREADS = 4
+_NUMPY = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+
+log = logging.getLogger(__name__)
+
+
+def make_server(token: str) -> web.Application:
+    """Makes the application.
+
+    Args:
+        token: What a request must bear: the loopback interface is everybody's on this machine.
+    """
+    threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="verb")
+
+    async def answer(request: web.Request) -> web.Response:
+        borne = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(borne.encode(), token.encode()):
+            return _refused(401, "the token is not this server's")
+        body = orjson.loads(await request.read())
+        name = f"{request.match_info['subject']}/{request.match_info['verb']}"
+        status, content = await asyncio.get_running_loop().run_in_executor(threads, call, name, body)
+        return _refused(status, str(content)) if status != 200 else web.Response(body=content)
+
+    app = web.Application(client_max_size=_REQUEST_BYTES)
+    app.router.add_post("/{subject}/{verb}", answer)
+    return app
+
+
+def call(name: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+    """Calls a verb.
+
+    Args:
+        name: ``<module>/<function>``.
+        body: ``place``, the fields of :class:`~airflow_hops.ml.queries.place.Place`, and ``params``.
+
+    Returns:
+        The status of HTTP, and the verb's bytes, or those of its JSON, or what went wrong.
+    """
+    try:
+        value = find_verb(name)(Place(**body["place"]), body["params"])
+        return 200, value if isinstance(value, bytes) else orjson.dumps(value, option=_NUMPY)
+    except FileNotFoundError as error:
+        return 410, f"{error.filename or error} was deleted"
+    except BadInput as error:
+        return 422, error
+    except HopsError as error:
+        return 502, error
+    except Exception as error:
+        log.exception("%s", name)
+        return 500, f"{name}: {type(error).__name__}: {error}"
+
+
+def find_verb(name: str) -> Verb:
+    """The function of a verb.
+
+    Raises:
+        BadInput: there is none of that name.
+    """
+    subject, _, verb = name.partition("/")
+    if _NAME.fullmatch(subject) and _NAME.fullmatch(verb):
+        path = f"{__package__}.{subject}"
+        try:
+            module = importlib.import_module(path)
+        except ModuleNotFoundError as error:
+            if error.name != path:
+                raise
+        else:
+            if verb in getattr(module, "__all__", ()):
+                found: Verb = getattr(module, verb)
+                return found
+    raise BadInput(f"there is no verb {name!r}; expected <module>/<function> of {__package__}")
+
+
+def _refused(status: int, detail: str) -> web.Response:
+    return web.Response(status=status, body=orjson.dumps({"detail": detail}), content_type="application/json")

@@ -1,0 +1,152 @@
+"""Statistics as numbers for the pages: of many features in columns, of one in full, and how far two are apart.
+
+A *data set* is a split of a ``statistics`` artifact, whole or a slice, or a side (``reference``, ``current``) of a
+``skew`` artifact. Numbers are rounded to what can be seen; a number that JSON cannot say is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput, read_json
+from airflow_hops.ml.queries.feature_distances import compare
+from airflow_hops.ml.queries.feature_figures import detail, table
+from airflow_hops.ml.queries.place import Place
+from airflow_hops.ml.statistics.files import STATISTICS_FILE, load_statistics
+from airflow_hops.ml.statistics.summary import feature_name
+
+__all__ = ["datasets", "distances", "feature", "features"]
+_SIDES = ("reference", "current")
+_REPORT, _REPORT_PROTO = "report.json", "report.pb"
+_PARSED = 6
+"""Files of statistics that are kept parsed."""
+
+
+def datasets(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The data sets of which an artifact has statistics.
+
+    Args:
+        place: Where the artifact is.
+        params: ``artifact``, of kind ``statistics`` or ``skew``.
+
+    Returns:
+        ``datasets``: each with ``name``, ``rows``, ``weighted_rows`` (null without weights), ``features`` (how many)
+        and ``slices``, each with ``key`` and ``rows``.
+    """
+    found = []
+    for name in _names(place, params["artifact"]):
+        whole, *slices = _load(place, params["artifact"], name)
+        found.append(
+            {
+                "name": name,
+                "rows": int(whole.num_examples),
+                "weighted_rows": whole.weighted_num_examples or None,
+                "features": len(whole.features),
+                "slices": [{"key": each.name, "rows": int(each.num_examples)} for each in slices],
+            }
+        )
+    return {"datasets": found}
+
+
+def features(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The features of a data set, in columns.
+
+    Args:
+        place: Where the artifact is.
+        params: ``artifact``; ``dataset``, its name; ``slice``, the slice's key, or null for the whole; ``weighted``,
+            whether what is weighted is told in place of what is counted.
+
+    Returns:
+        As :class:`airflow_hops.web.artifacts.statistics.FeatureTable` says.
+
+    Raises:
+        BadInput: the data set or slice does not exist, or it has no weights.
+    """
+    return table(_dataset(place, params), weighted=bool(params.get("weighted")))
+
+
+def feature(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
+    """All that is known of one feature of a data set.
+
+    Args:
+        place: Where the artifact is.
+        params: As of :func:`features`, and ``feature``, its name.
+
+    Returns:
+        As :class:`airflow_hops.web.artifacts.statistics.FeatureDetail` says.
+
+    Raises:
+        BadInput: as :func:`features`, or the feature does not exist.
+    """
+    dataset = _dataset(place, params)
+    for each in dataset.features:
+        if feature_name(each) == params["feature"]:
+            return detail(each, int(dataset.num_examples), weighted=bool(params.get("weighted")))
+    raise BadInput(f"feature is {params['feature']!r}, expected one of the {len(dataset.features)} features")
+
+
+def distances(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
+    """How far the features of two data sets are apart.
+
+    Of the two sides of a skew report it is what the report says; of others, and of features that it does not judge,
+    the measures and thresholds that an inferred schema has (:mod:`airflow_hops.ml.schemas.infer`).
+
+    Args:
+        place: Where the artifacts are.
+        params: ``reference`` and ``current``, each with ``artifact``, ``dataset`` and ``slice``; ``feature``, one
+            of which every measure is wanted, or null.
+
+    Returns:
+        As :class:`airflow_hops.web.artifacts.statistics.Distances` says.
+
+    Raises:
+        BadInput: the data set or slice does not exist.
+    """
+    sides = [params[side] for side in _SIDES]
+    judged: Mapping[str, Any] = {}
+    artifacts = [side["artifact"] for side in sides]
+    is_report = artifacts[0]["kind"] == "skew" and artifacts[0]["fingerprint"] == artifacts[1]["fingerprint"]
+    if is_report and [side["dataset"] for side in sides] == [*_SIDES]:
+        judged = read_json(place.folder(artifacts[0]) / _REPORT)["features"]
+    return compare(*(_dataset(place, side) for side in sides), judged=judged, name=params.get("feature"))
+
+
+def _names(place: Place, artifact: Mapping[str, Any]) -> list[str]:
+    """The data sets of an artifact: the sides of a comparison, or the splits in the order in which they were made."""
+    folder = place.folder(artifact)
+    if artifact["kind"] == "skew":
+        return [each.name for each in _parse(folder / _REPORT_PROTO, artifact["fingerprint"])]
+    there = sorted(path.parent.relative_to(folder).as_posix() for path in folder.rglob(STATISTICS_FILE))
+    told = [name for name in artifact.get("properties", {}).get("splits") or [] if name in there]
+    return [*told, *(name for name in there if name not in told)]
+
+
+def _dataset(place: Place, params: Mapping[str, Any]) -> Any:
+    whole, *slices = _load(place, params["artifact"], params["dataset"])
+    if params.get("slice") is None:
+        return whole
+    for each in slices:
+        if each.name == params["slice"]:
+            return each
+    raise BadInput(f"slice is {params['slice']!r}, expected one of the {len(slices)} of {params['dataset']!r}")
+
+
+def _load(place: Place, artifact: Mapping[str, Any], name: str) -> list[Any]:
+    """The ``DatasetFeatureStatistics`` of a data set and of its slices."""
+    names = _names(place, artifact)
+    if name not in names:
+        raise BadInput(f"dataset is {name!r}, expected one of {', '.join(names) or 'none: there are no statistics'}")
+    folder = place.folder(artifact)
+    if artifact["kind"] == "skew":
+        both = _parse(folder / _REPORT_PROTO, artifact["fingerprint"])
+        return [each for each in both if each.name == name][:1]
+    return list(_parse(folder / name / STATISTICS_FILE, artifact["fingerprint"]))
+
+
+@lru_cache(_PARSED)
+def _parse(path: Path, fingerprint: str) -> Any:
+    """The data sets in a file, which is of the artifact with this fingerprint."""
+    return load_statistics(path).datasets

@@ -1,0 +1,252 @@
+"""The reader of CSV: blocks of whole rows, each parsed by Arrow.
+
+Arrow's own streaming reader would read ahead in a thread, and waits for it while it holds the interpreter's lock: given
+a Python file (a zip's member, an object of S3), dropping it before its end is a deadlock.
+"""
+
+from __future__ import annotations
+
+import codecs
+import logging
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pyarrow as pa
+from pyarrow import csv
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.readers.limits import check_row_bytes, check_width
+from airflow_hops.ml.readers.notation import as_given, plain_numbers
+from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile
+from airflow_hops.ml.readers.text_types import NOT_THE_SAME, TEXT, Blame, as_type, join, type_of, why_not, why_text
+from airflow_hops.ml.readers.types import Types, TypesDoNotFit, type_named
+
+log = logging.getLogger(__name__)
+
+DELIMITERS = ",;\t|"
+"""The usual ones."""
+_TELL = "name what separates the columns in the source's 'delimiter'"
+
+
+def first_types(file: RawFile) -> Types:
+    """The columns of the header, with the types of the first block.
+
+    Raises:
+        BadInput: there is no header, a name occurs twice in it, or the text is not of the source's encoding.
+    """
+    block, _ = next(blocks(file), (b"", 0))
+    types = given_types(header_of(block, file), file)
+    widen(types, parse(block, file, None, dict.fromkeys(types, TEXT), 0), file, int)
+    return types
+
+
+def infer_types(file: RawFile) -> Types:
+    """The columns of the header, with types that hold the values of all blocks.
+
+    Raises:
+        BadInput: a row has more or fewer columns than the header.
+    """
+    types: Types = {}
+    header: list[str] | None = None
+    rows = 0
+    for block, _ in blocks(file):
+        types = types or given_types(header_of(block, file), file)
+        texts = parse(block, file, header, dict.fromkeys(types, TEXT), rows)
+        # What is text from the first block on has been logged when there was no other.
+        widen(types, texts, file, partial(int, rows) if rows else None)
+        header = list(types)
+        rows += texts.num_rows
+    return types
+
+
+def given_types(header: list[str], file: RawFile) -> Types:
+    """The types that the source gives; null of columns that it gives none."""
+    given = file.source.schema
+    return {name: type_named(given[name], name, file.source) if name in given else pa.null() for name in header}
+
+
+def widen(types: Types, texts: pa.Table, file: RawFile, rows_before: Callable[[], int] | None) -> None:
+    """Widens the types that are not given, so that they hold more texts, and logs what makes a column text.
+
+    Args:
+        types: The types, which are changed.
+        texts: Columns of text.
+        file: The file.
+        rows_before: Counts the rows before these in the file; None to log nothing.
+    """
+    for name in texts.column_names:
+        before = types[name]
+        if name in file.source.schema or before == TEXT:
+            continue
+        column = texts.column(name).combine_chunks()
+        types[name] = join(before, type_of(plain_numbers(column, file.source)))
+        if types[name] == TEXT and rows_before is not None:
+            blame = (
+                why_text(column) if pa.types.is_null(before) else why_not(plain_numbers(column, file.source), before)
+            )
+            if blame is not None:
+                level = logging.INFO if blame[1] == NOT_THE_SAME else logging.WARNING  # a column of codes
+                log.log(level, "%s, %s; the column is text", file.name, _named(blame, name, column, rows_before()))
+
+
+def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Streams the rows, with the position in the raw file.
+
+    Raises:
+        TypesDoNotFit: a block's values are not of these types.
+        BadInput: a row has more or fewer columns than the header, or a value is not of the type that is given.
+    """
+    header: list[str] | None = None
+    rows = 0
+    for block, position in blocks(file):
+        batch = read_block(block, file, header, types, rows)
+        header = header or header_of(block, file)
+        rows += batch.num_rows
+        yield batch, position
+
+
+def read_block(block: bytes, file: RawFile, header: list[str] | None, types: Types, rows_before: int) -> pa.RecordBatch:
+    """Parses a block into columns of these types.
+
+    Raises:
+        TypesDoNotFit: a value is not of a type that was inferred.
+        BadInput: a value is not of the type that the source's ``schema`` gives.
+    """
+    table = parse(block, file, header, dict.fromkeys(types, TEXT), rows_before)
+    columns, misfits, why = [], {}, ""
+    for name, kind in types.items():
+        texts = table.column(name).combine_chunks()
+        if name in file.source.schema:
+            columns.append(as_given(texts, name, kind, file, rows_before))
+            continue
+        numbers = texts if kind == TEXT else plain_numbers(texts, file.source)
+        columns.append(as_type(numbers, kind))
+        if columns[-1] is None:
+            misfits[name] = join(kind, type_of(numbers))
+            why = why or _named(why_not(numbers, kind), name, texts, rows_before)
+    if misfits:
+        raise TypesDoNotFit(file.name, misfits, why)
+    return pa.RecordBatch.from_arrays(columns, list(types))
+
+
+def _named(blame: Blame, name: str, column: pa.Array, rows_before: int) -> str:
+    position, why = blame
+    return f"row {rows_before + position + 1}, column {name!r}: {column[position].as_py()!r} {why}"
+
+
+def parse(
+    block: bytes, file: RawFile, header: list[str] | None, types: Types, rows_before: int, *, use_threads: bool = True
+) -> pa.Table:
+    """Parses a block; one without a ``header`` given starts with it."""
+    check_width(block, file.source.delimiter, file.name)
+    try:
+        return csv.read_csv(
+            pa.BufferReader(block),
+            # One block of Arrow's to each of ours: its conversion is parallel over columns.
+            read_options=csv.ReadOptions(block_size=len(block) + 1, column_names=header, use_threads=use_threads),
+            parse_options=csv.ParseOptions(delimiter=file.source.delimiter, newlines_in_values=True),
+            convert_options=csv.ConvertOptions(
+                column_types=types or None,
+                include_columns=list(types) or None,
+                null_values=list(file.source.null_values),
+                strings_can_be_null=True,
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        text = str(error)
+        if "invalid UTF8" in text:
+            column = re.search(r"In CSV column #(\d+)", text)
+            names = header or header_of(block, file)
+            raise _not_text(names[int(column.group(1))] if column and types else "?", file) from error
+        if use_threads:  # only one thread can tell the row
+            return parse(block, file, header, types, rows_before, use_threads=False)
+        row = re.search(r"Row #(\d+): ", text)
+        # Arrow counts the block's header, people count rows of data.
+        where = f", row {rows_before + int(row.group(1)) - (header is None)}" if row else ""
+        raise BadInput(f"{file.name}{where}: {text.replace(row.group(0), '') if row else text}") from error
+
+
+def header_of(block: bytes, file: RawFile) -> list[str]:
+    """The columns' names in a file's first block.
+
+    Raises:
+        BadInput: there is no header, or a name occurs twice in it.
+    """
+    if not block.strip():
+        raise BadInput(f"{file.name}: the file has no header; expected the columns' names in its first row")
+    block = block.lstrip(b"\r\n")
+    first_row = block[: end_of_rows(block, file.source.delimiter, first=True) or None]
+    schema = parse(first_row.rstrip(b"\r\n") + b"\n", file, None, {}, 0).schema
+    try:
+        names: list[str] = schema.names
+    except UnicodeDecodeError:
+        names = []
+    if not names or b"\0" in first_row:
+        raise BadInput(
+            f"{file.name}: the header {first_row[:60].strip()!r} is not text in {file.source.encoding}; name its "
+            "encoding in the source's 'encoding'"
+        )
+    text = re.sub(rb'"[^"]*+"', b"", first_row)
+    if text.lower().startswith(b"sep=") and len(names) <= 2:
+        raise BadInput(f"{file.name}: the first row is {text.strip()!r}, which only Excel reads: delete it; {_TELL}")
+    if len(names) == 1 and (others := [mark for mark in DELIMITERS if mark.encode() in text]):
+        raise BadInput(
+            f"{file.name}: the header {text[:60].strip()!r} is one column, and has {others[0]!r} in it; {_TELL}, or "
+            "quote the name of a single column"
+        )
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadInput(f"{file.name}: the header names column {twice!r} more than once")
+    return names
+
+
+def is_utf8(file: RawFile) -> bool:
+    """Whether a file is in UTF-8, so that its bytes need no decoding."""
+    return codecs.lookup(file.source.encoding).name == "utf-8"
+
+
+def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
+    """Blocks of whole rows in UTF-8, with the position in the raw file."""
+    decoder = None if is_utf8(file) else codecs.getincrementaldecoder(file.source.encoding)()
+    with file.stream() as (stream, raw):
+        pending = b""
+        while chunk := bytes(stream.read(BLOCK_BYTES)):
+            pending += decoder.decode(chunk).encode() if decoder else chunk
+            if end := end_of_rows(pending, file.source.delimiter):
+                yield pending[:end], raw.tell()
+                pending = pending[end:]
+            else:
+                check_row_bytes(len(pending), file.name, "; is a quote open?")
+        if pending:
+            if end_of_rows(pending + b"\n", file.source.delimiter) <= len(pending):
+                raise BadInput(f"{file.name}: a quote is open at the end, in the row that begins with {pending[:60]!r}")
+            # Arrow takes a header that no newline ends for nothing.
+            yield pending if pending.endswith((b"\n", b"\r")) else pending + b"\n", raw.tell()
+
+
+def end_of_rows(text: bytes, delimiter: str, *, first: bool = False) -> int:
+    """Where the last (or first) whole row ends; 0 if none does. A newline within quotes ends no row."""
+    end = text.find(b"\n") + 1 if first else text.rfind(b"\n") + 1
+    if text.count(b'"', 0, end) % 2 == 0:
+        return end
+    end = 0
+    mark = re.escape(delimiter).encode()
+    # A quote opens a quoted value only at the start of a value; alternatives stand in the order of their frequency.
+    # Nothing is tried twice: a value that does not end would take a hundred times its bytes.
+    tokens = rb'[^"\n%b]++|%b|(\n)|(?<![^\n%b])"(?:[^"]++|"")*+(?:"|(\Z))|"' % (mark, mark, mark)
+    for token in re.finditer(tokens, text):
+        if token.group(2) is not None:
+            break  # a quoted value goes on in the next block
+        if token.group(1):
+            end = token.end()
+            if first:
+                break
+    return end
+
+
+def _not_text(column: str, file: RawFile) -> BadInput:
+    return BadInput(
+        f"{file.name}: column {column!r} is not text in {file.source.encoding}; name its encoding in the source's "
+        "'encoding'"
+    )

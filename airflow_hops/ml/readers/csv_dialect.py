@@ -1,0 +1,228 @@
+"""How a CSV file of unknown origin is written: its delimiter, its numbers and times, its texts for a missing value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.ml.readers.csv import DELIMITERS
+from airflow_hops.ml.readers.notation import number_pattern, plain_numbers, times_fit
+from airflow_hops.ml.readers.raw_file import RawFile, explained
+from airflow_hops.ml.readers.text_types import (
+    FLOAT,
+    INTEGER,
+    LARGE_INTEGER,
+    NOT_THE_SAME,
+    TEXT,
+    TIMES,
+    type_of,
+    why_text,
+)
+
+_HEAD_BYTES = 1 << 16
+_MISSING_TEXTS = frozenset({"?", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "\\N"})
+_MISSING_OR_CATEGORY = frozenset({"-", ".", "None", "none"})
+_MARKS = (
+    (".", ""),
+    (",", ""),
+    (",", "."),
+    (".", ","),
+    (".", " "),
+    (",", " "),
+    (".", "\u00a0"),
+    (",", "\u00a0"),
+    (".", "'"),
+)
+"""Decimal marks with marks for thousands, the usual ones first."""
+_NUMBERS = (INTEGER, LARGE_INTEGER, FLOAT)
+_UNITS = "$€£¥₹₽₩₺%‰"
+_DAYS = (
+    "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%d %b %Y", "%b %d, %Y", "%d-%b-%Y",
+    "%d/%m/%y", "%m/%d/%y", "%d.%m.%y",
+)  # fmt: skip
+_LAYOUTS = [f"{day}{time}" for day in _DAYS for time in ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")]
+_SHORT_YEAR = r"[/.][0-9]{2}( |$)"
+"""Pattern of dates with a two-digit year: strptime also takes 1.2.3, which is a version."""
+_LIKE_A_NUMBER = r"^[^\pL\pN]*[0-9][0-9.,']*[^\pL\pN]*$"
+
+
+def find_delimiter(file: RawFile) -> str:
+    """The one of the usual delimiters that the header has most of, outside quotes."""
+    with file.stream() as (stream, _), explained(file.name):
+        head = bytes(stream.read(_HEAD_BYTES)).decode(file.source.encoding, "replace")
+    header = (re.sub(r'"[^"]*"', "", head).lstrip("\ufeff\r\n").splitlines() or [""])[0]
+    return max(DELIMITERS, key=header.count)
+
+
+def with_notation(texts: pa.Table, source: Source, drop: Sequence[str]) -> tuple[Source, list[str]]:
+    """The source with the marks of its numbers, and the layouts of its times, where they can be told from all values.
+
+    Args:
+        texts: All columns as text.
+        source: The source; what it says already, and the types that it gives, are left alone.
+        drop: Columns to leave out.
+
+    Returns:
+        The source, and a sentence on all that was recognised, or only looked as if it could be.
+
+    Raises:
+        BadInput: numbers can be read in two ways, or those of two columns are written in ways that exclude each other.
+    """
+    columns = _texts_of(texts, source, drop)
+    source, notes = _with_marks(columns, source)
+    layouts, more = _recognised({name: plain_numbers(values, source) for name, values in columns.items()})
+    return replace(source, schema={**source.schema, **layouts}), notes + more
+
+
+def notes_on_text(table: pa.Table, source: Source, drop: Sequence[str]) -> list[str]:
+    """A sentence on each column of a typed file that is text, though its values look like numbers or times."""
+    notes = []
+    for name, values in _texts_of(table, source, drop).items():
+        layouts, more = _recognised({name: values})
+        kind = layouts.get(name, "times" if type_of(values) in TIMES else "numbers")
+        if layouts or type_of(values) != TEXT:
+            how = f"--type {name}=float64 reads them so" if kind == "numbers" else "convert them in prepare()"
+            notes.append(
+                f"{name!r} is text in the file, such as {values[0].as_py()!r}, though its values are {kind}; {how}"
+            )
+        else:
+            notes += more
+    return notes
+
+
+def _texts_of(table: pa.Table, source: Source, drop: Sequence[str]) -> dict[str, pa.Array]:
+    """The different values of the columns of text that are neither dropped nor given a type, and have some."""
+    columns = _texts(table, [*drop, *source.schema])
+    return {name: values for name, column in columns if len(values := _values(column))}
+
+
+def _recognised(columns: Mapping[str, pa.Array]) -> tuple[dict[str, str], list[str]]:
+    """Looks at text whose values may be times or numbers.
+
+    Args:
+        columns: Different values by column.
+
+    Returns:
+        The layouts of times by column, and a sentence on each, and on text that only looks like times or numbers.
+    """
+    found, notes = {}, []
+    for name, values in columns.items():
+        if type_of(values) != TEXT:
+            continue
+        known = _LAYOUTS if _share(values, _SHORT_YEAR) == 1 else [item for item in _LAYOUTS if "%y" not in item]
+        layouts = [layout for layout in known if times_fit(values[:1], layout) and times_fit(values, layout)]
+        shown, why = repr(values[0].as_py()), why_text(values)
+        if len(layouts) == 1:
+            found[name] = layouts[0]
+            notes.append(f"{name!r} has times such as {shown}, read as {layouts[0]}")
+        elif layouts:
+            options = " or ".join(f"--type {name}={layout}" for layout in layouts)
+            notes.append(f"{name!r} is text: its times, such as {shown}, can be read in two ways; say {options}")
+        elif why is not None:
+            what = f"--type {name}=float64 reads it as one" if why[1] == NOT_THE_SAME else "correct it in the file"
+            notes.append(f"{name!r} is text: {values[why[0]].as_py()!r} {why[1]}; {what}")
+        elif _share(values, _LIKE_A_NUMBER) > 0.5:
+            notes.append(
+                f"{name!r} is text, as its values, such as {shown}, are not numbers that are all written alike; "
+                "correct them, or drop it with --drop"
+            )
+    return found, notes
+
+
+def _with_marks(columns: dict[str, pa.Array], source: Source) -> tuple[Source, list[str]]:
+    marks = [pair for pair in _MARKS if source.decimal == "." or pair[0] == source.decimal]
+    marks = [pair for pair in marks if not source.thousands or pair[1] == source.thousands]
+    units = {name: _unit_of(values) for name, values in columns.items()}
+    fitting = {
+        name: pairs
+        for name, values in columns.items()
+        if (pairs := [pair for pair in marks if _share(values, number_pattern(*pair, units[name])) == 1])
+    }
+    used = tuple(sorted({units[name] for name in fitting} - {""}))
+    notes = [
+        f"{units[name]!r} is cut from {name!r}: {columns[name][0].as_py()!r} is a number without it"
+        for name in fitting
+        if units[name]
+    ]
+    common = [pair for pair in marks if all(pair in pairs for pairs in fitting.values())]
+    if not common:
+        one = next(name for name, pairs in fitting.items() if marks[0] not in pairs)
+        other = next(name for name, pairs in fitting.items() if not set(pairs) & set(fitting[one]))
+        raise BadInput(
+            f"{source.uri}: the numbers of column {one!r}, such as {_telling(columns[one])!r}, and of {other!r}, such "
+            f"as {_telling(columns[other])!r}, are written in ways that exclude each other; leave one out with --drop, "
+            "or keep it as text with --type COLUMN=string"
+        )
+    decimal, thousands = common[0]
+    if common[0] != (".", "") and (".", ",") in common and any(pair[0] == "," for pair in common):
+        name = next(name for name, pairs in fitting.items() if (".", "") not in pairs)
+        raise BadInput(
+            f"{source.uri}: column {name!r} has numbers such as {_telling(columns[name])!r}, whose commas may separate "
+            "thousands or be decimal marks; say --thousands=, or --decimal=, or leave the column out with --drop"
+        )
+    if common[0] != (".", "") and (decimal, thousands) != (source.decimal, source.thousands):
+        name = next(name for name, pairs in fitting.items() if (".", "") not in pairs)
+        shown = f"{_telling(columns[name])!r} of {name!r}"
+        notes.append(f"numbers are read with decimal={decimal!r} and thousands={thousands!r}, as {shown}")
+    return replace(source, decimal=decimal, thousands=thousands, units=used), notes
+
+
+def _unit_of(values: pa.Array) -> str:
+    """The unit that all values have, or nothing."""
+    return next((unit for unit in _UNITS if pc.all(pc.match_substring(values, unit)).as_py()), "")
+
+
+def _values(column: pa.ChunkedArray) -> pa.Array:
+    """The values that differ, but for those that may stand for a missing one."""
+    values = pc.unique(column).drop_null()
+    missing = pa.array(sorted(_MISSING_TEXTS | _MISSING_OR_CATEGORY))
+    return values.filter(pc.invert(pc.is_in(values, value_set=missing)))
+
+
+def _share(values: pa.Array, pattern: str) -> float:
+    return float(pc.mean(pc.match_substring_regex(values, pattern)).as_py())
+
+
+def _telling(values: pa.Array) -> str:
+    """A value that is not a plain number, if there is one."""
+    plain = pc.match_substring_regex(values, number_pattern("."))
+    return str(values[max(0, pc.index(plain, False).as_py())].as_py())
+
+
+def missing_texts(table: pa.Table, source: Source, label: str, drop: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Texts that stand for a missing value in columns whose other values are all numbers.
+
+    A text holds for the whole table: one that may be a class of the label, or a category, is none.
+
+    Returns:
+        The texts, and a sentence on each, and on each that is none.
+    """
+    among_numbers: dict[str, str] = {}
+    among_texts: dict[str, str] = {}
+    for name, column in _texts(table, drop):
+        values = pc.unique(column.drop_null())
+        is_text = pc.is_in(values, value_set=pa.array(sorted(_MISSING_TEXTS | _MISSING_OR_CATEGORY)))
+        found, others = values.filter(is_text).to_pylist(), values.filter(pc.invert(is_text))
+        if len(others) and type_of(plain_numbers(others, source)) in _NUMBERS:
+            among_numbers |= dict.fromkeys(found, name)
+        elif name == label or len(values) > 1:
+            among_texts |= dict.fromkeys(found if name == label else _MISSING_OR_CATEGORY & set(found), name)
+    notes = [
+        f"{text!r} does not count as missing, since it may be a value of {among_texts[text]!r}: {name!r}, which has it "
+        "among its numbers, is text"
+        if text in among_texts
+        else f"{text!r} counts as missing, as among the numbers of {name!r}"
+        for text, name in sorted(among_numbers.items())
+    ]
+    return sorted(among_numbers.keys() - among_texts.keys()), notes
+
+
+def _texts(table: pa.Table, drop: Sequence[str]) -> list[tuple[str, pa.ChunkedArray]]:
+    columns = zip(table.column_names, table.columns, strict=True)
+    return [(name, column) for name, column in columns if pa.types.is_string(column.type) and name not in drop]

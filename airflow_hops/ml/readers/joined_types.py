@@ -1,0 +1,87 @@
+"""The type of a column that is of one type here and of another there: in other rows, blocks or files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_hops.ml.readers.text_types import LARGE_INTEGER
+from airflow_hops.ml.readers.text_types import join as join_text
+from airflow_hops.ml.readers.vectors import is_list
+
+
+def join(one: pa.DataType, other: pa.DataType, *, of_text: bool) -> pa.DataType | None:
+    """The type that holds the values of both without loss, or None.
+
+    Args:
+        one: The one type.
+        other: The other type.
+        of_text: Whether values are written as text, which holds those of any two types.
+    """
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    if is_list(one) and is_list(other):
+        values = join(one.value_type, other.value_type, of_text=of_text)
+        return None if values is None else pa.list_(values)
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        fields = {field.name: field.type for field in one}
+        for field in other:
+            joined = join(fields.get(field.name, pa.null()), field.type, of_text=of_text)
+            if joined is None:
+                return None
+            fields[field.name] = joined
+        return pa.struct(list(fields.items()))
+    if of_text:
+        return join_text(one, other)
+    if pa.types.is_integer(one) and pa.types.is_integer(other):
+        return pa.int64()
+    if all(pa.types.is_integer(t) or pa.types.is_floating(t) for t in (one, other)):
+        return pa.float64()
+    if all(pa.types.is_timestamp(t) or pa.types.is_date(t) for t in (one, other)):
+        zones = {t.tz for t in (one, other) if pa.types.is_timestamp(t)}
+        return pa.timestamp("us", zones.pop()) if len(zones) == 1 else None
+    return None
+
+
+def settled(type_: pa.DataType) -> pa.DataType:
+    """A type of which all values are known, so that large integers are integers like others."""
+    if pa.types.is_list(type_):
+        return pa.list_(settled(type_.value_type))
+    if pa.types.is_struct(type_):
+        return pa.struct([(field.name, settled(field.type)) for field in type_])
+    return pa.int64() if type_ == LARGE_INTEGER else type_
+
+
+def without_empty_objects(type_: pa.DataType) -> pa.DataType:
+    """The type with text in the place of objects that have no field, of which Spark and TFDV have no type."""
+    if pa.types.is_list(type_):
+        return pa.list_(without_empty_objects(type_.value_type))
+    if pa.types.is_struct(type_) and type_.num_fields:
+        return pa.struct([(field.name, without_empty_objects(field.type)) for field in type_])
+    return pa.string() if pa.types.is_struct(type_) else type_
+
+
+def widened(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """The values in a type that :func:`join` gave.
+
+    Raises:
+        pa.ArrowInvalid: float64 does not hold an integer.
+        pa.ArrowNotImplementedError: the type is no such type.
+    """
+    if array.type == type_:
+        return array
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), type_)
+    missing = np.asarray(array.is_null())
+    if pa.types.is_struct(type_) and pa.types.is_struct(array.type):
+        fields = {field.name: values for field, values in zip(array.type, array.flatten(), strict=True)}
+        columns = [widened(fields.get(item.name, pa.nulls(len(array))), item.type) for item in type_]
+        return pa.StructArray.from_arrays(columns, [item.name for item in type_], mask=pa.array(missing))
+    if pa.types.is_list(type_) and is_list(array.type):
+        lengths = np.asarray(pc.fill_null(pc.list_value_length(array), 0))
+        ends = pa.array(np.append(0, np.cumsum(lengths)), pa.int32(), mask=np.append(missing, False))
+        return pa.ListArray.from_arrays(ends, widened(array.flatten(), type_.value_type))
+    return array.cast(type_)

@@ -1,0 +1,406 @@
+"""The reader of JSON lines: blocks of whole lines, each parsed by Arrow.
+
+A block that Arrow cannot parse without loss is parsed by Python: a field has values of several types, or a number has
+more digits than float64 holds.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial, reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json as arrow_json
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.readers.joined_types import join, settled, without_empty_objects
+from airflow_hops.ml.readers.limits import check_fields, check_row_bytes
+from airflow_hops.ml.readers.notation import as_given
+from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile
+from airflow_hops.ml.readers.text_types import (
+    BOOLEAN,
+    FLOAT,
+    INTEGER,
+    TEXT,
+    TIMES,
+    as_type,
+    time_or_text,
+    type_of_integers,
+    type_of_number,
+)
+from airflow_hops.ml.readers.types import Types, TypesDoNotFit, batch_of, type_named
+
+log = logging.getLogger(__name__)
+
+_MOST_LEVELS = 100
+_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{\]}]')
+_LONG_NUMBER = re.compile(rb"(?<=[\s:,\[])-?\d[\d.]{15,}(?:[eE][-+]?\d+)?(?=[\s,\]}])")
+_MOST_EXACT = 1 << 53
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+class _Number(str):
+    """A number as it is written."""
+
+
+def first_types(file: RawFile) -> Types:
+    """The fields of the first block's objects.
+
+    Raises:
+        BadInput: a line is not a JSON object, or there are none.
+    """
+    return _inferred(file, first_block_only=True)
+
+
+def infer_types(file: RawFile) -> Types:
+    """The fields of all objects, with types that hold their values.
+
+    Raises:
+        BadInput: a line is not a JSON object, or there are none.
+    """
+    return _inferred(file, first_block_only=False)
+
+
+def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Streams the rows, with the position in the raw file.
+
+    Raises:
+        TypesDoNotFit: a value is not of its column's type, or an object has a field more.
+        BadInput: a line is not a JSON object, or a value is not of the type that is given.
+    """
+    rows = 0
+    for block, position in blocks(file):
+        batch = read_block(block, file, types, partial(int, rows), lambda name: file.source.columns is None)
+        rows += batch.num_rows
+        yield batch, position
+
+
+def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
+    """Blocks of whole lines, with the position in the raw file."""
+    with file.stream() as (stream, raw):
+        pending = b""
+        while chunk := bytes(stream.read(BLOCK_BYTES)):
+            complete, newline, rest = chunk.rpartition(b"\n")
+            if newline:
+                yield pending + complete + newline, raw.tell()
+                pending = rest
+            else:
+                pending += chunk
+                check_row_bytes(len(pending), file.name)
+        if pending.strip():
+            yield pending, raw.tell()
+
+
+def widen(types: Types, block: bytes, file: RawFile, rows_before: Callable[[], int] | None) -> int:
+    """Widens the types that are not given, so that they hold the objects of a block, and logs what makes a field text.
+
+    Args:
+        types: The types by field, which are changed.
+        block: Whole lines.
+        file: The file.
+        rows_before: Counts the rows before these in the file; None to log nothing.
+
+    Returns:
+        The number of objects.
+    """
+    check_fields(block, file.name)
+    table = _by_arrow(block, {})
+    names = table.column_names if table is not None else []
+    texts = {item.name: _as_written(item.type) for item in table.schema} if table is not None else {}
+    times = {name: kind for name, kind in texts.items() if kind != table.schema.field(name).type} if table else {}
+    if times:  # as they are written
+        table = _by_arrow(block, times)
+    if table is None:
+        rows = _by_python(block, file, rows_before)
+        found = _types_of(rows)
+        count = len(rows)
+    else:
+        columns = {name: table.column(name).combine_chunks() for name in names}
+        found = {
+            n: time_or_text(texts) if texts.type == TEXT else _type_of_array(texts) for n, texts in columns.items()
+        }
+        count = table.num_rows
+    for name, kind in found.items():
+        if name in file.source.schema:
+            types[name] = type_named(file.source.schema[name], name, file.source)
+            continue
+        before = types.get(name, pa.null())
+        types[name] = join(before, kind, of_text=True) or TEXT
+        if types[name] == TEXT != before and rows_before is not None:
+            where = _first_misfit(_by_python(block, file, rows_before), name, before, TEXT, rows_before)
+            if where:
+                log.warning("%s, %s; the column is text", file.name, where)
+    return count
+
+
+def read_block(
+    block: bytes, file: RawFile, types: Types, rows_before: Callable[[], int], is_wanted: Callable[[str], bool]
+) -> pa.RecordBatch:
+    """Parses a block into columns of these types.
+
+    Args:
+        block: Whole lines.
+        file: The file.
+        types: The types by field.
+        rows_before: Counts the rows before these in the file.
+        is_wanted: Whether a field without a type is wanted too, or may be left out.
+
+    Raises:
+        TypesDoNotFit: a value is not of a type that was inferred, or there is a wanted field more.
+        BadInput: a line is not a JSON object, or a value is not of the type that the source's ``schema`` gives.
+    """
+    check_fields(block, file.name)
+    batch = _batch_by_arrow(block, file, types, is_wanted)
+    if batch is not None:
+        return batch
+    rows = _by_python(block, file, rows_before)
+    found = _types_of(rows)
+    misfits = {name: kind for name, kind in found.items() if name not in types and is_wanted(name)}
+    why = ""
+    columns = []
+    for name, kind in types.items():
+        values = [row.get(name) for row in rows]
+        if name in file.source.schema:
+            columns.append(as_given(pa.array(map(_text, values), TEXT), name, kind, file, rows_before()))
+            continue
+        columns.append(_array(values, kind))
+        if columns[-1] is None:
+            misfits[name] = join(kind, found[name], of_text=True) or TEXT
+            why = why or _first_misfit(rows, name, kind, misfits[name], rows_before)
+    if misfits:
+        raise TypesDoNotFit(file.name, misfits, why)
+    return batch_of(columns, list(types), len(rows))
+
+
+def _inferred(file: RawFile, *, first_block_only: bool) -> Types:
+    types: Types = {}
+    rows = 0
+    for block, _ in blocks(file):
+        # What is text from the first block on has been logged when there was no other.
+        rows += widen(types, block, file, partial(int, rows) if rows or first_block_only else None)
+        if first_block_only:
+            break
+    if not types:
+        raise BadInput(f"{file.name}: the file has no rows; expected one JSON object a line")
+    return {name: without_empty_objects(kind) for name, kind in types.items()}
+
+
+def _by_arrow(block: bytes, known: Types) -> pa.Table | None:
+    """The block as Arrow parses it, or None if it cannot, or if numbers may have been rounded."""
+    if b"\0" in block or (
+        _opened(block) > _MOST_LEVELS + block.count(b"\n") and any(map(_is_deep, block.split(b"\n")))
+    ):
+        return None  # Arrow would take the one for the end, and overflow the stack with the other
+    try:
+        table = arrow_json.read_json(
+            io.BytesIO(block),
+            read_options=arrow_json.ReadOptions(block_size=len(block) + 1, use_threads=False),
+            parse_options=arrow_json.ParseOptions(explicit_schema=pa.schema(list(known.items()))),
+        )
+    except pa.ArrowInvalid:
+        return None
+    if table.num_rows != block.count(b"\n") + (not block.endswith(b"\n")) and table.num_rows != sum(
+        map(bool, map(bytes.strip, block.split(b"\n")))
+    ):
+        return None  # Arrow takes what is no JSON for the end, and an object of several lines for one row
+    floats = [leaf for column in table.columns for leaf in _floats_in(column.combine_chunks())]
+    if floats and (numbers := _LONG_NUMBER.findall(block)):
+        texts = pa.array(numbers).cast(TEXT)
+        integers = texts.filter(pc.match_substring_regex(texts, "^-?[0-9]{16,19}$"))
+        others = texts.filter(pc.invert(pc.match_substring_regex(texts, "^-?[0-9]{16,19}$")))
+        if as_type(others, FLOAT) is None or as_type(integers, INTEGER) is None:
+            return None
+        if len(integers) and any(pc.any(pc.greater_equal(pc.abs(leaf), _MOST_EXACT)).as_py() for leaf in floats):
+            return None
+    return table
+
+
+def _floats_in(array: pa.Array) -> Iterator[pa.Array]:
+    if pa.types.is_floating(array.type):
+        yield array
+    elif pa.types.is_list(array.type):
+        yield from _floats_in(array.flatten())
+    elif pa.types.is_struct(array.type):
+        for field in array.flatten():
+            yield from _floats_in(field)
+
+
+def _type_of_array(array: pa.Array) -> pa.DataType:
+    kind = array.type
+    if pa.types.is_list(kind):
+        return pa.list_(_type_of_array(array.flatten()))
+    if pa.types.is_struct(kind):
+        fields = zip(kind, array.flatten(), strict=True)
+        return pa.struct([(field.name, _type_of_array(values)) for field, values in fields])
+    return type_of_integers(array) if kind == INTEGER else kind
+
+
+def _as_written(kind: pa.DataType) -> pa.DataType:
+    """The type with text in the place of times, at any depth."""
+    if pa.types.is_list(kind):
+        return pa.list_(_as_written(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _as_written(field.type)) for field in kind])
+    return TEXT if pa.types.is_timestamp(kind) else kind
+
+
+def _batch_by_arrow(
+    block: bytes, file: RawFile, types: Types, is_wanted: Callable[[str], bool]
+) -> pa.RecordBatch | None:
+    """The block as Arrow parses it, or None if not all values are of these types, as far as Arrow can tell."""
+    given = file.source.schema
+    is_time = {name: kind in TIMES and name not in given for name, kind in types.items()}
+    known = {name: TEXT if is_time[name] else kind for name, kind in types.items() if not pa.types.is_null(kind)}
+    table = _by_arrow(block, known)
+    if table is None or any(name not in types and is_wanted(name) for name in table.column_names):
+        return None
+    columns = []
+    for name, kind in types.items():
+        if name not in table.column_names:
+            columns.append(pa.nulls(table.num_rows, kind))
+            continue
+        column = table.column(name).combine_chunks()
+        column = as_type(column, kind) if is_time[name] else column
+        if column is None or column.type != kind:
+            return None
+        columns.append(column)
+    return batch_of(columns, list(types), table.num_rows)
+
+
+def _by_python(block: bytes, file: RawFile, rows_before: Callable[[], int] | None) -> Rows:
+    """The objects of a block, with numbers as they are written.
+
+    Raises:
+        BadInput: a line is not a JSON object.
+    """
+    rows: list[dict[str, Any]] = []
+    for line in filter(bytes.strip, block.split(b"\n")):
+        try:
+            if _is_deep(line):
+                raise RecursionError(f"values within values, more than {_MOST_LEVELS} deep")
+            row = json.loads(line, parse_int=_Number, parse_float=_Number, object_pairs_hook=_object)
+            if b"\\u" in line:  # half of a character
+                json.dumps(row, ensure_ascii=False).encode()
+            error = None if isinstance(row, dict) else f"a {type(row).__name__}"
+        except (ValueError, RecursionError) as failure:
+            error = "a NUL byte" if b"\0" in line else f"JSON parse error: {failure}"
+        if error is not None:
+            number = (rows_before() if rows_before else 0) + len(rows) + 1
+            raise BadInput(f"{file.name}, row {number}: {error}; expected one JSON object a line")
+        rows.append(row)
+    return rows
+
+
+def _is_deep(line: bytes) -> bool:
+    """Whether values lie within values, more than _MOST_LEVELS deep."""
+    depth = 0
+    for token in _BRACKET.finditer(line) if _opened(line) > _MOST_LEVELS else ():
+        depth += (token[0] in b"[{") - (token[0] in b"]}")
+        if depth > _MOST_LEVELS:
+            return True
+    return False
+
+
+def _opened(text: bytes) -> int:
+    return text.count(b"[") + text.count(b"{")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError(f"a field of {', '.join(map(repr, value))} is there twice")
+    return value
+
+
+def _types_of(rows: Rows) -> Types:
+    """The fields of objects, with the types of their values; strings may be times only if all are."""
+    types: Types = {}
+    for row in rows:
+        for name, value in row.items():
+            types[name] = _widened(types.get(name, pa.null()), value)
+    for name, kind in types.items():
+        values = [row.get(name) for row in rows]
+        if kind == TEXT and all(value is None or type(value) is str for value in values):
+            types[name] = time_or_text(pa.array(values, TEXT))
+    return types
+
+
+def _widened(kind: pa.DataType, value: Any) -> pa.DataType:
+    return join(kind, _type_of(value), of_text=True) or TEXT
+
+
+def _type_of(value: Any) -> pa.DataType:
+    if value is None:
+        return pa.null()
+    if isinstance(value, _Number):
+        return type_of_number(value)
+    if isinstance(value, bool):
+        return BOOLEAN
+    if isinstance(value, float):  # NaN and infinities, which are not in JSON, but are written
+        return FLOAT
+    if isinstance(value, list):
+        return pa.list_(reduce(_widened, value, pa.null()))
+    if isinstance(value, dict):
+        return pa.struct([(name, _type_of(item)) for name, item in value.items()])
+    return TEXT
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
+    """The values in a type, or None if one of them is not of it."""
+    if kind in TIMES:
+        are_texts = all(value is None or type(value) is str for value in values)
+        return as_type(pa.array(values, TEXT), kind) if are_texts else None
+    if any(settled(_widened(kind, value)) != kind for value in values):
+        return None
+    return pa.array([_as(value, kind) for value in values], kind)
+
+
+def _as(value: Any, kind: pa.DataType) -> Any:
+    """A value in a type that holds it, as Arrow takes it."""
+    if value is None:
+        return None
+    if kind == TEXT:
+        return _text(value)
+    if pa.types.is_list(kind):
+        return [_as(item, kind.value_type) for item in value]
+    if pa.types.is_struct(kind):
+        return {field.name: _as(value.get(field.name), field.type) for field in kind}
+    return int(value) if kind == INTEGER else float(value) if kind == FLOAT else value
+
+
+def _text(value: Any, *, quoted: bool = False) -> str | None:
+    """A value as text: as it is written, but for blanks in lists and objects."""
+    if isinstance(value, _Number):
+        return str(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False) if quoted else value
+    if isinstance(value, list):
+        return f"[{', '.join(str(_text(item, quoted=True)) for item in value)}]"
+    if isinstance(value, dict):
+        items = (f"{json.dumps(name, ensure_ascii=False)}: {_text(item, quoted=True)}" for name, item in value.items())
+        return f"{{{', '.join(items)}}}"
+    return json.dumps(value) if quoted or value is not None else None
+
+
+def _first_misfit(rows: Rows, name: str, kind: pa.DataType, to: pa.DataType, rows_before: Callable[[], int]) -> str:
+    """The first value for which a type becomes another one, with its row; empty if there is none."""
+    for position, row in enumerate(rows):
+        value = row.get(name)
+        if kind in TIMES and type(value) is str and as_type(pa.array([value]), kind) is not None:
+            continue
+        widened = _widened(kind, value)
+        is_text = isinstance(value, str) and not isinstance(value, _Number)
+        if widened != kind and (to != TEXT or widened == TEXT) and not (is_text and pa.types.is_null(kind)):
+            why = f"is not {settled(kind)}, as the values before are"
+            if isinstance(value, _Number) and type_of_number(value) == TEXT:
+                why = "would not be the same again as a number"
+            return f"row {rows_before() + position + 1}, column {name!r}: {_text(value, quoted=True)} {why}"
+        kind = widened
+    return ""

@@ -1,0 +1,93 @@
+"""Text of which the source says how it is to be read: types that it gives, marks within numbers, layouts of times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.ml.readers.raw_file import RawFile
+from airflow_hops.ml.readers.types import converted, first_bad
+
+
+def as_given(texts: pa.Array, name: str, kind: pa.DataType, file: RawFile, rows_before: int) -> pa.Array:
+    """The values of a column in the type that the source's ``schema`` gives it.
+
+    Raises:
+        BadInput: a value is not of that type.
+    """
+    given = file.source.schema[name]
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return texts.cast(kind)
+    is_layout = "%" in given
+    parse = partial(_times, layout=given, kind=kind) if is_layout else partial(_plain, kind=kind, source=file.source)
+    try:
+        return parse(texts)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        index = first_bad(texts, lambda some: _succeeds(parse, some))
+        raise BadInput(
+            f"{file.name}, row {rows_before + index + 1}, column {name!r}: {texts[index].as_py()!r} is not of type "
+            f"{given if is_layout else kind}, which the source's 'schema' gives"
+        ) from error
+
+
+def plain_numbers(texts: pa.Array, source: Source) -> pa.Array:
+    """Numbers with a decimal point, without marks for thousands or units; other texts stay as they are."""
+    if source.decimal == "." and not (source.thousands or source.units):
+        return texts
+    for unit in ("", *source.units):
+        pattern = number_pattern(source.decimal, source.thousands, unit)
+        if pc.all(pc.match_substring_regex(texts, pattern)).as_py():
+            for mark in filter(None, (unit, source.thousands)):
+                texts = pc.replace_substring(texts, mark, "")
+            texts = pc.ascii_trim_whitespace(pc.replace_substring(texts, source.decimal, "."))
+            return pc.replace_substring_regex(texts, "^- ", "-")
+    return texts
+
+
+def number_pattern(decimal: str, thousands: str = "", unit: str = "") -> str:
+    """A regular expression of numbers that are written so."""
+    decimal, thousands, unit = (re.escape(mark) for mark in (decimal, thousands, unit))
+    whole = rf"([1-9][0-9]{{0,2}}({thousands}[0-9]{{3}})+|[0-9]+)" if thousands else "[0-9]+"
+    number = rf"({whole}({decimal}[0-9]*)?|{decimal}[0-9]+)([eE][-+]?[0-9]+)?"
+    return rf"^\s*(-?{unit} ?{number}|{unit} ?-{number}|-?{number}\s?{unit})\s*$" if unit else rf"^\s*-?{number}\s*$"
+
+
+def _plain(texts: pa.Array, kind: pa.DataType, source: Source) -> pa.Array:
+    return converted(pc.ascii_trim_whitespace(plain_numbers(texts, source)), kind)
+
+
+def times_fit(texts: pa.Array, layout: str) -> bool:
+    """Whether all values are times of a layout."""
+    return _succeeds(partial(_times, layout=layout, kind=pa.timestamp("us")), texts)
+
+
+def _times(texts: pa.Array, layout: str, kind: pa.DataType) -> pa.Array:
+    """Times of a layout.
+
+    Raises:
+        pa.ArrowInvalid: a value is no such time, or there is no such day.
+    """
+    texts = pc.ascii_trim_whitespace(texts)
+    times = pc.strptime(texts, format=layout, unit="s", error_is_null=False)
+    # Arrow takes February 31 for March 3.
+    if not _without_zeros(pc.strftime(times, format=layout)).equals(_without_zeros(texts)):
+        raise pa.ArrowInvalid("no such day")
+    return times.cast(kind)
+
+
+def _without_zeros(texts: pa.Array) -> pa.Array:
+    return pc.utf8_lower(pc.replace_substring_regex(texts, r"\b0([0-9])", r"\1"))
+
+
+def _succeeds(parse: Callable[[pa.Array], pa.Array], texts: pa.Array) -> bool:
+    try:
+        parse(texts)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return False
+    return True

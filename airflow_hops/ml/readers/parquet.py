@@ -1,0 +1,249 @@
+"""The reader of Parquet files."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import uuid
+from collections.abc import Collection, Iterator
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.readers.limits import MAX_ROW_BYTES, MAX_ROW_GROUP_BYTES
+from airflow_hops.ml.readers.raw_file import RawFile
+from airflow_hops.ml.readers.types import Types, cast, value_text
+
+log = logging.getLogger(__name__)
+
+_BATCH_ROWS, _BATCH_BYTES = 1 << 16, 512 << 20
+_FIRST_GREGORIAN_DAY = date(1582, 10, 15)
+_FIRST_SAFE_TIME = datetime(1900, 1, 1, tzinfo=UTC)
+"""From then on times of Spark's older calendar, and its zones, are those of today."""
+
+
+def first_types(file: RawFile) -> Types:
+    """The columns of the footer, less the index that pandas wrote, unless the source names it.
+
+    Raises:
+        BadInput: a name occurs twice in it.
+    """
+    with file.stream() as (stream, _):
+        parquet = pq.ParquetFile(stream, metadata=footer(stream))
+        schema, texts = parquet.schema_arrow, {*_columns(parquet, "UUID", "JSON", "ENUM")}
+    if twice := [name for name in schema.names if schema.names.count(name) > 1]:
+        raise BadInput(f"{file.name}: two columns have the name {twice[0]!r}; rename one of them")
+    source = file.source
+    asked = {*(source.columns or ()), *source.schema, source.time_column}
+    index = [name for name in index_columns(schema) if name not in asked]
+    if index:
+        log.warning(
+            "%s: leaves out %s, which pandas marks as the frame's index; to keep it, name it in the source's 'columns' "
+            "or 'schema'",
+            file.name,
+            ", ".join(map(repr, index)),
+        )
+    return {item.name: pa.string() if item.name in texts else item.type for item in schema if item.name not in index}
+
+
+def infer_types(file: RawFile) -> Types:
+    """The columns of the footer, which knows them for the whole file."""
+    return first_types(file)
+
+
+def index_columns(schema: pa.Schema) -> list[str]:
+    """The columns that pandas wrote of a frame's index: the order of its rows, not a fact about them."""
+    try:
+        index = json.loads((schema.metadata or {})[b"pandas"])["index_columns"]
+    except (KeyError, TypeError, ValueError):
+        return []
+    return [name for name in index if isinstance(name, str) and name in schema.names]
+
+
+def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Streams the rows, with the position in the raw file.
+
+    Raises:
+        BadInput: a value does not fit its type, or cannot be told from another one.
+    """
+    rows = 0
+    with file.stream() as (stream, raw):
+        metadata = footer(stream)
+        parquet = pq.ParquetFile(stream, metadata=metadata, coerce_int96_timestamp_unit="us")
+        uuids = [name for name in _columns(parquet, "UUID") if types.get(name) == pa.string()]
+        int96 = [name for name in _columns(parquet, "INT96") if name in types]
+        checked = [name for name in int96 if file.source.schema.get(name) != "timestamp"]
+        exact = _batches(pq.ParquetFile(stream, metadata=metadata), stream, checked, file.name) if checked else None
+        for batch in _batches(parquet, stream, list(types), file.name):
+            if exact is not None:
+                nanoseconds = next(exact)
+                for name in checked:
+                    _check_no_nanoseconds(_column(batch, name), _column(nanoseconds, name), name, file, rows)
+            _check_calendar(batch, metadata.metadata or {}, int96, file, rows)
+            yield cast(_with_uuids(batch, uuids), types, file, rows), raw.tell()
+            rows += batch.num_rows
+
+
+def most_rows(source: Any, metadata: Any, group: int, names: Collection[str], name: str) -> int:
+    """Rows of a row group that are decoded at once: a value of a dictionary stands there once, and in every row here.
+
+    Args:
+        source: The file, a path or a stream.
+        metadata: Its footer.
+        group: Number of the row group.
+        names: The columns to read.
+        name: The file's name, for messages.
+
+    Raises:
+        BadInput: a value, or the row group, is too large.
+    """
+    row_group = metadata.row_group(group)
+    chunks = [row_group.column(index) for index in range(row_group.num_columns)]
+    chunks = [item for item in chunks if {item.path_in_schema, item.path_in_schema.partition(".")[0]} & {*names}]
+    size = sum(chunk.total_uncompressed_size for chunk in chunks)
+    texts = [item.path_in_schema for item in chunks if item.physical_type == "BYTE_ARRAY" and item.has_dictionary_page]
+    longest = 0
+    if texts:
+        # In pieces, as only the dictionaries are read.
+        parquet = pq.ParquetFile(source, metadata=metadata, read_dictionary=texts, buffer_size=1 << 20)
+        head = next(parquet.iter_batches(1, row_groups=[group], columns=texts), pa.RecordBatch.from_pydict({}))
+        longest = max((pc.max(_lengths(item.dictionary)).as_py() or 0 for item in _coded(head)), default=0)
+        if longest * row_group.num_rows > MAX_ROW_GROUP_BYTES:
+            batches = parquet.iter_batches(row_groups=[group], columns=texts)
+            coded = (item for batch in batches for item in _coded(batch))
+            size += sum(pc.sum(_lengths(item.dictionary).take(item.indices)).as_py() or 0 for item in coded)
+    if longest > MAX_ROW_BYTES:
+        raise BadInput(f"{name}: a value has {longest} bytes; the limit of a value is {MAX_ROW_BYTES}")
+    if size > MAX_ROW_GROUP_BYTES:
+        raise BadInput(
+            f"{name}: row group {group} has {size} bytes, decoded; the limit of a row group is {MAX_ROW_GROUP_BYTES}: "
+            "write the file anew in smaller row groups"
+        )
+    return max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(longest, size / max(row_group.num_rows, 1), 1))))
+
+
+def _lengths(texts: pa.Array) -> pa.Array:
+    return pc.binary_length(texts).cast(pa.int64())
+
+
+def _coded(values: pa.RecordBatch | pa.Array) -> Iterator[pa.DictionaryArray]:
+    """The arrays in dictionary encoding, at any depth."""
+    if isinstance(values, pa.RecordBatch):
+        parts = values.columns
+    elif isinstance(values, pa.DictionaryArray):
+        yield values
+        return
+    elif isinstance(values, pa.MapArray):
+        parts = [values.keys, values.items]
+    elif isinstance(values, pa.ListArray):
+        parts = [values.flatten()]
+    elif isinstance(values, pa.StructArray):
+        parts = values.flatten()
+    else:
+        return
+    for part in parts:
+        yield from _coded(part)
+
+
+def _batches(parquet: pq.ParquetFile, source: Any, names: list[str], name: str) -> Iterator[pa.RecordBatch]:
+    for group in range(parquet.metadata.num_row_groups):
+        rows = most_rows(source, parquet.metadata, group, names, name)
+        yield from parquet.iter_batches(rows, row_groups=[group], columns=names)
+
+
+def footer(stream: Any) -> Any:
+    """A file's metadata as Arrow reads it.
+
+    The Arrow types that its writer had are left out where a newer Arrow wrote them, and of lists of a fixed size, which
+    Arrow does not read where one is missing: the columns then are of Parquet's own types.
+    """
+    try:
+        metadata = pq.read_metadata(stream)
+        schema = metadata.schema.to_arrow_schema()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        try:
+            return _without_arrow_types(stream)
+        except (pa.ArrowException, OSError, ValueError):
+            raise error from None
+    # Parquet itself has no durations.
+    if any(pa.types.is_fixed_size_list(item.type) for item in schema) and "duration" not in str(schema.types):
+        return _without_arrow_types(stream)
+    return metadata
+
+
+def _columns(parquet: pq.ParquetFile, *kinds: str) -> list[str]:
+    """The flat columns of a physical or logical type."""
+    columns = [parquet.schema.column(index) for index in range(len(parquet.schema))]
+    flat = {item.path for item in columns if {item.physical_type, item.logical_type.type} & {*kinds}}
+    return [name for name in parquet.schema_arrow.names if name in flat]
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    return batch.column(batch.schema.get_field_index(name))
+
+
+def _with_uuids(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+    """The batch with these columns, 16 bytes each, as text."""
+    for name in names:
+        texts = [None if value is None else str(uuid.UUID(bytes=value)) for value in _column(batch, name).to_pylist()]
+        columns = [
+            pa.array(texts, pa.string()) if other == name else _column(batch, other) for other in batch.schema.names
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, batch.schema.names)
+    return batch
+
+
+def _check_no_nanoseconds(times: pa.Array, exact: pa.Array, name: str, file: RawFile, rows_before: int) -> None:
+    """Compares the microseconds of INT96 with its nanoseconds, which overflow outside the years 1678 to 2262."""
+    # Both overflow in the same way.
+    differ = pc.not_equal(pc.multiply(times.cast(pa.int64()), 1000), exact.cast(pa.int64()))
+    if pc.any(differ).as_py():
+        row = pc.index(differ, True).as_py()
+        raise BadInput(
+            f"{file.name}, row {rows_before + row + 1}, column {name!r}: {value_text(exact, row)} has nanoseconds, a "
+            "snapshot microseconds; in the source's 'schema', give the column the type 'timestamp' to cut times to "
+            "microseconds"
+        )
+
+
+def _check_calendar(
+    batch: pa.RecordBatch, facts: dict[bytes, bytes], int96: list[str], file: RawFile, rows: int
+) -> None:
+    """Refuses old times that Spark wrote in the Julian calendar, in which they are other days than they say.
+
+    Source: https://spark.apache.org/docs/latest/sql-data-sources-parquet.html, ``datetimeRebaseMode``.
+    """
+    version = tuple(map(int, facts.get(b"org.apache.spark.version", b"9.9").split(b".")[:2]))
+    is_julian = b"org.apache.spark.legacyDateTime" in facts or version < (3, 0)
+    is_julian_int96 = b"org.apache.spark.legacyINT96" in facts or version < (3, 1)
+    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        if not (is_julian_int96 if name in int96 else is_julian):
+            continue
+        if pa.types.is_date32(array.type):
+            first = pa.scalar(_FIRST_GREGORIAN_DAY)
+        elif pa.types.is_timestamp(array.type):
+            first = pa.scalar(_FIRST_SAFE_TIME, array.type)
+        else:
+            continue
+        least = pc.min(array)
+        if least.is_valid and pc.less(least, first).as_py():
+            row = pc.index(array, least).as_py()
+            raise BadInput(
+                f"{file.name}, row {rows + row + 1}, column {name!r}: {value_text(array, row)} is written in Spark's "
+                "older calendar, in which it is another time; write the file anew with Spark 3, "
+                "spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED and int96RebaseModeInWrite=CORRECTED"
+            )
+
+
+def _without_arrow_types(stream: Any) -> Any:
+    """A file's metadata less the types that its writer had: Arrow reads no list of a fixed size that is missing."""
+    stream.seek(-8, 2)
+    length = int.from_bytes(stream.read(4), "little")
+    stream.seek(-8 - length, 2)
+    footer = stream.read(length).replace(b"ARROW:schema", b"arrow:schema")
+    return pq.read_metadata(io.BytesIO(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"))

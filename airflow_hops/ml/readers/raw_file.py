@@ -1,0 +1,195 @@
+"""A file of a source: its format, its compression, and its bytes."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import lzma
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.sources import Source, SourceFile
+from airflow_hops.core.processes.arrow_hotfix import why_refused
+from airflow_hops.ml.readers import tfrecord
+
+BLOCK_BYTES = 4 << 20
+_NAMES = {
+    "csv": "csv", "tsv": "csv", "json": "jsonl", "jsonl": "jsonl", "ndjson": "jsonl", "parquet": "parquet",
+    "arrow": "arrow", "arrows": "arrow", "feather": "arrow", "ipc": "arrow", "tfrecord": "tfrecord",
+    "tfrecords": "tfrecord",
+}  # fmt: skip
+_COMPRESSED = frozenset({"gz", "zip", "bz2", "zst"})
+_NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_NEVER_EMPTY = frozenset({"parquet", "arrow"})
+_MAGIC = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+_MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_UNREADABLE = (
+    pa.ArrowException, ValueError, ArithmeticError, EOFError, NotImplementedError, RecursionError, struct.error,
+    zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile,
+)  # fmt: skip
+"""Exceptions that libraries raise for the contents of a file."""
+_UNKNOWN_FEATURE = re.compile(
+    r"(?i)not (yet )?(implemented|supported|recognized)|un(recognized|supported|known)|only supports"
+)
+
+
+class EmptyFile(BadInput):
+    """A file without a single byte, of a format whose files may be so."""
+
+
+@dataclass(frozen=True)
+class RawFile:
+    """A file of a source, opened by format.
+
+    Attributes:
+        fs: Its fsspec file system.
+        file: The file.
+        source: The source that it belongs to.
+        format: ``csv``, ``jsonl``, ``parquet``, ``arrow`` or ``tfrecord``.
+        compression: ``gzip``, ``zip``, ``bz2``, ``zstd``, or None.
+    """
+
+    fs: Any
+    file: SourceFile
+    source: Source
+    format: str
+    compression: str | None
+
+    @property
+    def name(self) -> str:
+        """The file's name, for messages."""
+        return self.file.name
+
+    @property
+    def is_text(self) -> bool:
+        """Whether values are written as text, so that their types follow from them."""
+        return self.format in ("csv", "jsonl")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the file lies on a disk of this machine, uncompressed, so that it can be read by its path."""
+        return self.compression is None and isinstance(self.fs, LocalFileSystem)
+
+    @property
+    def partitions(self) -> dict[str, str | None]:
+        """Columns that folders below the source's own name, as Hive and Spark write them: ``country=DE``."""
+        parts = PurePosixPath(self.file.path).parent.parts
+        named = [part.partition("=") for part in parts if f"/{part}/" not in f"{self.source.uri}/"]
+        values = {unquote(name): unquote(value) for name, mark, value in named if name and mark}
+        return {name: None if value == _NO_PARTITION else value for name, value in values.items()}
+
+    @contextmanager
+    def stream(self) -> Iterator[tuple[Any, Any]]:
+        """Opens the file: the stream of its decompressed bytes, and the raw one, whose position tells the progress."""
+        # Made anew, which costs nothing in the same process: connections do not survive a fork.
+        fs = type(self.fs)(*self.fs.storage_args, **self.fs.storage_options)
+        with explained(self.name), fs.open(self.file.path, "rb") as raw:
+            if self.compression is None:
+                yield raw, raw
+            elif self.compression == "zip":
+                with zipfile.ZipFile(raw) as archive, archive.open(_only_member(archive, self.name)) as member:
+                    yield member, raw
+            else:
+                yield pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), self.compression), raw
+
+
+def identify(fs: Any, file: SourceFile, source: Source) -> RawFile:
+    """Tells a file's compression from its first bytes, and its format from the source, its name or its content.
+
+    Raises:
+        EmptyFile: the file is empty.
+        BadInput: its format cannot be told.
+    """
+    with fs.open(file.path, "rb") as stream:
+        head = stream.read(8)
+    parts = [suffix.lstrip(".").lower() for suffix in PurePosixPath(file.path).suffixes]
+    while parts and parts[-1] in _COMPRESSED:
+        parts.pop()
+    format_ = source.format or (_NAMES.get(parts[-1]) if parts else None)
+    if not head:
+        error = BadInput if format_ in _NEVER_EMPTY else EmptyFile
+        raise error(f"{file.name}: the file is empty; expected {format_ or 'CSV, JSON lines or Parquet'}")
+    compression = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+    encoding = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
+    if encoding and codecs.lookup(source.encoding).name == "utf-8":
+        what_to_do = "write it anew in UTF-8" if format_ == "jsonl" else f"give the source encoding={encoding!r}"
+        raise BadInput(f"{file.name}: the file is in {encoding}, not in UTF-8; {what_to_do}")
+    if format_ == "parquet" and compression not in (None, "zip"):
+        raise BadInput(f"{file.name}: a Parquet file within {compression} cannot be read in parts; decompress it first")
+    raw = RawFile(fs, file, source, format_ or "", compression)
+    return raw if format_ else RawFile(fs, file, source, _format_from_content(raw), compression)
+
+
+@contextmanager
+def explained(name: str) -> Iterator[None]:
+    """Turns what libraries raise for a file's contents into an error that names the file and is not retried."""
+    try:
+        yield
+    except HopsError:
+        raise
+    except _UNREADABLE as error:
+        raise _unreadable(name, error) from error
+    except RuntimeError as error:
+        why = why_refused(error)
+        if why is None:
+            raise
+        raise BadInput(f"{name}: refused: {why}") from None
+    except OSError as error:
+        # Arrow raises a plain OSError without a number for damaged contents; all others come from the file system.
+        if type(error) is not OSError or error.errno is not None:
+            raise
+        raise _unreadable(name, error) from error
+
+
+def _unreadable(name: str, error: Exception) -> BadInput:
+    why = "the file is damaged, truncated or of another format"
+    if _UNKNOWN_FEATURE.search(str(error)):
+        why = (
+            f"the runtime environment (PyArrow {pa.__version__}) does not know this feature of the format; write the "
+            "file anew without it, with older encodings and types"
+        )
+    elif isinstance(error, UnicodeError):
+        why = "the text is not in the encoding that the source names, which is UTF-8 by default"
+    return BadInput(f"{name}: cannot be read: {error}; {why}")
+
+
+def _only_member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+    members = [m for m in archive.infolist() if not m.is_dir() and not m.filename.startswith("__MACOSX/")]
+    if len(members) != 1:
+        raise BadInput(f"{name}: the archive holds {len(members)} files, expected one")
+    if members[0].flag_bits & 1:
+        raise BadInput(f"{name}: {members[0].filename!r} is encrypted; expected a file without a password")
+    return members[0]
+
+
+def _format_from_content(file: RawFile) -> str:
+    with file.stream() as (stream, _):
+        head = bytes(stream.read(4096))
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    if head.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
+        return "arrow"
+    if tfrecord.begins_with_record(head):
+        return "tfrecord"
+    if head.lstrip().startswith(b"{"):
+        return "jsonl"
+    if b"\0" not in head and b"\n" in head:
+        return "csv"
+    raise BadInput(
+        f"{file.name}: neither CSV, JSON lines nor Parquet, nor Arrow IPC or TFRecord; name its format in the "
+        "source's 'format'"
+    )

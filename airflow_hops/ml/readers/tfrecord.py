@@ -1,0 +1,97 @@
+"""The framing of TFRecord files: a record's length, the length's checksum, the record, and its checksum.
+
+Source: https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.readers.limits import check_row_bytes
+
+_HEADER = struct.Struct("<QI")
+_CHECKSUM = struct.Struct("<I")
+_OVERHEAD_BYTES = _HEADER.size + _CHECKSUM.size
+_BLOCK_BYTES = 4 << 20
+
+
+def begins_with_record(head: bytes) -> bool:
+    """Whether a file's first bytes are a record's length with the right checksum."""
+    return len(head) >= _HEADER.size and _masked_crc32c(head[:8]) == _HEADER.unpack_from(head)[1]
+
+
+def records(stream: Any, name: str) -> Iterator[bytes]:
+    """Streams the records from a stream's position to its end.
+
+    Args:
+        stream: A binary stream.
+        name: The file's name, for messages.
+
+    Raises:
+        BadInput: a checksum is wrong, or the last record is not complete.
+    """
+    pending, position, wanted = b"", 0, 0
+    while chunk := bytes(stream.read(max(_BLOCK_BYTES, wanted))):
+        pending = pending + chunk if pending else chunk
+        at = 0
+        while len(pending) - at >= _HEADER.size:
+            length = _length(pending, at, name, position + at)
+            end = at + length + _OVERHEAD_BYTES
+            if end > len(pending):
+                wanted = end - len(pending)
+                break
+            record = pending[at + _HEADER.size : end - _CHECKSUM.size]
+            if _masked_crc32c(record) != _CHECKSUM.unpack_from(pending, end - _CHECKSUM.size)[0]:
+                raise BadInput(f"{name}, byte {position + at}: the checksum of a record is wrong; the file is damaged")
+            yield record
+            at = end
+            wanted = 0
+        pending = pending[at:]
+        position += at
+    if pending:
+        raise BadInput(f"{name}, byte {position}: the last record is not complete; the file is truncated")
+
+
+def record_bounds(stream: Any, name: str) -> Iterator[tuple[int, int]]:
+    """Where each record begins and ends, from the headers alone.
+
+    Args:
+        stream: A binary stream that can seek, at its start.
+        name: The file's name, for messages.
+
+    Raises:
+        BadInput: as :func:`records`, but for damage within a record.
+    """
+    size = stream.seek(0, 2)
+    position = window_start = 0
+    window = b""
+    while position < size:
+        at = position - window_start
+        if not 0 <= at <= len(window) - _HEADER.size:
+            stream.seek(position)
+            window, window_start, at = stream.read(_BLOCK_BYTES), position, 0
+            if len(window) < _HEADER.size:
+                raise BadInput(f"{name}, byte {position}: the last record is not complete; the file is truncated")
+        end = position + _length(window, at, name, position) + _OVERHEAD_BYTES
+        if end > size:
+            raise BadInput(f"{name}, byte {position}: the last record is not complete; the file is truncated")
+        yield position, end
+        position = end
+
+
+def _length(block: bytes, at: int, name: str, position: int) -> int:
+    length, checksum = _HEADER.unpack_from(block, at)
+    if _masked_crc32c(block[at : at + 8]) != checksum:
+        raise BadInput(f"{name}, byte {position}: no TFRecord begins here; the file is damaged or of another format")
+    check_row_bytes(length, f"{name}, byte {position}")
+    return int(length)
+
+
+def _masked_crc32c(data: bytes) -> int:
+    import google_crc32c
+
+    checksum: int = google_crc32c.value(data)
+    return (((checksum >> 15) | (checksum << 17)) + 0xA282EAD8) & 0xFFFFFFFF

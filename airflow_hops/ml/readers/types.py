@@ -1,0 +1,383 @@
+"""Column types: which ones a snapshot holds, how those of several blocks or files become one, and what does not fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.ml.readers.joined_types import join, settled, widened
+from airflow_hops.ml.readers.limits import check_columns
+from airflow_hops.ml.readers.plain import plain
+from airflow_hops.ml.readers.raw_file import RawFile
+from airflow_hops.ml.readers.vectors import is_list
+
+Types = dict[str, pa.DataType]
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
+"""The years 1 to 9999: Python and Spark have no others."""
+_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_MOST_DIGITS = 38
+"""Maximum digits of a decimal in Spark."""
+_STORED = (
+    pa.types.is_boolean, pa.types.is_signed_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_string,
+    pa.types.is_binary, pa.types.is_decimal128, pa.types.is_date32, pa.types.is_timestamp, pa.types.is_duration,
+)  # fmt: skip
+_LEAVE_OUT = "leave it out: name the columns to read in the source's 'columns'"
+_ALIASES = {"timestamp": pa.timestamp("us", "UTC"), "date": pa.date32(), "int": pa.int64(), "float": pa.float64()}
+
+
+class TypesDoNotFit(Exception):
+    """Values are not of the types that the first rows suggested; the source is to be read again with these.
+
+    Attributes:
+        file: The file's name.
+        types: The types that hold the values, by column.
+        why: The first of the values, with its row and column.
+    """
+
+    def __init__(self, file: str, types: Mapping[str, pa.DataType], why: str = "") -> None:
+        super().__init__(file, types, why)
+        self.file = file
+        self.types = {name: settled(kind) for name, kind in types.items()}
+        self.why = why or "column " + ", ".join(f"{name!r} holds {kind}" for name, kind in types.items())
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a column becomes text."""
+        return pa.string() in self.types.values()
+
+    def __str__(self) -> str:
+        return f"{self.file}, {self.why}"
+
+
+def unify(found: Mapping[str, Types], *, of_text: bool) -> Types:
+    """The types of a table whose files have these types.
+
+    Args:
+        found: Types by file name.
+        of_text: Whether values are written as text, which holds those of any two types.
+
+    Raises:
+        BadInput: a column is not in all files, or has types that no one type holds without loss.
+    """
+    (first, unified), *others = found.items()
+    unified = dict(unified)
+    for name, types in others:
+        for column in [*unified, *types]:
+            if column not in types or column not in unified:
+                lacks, has = (name, first) if column not in types else (first, name)
+                raise BadInput(
+                    f"{lacks}: there is no column {column!r}, which {has} has; one table's files must have the same "
+                    "columns: name the ones to read in the source's 'columns'"
+                )
+            joined = join(unified[column], types[column], of_text=of_text)
+            if joined is None:
+                raise BadInput(
+                    f"{name}: column {column!r} is {types[column]}, in {first} it is {unified[column]}; give its type "
+                    "in the source's 'schema'"
+                )
+            unified[column] = joined
+    return {column: settled(type_) for column, type_ in unified.items()}
+
+
+def stored(types: Types, where: str) -> Types:
+    """The types in which a snapshot holds columns of unified types: what has no value still needs one.
+
+    Raises:
+        BadInput: Spark reads no such type.
+    """
+    return {column: _stored(type_, column, where) for column, type_ in types.items()}
+
+
+def _stored(type_: pa.DataType, column: str, where: str) -> pa.DataType:
+    kinds = pa.types
+    if kinds.is_null(type_):
+        return pa.string()
+    if kinds.is_list(type_):
+        return pa.list_(_stored(type_.value_type, column, where))
+    if kinds.is_map(type_):
+        return pa.map_(_stored(type_.key_type, column, where), _stored(type_.item_type, column, where))
+    if kinds.is_struct(type_) and type_.num_fields:
+        return pa.struct([(field.name, _stored(field.type, column, where)) for field in type_])
+    if not any(is_of(type_) for is_of in _STORED):
+        raise BadInput(
+            f"{where}: column {column!r} is {type_}, which Spark cannot read; {_LEAVE_OUT}"
+            + ("" if kinds.is_nested(type_) else ", or give it the type 'string' in the source's 'schema'")
+        )
+    return type_
+
+
+def normalised(type_: pa.DataType) -> pa.DataType:
+    """The type in which a snapshot holds values of a type: one that Spark, pandas and TFDV all read.
+
+    A type that has no such one stays as it is.
+    """
+    kinds = pa.types
+    if kinds.is_dictionary(type_):
+        return normalised(type_.value_type)
+    if isinstance(type_, pa.BaseExtensionType):
+        return normalised(type_.storage_type)
+    if kinds.is_unsigned_integer(type_):
+        return {8: pa.int16(), 16: pa.int32()}.get(type_.bit_width, pa.int64())
+    if kinds.is_timestamp(type_):
+        return pa.timestamp("us", "UTC" if type_.tz else None)
+    if kinds.is_duration(type_):
+        return pa.duration("us")
+    if kinds.is_time(type_) or kinds.is_large_string(type_):
+        return pa.string()
+    if kinds.is_large_binary(type_) or kinds.is_fixed_size_binary(type_):
+        return pa.binary()
+    if kinds.is_date(type_):
+        return pa.date32()
+    if kinds.is_float16(type_):
+        return pa.float32()
+    if kinds.is_decimal256(type_) and type_.scale <= _MOST_DIGITS:
+        return pa.decimal128(min(type_.precision, _MOST_DIGITS), type_.scale)
+    if is_list(type_):
+        return pa.list_(normalised(type_.value_type))
+    if kinds.is_map(type_):
+        return pa.map_(normalised(type_.key_type), normalised(type_.item_type))
+    if kinds.is_struct(type_):
+        return pa.struct([(field.name, normalised(field.type)) for field in type_])
+    return type_
+
+
+def type_named(name: str, column: str, source: Source) -> pa.DataType:
+    """The Arrow type of a name in a source's ``schema``.
+
+    Raises:
+        BadInput: the type does not exist.
+    """
+    if "%" in name:  # a layout of times, or of dates
+        return pa.timestamp("us") if re.search("%[HIMSTRc]", name) else pa.date32()
+    try:
+        return normalised(_ALIASES[name] if name in _ALIASES else pa.type_for_alias(name))
+    except (ValueError, TypeError):
+        raise BadInput(
+            f"source {source.uri!r}: schema gives column {column!r} the type {name!r}; expected int64, float64, "
+            "string, bool, date32, timestamp, another alias of Arrow's, or a layout of times such as '%d/%m/%Y'"
+        ) from None
+
+
+def wanted(found: Types, file: RawFile) -> Types:
+    """Of the columns found in a file those that are wanted, with the source's own types where it gives some.
+
+    Raises:
+        BadInput: a column that the source names is not in the file.
+    """
+    check_columns(len(found), file.name)
+    source = file.source
+    names = source.columns or tuple(found)
+    asked = {"columns": names, "time_column": [source.time_column or names[0]], "schema": source.schema}
+    for argument, columns in asked.items():
+        for column in columns:
+            if column not in found:
+                raise BadInput(
+                    f"{file.name}: there is no column {column!r}, which the source's {argument!r} names; "
+                    f"its columns are {', '.join(found)}"
+                )
+    kept = dict.fromkeys([*names, *([source.time_column] if source.time_column else [])])
+    return {
+        column: type_named(source.schema[column], column, source)
+        if column in source.schema
+        else normalised(found[column])
+        for column in kept
+    }
+
+
+def cast(batch: pa.RecordBatch, types: Types, file: RawFile, rows_before: int) -> pa.RecordBatch:
+    """The batch in these types.
+
+    Raises:
+        BadInput: a value does not fit.
+    """
+    arrays = []
+    for column, type_ in types.items():
+        index = batch.schema.get_field_index(column)
+        array = pa.nulls(batch.num_rows, type_) if index < 0 else batch.column(index)
+        if array.type != type_:
+            try:
+                array = converted(array, type_, cut=column in file.source.schema)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise misfit(array, type_, column, file, rows_before) from error
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(list(types.items())))
+
+
+def converted(array: pa.Array, type_: pa.DataType, *, cut: bool = False) -> pa.Array:
+    """The values in another type, without loss.
+
+    Args:
+        array: The values.
+        type_: The other type.
+        cut: Cuts nanoseconds to microseconds where that is the other type, which somebody asked for.
+
+    Raises:
+        pa.ArrowInvalid: a value does not fit.
+        pa.ArrowNotImplementedError: no value can.
+    """
+    array = plain(array)
+    if pa.types.is_decimal(array.type) and pa.types.is_string(type_):  # Arrow has no such cast
+        return pa.array([None if value is None else format(value, "f") for value in array.to_pylist()], type_)
+    if pa.types.is_string(type_) and not _is_in_calendar(array):  # Arrow writes "value out of range"
+        raise pa.ArrowInvalid("a time outside the years 1 to 9999")
+    if cut and pa.types.is_timestamp(array.type) and pa.types.is_timestamp(type_) and type_.unit == "us":
+        array = pc.floor_temporal(array, unit="microsecond")
+    if pa.types.is_string(array.type) and pa.types.is_date(type_):  # nor this one
+        array = array.cast(pa.timestamp("us"))
+    return widened(array, type_)
+
+
+def batch_of(columns: Sequence[pa.Array], names: Sequence[str], rows: int) -> pa.RecordBatch:
+    """A record batch of the columns; if there are none it still has its rows, which lack every feature."""
+    if columns:
+        return pa.RecordBatch.from_arrays(list(columns), list(names))
+    nothing = pa.Array.from_buffers(pa.struct([]), rows, [None], children=[])
+    return pa.RecordBatch.from_struct_array(nothing)
+
+
+def first_bad(array: pa.Array, is_good: Callable[[pa.Array], bool]) -> int:
+    """The index of the first value for whose sake an array is not good."""
+    low, high = 0, len(array)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if is_good(array[low:middle]) else (low, middle)
+    return low
+
+
+def value_text(array: pa.Array, index: int) -> str:
+    """A value for a message; Python may not have such a time, but Arrow has text for it."""
+    value = array[index : index + 1]
+    if pa.types.is_timestamp(array.type) or pa.types.is_date(array.type):
+        value = value.cast(pa.string())
+    try:
+        return repr(value[0].as_py()) if len(value) else "None"
+    except (ValueError, OverflowError):
+        return " ".join(str(value).split())
+
+
+def misfit(array: pa.Array, type_: pa.DataType, column: str, file: RawFile, rows_before: int) -> BadInput:
+    """The error that names the first value of ``array`` that is not of a type, with its row."""
+    index = first_bad(array, lambda some: fits(some, type_))
+    where = f"{file.name}, row {rows_before + index + 1}, column {column!r}: {value_text(array, index)}"
+    if column in file.source.schema:
+        return BadInput(f"{where} is not of type {type_}, which the source's 'schema' gives")
+    give = "in the source's 'schema', give the column the type"
+    advice = f"{give} 'string' to keep it as text"
+    if pa.types.is_nested(array.type):
+        advice = _LEAVE_OUT
+    elif pa.types.is_duration(array.type):
+        advice = f"{give} 'int64' to keep it as a number, in {array.type.unit}"
+    elif not _is_in_calendar(array[index : index + 1]):
+        advice = f"{give} 'int64' to keep it as a number"
+    elif pa.types.is_timestamp(array.type) and array.type.unit == "ns":
+        advice = f"{give} 'timestamp' to cut times to microseconds"
+        advice += "" if column == file.source.time_column else ", or 'string' to keep them as text"
+    return BadInput(f"{where} does not fit {type_}, in which a snapshot holds this column; {advice}")
+
+
+def check_values(batch: pa.RecordBatch, file: RawFile, rows_before: int) -> None:
+    """Checks what the types of a snapshot's columns do not say.
+
+    Raises:
+        BadInput: text is not in UTF-8, or a time is outside the years 1 to 9999.
+    """
+    check_text(batch, file, rows_before)
+    for column, array in zip(batch.schema.names, batch.columns, strict=True):
+        if not _is_in_calendar(array):
+            index = first_bad(array, _is_in_calendar)
+            number = "int64" if pa.types.is_timestamp(array.type) else "int32"
+            raise BadInput(
+                f"{file.name}, row {rows_before + index + 1}, column {column!r}: {value_text(array, index)} is outside "
+                "the years 1 to 9999; correct it, or give the column the type "
+                f"{number if file.format == 'parquet' else 'string'!r} in the source's 'schema'"
+            )
+
+
+def check_text(batch: pa.RecordBatch, file: RawFile, rows_before: int) -> None:
+    """Checks that the text of all columns is in UTF-8, which Arrow takes for granted in Parquet and JSON.
+
+    Raises:
+        BadInput: a value is not.
+    """
+    for column, array in zip(batch.schema.names, batch.columns, strict=True):
+        if not _is_valid(array):
+            row = rows_before + first_bad(array, _is_valid) + 1
+            binary = ", or give the column the type 'binary' in the source's 'schema'" * (file.format == "parquet")
+            raise BadInput(
+                f"{file.name}, row {row}, column {column!r}: the text is not in UTF-8; write the file anew in UTF-8"
+                f"{binary}"
+            )
+
+
+def _is_valid(array: pa.Array) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _is_in_calendar(array: pa.Array) -> bool:
+    """Whether all dates and timestamps are in the years 1 to 9999, at any depth."""
+    kinds, kind = pa.types, array.type
+    if kinds.is_map(kind):
+        return _is_in_calendar(array.keys) and _is_in_calendar(array.items)
+    if kinds.is_list(kind):
+        return _is_in_calendar(array.flatten())
+    if kinds.is_struct(kind):
+        return all(_is_in_calendar(field) for field in array.flatten())
+    if kinds.is_timestamp(kind):
+        numbers, units = array.cast(pa.int64()), float(_UNITS[kind.unit])
+    elif kinds.is_date32(kind):
+        numbers, units = array.cast(pa.int32()), 1 / 86_400
+    else:
+        return True
+    ends = pc.min_max(numbers).as_py()
+    return ends["min"] is None or (ends["min"] >= _FIRST_SECOND * units and ends["max"] < (_LAST_SECOND + 1) * units)
+
+
+def as_utc(array: pa.Array, column: str, file: RawFile, rows_before: int) -> pa.Array:
+    """A time column as ``timestamp[us, UTC]``; times without a zone count as UTC, integers as seconds of the epoch.
+
+    Raises:
+        BadInput: the column holds no times, or one outside the years 1 to 9999, such as milliseconds.
+    """
+    utc, plain = pa.timestamp("us", "UTC"), pa.timestamp("us")
+    if pa.types.is_integer(array.type):
+        seconds = array.cast(pa.int64())
+        for value in pc.min_max(seconds).as_py().values():
+            if value is not None and not _FIRST_SECOND <= value <= _LAST_SECOND:
+                raise BadInput(f"{file.name}: time_column {column!r} has {value}; expected seconds since the epoch")
+        return pc.multiply(seconds, 1_000_000).cast(utc)
+    if pa.types.is_timestamp(array.type) and array.type.tz:
+        return array.cast(utc)
+    if pa.types.is_timestamp(array.type) or pa.types.is_date(array.type):
+        return array.cast(plain).cast(pa.int64()).cast(utc)
+    if pa.types.is_string(array.type):
+        if fits(array, utc):
+            return array.cast(utc)
+        if fits(array, plain):
+            return array.cast(plain).cast(pa.int64()).cast(utc)
+        index = first_bad(array, lambda some: fits(some, utc) or fits(some, plain))
+        raise BadInput(
+            f"{file.name}, row {rows_before + index + 1}, column {column!r}: {value_text(array, index)} is not a time; "
+            "time_column requires ISO 8601, with six digits of a second at most"
+        )
+    raise BadInput(
+        f"{file.name}: time_column {column!r} is of type {array.type}; expected timestamps, dates, ISO 8601 text or "
+        "integers (seconds since the epoch)"
+    )
+
+
+def fits(array: pa.Array, type_: pa.DataType) -> bool:
+    """Whether all values of ``array`` can be given a type."""
+    try:
+        converted(array, type_)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return False
+    return True

@@ -1,0 +1,22 @@
+"""The schema: inferred once from the statistics of the training split, and frozen for the pipeline's later runs."""
+
+from airflow_hops.ml.schemas.diff import Change, SchemaDiff, diff_schemas
+from airflow_hops.ml.schemas.evolve import propose_schema
+from airflow_hops.ml.schemas.files import SCHEMA_FILE, load_schema, parse_schema, to_text
+from airflow_hops.ml.schemas.infer import SERVING, TRAINING, classes_of, infer_schema, set_classes
+
+__all__ = [
+    "SCHEMA_FILE",
+    "SERVING",
+    "TRAINING",
+    "Change",
+    "SchemaDiff",
+    "classes_of",
+    "diff_schemas",
+    "infer_schema",
+    "load_schema",
+    "parse_schema",
+    "propose_schema",
+    "set_classes",
+    "to_text",
+]

@@ -1,0 +1,193 @@
+"""The schema: inferred once from the statistics of the training split, and frozen for the pipeline's later runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.target import REGRESSION
+from airflow_hops.ml.features import tfdv_extension
+from airflow_hops.ml.statistics.frequent_numbers import FEW, has_few_numbers
+from airflow_hops.ml.statistics.summary import common_statistics, feature_name
+from airflow_hops.ml.statistics.vectors import vector_width
+
+TRAINING = "TRAINING"
+SERVING = "SERVING"
+INFINITY_NORM = 0.05
+"""Default threshold of strings. Windows of 5,000 unchanged flights score up to 0.016, of 1,000 up to 0.047."""
+JENSEN_SHANNON = 0.2
+"""Default threshold of numbers. Windows of 5,000 unchanged flights score up to 0.12, of 1,000 up to 0.32."""
+MAX_DOMAIN_VALUES = 200
+PRESENCE_TOLERANCE = 0.1
+_CLASS_TAG = "class:"
+MEASURES = {"infinity_norm": "infinity_norm", "jensen_shannon": "jensen_shannon_divergence"}
+"""Measures of the comparators, with the names that they have in a ``FeatureComparator``."""
+
+
+def infer_schema(
+    statistics: Any,
+    *,
+    label: str | None = None,
+    key: str | None = None,
+    time: str | None = None,
+    weight: str | None = None,
+    classes: Sequence[str] | None = None,
+    problem: str | None = None,
+    more_labels: Mapping[str, Mapping[str, Any]] | None = None,
+    infinity_norm: float = INFINITY_NORM,
+    jensen_shannon: float = JENSEN_SHANNON,
+    max_domain_values: int = MAX_DOMAIN_VALUES,
+    presence_tolerance: float = PRESENCE_TOLERANCE,
+    comparators: Mapping[str, Mapping[str, float]] | None = None,
+    environments: Mapping[str, Collection[str]] | None = None,
+) -> Any:
+    """Infers a schema with TFDV, and adds what TFDV does not infer.
+
+    In addition to ``tfdv.infer_schema``, it sets the share of rows in which an optional feature must be present;
+    environments, by default TRAINING and SERVING (without labels and weight); drift and skew comparators of every
+    feature except labels, key, time and weight (without a threshold for vectors); 0 and 1 as the only values of a label
+    with no others; and the names of the labels' classes.
+
+    Args:
+        statistics: ``DatasetFeatureStatisticsList`` of the training split.
+        label: Name of the label column.
+        key: Name of the key column.
+        time: Name of the time column.
+        weight: Name of the column of the rows' weights.
+        classes: Names of the label's classes, in the order of their numbers.
+        problem: The kind of problem, if known: the label of a ``regression`` gets no domain.
+        more_labels: ``classes`` and ``problem`` of further labels, by name, if any.
+        infinity_norm: Threshold of the comparators of string features, and of numeric ones with few different values
+            (at most 20): L-infinity distance of the shares, 0 to 1.
+        jensen_shannon: Threshold of the comparators of other numeric features: Jensen-Shannon divergence, 0 to 1.
+        max_domain_values: A string feature with at most this many distinct values gets a domain that lists them.
+        presence_tolerance: How far the share of present values of an optional feature may fall below the share in the
+            statistics, 0 to 1. A feature that is never missing is required in every row.
+        comparators: Thresholds of single features by measure, ``{"temp": {"jensen_shannon": 0.3}}``, instead of the
+            defaults; a feature without a measure has no comparator. Jensen-Shannon divergence is also defined for
+            strings.
+        environments: The schema's environments, each with the features that it lacks; None for TRAINING with all
+            features, and SERVING without labels and weight.
+
+    Returns:
+        ``tensorflow_metadata.proto.v0.schema_pb2.Schema``.
+
+    Raises:
+        BadInput: a named feature is not in the statistics, a threshold is outside 0 to 1, or a measure is unknown or
+            not defined for the feature's type.
+    """
+    comparators = comparators or {}
+    labels = {} if label is None else {label: (classes, problem)}
+    labels |= {name: (of.get("classes"), of.get("problem")) for name, of in (more_labels or {}).items()}
+    if environments is None:
+        environments = {TRAINING: (), SERVING: (*labels, *(() if weight is None else (weight,)))}
+    _check_values(
+        {"infinity_norm": infinity_norm, "jensen_shannon": jensen_shannon, "presence_tolerance": presence_tolerance},
+        max_domain_values,
+        comparators,
+        environments,
+    )
+    features = {feature_name(feature): feature for feature in statistics.datasets[0].features}
+    _check_known("label", labels, features)
+    _check_known("weight", () if weight is None else (weight,), features)
+    _check_known("comparators: feature", comparators, features)
+    for environment, absent in environments.items():
+        _check_known(f"environments[{environment!r}]: feature", absent, features)
+    schema = tfdv_extension.infer_schema(statistics, max_string_domain_size=max_domain_values)
+    schema.default_environment.extend(environments)
+    rows = statistics.datasets[0].num_examples
+    for feature in schema.feature:
+        found = features[feature.name]
+        present = common_statistics(found).num_non_missing / rows if rows else 0.0
+        if 0 < present < 1:
+            feature.presence.min_fraction = round(max(0.0, present - presence_tolerance), 4)
+        feature.not_in_environment.extend(name for name, absent in environments.items() if feature.name in absent)
+        if feature.name in labels:
+            names, asks_for = labels[feature.name]
+            if names is not None:
+                set_classes(feature, names)
+            elif asks_for != REGRESSION and _holds_0_and_1_at_the_ends(found):
+                domain = feature.int_domain if found.type == found.INT else feature.float_domain
+                domain.min, domain.max = 0, 1
+        elif feature.name not in (key, time, weight) and feature.name not in comparators:
+            _add_default_comparators(feature, found, infinity_norm, jensen_shannon)
+        _add_comparators(feature, found, comparators.get(feature.name, {}))
+    return schema
+
+
+def _holds_0_and_1_at_the_ends(found: Any) -> bool:
+    return found.WhichOneof("stats") == "num_stats" and {found.num_stats.min, found.num_stats.max} <= {0.0, 1.0}
+
+
+def set_classes(feature: Any, classes: Sequence[str]) -> None:
+    """Writes the names of the classes into the label's feature of a schema.
+
+    TFDV has no field for them: they are tags of the feature's annotation, in the order of their numbers.
+    """
+    others = [tag for tag in feature.annotation.tag if not tag.startswith(_CLASS_TAG)]
+    del feature.annotation.tag[:]
+    feature.annotation.tag.extend([*others, *(f"{_CLASS_TAG}{name}" for name in classes)])
+    feature.int_domain.min, feature.int_domain.max = 0, len(classes) - 1
+
+
+def classes_of(schema: Any, label: str) -> tuple[str, ...] | None:
+    """Returns the names of the label's classes; None if the schema does not have them."""
+    tags = [tag for feature in schema.feature if feature.name == label for tag in feature.annotation.tag]
+    return tuple(tag.removeprefix(_CLASS_TAG) for tag in tags if tag.startswith(_CLASS_TAG)) or None
+
+
+def _check_values(thresholds: Mapping[str, Any], max_domain_values: Any, comparators: Any, environments: Any) -> None:
+    """Arguments may come from JSON: what is of another type is named, too."""
+    thresholds = dict(thresholds)
+    for what, given in (("comparators", comparators), ("environments", environments)):
+        if not isinstance(given, Mapping):
+            raise BadInput(f"{what} is {given!r}, expected a mapping")
+    for name, measures in comparators.items():
+        if not isinstance(measures, Mapping):
+            raise BadInput(f"comparators[{name!r}] is {measures!r}, expected thresholds by measure")
+        thresholds |= {f"comparators[{name!r}][{measure!r}]": value for measure, value in measures.items()}
+    for name, value in thresholds.items():
+        if not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise BadInput(f"{name} is {value!r}, expected 0 to 1")
+    if not isinstance(max_domain_values, int) or max_domain_values < 0:
+        raise BadInput(f"max_domain_values is {max_domain_values!r}, expected a number of values")
+    for name, absent in environments.items():
+        if not name or isinstance(absent, str) or not isinstance(absent, Collection):
+            raise BadInput(f"environments[{name!r}] is {absent!r}, expected a name with the list of absent features")
+
+
+def _check_known(what: str, names: Collection[str], features: Collection[str]) -> None:
+    for name in names:
+        if name not in features:
+            raise BadInput(f"{what} {name!r} is not in the statistics; there are {', '.join(sorted(features))}")
+
+
+def _add_default_comparators(feature: Any, found: Any, infinity_norm: float, jensen_shannon: float) -> None:
+    kind = found.WhichOneof("stats")
+    if vector_width(found):
+        for comparator in (feature.drift_comparator, feature.skew_comparator):
+            comparator.SetInParent()  # TFDV has no measure of vectors: the skew stage compares what has a comparator
+    elif kind == "num_stats" and not has_few_numbers(found):
+        _add_comparators(feature, found, {"jensen_shannon": jensen_shannon})
+    elif kind in ("num_stats", "string_stats"):
+        _add_comparators(feature, found, {"infinity_norm": infinity_norm})
+
+
+def _add_comparators(feature: Any, found: Any, thresholds: Mapping[str, float]) -> None:
+    for measure, threshold in thresholds.items():
+        where = f"comparators[{feature.name!r}]"
+        if measure not in MEASURES:
+            raise BadInput(f"{where}: unknown measure {measure!r}, expected one of {', '.join(MEASURES)}")
+        if measure == "infinity_norm" and found.WhichOneof("stats") != "string_stats" and not has_few_numbers(found):
+            raise BadInput(
+                f"{where}: infinity_norm is for strings, and for numbers of at most {FEW} different values; expected "
+                "jensen_shannon for a number"
+            )
+        if vector_width(found):
+            raise BadInput(
+                f"{where}: a vector has no such threshold; it is compared by its p-value, or by 'thresholds' of the "
+                "skew stage"
+            )
+        for comparator in (feature.drift_comparator, feature.skew_comparator):
+            getattr(comparator, MEASURES[measure]).threshold = threshold

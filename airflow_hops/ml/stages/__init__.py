@@ -1,0 +1,1 @@
+"""The stages of a pipeline, a module or a package each."""

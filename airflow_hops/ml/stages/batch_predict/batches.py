@@ -1,0 +1,207 @@
+"""What a Spark task of a batch prediction does: runs a signature over Arrow batches of its part of a split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.processes.tensorflow_graphs import use_one_thread
+from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
+from airflow_hops.ml.models.loaded_models import load_model
+from airflow_hops.ml.readers.vectors import is_list
+from airflow_hops.ml.spark.tasks import SplitSummary, StagedFiles
+from airflow_hops.ml.stages.transform.batches import TransformTask
+
+Array = np.ndarray[Any, Any]
+_loaded: dict[tuple[str, str], SignatureModel] = {}
+
+
+@dataclass(frozen=True)
+class PredictionPlan:
+    """The plan that every task gets.
+
+    Attributes:
+        model: Folder of the model; every executor can read it.
+        signature: Name of the signature.
+        target: Folder to write to, with a folder per split; every executor can write to it.
+        columns: Columns of the examples that go with the predictions.
+        batch_rows: Rows that are predicted at once.
+    """
+
+    model: str
+    signature: str
+    target: str
+    columns: tuple[str, ...]
+    batch_rows: int
+
+
+class SignatureModel:
+    """A signature of a model of any format that takes a column of the examples for each of its inputs.
+
+    Args:
+        path: The model's folder.
+        signature: The signature's name.
+        threads: As of :func:`~airflow_hops.ml.models.loaded_models.load_model`.
+
+    Attributes:
+        inputs: TensorFlow's names of the dtypes by input.
+        outputs: NumPy dtype, and whether a row has one value only, by output.
+
+    Raises:
+        BadInput: it does not load, has no such signature, or an input is no column: of shape ``[batch]`` or
+            ``[batch, width]``.
+    """
+
+    def __init__(self, path: Path, signature: str, *, threads: int = 0) -> None:
+        self._model = load_model(path, signature, threads=threads)
+        for name, spec in self._model.inputs.items():
+            if spec.shape is None or len(spec.shape) not in (1, 2) or spec.shape[0] is not None:
+                raise BadInput(
+                    f"{path}: input {name!r} of signature {signature!r} has shape {spec.shape}; expected [None] or "
+                    "[None, width], to take a column of the examples"
+                )
+        self.inputs: dict[str, str] = {name: spec.dtype for name, spec in self._model.inputs.items()}
+        self.outputs: dict[str, tuple[Any, bool]] = {
+            name: (spec.numpy, spec.shape is not None and (len(spec.shape) == 1 or spec.shape[1:] == (1,)))
+            for name, spec in self._model.outputs.items()
+        }
+
+    def check(self, file: Path) -> None:
+        """Compares a file's columns with the inputs.
+
+        Raises:
+            BadInput: a column is missing, or of another type.
+        """
+        schema = pq.read_schema(file)
+        # The width of lists that the signature leaves open is that of the first row.
+        told = {n: s.column for n, s in self._model.inputs.items() if "[" in s.column or not _is_list(schema, n)}
+        check_columns(file, told, of="the model's signature")
+
+    def predict(self, batch: Any, where: str) -> dict[str, Array]:
+        """Outputs of a batch.
+
+        Args:
+            batch: An Arrow record batch with a column for each input.
+            where: File, for messages.
+
+        Returns:
+            Arrays of shape ``[rows, ...]`` by output.
+
+        Raises:
+            BadInput: the model fails on the values, or an output is not of the batch's rows.
+        """
+        arrays = {name: self._array(name, batch, where) for name in self.inputs}
+        try:
+            outputs = self._model.run(arrays)
+        except BadInput as error:
+            raise BadInput(f"{where}: the model fails on a batch of {batch.num_rows} rows: {error}") from None
+        for name, values in outputs.items():
+            if not values.ndim or len(values) != batch.num_rows:
+                raise BadInput(
+                    f"{where}: output {name!r} has shape {list(values.shape)} for a batch of {batch.num_rows} rows; "
+                    f"expected [{batch.num_rows}, ...]"
+                )
+        return outputs
+
+    def _array(self, name: str, batch: Any, where: str) -> Array:
+        spec = self._model.inputs[name]
+        column = batch.column(batch.schema.get_field_index(name))
+        dtype = spec.column
+        if is_list(column.type) and "[" not in dtype:
+            lengths = pc.list_value_length(column).drop_null()
+            if not len(lengths) or not lengths[0].as_py():
+                raise BadInput(
+                    f"{where}: column {name!r} has {'an empty list first' if len(lengths) else 'no list'} in "
+                    f"{batch.num_rows} rows, and the signature leaves the lists' length open; export the model with "
+                    "an input [None, length], or leave out such rows"
+                )
+            dtype += f"[{lengths[0].as_py()}]"
+        values: Array = dense_arrays(pa.RecordBatch.from_arrays([column], [name]), {name: dtype}, where)[name]
+        if spec.shape is not None and len(spec.shape) == 2:
+            return values.reshape(len(values), -1)
+        return values[:, 0] if values.shape[1:] == (1,) else values
+
+
+def predict_task(plan: PredictionPlan, task: TransformTask) -> str:
+    """Does a task.
+
+    Returns:
+        The :class:`~airflow_hops.ml.spark.tasks.SplitSummary` as JSON.
+    """
+    summary = SplitSummary(task.split)
+    with summary.telling(plan.target, task.path):
+        _predict(plan, task, summary)
+    return summary.to_json()
+
+
+def _predict(plan: PredictionPlan, task: TransformTask, summary: SplitSummary) -> None:
+    model = _load(plan)
+    target = Path(plan.target) / task.split / f"part-{task.part:05d}.parquet"
+    writer: Any = None
+    with StagedFiles() as files, pq.ParquetFile(task.path) as file:
+        columns = list(dict.fromkeys([*model.inputs, *plan.columns]))
+        groups = list(task.row_groups)
+        for batch in file.iter_batches(batch_size=plan.batch_rows, row_groups=groups, columns=columns):
+            if not batch.num_rows:
+                continue
+            outputs = model.predict(batch, f"split {task.split!r} ({task.path})")
+            summary.count_not_finite(outputs)
+            written = _with_columns(batch, plan.columns, outputs)
+            if writer is None:
+                writer = files.open(target, partial(pq.ParquetWriter, schema=written.schema))
+            writer.write_table(pa.Table.from_batches([written]))
+            summary.rows += batch.num_rows
+
+
+def empty_predictions(model: SignatureModel, plan: PredictionPlan, file: Path) -> Any:
+    """A table with the columns of predictions, and no rows."""
+    schema = pq.read_schema(file)
+    fields = [schema.field(name) for name in plan.columns]
+    for name, (dtype, scalar) in model.outputs.items():
+        item = pa.binary() if dtype.kind == "O" else pa.from_numpy_dtype(dtype)
+        fields.append(pa.field(name, item if scalar else pa.list_(item)))
+    return pa.schema(fields).empty_table()
+
+
+def _with_columns(batch: Any, columns: tuple[str, ...], outputs: Mapping[str, Array]) -> Any:
+    kept = [batch.column(batch.schema.get_field_index(name)) for name in columns]
+    made = [_as_column(values) for values in outputs.values()]
+    return pa.RecordBatch.from_arrays([*kept, *made], [*columns, *outputs])
+
+
+def _as_column(values: Array) -> Any:
+    """One value a row if there is one, else a list of them."""
+    if values.ndim == 1:
+        return pa.array(values, type=pa.binary()) if values.dtype == object else pa.array(values)
+    if values.ndim == 2 and values.shape[1] == 1:
+        return _as_column(values[:, 0])
+    width = values.shape[1]
+    items = np.ascontiguousarray(values).reshape(-1, *values.shape[2:])
+    offsets: Any = np.arange(len(values) + 1, dtype=np.int32) * width
+    return pa.ListArray.from_arrays(pa.array(offsets), _as_column(items))
+
+
+def _is_list(schema: Any, name: str) -> bool:
+    index = schema.get_field_index(name)
+    if index < 0:
+        return False
+    return is_list(schema.field(index).type)
+
+
+def _load(plan: PredictionPlan) -> SignatureModel:
+    """The model, loaded once in a Python worker."""
+    key = (plan.model, plan.signature)
+    if key not in _loaded:
+        use_one_thread()
+        _loaded.clear()
+        _loaded[key] = SignatureModel(Path(plan.model), plan.signature, threads=1)
+    return _loaded[key]

@@ -1,0 +1,195 @@
+"""Predicts for whole examples, in Spark's executors, with a trained model or one that serves."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties, PredictionsProperties
+from airflow_hops.ml.features.raw_features import example_files
+from airflow_hops.ml.metrics.scoring import BATCH_BLOBS, BATCH_ROWS
+from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.spark.context import fork_workers_of, spark_conf, start_spark_context
+from airflow_hops.ml.spark.tasks import SplitSummary, count_rows, remove_leftovers, run_tasks
+from airflow_hops.ml.stages.batch_predict.batches import (
+    PredictionPlan,
+    SignatureModel,
+    empty_predictions,
+    predict_task,
+)
+from airflow_hops.ml.stages.transform.batches import plan_tasks
+from airflow_hops.ml.step.context import StepContext
+from airflow_hops.ml.tracking.deployed import deployed_model
+
+log = logging.getLogger(__name__)
+_LOOK_S = 1.0
+
+
+def run(
+    context: StepContext,
+    *,
+    model_name: str | None = None,
+    version: int | str = "champion",
+    signature: str = "serving_default",
+    splits: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    batch_rows: int | None = None,
+) -> Artifact:
+    """The step: writes the artifact ``predictions``.
+
+    Args:
+        context: The step's context; inputs ``examples`` and, unless ``model_name`` is given, ``model``.
+        model_name: Name of a deployed model.
+        version: Its version: ``champion``, ``challenger``, or a number.
+        signature: The signature to run.
+        splits: Splits to predict for; None for all.
+        columns: Columns of the examples that go with the predictions; None for the key, if there is one.
+        batch_rows: Rows that are predicted at once; None for 8,192, or 256 where an input holds bytes.
+
+    Raises:
+        BadInput: a value makes no sense, model and examples do not go together, or the model does not exist.
+        HopsError: Spark failed.
+    """
+    _check_values(splits=splits, columns=columns, batch_rows=batch_rows)
+    of = ExamplesProperties.of(context.input("examples"))
+    model, number = _model(context, model_name, version)
+    folder_of_model = model_folder(context.store, model)
+    trained = ModelProperties.of(context.store.manifest(model.uri))
+    fork_workers_of(context)
+    folder = context.local("examples")
+    found = list(splits) if splits is not None else list(of.splits or _splits(folder))
+    files = {split: example_files(folder, split) for split in found}
+    loaded = SignatureModel(folder_of_model, signature)
+    kept = tuple(columns) if columns is not None else tuple(filter(None, [of.key]))
+    _check(loaded, files, kept)
+    with context.starting():
+        spark = start_spark_context(spark_conf())
+    context.progress(0.1, f"{signature} of {model.uri}: {len(loaded.inputs)} inputs to {', '.join(loaded.outputs)}")
+    with context.output(model=model) as writer:
+        rows_at_once = batch_rows or _batch_rows(files)
+        plan = PredictionPlan(str(folder_of_model), signature, str(writer.path), kept, rows_at_once)
+        summaries = _run_on_spark(context, spark, plan, files)
+        for split, paths in files.items():
+            _finish_split(writer.path / split, loaded, plan, paths[0])
+        counts = count_rows(files, summaries)
+        not_finite = _warn_of_not_finite(summaries)
+        return writer.commit(
+            rows=counts,
+            metrics={
+                "rows": sum(count.rows_out for count in counts.values()),
+                **{f"not_finite_rows_{name}": float(rows) for name, rows in not_finite.items()},
+            },
+            properties=PredictionsProperties(
+                model=model.uri,
+                model_fingerprint=model.fingerprint,
+                model_name=model_name,
+                version=number,
+                signature=signature,
+                splits=tuple(found),
+                columns=kept,
+                outputs={name: "string" if d.kind == "O" else d.name for name, (d, _) in loaded.outputs.items()},
+                key=of.key,
+                window=of.window,
+                problem=trained.problem,
+                classes=trained.classes,
+                more_labels=trained.more_labels,
+            ).to_dict(),
+        )
+
+
+def _model(context: StepContext, model_name: str | None, version: int | str) -> tuple[Artifact, int | None]:
+    """The model artifact, and its version where it was deployed."""
+    if model_name is None:
+        return context.input("model"), None
+    return deployed_model(context.store, context.spec.services, model_name, version)
+
+
+def _splits(folder: Path) -> list[str]:
+    return sorted({path.parent.name for path in folder.glob("*/*.parquet")})
+
+
+def _check_values(*, splits: Sequence[str] | None, columns: Sequence[str] | None, batch_rows: int | None) -> None:
+    if splits is not None and not splits:
+        raise BadInput("splits is []; expected at least one, or None for all")
+    for name, given in (("splits", splits or ()), ("columns", columns or ())):
+        if isinstance(given, str) or len(set(given)) != len(given):
+            raise BadInput(f"{name} is {given!r}; expected a list of names, each once")
+    if batch_rows is not None and (isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1):
+        raise BadInput(f"batch_rows is {batch_rows!r}; expected a whole number from 1 on, or None")
+
+
+def _check(model: SignatureModel, files: Mapping[str, Sequence[Path]], columns: Sequence[str]) -> None:
+    both = [name for name in columns if name in model.outputs]
+    if both:
+        raise BadInput(f"columns name {both[0]!r}, which is an output of the model too; leave it out")
+    for path in (path for paths in files.values() for path in paths):
+        model.check(path)
+        names = pq.read_schema(path).names
+        for name in columns:
+            if name not in names:
+                raise BadInput(f"{path}: there is no column {name!r}, which columns name; there are {', '.join(names)}")
+
+
+def _batch_rows(files: Mapping[str, Sequence[Path]]) -> int:
+    schema = pq.read_schema(next(paths[0] for paths in files.values()))
+    return BATCH_BLOBS if any(pa.types.is_binary(field.type) for field in schema) else BATCH_ROWS
+
+
+def _run_on_spark(
+    context: StepContext, spark: Any, plan: PredictionPlan, files: Mapping[str, Sequence[Path]]
+) -> list[SplitSummary]:
+    """One Spark job over all splits; a task is a part of a file."""
+    tasks = plan_tasks([(split, path) for split, paths in files.items() for path in paths])
+    if not tasks:
+        return []
+    with _tell_progress(context, spark, len(tasks)):
+        return run_tasks(spark, predict_task, plan, tasks, SplitSummary)
+
+
+@contextlib.contextmanager
+def _tell_progress(context: StepContext, spark: Any, tasks: int) -> Iterator[None]:
+    """Tells how many tasks are done while the job in its ``with`` block runs."""
+    done = threading.Event()
+
+    def look() -> None:
+        told, tracker = 0, spark.statusTracker()
+        while not done.wait(_LOOK_S):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            completed = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+            if completed > told:
+                told = completed
+                context.progress(0.1 + 0.8 * completed / tasks, f"{completed} of {tasks} tasks are done")
+
+    watching = threading.Thread(target=look, name="progress", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watching.join()
+
+
+def _finish_split(folder: Path, model: SignatureModel, plan: PredictionPlan, example: Path) -> None:
+    """Clears what killed Python workers left, and writes a file of no rows if there are none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder)
+    if not any(folder.glob("*.parquet")):
+        pq.write_table(empty_predictions(model, plan, example), folder / "part-00000.parquet")
+
+
+def _warn_of_not_finite(summaries: Sequence[SplitSummary]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for summary in summaries:
+        for name, rows in summary.not_finite.items():
+            totals[name] = totals.get(name, 0) + rows
+    for name, rows in totals.items():
+        log.warning("output %r is NaN or infinite in %d rows", name, rows)
+    return totals

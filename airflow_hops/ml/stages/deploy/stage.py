@@ -1,0 +1,394 @@
+"""Deploys a model: registers it, publishes its SavedModel, and has the server take it, as champion or as canary.
+
+The order is what makes a killed task harmless: registry, version folder, config, available, record, labels, traffic,
+aliases. A version takes no traffic before the record says so, and a retry finds each step done and goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion, by_whom
+from airflow_hops.core.contract.properties import BlessingProperties, DeploymentProperties, Mode
+from airflow_hops.core.contract.rollout.counts import snapshot_of
+from airflow_hops.core.contract.times import now
+from airflow_hops.core.serving_api.config import ConfigError
+from airflow_hops.core.store.model_records import read_record, record_uri, write_record
+from airflow_hops.ml.model_server import ModelServer, check_model
+from airflow_hops.ml.model_server.request_inputs import check_inputs
+from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.step.context import StepContext
+from airflow_hops.ml.tracking import ModelRegistry, read_training
+
+STABLE_LABEL = "stable"
+CANARY_LABEL = "canary"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The outcome of a deployment.
+
+    Attributes:
+        model_name: Model name.
+        version: The deployed version.
+        mode: ``champion`` (it has all the traffic) or ``canary``.
+        traffic: Version to percent.
+        champion: The champion's version.
+        serving_path: The version's folder.
+        published: Whether the folder was made now; False if it was there already.
+        why: In a few words.
+    """
+
+    model_name: str
+    version: int
+    mode: Mode
+    traffic: Mapping[int, int]
+    champion: int
+    serving_path: str
+    published: bool
+    why: str
+
+
+def run(
+    context: StepContext,
+    *,
+    model_name: str,
+    canary_percent: int = 20,
+    available_timeout_s: float = 120.0,
+    allow_older: bool = False,
+    allow_rolled_back: bool = False,
+) -> Artifact:
+    """The step: deploys the input ``model``.
+
+    Args:
+        context: The step; ``evaluation`` and ``infra_blessing`` among its inputs must be of this model and bless it.
+        model_name: Name of the model, in MLflow's registry and on the server.
+        canary_percent: Share of the traffic that a model gets where a champion serves already, 1 to 100.
+        available_timeout_s: How long the server may take to load the version.
+        allow_older: Whether a model that was registered before the champion may become a canary.
+        allow_rolled_back: Whether a model that was rolled back may serve again.
+    """
+    if not isinstance(canary_percent, int) or not 1 <= canary_percent <= 100:
+        raise BadInput(f"canary_percent is {canary_percent!r}; expected a whole number from 1 to 100")
+    record_uri(context.store, model_name)
+    model = context.input("model")
+    for role in ("evaluation", "infra_blessing"):
+        if context.has_input(role):
+            _check_blessing(context, role, model)
+    server = ModelServer.of(context.spec.services, context.store)
+    check_model(model_folder(context.store, model), served_by=server.at.kind)
+    context.progress(0.0, f"model server {server.address}")
+    server.check_reachable(model_name)
+    try:
+        with server.exclusive(model_name):
+            deployment = deploy(
+                context,
+                server,
+                model,
+                model_name,
+                canary_percent,
+                available_timeout_s,
+                allow_older=allow_older,
+                allow_rolled_back=allow_rolled_back,
+            )
+    except ConfigError as error:
+        raise BadInput(str(error)) from error
+    context.progress(1.0, f"version {deployment.version} serves as {deployment.mode} ({deployment.why})")
+    facts = DeploymentProperties(
+        model_name,
+        deployment.version,
+        deployment.mode,
+        deployment.champion,
+        {str(version): percent for version, percent in deployment.traffic.items()},
+    ).to_dict()
+    with context.output() as writer:
+        document = {
+            **facts,
+            "serving_path": deployment.serving_path,
+            "published": deployment.published,
+            "why": deployment.why,
+            "at": now(),
+        }
+        (writer.path / "deployment.json").write_text(json.dumps(document, indent=1) + "\n")
+        return writer.commit(
+            metrics={"version": deployment.version, "traffic_percent": deployment.traffic.get(deployment.version, 0)},
+            properties=facts,
+        )
+
+
+def deploy(
+    context: StepContext,
+    server: ModelServer,
+    model: Artifact,
+    model_name: str,
+    canary_percent: int,
+    available_timeout_s: float,
+    *,
+    allow_older: bool = False,
+    allow_rolled_back: bool = False,
+) -> Deployment:
+    """Deploys a model; the caller holds it with :meth:`ModelServer.exclusive`.
+
+    Raises:
+        BadInput: the model is older than the champion, was rolled back, does not take the champion's requests, or the
+            server cannot give it the share.
+        VersionRefused: the server does not load it; config, folder and record are as they were before.
+        HopsError: the server does not answer in time; likewise.
+    """
+    record = read_record(context.store, model_name)
+    champion = record.champion
+    step = _Steps(context, server, model, model_name, available_timeout_s)
+    registry = ModelRegistry(context.spec.services.get("tracking_uri", ""), model_name)
+    if champion is not None and champion.fingerprint == model.fingerprint:
+        deployment = step.keep_champion(record)
+    else:
+        if champion is not None and canary_percent < 100:
+            _check_splits(server, model_name, canary_percent)
+            check_inputs(context, champion, model, model_name)
+        context.progress(0.1, f"MLflow at {registry.tracking_uri}")
+        version = registry.register(
+            model,
+            context.spec.producer,
+            training=read_training(context.store.local(model)),
+            evaluation=context.input("evaluation") if context.has_input("evaluation") else None,
+        ).version
+        if champion is not None:
+            _check_newer(champion.version, version, model, model_name, allow_older)
+        # Who brings an older model back has said so.
+        is_older = champion is not None and version < champion.version
+        forced = check_not_rolled_back(record, version, model, model_name, allow_rolled_back or is_older)
+        if forced:
+            context.progress(0.2, f"version {version}{forced}")
+        if champion is None:
+            deployment = step.make_champion(record, version, forced)
+        else:
+            deployment = step.make_canary(record, version, canary_percent, forced)
+    record = read_record(context.store, model_name)
+    registry.point_aliases(
+        record.champion.version if record.champion else None, record.challenger.version if record.challenger else None
+    )
+    return deployment
+
+
+@dataclass(frozen=True)
+class _Steps:
+    context: StepContext
+    server: ModelServer
+    model: Artifact
+    model_name: str
+    available_timeout_s: float
+
+    def keep_champion(self, record: ModelRecord) -> Deployment:
+        """The candidate is the champion: makes sure that it serves, and changes nothing else."""
+        champion = record.champion
+        assert champion is not None
+        others = [v for v in self.server.configured(self.model_name) if v != champion.version]
+        published = self._load(champion.version, others)
+        traffic = self.server.traffic(self.model_name)
+        if record.challenger is None:
+            self.server.set_labels(self.model_name, {STABLE_LABEL: champion.version})
+            if traffic != record.traffic:
+                traffic = record.traffic
+                self.server.set_traffic(self.model_name, traffic)
+        return self._deployment(champion.version, "champion", traffic, champion.version, published, "already champion")
+
+    def make_champion(self, record: ModelRecord, version: int, forced: str) -> Deployment:
+        """The first model of this name takes all the traffic."""
+        published = self._load(version, [])
+        traffic = {version: 100}
+        why = f"the first model{forced}"
+        served = self._served(version, 100)
+        record = replace(record, champion=served, challenger=None)
+        facts = {"traffic": traffic, "by": self._by, "fingerprint": self.model.fingerprint}
+        self._write(record.after("deployed", version, why, **facts))
+        self.server.set_labels(self.model_name, {STABLE_LABEL: version})
+        self.server.set_traffic(self.model_name, traffic)
+        return self._deployment(version, "champion", traffic, version, published, why)
+
+    def make_canary(self, record: ModelRecord, version: int, canary_percent: int, forced: str) -> Deployment:
+        """The candidate gets a share of the traffic; the champion keeps the rest."""
+        champion, challenger = record.champion, record.challenger
+        assert champion is not None
+        is_new = challenger is None or challenger.version != version
+        if challenger is not None and challenger.rollout is not None and not is_new:
+            canary_percent = challenger.traffic_percent  # its rollout is under way
+        if is_new and self.server.splits_traffic:
+            # Before the version can be loaded: a server that is given no shares sends everything to the newest.
+            self.server.set_traffic(self.model_name, record.traffic)
+        # A canary that is under way goes on until this version can take its place.
+        published = self._load(version, [*self.server.configured(self.model_name), champion.version])
+        traffic = {champion.version: 100 - canary_percent, version: canary_percent}
+        why = f"{canary_percent}% of the traffic, beside champion {champion.version}{forced}"
+        if challenger is None or is_new or challenger.traffic_percent != canary_percent:
+            served = replace(self._served(version, canary_percent), baseline=self._baseline())
+            if challenger is not None and is_new:
+                superseded = f"superseded by version {version} before it was decided on"
+                record = record.after("rolled_back", challenger.version, superseded, by=self._by)
+            record = replace(
+                record, challenger=served, champion=replace(champion, traffic_percent=100 - canary_percent)
+            )
+            self._write(record.after("canary", version, why, traffic=traffic, by=self._by))
+        labels = {STABLE_LABEL: champion.version, CANARY_LABEL: version}
+        self.server.set_labels(self.model_name, labels)
+        if self.server.splits_traffic:
+            self.server.set_traffic(self.model_name, traffic)
+        wanted = sorted({v for v in self.server.configured(self.model_name) if v in (version, *record.champions())})
+        if self.server.configured(self.model_name) != wanted:
+            self.server.serve(self.model_name, wanted, labels)
+        if not self.server.splits_traffic:
+            self.server.set_traffic(self.model_name, traffic)
+        return self._deployment(version, "canary", traffic, champion.version, published, why)
+
+    @property
+    def _by(self) -> dict[str, str]:
+        return by_whom(self.context.spec.producer)
+
+    def _write(self, record: ModelRecord) -> None:
+        write_record(self.context.store, self.model_name, record)
+
+    def _load(self, version: int, others: list[int]) -> bool:
+        folder = model_folder(self.context.store, self.model)
+        return load_version(
+            self.context,
+            self.server,
+            self.model_name,
+            version,
+            others,
+            publish=lambda: self.server.publish(folder, self.model_name, version, self.model.fingerprint),
+            timeout_s=self.available_timeout_s,
+        )
+
+    def _baseline(self) -> dict[str, Any]:
+        """What the server has counted before the canary's first request; empty if it has no REST port."""
+        if self.server.rest_port is None:
+            return {}
+        return {str(version): snapshot_of(figures) for version, figures in self.server.counts(self.model_name).items()}
+
+    def _served(self, version: int, percent: int) -> ServedVersion:
+        path = str(self.server.version_path(self.model_name, version))
+        return ServedVersion.of(self.model, version, path, percent)
+
+    def _deployment(
+        self, version: int, mode: Mode, traffic: Mapping[int, int], champion: int, published: bool, why: str
+    ) -> Deployment:
+        path = str(self.server.version_path(self.model_name, version))
+        return Deployment(self.model_name, version, mode, dict(traffic), champion, path, published, why)
+
+
+def load_version(
+    context: StepContext,
+    server: ModelServer,
+    model_name: str,
+    version: int,
+    others: list[int],
+    *,
+    publish: Callable[[], bool],
+    timeout_s: float,
+) -> bool:
+    """Publishes a version and has the server load it beside others; undoes both where the server does not.
+
+    Args:
+        context: The step.
+        server: The model server.
+        model_name: Model name.
+        version: Version number.
+        others: Versions that are to stay.
+        publish: Makes the version's folder; says whether it was not there before.
+        timeout_s: How long the server may take.
+
+    Returns:
+        Whether the folder was made now.
+
+    Raises:
+        VersionRefused: the server does not load it.
+        HopsError: it is not available in time.
+    """
+    context.progress(0.3, f"publishes {server.version_path(model_name, version)}")
+    error_before = server.last_error(model_name, version)
+    published = publish()
+    try:
+        previous = server.serve(model_name, sorted({*others, version}))
+    except Exception:
+        if published:
+            server.unpublish(model_name, version)
+        raise
+    try:
+        server.wait_until_available(
+            model_name,
+            version,
+            timeout_s,
+            error_before=error_before,
+            on_state=lambda state: context.progress(0.5, f"version {version}: {state}"),
+        )
+    except Exception:
+        if previous is None or version not in previous.model_version_policy.specific.versions:
+            server.restore(model_name, previous)
+            if published:
+                server.unpublish(model_name, version)
+            server.wait_until_gone(model_name, version, timeout_s=3.0)
+        raise
+    return published
+
+
+def check_not_rolled_back(
+    record: ModelRecord, version: int, model: Artifact, model_name: str, allow_rolled_back: bool
+) -> str:
+    """Refuses a model that was rolled back: a cached training would bring it back with every run.
+
+    Returns:
+        What there is to say of it if it may serve again; empty if it was not rolled back.
+    """
+    challenger = record.challenger
+    rollback = record.rollback_of(version, model.fingerprint)
+    if rollback is None or (challenger is not None and challenger.fingerprint == model.fingerprint):
+        return ""
+    what = f"rolled back on {rollback.at} ({rollback.why})"
+    if not allow_rolled_back:
+        same = f", and is version {rollback.version}, which was" if version != rollback.version else ", and was"
+        raise BadInput(
+            f"model {model_name!r}: {model.uri} is registered as version {version}{same} {what}; train with other "
+            "data, code or parameters, or deploy it again with allow_rolled_back=True"
+        )
+    return f"; allowed although it was {what}"
+
+
+def _check_splits(server: ModelServer, model_name: str, canary_percent: int) -> None:
+    """Refuses a canary on a server that cannot give it a share."""
+    if not server.splits_traffic:
+        raise BadInput(
+            f"model {model_name!r}: canary_percent is {canary_percent}, but {server.address} is a "
+            "tensorflow_model_server, which does not split traffic. Put the bundled server in front of it "
+            f"(airflow hops serve -- --upstream={server.address}) and name that one in the connection; or "
+            "give canary_percent=100"
+        )
+
+
+def _check_newer(champion: int, version: int, model: Artifact, model_name: str, allow_older: bool) -> None:
+    """Refuses a model that was registered before the champion: the cleared task of an old run would deploy it."""
+    if version < champion and not allow_older:
+        raise BadInput(
+            f"model {model_name!r}: {model.uri} was registered as version {version}, before the champion {champion}; "
+            "to go back to it, use RollbackModelOperator, or deploy it with allow_older=True"
+        )
+
+
+def _check_blessing(context: StepContext, role: str, model: Artifact) -> None:
+    """Refuses a blessing that is no blessing, or another model's."""
+    verdict = context.input(role)
+    if not BlessingProperties.of(verdict).blessed:
+        raise BadInput(f"{role} {verdict.uri}: blessed is {verdict.properties.get('blessed')!r}; expected true")
+    judged = [
+        artifact
+        for artifacts in context.store.manifest(verdict.uri).inputs.values()
+        for artifact in artifacts
+        if artifact.kind == "model"
+    ]
+    if judged and model.fingerprint not in {artifact.fingerprint for artifact in judged}:
+        raise BadInput(
+            f"{role} {verdict.uri}: judges {', '.join(artifact.uri for artifact in judged)}, but the model to deploy "
+            f"is {model.uri}; pass the {role} of the same model"
+        )

@@ -1,0 +1,405 @@
+"""Decisions of people on what serves: shares, promotion, rollback, undeployment.
+
+A decision is written to the model's record first, then applied: versions, traffic, labels, aliases. Each of these can
+be done twice with the same outcome, so that the retry of a killed task, or the next task, finishes what was begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion, by_whom
+from airflow_hops.core.contract.times import now
+from airflow_hops.core.serving_api.config import ConfigError
+from airflow_hops.core.serving_api.traffic_config import check_split
+from airflow_hops.core.store.model_records import read_record, record_uri, write_record
+from airflow_hops.ml.model_server import ModelServer, check_model
+from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.stages.deploy.stage import CANARY_LABEL, STABLE_LABEL, check_not_rolled_back, load_version
+from airflow_hops.ml.step.context import StepContext
+from airflow_hops.ml.tracking import ModelRegistry, read_training
+
+
+def set_traffic(context: StepContext, *, percents: Mapping[str, int], **given: Any) -> dict[str, Any]:
+    """The step: sets the shares of champion and challenger.
+
+    Args:
+        context: The step.
+        percents: Version to percent, whole numbers that sum to 100.
+        given: ``model_name``, ``reason`` and ``by``, as :class:`Serving`; ``by`` is there where it is no task that
+            decides: ``dag_id``, ``user`` and ``request_id``. The same request decides once, as the same task does.
+
+    Returns:
+        As :meth:`Serving.outcome`.
+    """
+    return _decide(context, lambda serving: serving.set_traffic(_as_split(percents)), **given)
+
+
+def promote(
+    context: StepContext, *, version: int | None, allow_rolled_back: bool = False, **given: Any
+) -> dict[str, Any]:
+    """The step: gives a version all the traffic; None is the challenger. ``given`` are fields of :class:`Serving`."""
+    return _decide(context, lambda serving: serving.promote(version, allow_rolled_back), **given)
+
+
+def replace_champion(context: StepContext, *, model: str, **given: Any) -> dict[str, Any]:
+    """The step: makes the model artifact at a URI the champion, whatever comparisons say of it."""
+    return _decide(context, lambda serving: serving.replace_champion(model), **given)
+
+
+def roll_back(context: StepContext, *, to_version: int | None, **given: Any) -> dict[str, Any]:
+    """The step: goes back to a version; None takes the canary out, or, if there is none, the last promotion."""
+    return _decide(context, lambda serving: serving.roll_back(to_version), **given)
+
+
+def undeploy(context: StepContext, *, version: int | None, force: bool, **given: Any) -> dict[str, Any]:
+    """The step: unloads a version, or the model; what serves only where ``force`` says so."""
+    return _decide(context, lambda serving: serving.undeploy(version, force), **given)
+
+
+def _decide(
+    context: StepContext,
+    decision: Callable[[Serving], bool],
+    *,
+    model_name: str,
+    by: Mapping[str, str] | None = None,
+    keep_versions: int = 2,
+    **given: Any,
+) -> dict[str, Any]:
+    record_uri(context.store, model_name)
+    if keep_versions < 1:
+        raise BadInput(f"keep_versions is {keep_versions!r}; expected 1 or more")
+    server = ModelServer.of(context.spec.services, context.store)
+    registry = ModelRegistry(context.spec.services.get("tracking_uri", ""), model_name)
+    server.check_reachable(model_name)
+    by = by or by_whom(context.spec.producer)
+    serving = Serving(context, server, registry, model_name, by=by, keep_versions=keep_versions, **given)
+    try:
+        with server.exclusive(model_name):
+            changed = decision(serving)
+            serving.apply()
+            return serving.outcome(changed)
+    except ConfigError as error:
+        raise BadInput(str(error)) from error
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A served model on which somebody decides; the caller holds it with :meth:`ModelServer.exclusive`.
+
+    Each decision is written to the record, which :meth:`apply` then has the server follow. It returns whether it
+    changed the record; False if it had been decided before.
+
+    Attributes:
+        context: The step.
+        server: The model server.
+        registry: MLflow's registry of the model.
+        model_name: Model name.
+        reason: Why, for the record.
+        by: Who decides, for the record: a task, or a person.
+        keep_versions: Versions that stay loaded, the champion included.
+        available_timeout_s: How long the server may take to load a version.
+    """
+
+    context: StepContext
+    server: ModelServer
+    registry: ModelRegistry
+    model_name: str
+    reason: str
+    by: Mapping[str, str]
+    keep_versions: int = 2
+    available_timeout_s: float = 120.0
+
+    def set_traffic(self, percents: Mapping[int, int]) -> bool:
+        """Sets the shares of champion and challenger.
+
+        Raises:
+            BadInput: another version is named, or the server cannot split traffic.
+        """
+        record, champion = self._deployed()
+        challenger = record.challenger
+        if self._decided_before(record, "traffic", traffic=dict(percents)):
+            return False
+        serving = {champion.version, *([challenger.version] if challenger else [])}
+        if not set(percents) <= serving:
+            raise BadInput(
+                f"model {self.model_name!r}: percents name version "
+                f"{', '.join(str(version) for version in sorted(set(percents) - serving))}; what can get traffic is "
+                f"{' and '.join(f'version {version}' for version in sorted(serving))} (champion and challenger): "
+                "deploy or promote the other first"
+            )
+        if not self.server.splits_traffic:
+            self.server.set_traffic(self.model_name, percents)  # refuses what it cannot do, before it is written down
+        changed = record.traffic != percents
+        if changed:
+            champion = replace(champion, traffic_percent=percents.get(champion.version, 0))
+            if challenger is not None:
+                challenger = replace(challenger, traffic_percent=percents.get(challenger.version, 0))
+            version = (challenger or champion).version
+            self._write(
+                replace(record, champion=champion, challenger=challenger), "traffic", version, traffic=dict(percents)
+            )
+        return changed
+
+    def promote(self, version: int | None, allow_rolled_back: bool = False) -> bool:
+        """Gives a version all the traffic.
+
+        Raises:
+            BadInput: there is no challenger, or no such version; or its model was rolled back under another number, and
+                that is not allowed.
+            VersionRefused: the server does not load it.
+        """
+        record, champion = self._deployed()
+        asked_for = {} if version is None else {"version": version}
+        if self._decided_before(record, "promoted", **asked_for):
+            return False
+        if version is None:
+            if record.challenger is None:
+                raise BadInput(f"model {self.model_name!r} has no challenger to promote; name a version")
+            version = record.challenger.version
+        if version == champion.version:
+            return False
+        model = self._registered(version)
+        rollback = record.rollback_of(version, model.fingerprint)
+        # Who names the very version that was rolled back has said so; who names another number may not know.
+        is_named = rollback is not None and rollback.version == version
+        forced = check_not_rolled_back(record, version, model, self.model_name, allow_rolled_back or is_named)
+        replace(self, reason=self.reason + forced)._take_over(record, version, model, "promoted")
+        return True
+
+    def replace_champion(self, uri: str) -> bool:
+        """Gives a model all the traffic that was refused, or that takes other inputs than the champion.
+
+        Args:
+            uri: Of the model artifact, which is registered if it has not been.
+
+        Raises:
+            BadInput: it is no model, or not one that the server serves.
+            VersionRefused: the server does not load it.
+        """
+        record, champion = self._deployed()
+        store = self.context.store
+        manifest = store.manifest(uri)
+        model = manifest.reference(uri)
+        if model.kind != "model":
+            raise BadInput(f"{uri} is an artifact of kind {model.kind!r}; expected a 'model', the output of a training")
+        if champion.fingerprint == model.fingerprint:
+            return False
+        if self._decided_before(record, "promoted", fingerprint=model.fingerprint):
+            return False
+        check_model(model_folder(store, model), served_by=self.server.at.kind)
+        training = read_training(store.local(model))
+        # By the task that trained it: MLflow has its run in that DAG's experiment.
+        version = self.registry.register(model, manifest.producer, training=training).version
+        why = f"replaces version {champion.version} on purpose, without a comparison: {self.reason}"
+        replace(self, reason=why)._take_over(record, version, model, "promoted")
+        return True
+
+    def roll_back(self, to_version: int | None) -> bool:
+        """Takes the canary out, or puts a former champion in the champion's place.
+
+        Raises:
+            BadInput: there is nothing to go back to, or no such version.
+            VersionRefused: the server does not load it.
+        """
+        record, champion = self._deployed()
+        asked_for = {} if to_version is None else {"to": to_version}
+        if self._decided_before(record, "rolled_back", **asked_for):
+            return False
+        challenger = record.challenger
+        if to_version == champion.version or (to_version is None and challenger is not None):
+            if challenger is None:
+                return False
+            record = replace(record, champion=replace(champion, traffic_percent=100), challenger=None)
+            self._write(
+                record,
+                "rolled_back",
+                challenger.version,
+                to=champion.version,
+                traffic={champion.version: 100},
+                fingerprint=challenger.fingerprint,
+            )
+            return True
+        if to_version is None:
+            to_version = next((version for version in record.champions() if version != champion.version), None)
+            if to_version is None:
+                raise BadInput(f"model {self.model_name!r} has no champion before version {champion.version}")
+        self._take_over(record, to_version, self._registered(to_version), "rolled_back")
+        return True
+
+    def undeploy(self, version: int | None, force: bool) -> bool:
+        """Unloads a version, or the whole model where it is None or the champion.
+
+        Raises:
+            BadInput: it serves, and ``force`` is not given; a canary is undecided; or it was never deployed.
+        """
+        record = read_record(self.context.store, self.model_name)
+        if record.champion is None and record.history:
+            return False
+        record, champion = self._deployed()
+        challenger = record.challenger
+        asked_for: dict[str, Any] = {"traffic": {}} if version is None else {"version": version}
+        if self._decided_before(record, "undeployed", **asked_for):
+            return False
+        if version is None or version == champion.version:
+            self._undeploy_model(record, champion, version, force)
+            return True
+        if challenger is not None and challenger.version == version:
+            record = replace(record, champion=replace(champion, traffic_percent=100), challenger=None)
+            self._write(record, "undeployed", version, traffic={champion.version: 100})
+            return True
+        loaded = version in self.server.configured(self.model_name)
+        if loaded:
+            self._write(record, "undeployed", version)
+        return loaded
+
+    def apply(self) -> None:
+        """Makes the server what the record says."""
+        server, name = self.server, self.model_name
+        record = read_record(self.context.store, name)
+        champion = record.champion
+        if champion is None:
+            if server.configured(name):
+                server.withdraw(name)
+            server.forget_traffic(name)
+            return
+        challenger = record.challenger
+        former = [v for v in server.configured(name) if v in record.champions() and v != champion.version]
+        if not server.splits_traffic:  # a newer one would get what names no version
+            former = [v for v in former if v < champion.version]
+        kept = sorted(former, key=record.champions().index)[: self.keep_versions - 1]
+        versions = sorted({champion.version, *kept, *([challenger.version] if challenger else [])})
+        if not self._is_available(champion.version):  # the server has started anew, and is told by RPC
+            server.serve(name, versions)
+            server.wait_until_available(name, champion.version, self.available_timeout_s)
+        if server.splits_traffic:
+            # Before what gets none is unloaded.
+            server.set_traffic(name, record.traffic)
+        if server.configured(name) != versions:
+            server.serve(name, versions)
+        labels = {STABLE_LABEL: champion.version, **({CANARY_LABEL: challenger.version} if challenger else {})}
+        server.set_labels(name, labels)
+        if not server.splits_traffic:
+            server.set_traffic(name, record.traffic)
+
+    def outcome(self, changed: bool) -> dict[str, Any]:
+        """What serves now; aliases that a killed task left behind are mended.
+
+        Returns:
+            ``model_name``, ``champion``, ``challenger`` (versions or None), ``traffic`` (version to percent),
+            ``served`` (versions that the server is to serve), and ``changed``.
+        """
+        record = read_record(self.context.store, self.model_name)
+        champion = record.champion.version if record.champion else None
+        challenger = record.challenger.version if record.challenger else None
+        self.registry.point_aliases(champion, challenger)
+        shares = {str(version): percent for version, percent in record.traffic.items()}
+        text = ", ".join(f"version {version}: {percent}%" for version, percent in shares.items()) or "nothing serves"
+        self.context.progress(1.0, text if changed else f"{text} (decided before)")
+        return {
+            "model_name": self.model_name,
+            "champion": champion,
+            "challenger": challenger,
+            "traffic": shares,
+            "served": self.server.configured(self.model_name),
+            "changed": changed,
+        }
+
+    def _deployed(self) -> tuple[ModelRecord, ServedVersion]:
+        record = read_record(self.context.store, self.model_name)
+        if record.champion is None:
+            raise BadInput(f"model {self.model_name!r} is not deployed; use DeployModelOperator first")
+        return record, record.champion
+
+    def _take_over(self, record: ModelRecord, version: int, model: Artifact, event: str) -> None:
+        """Makes another version the champion."""
+        champion, challenger = record.champion, record.challenger
+        assert champion is not None
+        if challenger is not None and challenger.version == version:
+            served = replace(challenger, since=now(), traffic_percent=100, baseline={}, rollout=None)
+        else:
+            path = self.server.version_path(self.model_name, version)
+            served = ServedVersion.of(model, version, path, 100)
+        self._load(served)
+        if challenger is not None and challenger.version != version:
+            why = f"version {version} was made champion"
+            facts = {"by": self.by, "to": version, "fingerprint": challenger.fingerprint}
+            record = record.after("rolled_back", challenger.version, why, **facts)
+        if event == "rolled_back":
+            facts = {"by": self.by, "to": version, "fingerprint": champion.fingerprint}
+            record = record.after("rolled_back", champion.version, self.reason, **facts)
+        record = replace(record, champion=served, challenger=None)
+        self._write(record, "promoted", version, traffic={version: 100}, fingerprint=model.fingerprint)
+
+    def _registered(self, version: int) -> Artifact:
+        """The model artifact of a version, by MLflow; one that the store has not kept has no properties."""
+        uri, fingerprint = self.registry.model_of(version)
+        try:
+            artifact = self.context.store.manifest(uri).reference(uri)
+        except BadInput:
+            return Artifact(uri, "model", fingerprint)
+        return artifact if artifact.fingerprint == fingerprint else Artifact(uri, "model", fingerprint)
+
+    def _load(self, served: ServedVersion) -> None:
+        """Has the server load a version, unless it answers with it."""
+        server, name, version = self.server, self.model_name, served.version
+        configured = server.configured(name)
+        if version in configured and self._is_available(version):
+            return
+
+        def publish() -> bool:
+            if server.folders.has(name, version):
+                return False
+            return server.publish(model_folder(self.context.store, served.model), name, version, served.fingerprint)
+
+        load_version(
+            self.context, server, name, version, configured, publish=publish, timeout_s=self.available_timeout_s
+        )
+
+    def _is_available(self, version: int) -> bool:
+        return any(state.state == "AVAILABLE" for state in self.server.status(self.model_name, version))
+
+    def _undeploy_model(self, record: ModelRecord, champion: ServedVersion, version: int | None, force: bool) -> None:
+        name, challenger = self.model_name, record.challenger
+        if not force:
+            raise BadInput(
+                f"model {name!r}: version {champion.version} is the champion, and serves; to undeploy it anyway, "
+                "give force=True"
+            )
+        if version is not None and challenger is not None:
+            raise BadInput(
+                f"model {name!r}: version {version} is the champion, and challenger {challenger.version} is undecided; "
+                "promote or roll it back first, or undeploy the whole model (version=None)"
+            )
+        record = replace(record, champion=None, challenger=None)
+        self._write(record, "undeployed", champion.version, traffic={})
+
+    def _decided_before(self, record: ModelRecord, event: str, **facts: Any) -> bool:
+        """Whether an earlier try of this very task or request has decided this."""
+        return any(
+            entry.event == event
+            and entry.by == self.by
+            and all(getattr(entry, name) == value for name, value in facts.items())
+            for entry in record.history
+        )
+
+    def _write(self, record: ModelRecord, event: str, version: int, **facts: Any) -> None:
+        record = record.after(event, version, self.reason, by=self.by, **facts)
+        write_record(self.context.store, self.model_name, record)
+
+
+def _as_split(percents: Mapping[str, int]) -> dict[int, int]:
+    if not isinstance(percents, Mapping):
+        raise BadInput(f"percents is {percents!r}; expected a mapping of versions to percents")
+    bad = [version for version in percents if not str(version).isdigit() or int(version) < 1]
+    if bad:
+        raise BadInput(f"percents name version {bad[0]!r}; expected a positive integer")
+    split = {int(version): percent for version, percent in percents.items()}
+    try:
+        check_split(split, "percents")
+    except ConfigError as error:
+        raise BadInput(str(error)) from error
+    return {version: percent for version, percent in split.items() if percent}

@@ -1,0 +1,189 @@
+"""Whether a candidate may take a champion's place: the rule, and its reasons in words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.evaluation import Difference
+from airflow_hops.core.contract.target import BINARY, Problem
+from airflow_hops.ml.metrics.custom_metrics import CustomMetric
+from airflow_hops.ml.metrics.judging import METRICS
+from airflow_hops.ml.metrics.metrics import Metrics
+
+MAX_REGRESSION = 0.01
+"""What is tolerated unless it is said; of a metric in the label's units, and of one of the user's own, as a share of
+the champion's figure."""
+
+
+@dataclass(frozen=True)
+class BlessingRule:
+    """The conditions that a candidate must meet.
+
+    Attributes:
+        metric: The metric by which candidate and champion are compared.
+        minimum: Worst figure allowed of a metric, on every split (for a loss, the greatest).
+        max_regression: How much worse than the champion a candidate may be on a split, beyond chance: the lower end of
+            the 95% interval of its gain must not lie below minus this. By split, or one figure for all; None for
+            :data:`MAX_REGRESSION`.
+        min_improvement: How much better it must be on at least one split, beyond chance: the lower end of the interval
+            must lie above this. None asks for no improvement.
+        higher_is_better: The metrics that there are, and in which direction they improve.
+        relative: Those of which :data:`MAX_REGRESSION` is a share of the champion's figure.
+    """
+
+    metric: str = "auc"
+    minimum: Mapping[str, float] = field(default_factory=dict)
+    max_regression: float | Mapping[str, float] | None = None
+    min_improvement: float | None = 0.0
+    higher_is_better: Mapping[str, bool] = field(default_factory=lambda: METRICS[BINARY].higher_is_better)
+    relative: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        for name in [self.metric, *self.minimum]:
+            if name not in self.higher_is_better:
+                raise BadInput(f"metric {name!r} is unknown; expected one of {', '.join(self.higher_is_better)}")
+        margins = self.max_regression if isinstance(self.max_regression, Mapping) else {"all": self.max_regression}
+        for split, margin in margins.items():
+            if margin is not None and not margin >= 0:
+                raise BadInput(f"max_regression is {margin} for {split!r}, expected 0 or more")
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        custom: Mapping[str, CustomMetric],
+        metric: str | None,
+        minimum: Mapping[str, float] | None,
+        max_regression: float | Mapping[str, float] | None,
+        min_improvement: float | None,
+    ) -> BlessingRule:
+        """The rule for models of a problem; what is None is as the problem has it.
+
+        Raises:
+            BadInput: a metric is none of the problem's, or a margin is below 0.
+        """
+        known = METRICS[problem]
+        higher = {**known.higher_is_better, **{name: own.higher_is_better for name, own in custom.items()}}
+        asked = known.minimum if minimum is None else minimum
+        for name in [metric or known.metric, *asked]:
+            if name not in higher:
+                raise BadInput(
+                    f"metric {name!r} is not of the problem {problem!r}; expected one of {', '.join(higher)}"
+                )
+        relative = [*known.relative, *custom]
+        return cls(metric or known.metric, asked, max_regression, min_improvement, higher, relative)
+
+    def margin(self, split: str, champion: Metrics | None = None) -> float:
+        """The regression that is allowed on a split; a split that the mapping leaves out has none allowed."""
+        if isinstance(self.max_regression, Mapping):
+            return float(self.max_regression.get(split, 0.0))
+        if self.max_regression is not None:
+            return float(self.max_regression)
+        figure = champion.value(self.metric) if champion is not None and self.metric in self.relative else 1.0
+        return MAX_REGRESSION * abs(figure or 0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON value."""
+        return {
+            "metric": self.metric,
+            "minimum": dict(self.minimum),
+            "max_regression": self.max_regression,
+            "min_improvement": self.min_improvement,
+            "higher_is_better": dict(self.higher_is_better),
+        }
+
+
+def bless(
+    rule: BlessingRule,
+    candidate: Mapping[str, Metrics],
+    gains: Mapping[str, Difference | None] | None,
+    champion: Mapping[str, Metrics] | None = None,
+) -> tuple[bool, list[str]]:
+    """Applies the rule.
+
+    1. On every split, each metric of ``minimum`` reaches its minimum.
+    2. Where a champion is: on every split, the candidate is not worse than it by more than ``max_regression`` (a test
+       of non-inferiority at 2.5%, one-sided), and
+    3. on at least one split, it is better by more than ``min_improvement`` (a test of superiority at the same level).
+
+    A metric that is not defined on a split (a single class) cannot decide there; the reasons say so. One that is
+    defined on no split fails its minimum: nothing would have been asked.
+
+    Args:
+        rule: What is asked.
+        candidate: Its metrics by split.
+        gains: Its gain over the champion by split; None if there is no champion.
+        champion: The champion's metrics by split.
+
+    Returns:
+        Whether it is blessed, and a sentence for every check.
+    """
+    blessed, reasons = check_minimum(rule, candidate)
+    if gains is None:
+        reasons.append("there is no champion to compare with")
+        return blessed, reasons
+    improved = False
+    for split, gain in gains.items():
+        if gain is None:
+            reasons.append(f"{split}: not compared with the champion: {_why(rule.metric, candidate[split])}")
+            continue
+        margin = rule.margin(split, champion[split] if champion else None)
+        enough = gain.low >= -margin
+        blessed &= enough
+        improved |= rule.min_improvement is not None and gain.low > rule.min_improvement
+        reasons.append(
+            f"{split}: {rule.metric} {_gain(gain)} against the champion; "
+            + (f"not worse by more than {margin:g}" if enough else f"may be worse by more than {margin:g}: not allowed")
+        )
+    if rule.min_improvement is not None:
+        blessed &= improved
+        more = f" by more than {rule.min_improvement:g}" if rule.min_improvement else ""
+        reasons.append(
+            f"better than the champion{more}, beyond chance, on at least one split"
+            if improved
+            else f"on no split better than the champion{more} beyond chance: the champion stays"
+        )
+    return blessed, reasons
+
+
+def check_minimum(rule: BlessingRule, candidate: Mapping[str, Metrics]) -> tuple[bool, list[str]]:
+    """The first condition of :func:`bless` alone: whether it is met, and a sentence for every check."""
+    checks = [
+        _check_minimum(rule, split, name, bound, metrics)
+        for split, metrics in candidate.items()
+        for name, bound in rule.minimum.items()
+    ]
+    checks += [
+        (False, f"minimum asks for {name}, which is defined on no split: name another metric there")
+        for name in rule.minimum
+        if all(metrics.value(name) is None for metrics in candidate.values())
+    ]
+    return all(ok for ok, _ in checks), [sentence for _, sentence in checks]
+
+
+def _check_minimum(rule: BlessingRule, split: str, name: str, bound: float, metrics: Metrics) -> tuple[bool, str]:
+    value = metrics.value(name)
+    if value is None:
+        return True, f"{split}: {name} cannot be judged: {_why(name, metrics)}"
+    higher = rule.higher_is_better[name]
+    ok = value >= bound if higher else value <= bound
+    word = ("at least" if higher else "at most") if ok else ("below" if higher else "above")
+    return ok, f"{split}: {name} {_number(value)} is {word} {bound:g}"
+
+
+def _why(name: str, metrics: Metrics) -> str:
+    """Why a figure is not there."""
+    return metrics.reason or f"{name} is not defined on its rows"
+
+
+def _number(value: float, sign: str = "") -> str:
+    """Four decimals; of great numbers six digits."""
+    return f"{value:{sign}.4f}" if abs(value) < 100 else f"{value:{sign}.6g}"
+
+
+def _gain(gain: Difference) -> str:
+    difference, low, high = (_number(value, "+") for value in (gain.difference, gain.low, gain.high))
+    return f"{difference} (95% interval {low} to {high})"

@@ -1,0 +1,84 @@
+"""Figures of models on the splits of examples, for one label."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.target import REGRESSION, Problem, Target
+from airflow_hops.ml.features.predictions import check_predictions
+from airflow_hops.ml.metrics.class_names import CANDIDATE, ClassNames
+from airflow_hops.ml.metrics.judging import Judge
+from airflow_hops.ml.metrics.scoring import ServedModel, score
+
+
+class SameLabel(BadInput):
+    """All labels of the first split are the same."""
+
+
+def figures_by_split(
+    models: Mapping[str, ServedModel],
+    names: ClassNames,
+    judge: Judge,
+    files: Mapping[str, Sequence[Path]],
+    target: Target,
+    slices: Sequence[str],
+    progress: Callable[[float, str], None] = lambda share, text: None,
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Scores the rows of each split, and judges what comes of it.
+
+    Args:
+        models: Candidate, and champion if there is one.
+        names: Their classes, and those of the examples.
+        judge: What they are judged by.
+        files: Parquet files of examples by split; the first split must have labels that differ.
+        target: The label, and the column of the weights.
+        slices: Columns by whose values the figures are given too.
+        progress: Told the done share and what is done.
+
+    Returns:
+        By split what :meth:`Judge.describe` gives; and in words, which rows were not compared with the champion.
+
+    Raises:
+        SameLabel: all labels of the first split are the same.
+        BadInput: a column is missing or of another type, or the candidate's outputs are not predictions.
+    """
+    figures: dict[str, dict[str, Any]] = {}
+    reasons = []
+    for number, (split, paths) in enumerate(files.items()):
+        scored = score(
+            models, paths, target.label, classes=names.count, weight=target.weight, slices=slices, split=split
+        )
+        if number == 0:
+            _check_labels(scored.labels, split, target.label, judge.problem)
+        for name, predictions in scored.predictions.items():
+            try:
+                output = f"split {split!r}: the {name} model's {models[name].output}"
+                check_predictions(predictions, models[name].problem, output)
+            except BadInput as error:
+                if name == CANDIDATE:
+                    raise
+                reasons.append(f"{error}; its figures mean little")
+        aligned = names.align(scored, f"split {split!r}")
+        if left_out := int((~aligned.compared).sum()):
+            unknown = ", ".join(map(repr, names.new))
+            reasons.append(f"{split}: {left_out} rows of {unknown}, which the champion does not know, are not compared")
+        figures[split] = judge.describe(aligned)
+        progress((number + 1) / len(files), f"scored {len(scored.labels)} rows of {split}")
+    return figures, reasons
+
+
+def _check_labels(labels: np.ndarray[Any, Any], split: str, label: str, problem: Problem) -> None:
+    rows = len(labels)
+    if not rows:
+        raise BadInput(f"split {split!r}: no rows to evaluate on")
+    if np.ptp(labels) == 0:
+        needs = "labels that differ" if problem == REGRESSION else "both classes"
+        raise SameLabel(
+            f"split {split!r}: label {label!r} is {labels[0]:g} in all {rows} rows; an evaluation needs {needs}: widen "
+            "the window, or look at how prepare() derives the label"
+        )

@@ -1,0 +1,136 @@
+"""Further labels of an evaluation: their figures, and what is asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.contract.target import Target
+from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, ClassNames, class_names
+from airflow_hops.ml.metrics.judging import Judge
+from airflow_hops.ml.metrics.scoring import ServedModel
+from airflow_hops.ml.stages.evaluate.blessing import BlessingRule, check_minimum
+from airflow_hops.ml.stages.evaluate.by_split import SameLabel, figures_by_split
+
+
+@dataclass
+class MoreLabels:
+    """What was found of further labels.
+
+    Attributes:
+        labels: By label: the target, what was asked, and the figures by split.
+        blessed: Whether what was asked is met.
+        reasons: In words.
+    """
+
+    labels: dict[str, tuple[Target, BlessingRule, dict[str, dict[str, Any]]]] = field(default_factory=dict)
+    blessed: bool = True
+    reasons: list[str] = field(default_factory=list)
+
+
+def minimum_by_label(
+    minimum: Mapping[str, float] | None, target: Target, custom: Collection[str]
+) -> tuple[Mapping[str, float] | None, dict[str, dict[str, float]]]:
+    """Tells what is asked of the label's metrics from what is asked of further labels' (``minutes/rmse``).
+
+    Args:
+        minimum: As it was given.
+        target: The labels of the examples.
+        custom: Names of the user's own metrics, which may have a slash.
+
+    Returns:
+        Of the label, None if nothing was said of it; and by further label.
+
+    Raises:
+        BadInput: a label is none of the further ones.
+    """
+    own: dict[str, float] = {}
+    more: dict[str, dict[str, float]] = {each.label: {} for each in target.more}
+    for name, bound in (minimum or {}).items():
+        label, slash, metric = name.rpartition("/")
+        if slash and label in more:
+            more[label][metric] = bound
+        elif slash and name not in custom:
+            labels = ", ".join(map(repr, more)) or "none"
+            raise BadInput(f"minimum names {name!r}, but the further labels of the examples are {labels}")
+        else:
+            own[name] = bound
+    return (own or None) if minimum else minimum, more
+
+
+def evaluate_more_labels(
+    models: Mapping[str, ServedModel],
+    properties: Mapping[str, ModelProperties],
+    target: Target,
+    files: Mapping[str, Sequence[Path]],
+    slices: Sequence[str],
+    minimum: Mapping[str, Mapping[str, float]],
+) -> MoreLabels:
+    """Evaluates models on the further labels of examples, as on the first one; the rows are read again for each.
+
+    A champion is shown beside the candidate where the two can be compared, and decides nothing here.
+
+    Args:
+        models: Candidate, and champion if there is one.
+        properties: Those of the models' artifacts.
+        target: The labels of the examples.
+        files: Parquet files of examples by split.
+        slices: Columns by whose values the figures are given too.
+        minimum: By label, the worst figure allowed by metric, on every split.
+
+    Raises:
+        BadInput: a figure is asked of a label that the model does not predict, or a metric is unknown; or as for the
+            first label.
+    """
+    found = MoreLabels()
+    for label in target.more:
+        prefix, asked = target.output_prefix(label.label), minimum[label.label]
+        candidate = models[CANDIDATE].head(prefix)
+        if candidate is None:
+            lacks = f"{label.label}: the model has no output for it ({models[CANDIDATE].path})"
+            if asked:
+                raise BadInput(f"{lacks}, and minimum asks for {', '.join(asked)}; train a model that predicts it")
+            found.reasons.append(f"{label.label}: not evaluated, as the model does not predict it")
+            continue
+        of_label = {name: each.of_label(label.label) for name, each in properties.items()}
+        try:
+            heads, names, not_shown = _heads(candidate, models.get(CHAMPION), prefix, of_label, label)
+            rule = BlessingRule.of(label.problem, {}, None, asked, None, None)
+            judge = Judge(heads[CANDIDATE].problem, rule.metric, names.of_candidate)
+            weighted = replace(label, weight=target.weight)
+            figures, not_compared = figures_by_split(heads, names, judge, files, weighted, slices)
+        except BadInput as error:
+            if isinstance(error, SameLabel) and not asked:
+                found.reasons.append(f"{label.label}: not evaluated: {error}")
+                continue
+            raise BadInput(f"further label {label.label!r}: {error}") from None
+        met, checks = check_minimum(rule, {split: of[CANDIDATE] for split, of in figures.items()})
+        found.blessed &= met
+        found.reasons += [f"{label.label}: {sentence}" for sentence in (*not_shown, *checks, *not_compared)]
+        found.labels[label.label] = (label, rule, figures)
+    return found
+
+
+def _heads(
+    candidate: ServedModel,
+    champion: ServedModel | None,
+    prefix: str,
+    properties: Mapping[str, ModelProperties],
+    label: Target,
+) -> tuple[dict[str, ServedModel], ClassNames, list[str]]:
+    """What is scored for a label, with its classes, and in words why the champion is not."""
+    heads, reasons = {CANDIDATE: candidate}, []
+    if champion is not None:
+        try:
+            theirs = champion.head(prefix)
+            if theirs is not None:
+                both = {**heads, CHAMPION: theirs}
+                return both, class_names(both, properties, label), []
+            reasons.append("not compared, as the champion does not predict it")
+        except BadInput as error:
+            reasons.append(f"not compared with the champion: {error}")
+    return heads, class_names(heads, properties, label), reasons

@@ -1,0 +1,248 @@
+"""Evaluates an exported model on raw examples, against the champion on the same rows, and blesses it or not."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.core.contract.evaluation import (
+    REPORT_FILE,
+    Difference,
+    EvaluationReport,
+    Figures,
+    LabelReport,
+    ModelReference,
+)
+from airflow_hops.core.contract.model_record import ServedVersion
+from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
+from airflow_hops.core.contract.splits import TRAIN
+from airflow_hops.core.contract.target import BINARY
+from airflow_hops.core.store.model_records import read_record
+from airflow_hops.ml.features.raw_features import example_files
+from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, ClassNames, class_names
+from airflow_hops.ml.metrics.custom_metrics import custom_metrics
+from airflow_hops.ml.metrics.judging import METRICS, Judge, names_of_figures
+from airflow_hops.ml.metrics.metrics import Metrics
+from airflow_hops.ml.metrics.scoring import ServedModel, score
+from airflow_hops.ml.model_server.request_inputs import other_types, request_inputs
+from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.stages.evaluate.blessing import BlessingRule, bless
+from airflow_hops.ml.stages.evaluate.by_split import figures_by_split
+from airflow_hops.ml.stages.evaluate.more_labels import evaluate_more_labels, minimum_by_label
+from airflow_hops.ml.stages.evaluate.too_good import WARNING, warn_if_too_good
+from airflow_hops.ml.step.context import StepContext
+
+log = logging.getLogger(__name__)
+
+NOT_SYNCHRONIZED = (
+    "the model's property 'synchronized' is not true: it is unknown whether the ranks that trained it ended with "
+    "the same weights; train it with HorovodTrainOperator"
+)
+
+
+def run(
+    context: StepContext,
+    *,
+    model_name: str,
+    splits: Sequence[str] | None = None,
+    slices: Sequence[str] = (),
+    metric: str | None = None,
+    minimum: Mapping[str, float] | None = None,
+    max_regression: float | Mapping[str, float] | None = None,
+    min_improvement: float | None = 0.0,
+    metrics: Mapping[str, Sequence[str]] | None = None,
+) -> Artifact:
+    """The step: writes the artifact ``evaluation``, whether the model is blessed or not.
+
+    A model is never blessed if its training did not confirm that the ranks ended with the same weights.
+
+    Args:
+        context: The step's context; inputs ``model`` and ``examples``, and, in a back-test, ``champion``: a model that
+            takes the place of the live one.
+        model_name: Name under which the model is served; it is compared with the champion of that name.
+        splits: Splits to score; None for all except ``train``. The first must have labels that differ.
+        slices: Columns by whose values the metrics are also computed.
+        metric: As :class:`~airflow_hops.ml.stages.evaluate.blessing.BlessingRule`; None for the problem's own.
+        minimum: As there; None for the problem's own. That of a further label has its name and a slash before the
+            metric's.
+        max_regression: As there.
+        min_improvement: As there.
+        metrics: The user's own: by name ``module:function``, and whether ``lower`` or ``higher`` is better.
+
+    Raises:
+        BadInput: model and examples do not match, there is no split to score, or all labels of the first one are the
+            same.
+    """
+    model, examples = context.input("model"), context.input("examples")
+    target = ExamplesProperties.of(examples).target
+    minimum, of_labels = minimum_by_label(minimum, target, metrics or ())
+    splits = _splits(splits, examples)
+    folder = context.local("examples")
+    files = {split: example_files(folder, split) for split in splits}
+    properties = {CANDIDATE: ModelProperties.of(context.store.manifest(model.uri))}
+    models = {CANDIDATE: ServedModel(model_folder(context.store, model))}
+    reasons: list[str] = []
+    champion = read_record(context.store, model_name).champion
+    if context.has_input("champion"):
+        champion = ServedVersion.of(context.input("champion"), 0, "", 100)
+    number = champion.version or None if champion else None
+    is_champion = champion is not None and champion.fingerprint == model.fingerprint
+    if champion is not None and not is_champion:
+        path, properties[CHAMPION] = _champion_model(context, champion)
+        models[CHAMPION] = ServedModel(path)
+        others = other_types(request_inputs(path), request_inputs(models[CANDIDATE].path))
+        reasons += [f"the model {other}, unlike the champion: it cannot be its canary" for other in others]
+    names = class_names(models, properties, target)
+    problem = models[CANDIDATE].problem
+    custom = custom_metrics(metrics, names_of_figures(problem))
+    rule = BlessingRule.of(problem, custom, metric, minimum, max_regression, min_improvement)
+    judge = Judge(problem, rule.metric, names.of_candidate, custom)
+    mine, theirs = (names.models.get(name) for name in (CANDIDATE, CHAMPION))
+    if problem == BINARY and mine and theirs and mine != theirs:
+        reasons.append(
+            f"the model gives the probability of {mine[1]!r}, and the champion that of {theirs[1]!r}: whoever asks for "
+            "it must know"
+        )
+    figures, not_compared = figures_by_split(models, names, judge, files, target, slices, context.progress)
+    reasons += not_compared
+    more = evaluate_more_labels(models, properties, target, files, slices, of_labels)
+    if is_champion and champion is not None:
+        blessed, reasons = False, ["the model is the champion already" + (f" (version {number})" if number else "")]
+    else:
+        of: dict[str, dict[str, Metrics]] = {
+            name: {split: figures[split][name] for split in splits} for name in (CANDIDATE, CHAMPION)
+        }
+        gains = {split: figures[split]["gain"] for split in splits} if CHAMPION in models else None
+        blessed, checks = bless(rule, of[CANDIDATE], gains, of[CHAMPION] if CHAMPION in models else None)
+        reasons = [*checks, *reasons, *more.reasons]
+        blessed &= more.blessed
+    warnings = [
+        warning
+        for split in splits
+        for warning in warn_if_too_good(
+            problem, split, figures[split][CANDIDATE], files[split], target.label, list(models[CANDIDATE].inputs)
+        )
+    ]
+    reasons = [*warnings, *reasons]
+    if properties[CANDIDATE].synchronized is not True:
+        blessed = False
+        reasons.insert(0, NOT_SYNCHRONIZED)
+    for reason in reasons:
+        log.log(logging.WARNING if reason.startswith(WARNING) else logging.INFO, "%s", reason)
+    log.info("%s", "Blessed" if blessed else "Not blessed")
+    report = EvaluationReport(
+        blessed=blessed,
+        reasons=tuple(reasons),
+        model_name=model_name,
+        candidate=ModelReference(model.uri, model.fingerprint),
+        champion=ModelReference(champion.model.uri, champion.fingerprint, number) if champion else None,
+        rule=rule.to_dict(),
+        problem=problem,
+        label=target.label,
+        splits=_figures(figures),
+        more_labels={
+            label: LabelReport(of.problem, rule.to_dict(), _figures(found))
+            for label, (of, rule, found) in more.labels.items()
+        }
+        or None,
+    )
+    with context.output() as writer:
+        (writer.path / REPORT_FILE).write_text(json.dumps(report.to_dict(), indent=1, allow_nan=False))
+        return writer.commit(
+            rows={split: RowCounts(figures[split]["rows"], figures[split]["rows"]) for split in splits},
+            metrics={
+                **_metrics(figures, rule.higher_is_better),
+                **{
+                    name: value
+                    for label, (_, of, found) in more.labels.items()
+                    for name, value in _metrics(found, of.higher_is_better, f"{label}/").items()
+                },
+            },
+            properties=report.properties.to_dict(),
+        )
+
+
+def evaluate_model(
+    folder: Path, parquet_files: Sequence[Path], label: str, slices: Sequence[str] = (), weight: str | None = None
+) -> dict[str, Any]:
+    """Computes the metrics of one exported model on the rows of Parquet files.
+
+    Args:
+        folder: Folder of the model, of any format.
+        parquet_files: Raw examples.
+        label: Name of the label column.
+        slices: Columns by whose values the metrics are also computed.
+        weight: Name of the column of the rows' weights, or None.
+
+    Returns:
+        The metrics of the model's problem by name (:mod:`~airflow_hops.ml.metrics.binary_metrics` and its
+        siblings), and under ``slices``, for each column, a list of them with their ``value``, most frequent first.
+    """
+    model = ServedModel(folder)
+    scored = score({CANDIDATE: model}, parquet_files, label, weight=weight, slices=slices)
+    rows = ClassNames(None, {}).align(scored, "the examples")
+    figures = _as_json(Judge(model.problem, METRICS[model.problem].metric).describe(rows))
+    sliced = {
+        column: [{"value": entry["value"], **entry[CANDIDATE]} for entry in entries]
+        for column, entries in figures["slices"].items()
+    }
+    return {**figures[CANDIDATE], "slices": sliced}
+
+
+def _splits(wanted: Sequence[str] | None, examples: Artifact) -> list[str]:
+    if wanted is None:
+        there = list(ExamplesProperties.of(examples).splits)
+        wanted = [split for split in there if split != TRAIN]
+        if not wanted:
+            raise BadInput(
+                f"{examples.uri}: no split to evaluate on; it has {', '.join(there) or 'none'}. Set eval_percent where "
+                "the examples are prepared, or name splits"
+            )
+        log.info("Evaluating on the splits %s", ", ".join(wanted))
+    if not wanted:
+        raise BadInput("splits is empty; expected at least one split to evaluate on")
+    return list(wanted)
+
+
+def _champion_model(context: StepContext, champion: ServedVersion) -> tuple[Path, ModelProperties]:
+    """The champion's model; what the server has of it where its artifact was replaced, or is gone."""
+    try:
+        folder = model_folder(context.store, champion.model)
+        return folder, ModelProperties.of(context.store.manifest(champion.model.uri))
+    except BadInput as error:
+        served = Path(champion.serving_path)
+        if not champion.serving_path or not served.is_dir():
+            raise
+        log.info("The champion is read from %s: %s", served, error)
+        return served, ModelProperties.of(champion.model)
+
+
+def _figures(by_split: Mapping[str, Any]) -> dict[str, Figures]:
+    return {split: Figures.from_dict(_as_json(figures)) for split, figures in by_split.items()}
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, Metrics | Difference):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {name: _as_json(item) for name, item in value.items()}
+    return [_as_json(item) for item in value] if isinstance(value, list) else value
+
+
+def _metrics(figures: Mapping[str, Mapping[str, Any]], names: Iterable[str], label: str = "") -> dict[str, float]:
+    """``eval_auc``, ``champion_eval_auc``, ``eval_gain`` and so on; what is not defined is left out.
+
+    Those of a further label, of which ``label`` is the name and a slash, are ``eval_minutes/rmse``.
+    """
+    metrics: dict[str, float] = {}
+    for split, found in figures.items():
+        for prefix, of in (("", found[CANDIDATE]), ("champion_", found[CHAMPION])):
+            values = {name: of.value(name) for name in names} if of is not None else {}
+            metrics |= {f"{prefix}{split}_{label}{name}": value for name, value in values.items() if value is not None}
+        if found["gain"] is not None:
+            metrics[f"{split}_{label}gain"] = found["gain"].difference
+    return metrics

@@ -1,0 +1,158 @@
+"""IDX files, the format of MNIST and Fashion-MNIST: a header of big-endian integers, then the values, row by row.
+
+Source: https://yann.lecun.org/exdb/mnist/ ("File formats for the MNIST database").
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.core.contract.artifacts import BadInput
+
+_UINT8 = 0x08
+_GZIP = b"\x1f\x8b"
+_BLOCK_BYTES = 1 << 20
+
+
+def is_idx_file(fs: Any, path: str) -> bool:
+    """Whether a file, compressed with gzip or not, begins as an IDX file does."""
+    try:
+        with _stream(fs, path) as stream:
+            return _is_idx(stream.read(4))
+    except BadInput:
+        return False
+
+
+def _is_idx(head: bytes) -> bool:
+    return len(head) >= 4 and head[:2] == b"\0\0" and 0x08 <= head[2] <= 0x0E and 1 <= head[3] <= 4
+
+
+@dataclass(frozen=True)
+class IdxFile:
+    """An IDX file of unsigned bytes.
+
+    Attributes:
+        fs: Its fsspec file system.
+        path: Its path there.
+        shape: Sizes of its dimensions, rows first.
+    """
+
+    fs: Any
+    path: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def open(cls, fs: Any, path: str, *, dimensions: tuple[int, ...]) -> IdxFile:
+        """Reads the header of a file, compressed with gzip or not.
+
+        Args:
+            fs: The file system.
+            path: The file.
+            dimensions: How many dimensions it may have.
+
+        Raises:
+            BadInput: it is no IDX file of unsigned bytes with so many dimensions.
+        """
+        with _stream(fs, path) as stream:
+            head = stream.read(4)
+            if not _is_idx(head):
+                raise BadInput(f"{path}: not an IDX file: it begins with {head.hex(' ') or 'nothing'}")
+            if head[2] != _UINT8 or head[3] not in dimensions:
+                raise BadInput(
+                    f"{path}: IDX values of type 0x{head[2]:02x} in {head[3]} dimensions; expected unsigned bytes "
+                    f"(0x08) in {' or '.join(map(str, dimensions))}"
+                )
+            sizes = stream.read(4 * head[3])
+            if len(sizes) < 4 * head[3]:
+                raise BadInput(f"{path}: the header ends after {4 + len(sizes)} of {4 + 4 * head[3]} bytes")
+        return cls(fs, path, struct.unpack(f">{head[3]}I", sizes))
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are, by the header."""
+        return self.shape[0]
+
+    def read(self, first: int, last: int, *, batch: int) -> Iterator[np.ndarray[Any, Any]]:
+        """Reads rows; where the last row is among them, also that the file ends behind it.
+
+        Args:
+            first: The first row.
+            last: The row after the last.
+            batch: Rows of an array, at most.
+
+        Yields:
+            uint8 of shape ``[rows, …]``.
+
+        Raises:
+            BadInput: the file is shorter or longer than its header says, or damaged.
+        """
+        header, row_bytes = 4 + 4 * len(self.shape), math.prod(self.shape[1:])
+        expected = header + self.rows * row_bytes
+        with _stream(self.fs, self.path) as stream:
+            # A compressed file has to be read up to there.
+            found = _skip(stream, header + first * row_bytes)
+            at = first
+            while at < last:
+                count = min(batch, last - at)
+                values = stream.read(count * row_bytes)
+                found += len(values)
+                if len(values) < count * row_bytes:
+                    raise BadInput(f"{self.path}: it ends after {found:,} bytes, but its header promises {expected:,}")
+                yield np.frombuffer(values, np.uint8).reshape(count, *self.shape[1:])
+                at += count
+            if last == self.rows and (more := _skip(stream, _BLOCK_BYTES)):
+                raise BadInput(
+                    f"{self.path}: {'at least ' if more == _BLOCK_BYTES else ''}{expected + more:,} bytes, but its "
+                    f"header promises {expected:,}"
+                )
+
+
+def _skip(stream: Any, count: int) -> int:
+    skipped = 0
+    while skipped < count and (block := stream.read(min(_BLOCK_BYTES, count - skipped))):
+        skipped += len(block)
+    return skipped
+
+
+@contextmanager
+def _stream(fs: Any, path: str) -> Iterator[Any]:
+    with fs.open(path, "rb") as raw:
+        compressed = raw.read(2) == _GZIP
+        raw.seek(0)
+        stream = _Decompressed(raw) if compressed else raw
+        try:
+            yield stream
+        except (OSError, EOFError, zlib.error) as error:
+            if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+                raise
+            raise BadInput(f"{path}: damaged: {error}") from error
+
+
+class _Decompressed:
+    """A gzip stream, of which what was readable before it broke off is handed out first."""
+
+    def __init__(self, raw: Any) -> None:
+        self._stream = gzip.GzipFile(fileobj=raw)
+
+    def read(self, count: int) -> bytes:
+        """Up to ``count`` bytes; fewer where the stream ends, or breaks off."""
+        parts, left = [], count
+        while left:
+            try:
+                part = self._stream.read1(left)
+            except EOFError:  # "ended before the end-of-stream marker": what is missing is told by the count
+                part = b""
+            if not part:
+                break
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)

@@ -1,0 +1,218 @@
+"""What there is to do: the files of the sources, their classes, and tasks of about equal size."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.images import MAX_PIXELS
+from airflow_hops.core.contract.sources import ImageSource, Source, SourceFile
+from airflow_hops.core.store.source_files import list_files
+from airflow_hops.ml.readers.raw_file import explained
+from airflow_hops.ml.stages.images.idx import IdxFile, is_idx_file
+
+TASK_ROWS = 8192
+"""Images of a task of Parquet or IDX, about."""
+
+TASK_FILES, TASK_BYTES = 512, 64 << 20
+"""Image files of a task, and their bytes, at most."""
+
+MAX_CLASSES = 100_000
+
+
+@dataclass(frozen=True)
+class FolderFile:
+    """An image file: its path, its key (the path below the source), its class, and its size."""
+
+    path: str
+    key: str
+    label: str | None
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class ImageTask:
+    """A part of a source, of one of three kinds, for one Spark task.
+
+    Attributes:
+        source: The split that the source was given for.
+        part: Number of the files to write.
+        fs: The fsspec file system.
+        files: Of a folder: the image files.
+        path: Of Parquet and IDX: the file.
+        row_groups: Of Parquet: which.
+        first_row: Of Parquet and IDX: number of the first row in the file.
+        columns: Of Parquet: of image, label and key.
+        idx: Of IDX: the file of images.
+        labels: Of IDX: the labels of the task's rows.
+    """
+
+    source: str
+    part: int
+    fs: Any
+    files: tuple[FolderFile, ...] = ()
+    path: str = ""
+    row_groups: tuple[int, ...] = ()
+    first_row: int = 0
+    columns: tuple[str, str, str | None] = ("", "", None)
+    idx: IdxFile | None = None
+    labels: bytes = b""
+
+
+@dataclass
+class ImagePlan:
+    """The tasks, and the classes that were found: names, or numbers."""
+
+    tasks: list[ImageTask] = field(default_factory=list)
+    classes: set[str | int] = field(default_factory=set)
+
+
+def plan_images(sources: Mapping[str, ImageSource]) -> ImagePlan:
+    """Lists the files of all sources and cuts them into tasks, the same ones on any cluster.
+
+    Args:
+        sources: By split.
+
+    Raises:
+        BadInput: a source has no images, or a file is none of the three kinds, or is damaged.
+    """
+    plan = ImagePlan()
+    for split, source in sources.items():
+        fs, listed = list_files(Source(source.uri, storage_options=source.storage_options))
+        before = len(plan.tasks)
+        if source.labels is not None or (len(listed) == 1 and is_idx_file(fs, listed[0].path)):
+            parts = _of_idx(plan, fs, listed, source)
+        elif all(file.path.endswith((".parquet", ".pq")) for file in listed):
+            parts = _of_parquet(plan, fs, listed, source)
+        else:
+            parts = _of_folder(plan, fs, listed, source)
+        for number, task in enumerate(parts):
+            plan.tasks.append(ImageTask(split, number, fs, **task))
+        if len(plan.tasks) == before:
+            raise BadInput(f"sources[{split!r}]: {source.uri} holds no images")
+    return plan
+
+
+def name_classes(plan: ImagePlan, given: Sequence[str] | None) -> tuple[str, ...]:
+    """The classes' names in the order of their numbers: those given, else those found.
+
+    Args:
+        plan: Says what was found.
+        given: Names; where the sources have numbers, the name of 0 comes first.
+
+    Raises:
+        BadInput: a name is given twice; or sources with names and sources with numbers come without them.
+    """
+    if given:
+        if len(set(given)) < len(given):
+            raise BadInput(f"classes names a class twice: {', '.join(given)}")
+        return tuple(given)
+    names = {name for name in plan.classes if isinstance(name, str)}
+    numbers = plan.classes - names
+    if names and numbers:
+        raise BadInput(
+            f"some sources name their classes ({min(names)}), others number them ({min(numbers)}); give the names "
+            "in 'classes', in the order of their numbers"
+        )
+    if names:
+        return tuple(sorted(names))
+    highest = max((number for number in numbers if isinstance(number, int)), default=-1)
+    if highest >= MAX_CLASSES:
+        raise BadInput(f"a label is {highest}; expected numbers of classes, from 0 on and below {MAX_CLASSES}")
+    return tuple(str(number) for number in range(highest + 1))
+
+
+def _of_folder(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: ImageSource) -> Iterator[dict[str, Any]]:
+    root = fs._strip_protocol(source.uri).rstrip("/")
+    if not fs.isdir(root):
+        raise BadInput(
+            f"{source.uri}: expected a folder with a folder of image files for each class, Parquet files (*.parquet), "
+            "or an IDX file of images with 'labels'"
+        )
+    files = []
+    for file in listed:
+        key = str(PurePosixPath(file.path).relative_to(root))
+        parts = PurePosixPath(key).parts
+        files.append(FolderFile(file.path, key, parts[0] if len(parts) > 1 else None, file.size_bytes))
+    # A class without a file is still one.
+    folders = {PurePosixPath(entry["name"]).name for entry in fs.ls(root, detail=True) if entry["type"] == "directory"}
+    plan.classes |= {name for name in folders if not name.startswith((".", "_"))}
+    # Classes lie one after the other in a listing; a reader's buffer shuffles only so far.
+    files.sort(key=lambda file: hashlib.blake2b(file.key.encode(), digest_size=8).digest())
+    chunk: list[FolderFile] = []
+    size = 0
+    for one in files:
+        chunk.append(one)
+        size += one.size_bytes
+        if len(chunk) == TASK_FILES or size >= TASK_BYTES:
+            yield {"files": tuple(chunk)}
+            chunk, size = [], 0
+    if chunk:
+        yield {"files": tuple(chunk)}
+
+
+def _of_parquet(
+    plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: ImageSource
+) -> Iterator[dict[str, Any]]:
+    columns = (source.image_column, source.label_column, source.key_column)
+    for file in listed:
+        with explained(file.name), fs.open(file.path, "rb") as raw:
+            parquet = pq.ParquetFile(raw)
+            _check_columns(parquet.schema_arrow, columns, file.name)
+            at = first = rows = 0
+            groups: list[int] = []
+            for group in range(parquet.metadata.num_row_groups):
+                labels = parquet.read_row_group(group, columns=[source.label_column]).column(0)
+                plan.classes |= {label for label in labels.unique().to_pylist() if label is not None}
+                groups.append(group)
+                rows += parquet.metadata.row_group(group).num_rows
+                at += parquet.metadata.row_group(group).num_rows
+                if rows and (rows >= TASK_ROWS or group == parquet.metadata.num_row_groups - 1):
+                    yield {"path": file.path, "row_groups": tuple(groups), "first_row": first, "columns": columns}
+                    groups, first, rows = [], at, 0
+
+
+def _of_idx(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: ImageSource) -> Iterator[dict[str, Any]]:
+    if source.labels is None or len(listed) != 1:
+        raise BadInput(
+            f"{listed[0].name}: an IDX file of images; expected one, and in 'labels' that of its labels "
+            "(ImageSource(images, labels=…))"
+        )
+    images = IdxFile.open(fs, listed[0].path, dimensions=(3, 4))
+    if (pixels := math.prod(images.shape[1:3])) > MAX_PIXELS:
+        raise BadInput(f"{listed[0].name}: images of {pixels} pixels by its header; the limit is {MAX_PIXELS} pixels")
+    label_fs, label_files = list_files(Source(source.labels, storage_options=source.storage_options))
+    label_file = IdxFile.open(label_fs, label_files[0].path, dimensions=(1,))
+    if label_file.rows != images.rows:
+        raise BadInput(
+            f"{label_files[0].name} has {label_file.rows:,} labels for the {images.rows:,} images of {listed[0].name}"
+        )
+    if not images.rows:
+        return
+    labels = np.concatenate(list(label_file.read(0, label_file.rows, batch=1 << 20)))
+    plan.classes |= {int(label) for label in np.unique(labels)}
+    for first in range(0, images.rows, TASK_ROWS):
+        part = labels[first : first + TASK_ROWS]
+        yield {"path": listed[0].path, "first_row": first, "idx": images, "labels": part.tobytes()}
+
+
+def _check_columns(schema: pa.Schema, columns: Sequence[str | None], name: str) -> None:
+    for column in columns:
+        if column is not None and column not in schema.names:
+            raise BadInput(f"{name}: there is no column {column!r}; it has {', '.join(schema.names)}")
+    image, label = schema.field(columns[0]).type, schema.field(columns[1]).type
+    if pa.types.is_struct(image) and image.get_field_index("bytes") >= 0:
+        image = image.field("bytes").type
+    if not (pa.types.is_binary(image) or pa.types.is_large_binary(image)):
+        raise BadInput(f"{name}: column {columns[0]!r} is {image}, expected binary, or a struct with a field 'bytes'")
+    if not (pa.types.is_integer(label) or pa.types.is_string(label) or pa.types.is_large_string(label)):
+        raise BadInput(f"{name}: column {columns[1]!r} is {label}, expected names (string) or numbers (integer)")

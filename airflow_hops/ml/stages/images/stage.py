@@ -1,0 +1,195 @@
+"""The step: prepares images in Spark's executors, and writes them as ``transformed_examples``, which training takes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.core.contract.images import IMAGE, KEY, ImageOptions, ImageSpec
+from airflow_hops.core.contract.properties import TransformedExamplesProperties
+from airflow_hops.core.contract.splits import EVAL, TRAIN
+from airflow_hops.core.contract.target import BINARY, MULTICLASS, Target
+from airflow_hops.core.processes.tensorflow_graphs import import_tensorflow
+from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
+from airflow_hops.ml.features.images import decode_images
+from airflow_hops.ml.features.transform_graph import TracedTransform
+from airflow_hops.ml.spark.context import start_spark_context_of
+from airflow_hops.ml.spark.tasks import run_tasks
+from airflow_hops.ml.stages.images.plan import name_classes, plan_images
+from airflow_hops.ml.stages.images.task import ImagePreparation, ImageSummary, prepare_task
+from airflow_hops.ml.step.context import StepContext
+
+log = logging.getLogger(__name__)
+
+COUNTS_FILE = "counts.json"
+
+
+def run(context: StepContext, **options: Any) -> Artifact:
+    """The step.
+
+    Args:
+        context: The step's context.
+        options: Those of :class:`airflow_hops.core.contract.images.ImageOptions`.
+
+    Raises:
+        BadInput: an option or a source cannot be used; there are fewer than two classes; a split has no images, or a
+            class none in ``train``; too many images are rejected.
+        HopsError: Spark failed, or files changed while they were read.
+    """
+    given = ImageOptions(**options)
+    spec, label, eval_percent = given.spec, given.label, given.eval_percent
+    spark = start_spark_context_of(context)
+    plan = plan_images(given.sources)
+    names = name_classes(plan, given.classes)
+    context.progress(0.1, f"{len(plan.tasks)} tasks, {len(names)} classes")
+    with context.output() as writer:
+        preparation = ImagePreparation(
+            str(writer.path), spec, names, label, eval_percent, given.encoding, given.jpeg_quality
+        )
+        summaries = run_tasks(spark, prepare_task, preparation, plan.tasks, ImageSummary)
+        context.progress(0.9, "images are written")
+        rows = count_rows(summaries)
+        splits = [*([TRAIN, EVAL] if eval_percent else [TRAIN]), *(split for split in given.sources if split != TRAIN)]
+        by_class = _by_class(summaries, splits, names)
+        _check_splits(rows, splits, by_class)
+        target = Target(label, BINARY if len(names) == 2 else MULTICLASS, names)
+        for source in given.sources:
+            # What is held out of a source is too little to be judged by itself.
+            parts = [TRAIN, EVAL] if source == TRAIN and eval_percent else [source]
+            add_counts(rows[part] for part in parts if part in rows).check_rejected(
+                given.max_rejected, f"sources[{source!r}]"
+            )
+        spec = _with_constants(given, summaries)
+        specs = FeatureSpecs(
+            features={IMAGE: "string"},
+            label=label,
+            key=KEY,
+            time=None,
+            outputs={IMAGE: OutputSpec("float32", image=spec)},
+            classes=names,
+            problem=target.problem,
+        )
+        trace_images(spec).save(writer.path / "transform_graph")
+        (writer.path / "features.json").write_text(specs.to_json())
+        for split in splits:
+            _write_counts(writer.path / split, summaries)
+        for rubbish in writer.path.glob("*/.*"):  # of a Python worker that was killed, and done again by Spark
+            rubbish.unlink()
+        for split, counts in rows.items():
+            log.info(
+                "%s: %d images in, %d out, rejected: %s", split, counts.rows_in, counts.rows_out, counts.rejected or 0
+            )
+        return writer.commit(
+            rows=rows,
+            metrics={
+                "images": sum(counts.rows_out for counts in rows.values()),
+                "rejected": sum(counts.rows_rejected for counts in rows.values()),
+            },
+            properties=TransformedExamplesProperties(
+                label=label,
+                key=KEY,
+                features=(IMAGE,),
+                outputs=specs.outputs,
+                problem=target.problem,
+                classes=tuple(names),
+                by_class=by_class,
+                splits=tuple(splits),
+            ).to_dict(),
+        )
+
+
+def trace_images(spec: ImageSpec) -> TracedTransform:
+    """The transform graph: encoded images of shape ``[batch]`` to float32 ``[batch, height, width, channels]``."""
+    tf = import_tensorflow()
+    function = tf.function(lambda image: {IMAGE: decode_images(image, spec)}, autograph=False)
+    concrete = function.get_concrete_function(image=tf.TensorSpec([None], tf.string, name=IMAGE))
+    return TracedTransform(concrete, {IMAGE: OutputSpec("float32", image=spec)}, [])
+
+
+def count_rows(summaries: Iterable[ImageSummary]) -> dict[str, RowCounts]:
+    """Images in, out and rejected, by split."""
+    rows_in: Counter[str] = Counter()
+    rows_out: Counter[str] = Counter()
+    rejected: dict[str, Counter[str]] = {}
+    for summary in summaries:
+        rows_in.update(summary.rows_in)
+        rows_out.update({split: sum(counts.values()) for split, counts in summary.rows_out.items()})
+        for split, reasons in summary.rejected.items():
+            rejected.setdefault(split, Counter()).update(reasons)
+    return {split: RowCounts(rows_in[split], rows_out[split], dict(rejected.get(split, {}))) for split in rows_in}
+
+
+def add_counts(parts: Iterable[RowCounts]) -> RowCounts:
+    """Counts of several splits taken together."""
+    rows_in, rows_out = 0, 0
+    rejected: Counter[str] = Counter()
+    for counts in parts:
+        rows_in, rows_out = rows_in + counts.rows_in, rows_out + counts.rows_out
+        rejected.update(counts.rejected)
+    return RowCounts(rows_in, rows_out, dict(rejected))
+
+
+def _by_class(
+    summaries: Iterable[ImageSummary], splits: Sequence[str], names: Sequence[str]
+) -> dict[str, dict[str, int]]:
+    counts = {split: dict.fromkeys(names, 0) for split in splits}
+    for summary in summaries:
+        for split, by_number in summary.rows_out.items():
+            for number, count in by_number.items():
+                counts[split][names[int(number)]] += count
+    return counts
+
+
+def _check_splits(
+    rows: Mapping[str, RowCounts], splits: Sequence[str], by_class: Mapping[str, Mapping[str, int]]
+) -> None:
+    for split in splits:
+        counts = rows.get(split, RowCounts(0, 0))
+        if not counts.rows_out:
+            why = "".join(f"; {count} were rejected: {reason}" for reason, count in counts.rejected.items())
+            raise BadInput(f"split {split!r} has no images, of {counts.rows_in} that were read{why}")
+    if missing := [name for name, count in by_class[TRAIN].items() if not count]:
+        raise BadInput(
+            f"{len(missing)} of {len(by_class[TRAIN])} classes have no image in split {TRAIN!r}: "
+            f"{', '.join(map(repr, missing[:10]))}; the model cannot learn them"
+        )
+
+
+def _with_constants(options: ImageOptions, summaries: Iterable[ImageSummary]) -> ImageSpec:
+    """Fills in mean and standard deviation of the training images, where none were given.
+
+    Sums of whole numbers: the same however the images were shared out.
+    """
+    spec, pixels = options.spec, 0
+    sums, squares = [0] * spec.channels, [0] * spec.channels
+    for summary in summaries:
+        if summary.pixels:
+            pixels += summary.pixels
+            sums = [a + b for a, b in zip(sums, summary.sums, strict=True)]
+            squares = [a + b for a, b in zip(squares, summary.squares, strict=True)]
+    if options.mean is None:
+        spec = replace(spec, mean=tuple(round(total / pixels / 255, 6) for total in sums))
+    if options.scale is None:
+        variances = [pixels * square - total * total for total, square in zip(sums, squares, strict=True)]
+        # Images of one colour vary in nothing.
+        deviations = [round(math.sqrt(variance) / pixels / 255, 6) for variance in variances]
+        spec = replace(spec, scale=tuple(deviation or 1.0 for deviation in deviations))
+    return spec
+
+
+def _write_counts(folder: Path, summaries: Iterable[ImageSummary]) -> None:
+    """The rows of each TFRecord file, so that readers need not count them."""
+    counts = {}
+    for summary in summaries:
+        for name, rows in summary.files.items():
+            split, _, file = name.partition("/")
+            if split == folder.name:
+                counts[file] = rows
+    (folder / COUNTS_FILE).write_text(json.dumps(dict(sorted(counts.items())), indent=1) + "\n")

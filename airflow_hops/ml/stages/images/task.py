@@ -1,0 +1,242 @@
+"""What a Spark task does: decodes, resizes and crops its images, and writes them, or sets them aside with a reason."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.core.contract.images import MAX_PIXELS, REJECTED, ImageSpec
+from airflow_hops.core.contract.splits import EVAL, TRAIN
+from airflow_hops.core.processes.tensorflow_graphs import import_tensorflow, use_one_thread
+from airflow_hops.core.serving_api.encoded_images import largest_image
+from airflow_hops.ml.features.images import decode_pixel_batch
+from airflow_hops.ml.spark.tasks import TaskSummary
+from airflow_hops.ml.stages.images.plan import ImageTask
+from airflow_hops.ml.stages.images.read import ImageBatch, read_images
+from airflow_hops.ml.stages.images.write import ImageWriter, RejectedWriter
+
+NOT_AN_IMAGE, TOO_SMALL, MISSING = "not an image", "smaller than the crop", "image is missing"
+TOO_LARGE, TOO_DEEP = f"more than {MAX_PIXELS} pixels", "16 bits a channel"
+NO_LABEL, UNKNOWN_CLASS = "label is missing", "unknown class"
+_decoders: dict[ImageSpec, Any] = {}
+
+
+@dataclass(frozen=True)
+class ImagePreparation:
+    """The plan that every task gets.
+
+    Attributes:
+        target: Folder to write to, with a folder per split; every executor can write to it.
+        spec: Size and kind of the images.
+        classes: Names in the order of their numbers.
+        label: Name of the label column.
+        eval_percent: Share of the keys of the source ``train`` that go to the split ``eval``.
+        encoding: ``png`` or ``jpeg``.
+        jpeg_quality: 1 to 100.
+    """
+
+    target: str
+    spec: ImageSpec
+    classes: tuple[str, ...]
+    label: str
+    eval_percent: int = 0
+    encoding: str = "png"
+    jpeg_quality: int = 95
+
+    def split_of(self, source: str, key: str) -> str:
+        """The split of an image; the key's hash alone decides, so that it is on the same side in every run."""
+        if source != TRAIN or not self.eval_percent:
+            return source
+        number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
+        return EVAL if number % 100 < self.eval_percent else TRAIN
+
+
+@dataclass
+class ImageSummary(TaskSummary):
+    """The summary of a task.
+
+    Attributes:
+        rows_in: Images read, by split.
+        rows_out: Images written, by split and class number.
+        rejected: Images set aside, by split and reason.
+        files: Rows of each TFRecord file, by ``<split>/<name>``.
+        pixels: Pixels written of the split ``train``.
+        sums: By channel, the sum of their values, which lie in 0 to 255.
+        squares: By channel, the sum of their squares.
+    """
+
+    rows_in: dict[str, int] = field(default_factory=dict)
+    rows_out: dict[str, dict[str, int]] = field(default_factory=dict)
+    rejected: dict[str, dict[str, int]] = field(default_factory=dict)
+    files: dict[str, int] = field(default_factory=dict)
+    pixels: int = 0
+    sums: list[int] = field(default_factory=list)
+    squares: list[int] = field(default_factory=list)
+
+
+def prepare_task(preparation: ImagePreparation, task: ImageTask) -> str:
+    """Does a task.
+
+    Returns:
+        The :class:`ImageSummary` as JSON.
+    """
+    summary = ImageSummary()
+    with summary.telling(preparation.target):
+        _Task(preparation, task, summary).run()
+    return summary.to_json()
+
+
+class _Task:
+    def __init__(self, preparation: ImagePreparation, task: ImageTask, summary: ImageSummary) -> None:
+        self.preparation, self.task, self.summary = preparation, task, summary
+        self._numbers = {name: number for number, name in enumerate(preparation.classes)}
+        self._rejected: list[dict[str, Any]] = []
+
+    def run(self) -> None:
+        use_one_thread()
+        target = Path(self.preparation.target)
+        splits = [TRAIN, EVAL] if self.task.source == TRAIN else [self.task.source]
+        with ExitStack() as stack:
+            writers = {
+                split: stack.enter_context(ImageWriter(target / split, self.task.part, self.preparation.label))
+                for split in splits
+            }
+            path = target / REJECTED / f"{self.task.source}-{self.task.part:05d}.parquet"
+            rejected = stack.enter_context(RejectedWriter(path))
+            for batch in read_images(self.task):
+                self._prepare(batch, writers)
+                rejected.write(self._rejected)
+                self._rejected.clear()
+            for split, writer in writers.items():
+                if writer.rows:
+                    self.summary.files[f"{split}/{writer.tfrecord.name}"] = writer.rows
+
+    def _prepare(self, batch: ImageBatch, writers: Mapping[str, ImageWriter]) -> None:
+        splits = [self.preparation.split_of(self.task.source, key) for key in batch.keys]
+        for split, count in Counter(splits).items():
+            self.summary.rows_in[split] = self.summary.rows_in.get(split, 0) + count
+        classes = [self._class_of(label) for label in batch.labels]
+        good = []
+        for index, found in enumerate(classes):
+            if isinstance(found, str):
+                self._reject(batch, index, splits[index], found, f"label {batch.labels[index]!r}")
+            elif batch.pixels is None and not batch.encoded[index]:
+                self._reject(batch, index, splits[index], MISSING, "no bytes")
+            elif (size := largest_image(batch.encoded[index] or b"") if batch.pixels is None else 0) > MAX_PIXELS:
+                self._reject(batch, index, splits[index], TOO_LARGE, f"{size} pixels in all")
+            else:
+                good.append(index)
+        decoded, pixels = self._decode(batch, good, splits)
+        if not decoded:
+            return
+        encoded = encode(pixels, self.preparation)
+        in_train = np.array([splits[index] == TRAIN for index in decoded])
+        self._sum(pixels[in_train])
+        for split, writer in writers.items():
+            chosen = [position for position, index in enumerate(decoded) if splits[index] == split]
+            if not chosen:
+                continue
+            labels = [int(classes[decoded[position]]) for position in chosen]
+            writer.write([batch.keys[decoded[p]] for p in chosen], [encoded[p] for p in chosen], labels)
+            counts = self.summary.rows_out.setdefault(split, {})
+            for number, count in Counter(labels).items():
+                counts[str(number)] = counts.get(str(number), 0) + count
+
+    def _class_of(self, label: str | int | None) -> int | str:
+        """The number of a class, or the reason to reject the image."""
+        if label is None:
+            return NO_LABEL
+        if isinstance(label, str):
+            return self._numbers.get(label, UNKNOWN_CLASS)
+        return label if 0 <= label < len(self.preparation.classes) else UNKNOWN_CLASS
+
+    def _decode(self, batch: ImageBatch, good: Sequence[int], splits: Sequence[str]) -> tuple[list[int], Any]:
+        """Which images could be decoded, and their pixels."""
+        tf = import_tensorflow()
+        spec = self.preparation.spec
+        if not good:
+            return [], None
+        if batch.pixels is not None and batch.pixels.shape[1:] == spec.shape:
+            return list(good), batch.pixels[list(good)]
+        # Pixels of another size take the way that a client's image takes.
+        encoded = batch.encoded if batch.pixels is None else _as_png(batch.pixels)
+        decode = _decoder(spec)
+        try:
+            return list(good), decode(tf.constant([encoded[index] for index in good], tf.string)).numpy()
+        except tf.errors.InvalidArgumentError:
+            pass
+        decoded, pixels = [], []
+        for index in good:
+            try:
+                pixels.append(decode(tf.constant([encoded[index]], tf.string)).numpy())
+                decoded.append(index)
+            except tf.errors.InvalidArgumentError as error:
+                reasons = {"smaller than the crop": TOO_SMALL, "16 bits a channel": TOO_DEEP, "pixels, the": TOO_LARGE}
+                reason = next((name for words, name in reasons.items() if words in str(error)), NOT_AN_IMAGE)
+                self._reject(batch, index, splits[index], reason, _first_words(error))
+        return decoded, np.concatenate(pixels) if pixels else None
+
+    def _reject(self, batch: ImageBatch, index: int, split: str, reason: str, detail: str) -> None:
+        reasons = self.summary.rejected.setdefault(split, {})
+        reasons[reason] = reasons.get(reason, 0) + 1
+        label = batch.labels[index]
+        self._rejected.append(
+            {
+                "key": batch.keys[index],
+                "split": split,
+                "reason": reason,
+                "detail": detail,
+                "where": batch.where[index],
+                "class": None if label is None else str(label),
+                # An image file is where it was; what lies within a larger file is kept.
+                "image": batch.encoded[index] if batch.pixels is None and not self.task.files else None,
+            }
+        )
+
+    def _sum(self, pixels: Any) -> None:
+        values = pixels.reshape(-1, pixels.shape[-1])
+        sums = values.sum(axis=0, dtype=np.uint64).tolist()
+        squares = np.square(values, dtype=np.uint32).sum(axis=0, dtype=np.uint64).tolist()
+        before = (self.summary.sums or [0] * len(sums), self.summary.squares or [0] * len(sums))
+        self.summary.pixels += len(values)
+        self.summary.sums, self.summary.squares = (
+            [a + b for a, b in zip(old, new, strict=True)] for old, new in zip(before, (sums, squares), strict=True)
+        )
+
+
+def encode(pixels: Any, preparation: ImagePreparation) -> list[bytes]:
+    """Pixels, uint8 of shape ``[images, height, width, channels]``, as PNG or JPEG."""
+    tf = import_tensorflow()
+    if preparation.encoding == "png":
+        return list(_as_png(pixels))
+    quality = preparation.jpeg_quality
+    return [tf.io.encode_jpeg(image, quality=quality, optimize_size=True).numpy() for image in pixels]
+
+
+def _as_png(pixels: Any) -> Any:
+    return import_tensorflow().io.encode_png(pixels).numpy()
+
+
+def _decoder(spec: ImageSpec) -> Any:
+    """The graph from encoded images to pixels, traced once in a Python worker."""
+    if spec not in _decoders:
+        tf = import_tensorflow()
+        _decoders[spec] = tf.function(
+            lambda encoded: decode_pixel_batch(encoded, spec),
+            input_signature=[tf.TensorSpec([None], tf.string)],
+            autograph=False,
+        )
+    return _decoders[spec]
+
+
+def _first_words(error: Exception) -> str:
+    """The sentence of a TensorFlow error, without the names of nodes around it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0].rpartition("}} ")[2] if lines else type(error).__name__)[:300]

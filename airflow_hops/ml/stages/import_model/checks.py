@@ -1,0 +1,89 @@
+"""What an imported model says of rows of the examples, before it is taken for one of the pipeline's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.target import MULTICLASS, Target
+from airflow_hops.ml.features.predictions import check_predictions
+from airflow_hops.ml.features.raw_features import check_columns, read_rows
+from airflow_hops.ml.metrics.scoring import ServedModel
+
+log = logging.getLogger(__name__)
+
+
+def check_model(
+    folder: Path, files: Sequence[Path], target: Target, *, rows: int, source: str
+) -> tuple[ServedModel, int]:
+    """Asks a model for rows of examples, as a server would.
+
+    Args:
+        folder: The model's.
+        files: Parquet files of the examples.
+        target: What it is to predict, its classes in the order of the model's outputs.
+        rows: How many rows, at most.
+        source: For messages.
+
+    Returns:
+        The model, and how many rows it was asked for.
+
+    Raises:
+        BadInput: it does not load, predicts something else, wants a column that is not there, or gives no numbers.
+    """
+    model = ServedModel(folder)
+    return model, _check_predictions(model, files, target, rows=rows, source=source)
+
+
+def more_labels(
+    model: ServedModel, files: Sequence[Path], target: Target, *, rows: int, source: str
+) -> tuple[Target, ...]:
+    """The further labels that the model predicts, once it has been asked for them; others are told of."""
+    heads = {each: model.head(target.output_prefix(each.label)) for each in target.more}
+    for each, head in heads.items():
+        if head is None:
+            log.warning("the model has no output for the label %r, and will not be evaluated on it", each.label)
+        else:
+            _check_predictions(head, files, each, rows=rows, source=source)
+    return tuple(each for each, head in heads.items() if head is not None)
+
+
+def _check_predictions(model: ServedModel, files: Sequence[Path], target: Target, *, rows: int, source: str) -> int:
+    if model.problem != target.problem:
+        raise BadInput(
+            f"source {source!r}: the model gives {model.output!r}, that of a {model.problem} problem; the examples' "
+            f"label {target.label!r} makes a {target.problem} one"
+        )
+    if target.problem == MULTICLASS and model.classes != len(target.classes or ()):
+        raise BadInput(
+            f"source {source!r}: the model tells {model.classes} classes apart, the examples have "
+            f"{len(target.classes or ())}: {', '.join(target.classes or ())}"
+        )
+    for name in target.dtypes:
+        if name in model.inputs:
+            raise BadInput(
+                f"source {source!r}: the model takes {name!r}, which is the label or the weight of the examples: "
+                "requests do not contain it; train the model without it"
+            )
+    check_columns(files[0], model.inputs, of=f"the signature of {source!r}")
+    asked = 0
+    for arrays, batch in read_rows(files, model.inputs, batch_rows=rows):
+        found = model.predict(arrays)
+        check_predictions(found, target.problem, f"source {source!r}: {model.output!r}")
+        if target.problem == MULTICLASS and (said := model.likeliest(arrays)) is not None:
+            expected = np.array(target.classes, object)[found.argmax(axis=1)]
+            if (other := said != expected).any():
+                raise BadInput(
+                    f"source {source!r}: the model calls a class {said[other][0]!r} that the examples call "
+                    f"{expected[other][0]!r}; prepare them with classes=[…] in the model's own order"
+                )
+        asked += batch.num_rows
+        if asked >= rows:
+            break
+    if not asked:
+        raise BadInput(f"{files[0].parent}: there are no rows to ask the model of {source!r} for")
+    return asked

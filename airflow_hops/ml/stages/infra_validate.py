@@ -1,0 +1,380 @@
+"""Validates that an exported model serves: in a throwaway server, with real requests over gRPC and REST."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
+from airflow_hops.core.contract.properties import BlessingProperties, ExamplesProperties
+from airflow_hops.core.contract.target import REGRESSION, Problem
+from airflow_hops.core.processes.ending import end_process
+from airflow_hops.core.processes.programs import module_command, with_package
+from airflow_hops.core.serving_api.answers import ModelServerError
+from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.ml.features.predictions import check_predictions
+from airflow_hops.ml.features.raw_features import example_files, read_rows
+from airflow_hops.ml.metrics.scoring import ServedModel, batch_rows
+from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.step.context import StepContext
+
+log = logging.getLogger(__name__)
+
+MODEL_NAME = "candidate"
+VERSION = 1
+TOLERANCE = 1e-5
+"""Greatest difference allowed between predictions of the same row, float32 in other batch sizes considered: of a
+probability, or as a share of the greatest number that a regression predicts."""
+
+_LAST_LINES = 20
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Milliseconds of one-row requests.
+
+    Attributes:
+        first_ms: The first, which finds a cold model.
+        median_ms: The median of the others.
+        max_ms: The slowest of the others.
+    """
+
+    first_ms: float
+    median_ms: float
+    max_ms: float
+
+
+@dataclass(frozen=True)
+class InfraValidation:
+    """What came out.
+
+    Attributes:
+        blessed: Whether the model serves.
+        error: Why it does not, or None.
+        rows: Rows that were asked for.
+        requests: Requests that were sent.
+        load_seconds: From the server's start until the model answered.
+        grpc: Latency over gRPC.
+        rest: Latency over REST.
+        largest_difference: Between gRPC, REST and this process, of any row's prediction.
+    """
+
+    blessed: bool
+    error: str | None = None
+    rows: int = 0
+    requests: int = 0
+    load_seconds: float | None = None
+    grpc: Latency | None = None
+    rest: Latency | None = None
+    largest_difference: float | None = None
+
+
+class Unfit(BadInput):
+    """The model does not load in a server, or answers wrongly."""
+
+
+def run(
+    context: StepContext, *, requests: int = 20, split: str | None = None, start_timeout_s: float = 60.0
+) -> Artifact:
+    """The step: writes the artifact ``infra_blessing``, or fails when the model does not serve.
+
+    Args:
+        context: The step's context; inputs ``model`` and ``examples``.
+        requests: Rows to send, each by itself and all at once, over gRPC and over REST.
+        split: Split that they are taken from; None for the last.
+        start_timeout_s: Seconds that the server has to start and to load the model.
+
+    Raises:
+        Unfit: the model does not load or answers wrongly; there is no artifact then.
+        HopsError: the server did not start.
+    """
+    if requests < 1:
+        raise BadInput(f"requests is {requests}, expected at least 1")
+    examples = context.input("examples")
+    split = split or ExamplesProperties.of(examples).splits[-1]
+    files = example_files(context.local("examples"), split)
+    validation = validate_serving(
+        model_folder(context.store, context.input("model")),
+        files,
+        context.scratch,
+        requests=requests,
+        start_timeout_s=start_timeout_s,
+    )
+    if validation.error is not None:
+        raise Unfit(validation.error)
+    with context.output() as writer:
+        (writer.path / "infra_validation.json").write_text(json.dumps(asdict(validation), indent=1))
+        return writer.commit(
+            rows={split: RowCounts(validation.rows, validation.rows)},
+            metrics=_metrics(validation),
+            properties=BlessingProperties(validation.blessed).to_dict(),
+        )
+
+
+def validate_serving(
+    folder: Path, files: Sequence[Path], scratch: Path, *, requests: int = 20, start_timeout_s: float = 60.0
+) -> InfraValidation:
+    """Serves a model in a server of its own and asks it for real rows.
+
+    Args:
+        folder: The model's folder.
+        files: Parquet files of raw examples.
+        scratch: Folder for the server's files.
+        requests: How many rows to send.
+        start_timeout_s: Seconds that the server has to start and to load the model.
+
+    Returns:
+        What came out; a model that does not serve is no exception here.
+
+    Raises:
+        HopsError: the server did not start.
+    """
+    begun = time.monotonic()
+    with throwaway_server(folder, scratch, start_timeout_s) as server:
+        # While the server starts, this process loads the same model, to know what the answers should be.
+        try:
+            model: ServedModel | None = ServedModel(folder)
+            own_error = None
+        except BadInput as error:
+            model, own_error = None, str(error)
+        try:
+            server.wait_until_available()
+            if model is None:
+                raise Unfit(f"the server loads the model, but this process does not: {own_error}")
+            loaded = time.monotonic() - begun
+            arrays = _pick_rows(model, files, requests)
+            return _ask(server, model, arrays, loaded)
+        except Unfit as error:
+            for line in server.last_lines():
+                log.info("server: %s", line)
+            return InfraValidation(blessed=False, error=str(error))
+
+
+class ThrowawayServer:
+    """A running ``python -m airflow_hops.serving`` that serves one model as version 1.
+
+    Args:
+        process: The server's process.
+        link: Folder of the version, a link to the model.
+        ready_file: What it writes when it is up.
+        log_file: Where its output goes.
+        deadline_s: Until when it must be up (``time.monotonic()``).
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], link: Path, ready_file: Path, log_file: Path, deadline_s: float
+    ) -> None:
+        self.process, self._link, self._ready_file, self._log_file = process, link, ready_file, log_file
+        self._deadline_s = deadline_s
+        self.grpc_address = self.rest_address = ""
+
+    def wait_until_available(self) -> None:
+        """Waits until the model answers.
+
+        Raises:
+            Unfit: the server refuses the model; the message is the server's own.
+            HopsError: the server ended, or is not up in time.
+        """
+        while not self._ready_file.exists():
+            code = self.process.poll()
+            if code is not None:
+                raise HopsError(f"the model server ended with exit code {code}; its last lines:\n{self._tail()}")
+            if time.monotonic() > self._deadline_s:
+                raise HopsError(f"the model server did not start in time; its last lines:\n{self._tail()}")
+            time.sleep(0.02)
+        ready = json.loads(self._ready_file.read_text())
+        self.grpc_address = f"127.0.0.1:{ready['grpc_port']}"
+        self.rest_address = f"http://127.0.0.1:{ready['rest_api_port']}"
+        try:
+            with ModelServerClient(self.grpc_address) as client:
+                client.wait_until_available(MODEL_NAME, VERSION, max(1.0, self._deadline_s - time.monotonic()))
+        except ModelServerError as error:
+            # The server knows the model by a link that nobody else has seen.
+            message = str(error).replace(str(self._link), str(self._link.resolve()))
+            raise Unfit(f"the model server does not load the model: {message}") from error
+
+    def last_lines(self) -> list[str]:
+        """The end of the server's output."""
+        return self._log_file.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+
+    def _tail(self) -> str:
+        return "\n".join(f"  {line}" for line in self.last_lines())
+
+
+@contextmanager
+def throwaway_server(folder: Path, scratch: Path, timeout_s: float) -> Iterator[ThrowawayServer]:
+    """Starts a model server on free ports, and stops that process, and no other, at the end.
+
+    Args:
+        folder: Folder of the model that becomes version 1.
+        scratch: Folder for the server's files.
+        timeout_s: Seconds that it has to come up.
+    """
+    base = scratch / "models"
+    base.mkdir(parents=True)
+    link = base / str(VERSION)
+    link.symlink_to(folder.resolve(), target_is_directory=True)
+    ready_file, log_file = scratch / "ready.json", scratch / "server.log"
+    # A program, and no fork of this process, which would know operations that libraries here have registered.
+    command = module_command(
+        sys.executable,
+        "airflow_hops.serving",
+        "--port=0",
+        "--rest_api_port=auto",
+        f"--model_name={MODEL_NAME}",
+        f"--model_base_path={base}",
+        "--file_system_poll_wait_seconds=0",
+        "--max_num_load_retries=0",
+        "--drain_seconds=0",
+        f"--ready_file={ready_file}",
+    )
+    environment = with_package(os.environ)
+    with log_file.open("wb") as output:
+        process = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+        )
+        try:
+            yield ThrowawayServer(process, link, ready_file, log_file, time.monotonic() + timeout_s)
+        finally:
+            end_process(process, grace_s=3)
+
+
+def _pick_rows(model: ServedModel, files: Sequence[Path], count: int) -> dict[str, Any]:
+    """Rows of the first batch: a quarter with something missing, where there are any, the others at even distances."""
+    at_once = batch_rows(pq.read_schema(files[0]), list(model.inputs))
+    for arrays, batch in read_rows(files, model.inputs, batch_rows=at_once):
+        gaps = np.zeros(batch.num_rows, bool)
+        for name in model.inputs:
+            gaps |= batch.column(batch.schema.get_field_index(name)).is_null().to_numpy(zero_copy_only=False)
+        with_gaps = np.flatnonzero(gaps)[: count // 4]
+        even = np.linspace(0, batch.num_rows - 1, max(1, count - len(with_gaps))).astype(int)
+        chosen = np.unique(np.concatenate([with_gaps, even]))
+        return {name: values[chosen] for name, values in arrays.items()}
+    raise BadInput(f"{files[0].parent}: no rows to make requests of")
+
+
+def _ask(
+    server: ThrowawayServer, model: ServedModel, arrays: Mapping[str, Any], load_seconds: float
+) -> InfraValidation:
+    rows = len(next(iter(arrays.values())))
+    expected = model.predict(arrays)
+    shape = (rows,) if model.classes is None else (rows, model.classes)
+    check_answers("the model", expected, shape, model.problem)
+    tolerance = TOLERANCE * (float(np.abs(expected).max()) if model.problem == REGRESSION else 1.0)
+    singles = [{name: values[row : row + 1] for name, values in arrays.items()} for row in range(rows)]
+    answers: dict[str, np.ndarray[Any, Any]] = {}
+    try:
+        with ModelServerClient(server.grpc_address) as client:
+
+            def grpc(request: Mapping[str, Any]) -> Any:
+                return np.asarray(client.predict(MODEL_NAME, request, version=VERSION).outputs[model.output])
+
+            answers["gRPC, row by row"], grpc_ms = _timed(grpc, singles)
+            answers["gRPC, all rows"] = grpc(arrays)
+    except (ModelServerError, KeyError, ValueError) as error:
+        raise Unfit(f"the model server does not answer a gRPC request of {rows} rows: {error}") from error
+    url = f"{server.rest_address}/v1/models/{MODEL_NAME}/versions/{VERSION}:predict"
+    answers["REST, row by row"], rest_ms = _timed(lambda request: _rest(url, request, model.output), singles)
+    answers["REST, all rows"] = _rest(url, arrays, model.output)
+    largest = 0.0
+    for name, found in answers.items():
+        check_answers(name, found, shape, model.problem)
+        difference = float(np.abs(found.astype(np.float64) - expected).max())
+        largest = max(largest, difference)
+        if difference > tolerance:
+            at = np.unravel_index(int(np.abs(found - expected).argmax()), shape)
+            raise Unfit(
+                f"{name}: the server answers {found[at]:.7g} for a row for which the model, loaded in this process, "
+                f"gives {expected[at]:.7g}; allowed is a difference of {tolerance:g}"
+            )
+    return InfraValidation(
+        blessed=True,
+        rows=rows,
+        requests=2 * (rows + 1),
+        load_seconds=round(load_seconds, 3),
+        grpc=grpc_ms,
+        rest=rest_ms,
+        largest_difference=largest,
+    )
+
+
+def _rest(url: str, arrays: Mapping[str, Any], output: str) -> Any:
+    inputs = {name: [_as_json(value) for value in values.tolist()] for name, values in arrays.items()}
+    request = urllib.request.Request(
+        url, json.dumps({"inputs": inputs}).encode(), headers={"Content-Type": "application/json"}
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # this machine needs no proxy
+    try:
+        with opener.open(request, timeout=10) as response:
+            outputs = json.loads(response.read())["outputs"]
+    except urllib.error.HTTPError as error:
+        raise Unfit(f"REST: status {error.code}: {error.read().decode(errors='replace')}") from error
+    except (OSError, ValueError, KeyError) as error:
+        raise Unfit(f"REST: no answer at {url}: {type(error).__name__}: {error}") from error
+    # TensorFlow Serving names outputs only where there are several.
+    return np.asarray(outputs[output] if isinstance(outputs, dict) else outputs, dtype=np.float64)
+
+
+def _as_json(value: Any) -> Any:
+    """A value as TensorFlow Serving's REST API takes it: bytes that are no text in base 64."""
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode()}
+
+
+def _timed(ask: Any, requests: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray[Any, Any], Latency]:
+    answers, milliseconds = [], []
+    for request in requests:
+        begun = time.perf_counter()
+        answers.append(np.atleast_1d(ask(request)))
+        milliseconds.append(1000 * (time.perf_counter() - begun))
+    others = milliseconds[1:] or milliseconds
+    latency = Latency(*(round(float(ms), 3) for ms in (milliseconds[0], np.median(others), max(others))))
+    return np.concatenate(answers), latency
+
+
+def check_answers(name: str, values: np.ndarray[Any, Any], shape: tuple[int, ...], problem: Problem) -> None:
+    """Refuses what cannot be a prediction.
+
+    Args:
+        name: Whose they are, for messages.
+        values: What was answered.
+        shape: What it should have.
+        problem: What the model predicts.
+
+    Raises:
+        Unfit: the shape is another, or training and evaluation would refuse such predictions, too.
+    """
+    if values.shape != shape:
+        raise Unfit(f"{name}: predictions of shape {list(values.shape)} for {shape[0]} rows, expected {list(shape)}")
+    try:
+        check_predictions(values, problem, f"{name}: the prediction")
+    except BadInput as error:
+        raise Unfit(str(error)) from None
+
+
+def _metrics(validation: InfraValidation) -> dict[str, float]:
+    metrics = {"rows": float(validation.rows)}
+    if validation.load_seconds is not None:
+        metrics["load_seconds"] = validation.load_seconds
+    if validation.grpc is not None and validation.rest is not None:
+        metrics |= {"grpc_median_ms": validation.grpc.median_ms, "rest_median_ms": validation.rest.median_ms}
+    return metrics

@@ -1,0 +1,369 @@
+"""Looks at a file for ``airflow hops init``: what its columns hold, and what a pipeline can do with them."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.prepare import PrepareOptions
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.contract.splits import TRAIN
+from airflow_hops.core.contract.table_columns import ColumnDescription, Role, TableDescription
+from airflow_hops.core.contract.target import MULTICLASS, REGRESSION, Target
+from airflow_hops.core.store.source_files import list_files
+from airflow_hops.ml.monitoring.leakage import SUSPICIOUS, TELLS, score_alone
+from airflow_hops.ml.readers import first_types, infer_types, read
+from airflow_hops.ml.readers.csv_dialect import find_delimiter, missing_texts, notes_on_text, with_notation
+from airflow_hops.ml.readers.raw_file import RawFile, identify
+from airflow_hops.ml.readers.text_types import TEXT
+from airflow_hops.ml.readers.types import Types, unify
+from airflow_hops.ml.stages.init.options import Told, named
+from airflow_hops.ml.stages.init.proposals import propose_logarithm, propose_minimum, propose_newest_s
+from airflow_hops.ml.stages.prepare.label import find_target
+from airflow_hops.ml.step.context import StepContext
+
+_MOST_ROWS = 1_000_000
+_FEW_ROWS = 100
+_FEW_ROWS_OF_A_CLASS = 10
+_MOST_WITHOUT_KEY = 0.1
+_NAME_OF_A_KEY = re.compile(r"(?i:(?:^|[\W_])(?:id|key|uuid|guid|nr|no|number)$)|[a-z](?:Id|ID)$")
+_SO_LIKE_THE_LABEL = 1 - 1e-9
+
+
+def describe(
+    context: StepContext,
+    *,
+    uri: str,
+    encoding: str = "utf8",
+    decimal: str | None = None,
+    thousands: str | None = None,
+    package: str | None = None,
+    **told: Any,
+) -> dict[str, Any]:
+    """The step of ``airflow hops init``.
+
+    Args:
+        context: The step's context.
+        uri: The file: a path, or a URI that fsspec opens.
+        encoding: Of CSV.
+        decimal: Decimal mark of CSV; None to recognise it.
+        thousands: Mark between thousands of CSV; None to recognise it.
+        package: Name of the Python package to be; None for none.
+        **told: As :class:`Told`.
+
+    Raises:
+        BadInput: the file cannot be read, what was told does not go with it, or the package is installed already.
+    """
+    if package is not None and importlib.util.find_spec(package) is not None:
+        raise BadInput(f"name {package!r} is that of a module of the runtime environment; choose another one")
+    source = Source(uri, encoding=encoding, decimal=decimal or ".", thousands=thousands or "")
+    return describe_table(source, Told(**told)).to_dict()
+
+
+def describe_table(source: Source, told: Told) -> TableDescription:
+    """Says what the columns of a table hold, and gives each a role.
+
+    Raises:
+        BadInput: the table cannot be read, or what was told does not go with it.
+    """
+    file = _file(source)
+    notes: list[str] = []
+    file = replace(file, source=replace(source, schema=told.schema))
+    if file.format == "csv":
+        file = replace(file, source=replace(file.source, delimiter=find_delimiter(file)))
+        texts, _ = _read(file, dict.fromkeys(first_types(file), TEXT))
+        told.check(texts.column_names, source.uri)
+        noted, notes = with_notation(texts, file.source, told.drop)
+        file = replace(file, source=noted)
+    table, whole = _read(file, _types(file, told.label))
+    told.check(table.column_names, source.uri)
+    if file.format == "csv":
+        more, missing = missing_texts(table, file.source, told.label, told.drop)
+        notes += missing
+        if more:
+            file = replace(file, source=replace(file.source, null_values=(*source.null_values, *more)))
+            table, whole = _read(file, _types(file, told.label))
+    else:
+        notes = notes_on_text(table, file.source, told.drop)
+    _check_values(table, told, source.uri)
+    label, target = _label(table.column(told.label), told, source.uri)
+    columns = _columns(table, told, target, file.source.schema)
+    features = [column for column in columns if column.role in ("number", "category")]
+    if not features:
+        unused = ", ".join(f"{column.name!r} ({column.why})" for column in columns if column.role == "unused")
+        raise BadInput(f"{source.uri}: no column is left to predict {told.label!r} from; left out are {unused or '-'}")
+    counts = None if target.problem == REGRESSION else Counter(label.to_pylist())
+    tail = [] if counts else propose_logarithm(told.label, label)
+    times = next((table.column(column.name) for column in columns if column.role == "time"), None)
+    newest_s = propose_newest_s(times, table.column(told.label), bool(counts)) if times is not None else None
+    return TableDescription(
+        rows=table.num_rows,
+        whole=whole,
+        columns=columns,
+        problem=target.problem,
+        classes=target.classes,
+        minimum=propose_minimum(counts),
+        request=_request(table, features),
+        format=file.format,
+        delimiter=file.source.delimiter,
+        null_values=file.source.null_values,
+        decimal=file.source.decimal,
+        thousands=file.source.thousands,
+        units=file.source.units,
+        notes=(*notes, *_notes(table.num_rows, counts, told.label), *tail),
+        newest_s=newest_s,
+    )
+
+
+def _file(source: Source) -> RawFile:
+    """The file that a source is."""
+    fs, listed = list_files(source)
+    if [file.path for file in listed] != [fsspec.url_to_fs(source.uri)[1]]:
+        names = named([file.name for file in listed])
+        raise BadInput(
+            f"{source.uri}: it is a folder, or a pattern of names; expected one file, such as one of {names}"
+        )
+    file = identify(fs, listed[0], source)
+    if file.format not in ("csv", "parquet"):
+        raise BadInput(f"{file.name}: the file is neither CSV nor Parquet; write it as one of these")
+    return file
+
+
+def _types(file: RawFile, label: str) -> Types:
+    """The types of a table that hold all of its rows."""
+    types = unify({file.name: infer_types(file)}, of_text=file.is_text)
+    if file.format != "csv":
+        return types
+    # Categories are read as they stand there: TRUE is not True.
+    return {n: TEXT if pa.types.is_boolean(t) and n != label else t for n, t in types.items()}
+
+
+def _read(file: RawFile, types: Types) -> tuple[pa.Table, bool]:
+    """The first rows of a table, and whether these are all rows; NaN is null."""
+    batches, rows, whole = [], 0, True
+    for batch, _ in read(file, types):
+        if rows == _MOST_ROWS:
+            whole = False
+            break
+        batches.append(batch.slice(0, _MOST_ROWS - rows))
+        whole = batches[-1].num_rows == batch.num_rows
+        rows += batches[-1].num_rows
+        if not whole:
+            break
+    if not rows:
+        raise BadInput(f"{file.source.uri}: the file has no rows; expected a header and rows below it")
+    table = pa.Table.from_batches(batches)
+    for number, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
+        if pa.types.is_floating(column.type):
+            is_number = pc.invert(pc.is_nan(column))
+            table = table.set_column(number, name, pc.if_else(is_number, column, pa.scalar(None, column.type)))
+    return table, whole
+
+
+def _check_values(table: pa.Table, told: Told, where: str) -> None:
+    """Compares what was told of columns with their values, as ``prepare`` takes them.
+
+    Raises:
+        BadInput: a time, a weight or a key cannot be used as one.
+    """
+    if told.time is not None:
+        kind = table.schema.field(told.time).type
+        if not (_is_time(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            raise BadInput(
+                f"{where}: --time is {told.time!r}, a column of {_type(kind)}; expected times as in ISO 8601, such as "
+                f"2026-01-31 12:00:00, or seconds since 1970, or their layout: --type {told.time}=%d/%m/%Y"
+            )
+    if told.weight is not None:
+        column = table.column(told.weight)
+        if _type(column.type) not in ("integer", "float"):
+            raise BadInput(f"{where}: --weight is {told.weight!r}, a column of {_type(column.type)}; expected numbers")
+        lowest = pc.min(column).as_py()
+        if lowest is None or lowest <= 0:
+            found = "has no value" if lowest is None else f"goes down to {lowest}"
+            raise BadInput(f"{where}: --weight is {told.weight!r}, which {found}; expected numbers above 0")
+    if told.key is not None:
+        column = table.column(told.key)
+        missing, different = column.null_count, len(pc.unique(column.drop_null()))
+        if len(column) - different > _MOST_WITHOUT_KEY * len(column):
+            raise BadInput(
+                f"{where}: --key is {told.key!r}, which is missing in {missing} of {len(column)} rows and has "
+                f"{different} different values; expected one for each row: of several rows of a key one is kept"
+            )
+
+
+def _label(column: pa.ChunkedArray, told: Told, where: str) -> tuple[pa.Array, Target]:
+    """The values of the label that are not missing, as ``prepare`` has them, and what they ask for.
+
+    Raises:
+        BadInput: they ask for nothing, or for something else than was told.
+    """
+    values = column.combine_chunks().drop_null()
+    kind = values.type
+    if pa.types.is_string(kind):
+        values = values.filter(pc.not_equal(values, ""))
+    elif pa.types.is_boolean(kind):
+        values = values.cast(pa.string() if told.problem == MULTICLASS else pa.int64())
+    elif pa.types.is_integer(kind):
+        values = values.cast(pa.int64())
+    elif pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        values = values.cast(pa.float64(), safe=False)
+        values = values.filter(pc.is_finite(values))
+    else:
+        raise BadInput(f"{where}: --label is {told.label!r}, a column of {_type(kind)}; expected text or numbers")
+    if told.problem == REGRESSION and not pa.types.is_string(kind):
+        values = values.cast(pa.float64(), safe=False)
+    different = pc.unique(values)
+    if len(different) < 2:
+        what = f"is {different[0].as_py()!r} in every row" if len(different) else "has no value"
+        raise BadInput(f"{where}: --label is {told.label!r}, which {what}; expected values that differ")
+    if told.problem == REGRESSION and pa.types.is_string(kind):
+        raise BadInput(f"{where}: --problem is 'regression', but {told.label!r} holds text; expected numbers")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "label.parquet"
+        pq.write_table(pa.table({told.label: values}), file)
+        try:
+            return values, find_target({TRAIN: [file]}, PrepareOptions("", told.label, problem=told.problem))
+        except BadInput as error:
+            raise BadInput(f"{where}: {str(error).replace('problem=', '--problem ')}") from None
+
+
+def _columns(table: pa.Table, told: Told, target: Target, given: Mapping[str, str]) -> list[ColumnDescription]:
+    found: list[ColumnDescription] = []
+    spelt = {name.lower(): name for name in (told.label, told.key, told.time, told.weight) if name is not None}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        values = column.drop_null()
+        role, why = told.role(name), "as told"
+        if role is None:
+            taken = {each.role for each in found} | {each for each in ("key", "time") if getattr(told, each)}
+            role, why = _role(name, column, told, taken)
+            if (other := spelt.get(name.lower(), name)) != name:
+                role, why = "unused", f"Spark takes its name for {other!r}"
+            if role in ("number", "category") and name not in told.keep:
+                role, why = _unless_it_tells_the_label(column, table.column(told.label), target, role, why)
+            if role == "unused" and name in told.keep:
+                raise BadInput(f"--keep is {name!r}, which cannot be a feature: {why}")
+            if role != "unused":
+                spelt[name.lower()] = name
+        example = "" if not len(values) else str(values[0].as_py())
+        layout = given.get(name, "") if _is_time(column.type) else ""
+        found.append(ColumnDescription(name, _type(column.type), column.null_count, example, role, why, layout))
+    return found
+
+
+def _role(name: str, column: pa.ChunkedArray, told: Told, taken: set[Any]) -> tuple[Role, str]:
+    """The role of a column by its own values, and why."""
+    rows, kind = len(column), column.type
+    if not name or "\0" in name:
+        return "unused", "it has no name that a column can have"
+    if name in told.drop:
+        return "unused", "dropped, as told"
+    if column.null_count == rows:
+        return "unused", "it has no value"
+    if not _is_plain(kind):
+        return "unused", f"{_type(kind)} is not a feature; prepare() can derive features from it"
+    distinct = len(pc.unique(column.drop_null()))
+    if distinct == 1 and not column.null_count:
+        return "unused", "it is the same in every row"
+    if _is_time(kind):
+        if "time" in taken or column.null_count:
+            return "unused", "a time is not a feature; prepare() can derive features from it"
+        return "time", "the first column of times"
+    if distinct == rows and (pa.types.is_string(kind) or pa.types.is_integer(kind)):
+        if _NAME_OF_A_KEY.search(name):
+            return ("unused", "it identifies a row") if "key" in taken else ("key", "its name, and no value twice")
+        if pa.types.is_string(kind):
+            return "unused", "every value differs: nothing can be learnt from it"
+        if pc.max(column).as_py() - pc.min(column).as_py() == rows - 1 and rows >= _FEW_ROWS:
+            return "unused", "it numbers the rows"
+    if pa.types.is_string(kind) and distinct > max(20, rows / 2):
+        return "unused", f"text: {distinct} different values"
+    if pa.types.is_string(kind) or pa.types.is_boolean(kind):
+        return "category", f"{distinct} values"
+    return "number", ""
+
+
+def _unless_it_tells_the_label(
+    column: pa.ChunkedArray, label: pa.ChunkedArray, target: Target, role: Role, why: str
+) -> tuple[Role, str]:
+    """Leaves out a column that is the label in other words: whoever asks the model does not know it."""
+    both, is_regression = pc.and_(pc.is_valid(column), pc.is_valid(label)), target.problem == REGRESSION
+    mine, its = column.filter(both).combine_chunks(), label.filter(both).combine_chunks()
+    if not is_regression:
+        codes, classes = (array.dictionary_encode() for array in (mine, its))
+        values, labels = len(codes.dictionary), len(classes.dictionary)
+        pairs = len(np.unique(codes.indices.to_numpy().astype(np.int64) * labels + classes.indices.to_numpy()))
+        if pairs == values == labels > 1 and labels <= len(mine) / 2:
+            return "unused", f"it is {target.label!r} in other words: each value goes with one of its"
+    elif role == "number" and len(mine) > 2:
+        x, y = (array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False) for array in (mine, its))
+        with np.errstate(all="ignore"):
+            if abs(np.corrcoef(x, y)[0, 1]) > _SO_LIKE_THE_LABEL:
+                return "unused", f"it is {target.label!r} on another scale"
+    score = score_alone(column, label, target.problem)
+    if score is None or score < SUSPICIOUS:
+        return role, why
+    alone = f"alone it tells {target.label!r} ({'R² of ranks' if is_regression else 'AUC'} {score:.4f})"
+    if score < TELLS:
+        return role, f"{alone}: is it known at prediction time?"
+    return "unused", f"{alone}, as what is known only afterwards does; --keep keeps it"
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    return bool(is_number or pa.types.is_boolean(kind) or pa.types.is_string(kind) or _is_time(kind))
+
+
+def _type(kind: pa.DataType) -> str:
+    names = {
+        "text": pa.types.is_string,
+        "integer": pa.types.is_integer,
+        "boolean": pa.types.is_boolean,
+        "time": _is_time,
+    }
+    is_float = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    return "float" if is_float else next((name for name, is_of in names.items() if is_of(kind)), str(kind))
+
+
+def _request(table: pa.Table, features: Sequence[ColumnDescription]) -> dict[str, Any]:
+    """The features of the first of the rows that lack the least of them."""
+    head = table.select([column.name for column in features]).slice(0, 1000).to_pylist()
+    row = min(head, key=lambda row: sum(value is None or value != value for value in row.values()))
+    return {column.name: _sent(row[column.name], column.role) for column in features}
+
+
+def _sent(value: Any, role: Role) -> Any:
+    if role == "category":
+        return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    number = math.nan if value is None else float(value)
+    return number if math.isfinite(number) else 0.0
+
+
+def _notes(rows: int, classes: Counter[Any] | None, label: str) -> list[str]:
+    notes = []
+    if rows < _FEW_ROWS:
+        notes.append(f"{rows} rows are few: metrics on the fifth of them that is held out are not reliable")
+    few = [f"{name!r} in {count}" for name, count in (classes or Counter()).items() if count < _FEW_ROWS_OF_A_CLASS]
+    if few:
+        notes.append(
+            f"few rows have some of the values of {label!r} ({', '.join(few)}): a run fails where all of one are held "
+            "out; reject them in prepare(), or name the others in classes"
+        )
+    return notes

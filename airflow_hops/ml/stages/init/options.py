@@ -1,0 +1,76 @@
+"""The options of ``airflow hops init`` that say what a file's columns are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.table_columns import Role
+from airflow_hops.core.contract.target import Problem
+
+
+@dataclass(frozen=True)
+class Told:
+    """The user's options for a file's columns; None for what is to be guessed.
+
+    Attributes:
+        label: Column to predict.
+        key: Column that identifies a row.
+        time: Column of the row's time.
+        weight: Column of the row's weight in training.
+        problem: What the label asks for.
+        drop: Columns to leave out.
+        keep: Columns to keep though they tell the label.
+        type: Types of columns, as ``NAME=TYPE`` with a type as in a source's ``schema``.
+    """
+
+    label: str
+    key: str | None = None
+    time: str | None = None
+    weight: str | None = None
+    problem: Problem | None = None
+    drop: Sequence[str] = ()
+    keep: Sequence[str] = ()
+    type: Sequence[str] = ()
+
+    @property
+    def schema(self) -> dict[str, str]:
+        """The types of columns by name.
+
+        Raises:
+            BadInput: one is not written as such.
+        """
+        parts = [text.rpartition("=") for text in self.type]
+        if wrong := [text for text, (name, _, kind) in zip(self.type, parts, strict=True) if not (name and kind)]:
+            raise BadInput(f"--type is {wrong[0]!r}; expected COLUMN=TYPE, such as zip=string or at=%d/%m/%Y")
+        return {name: kind for name, _, kind in parts}
+
+    def role(self, name: str) -> Role | None:
+        """The role that a column is told to have."""
+        for role in ("label", "key", "time", "weight"):
+            if getattr(self, role) == name:
+                return role  # type: ignore[return-value]
+        return None
+
+    def check(self, names: Sequence[str], where: str) -> None:
+        """Compares the names with the file's.
+
+        Raises:
+            BadInput: a column is not in the file, or has two roles.
+        """
+        given = [("label", self.label), ("key", self.key), ("time", self.time), ("weight", self.weight)]
+        options = [(option, name) for option, name in given if name is not None]
+        for option, name in [*options, *((o, name) for o in ("drop", "keep") for name in getattr(self, o))]:
+            if name not in names:
+                raise BadInput(f"{where}: --{option} is {name!r}, which is no column; there are {named(names)}")
+        counts = Counter([*(name for _, name in options), *dict.fromkeys(self.drop), *dict.fromkeys(self.keep)])
+        if twice := [name for name, number in counts.items() if number > 1]:
+            raise BadInput(f"{where}: column {twice[0]!r} is named by two options; expected one role for a column")
+
+
+def named(names: Sequence[str]) -> str:
+    """The first names of a list."""
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return ", ".join(map(repr, names[:20])) + more

@@ -1,0 +1,390 @@
+"""Executes a notebook in a kernel: outputs as they come, bounded, and why it failed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import nbformat
+from jupyter_client.asynchronous.client import AsyncKernelClient
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbconvert.filters import strip_ansi
+from nbformat.v4 import new_output
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.processes.programs import kernel_command
+from airflow_hops.core.processes.temporary_folders import socket_root, temporary_folder
+from airflow_hops.ml.stages.notebook.session import RESULT_MIME
+from airflow_hops.ml.stages.notebook.source import code_cells, first_lines, title_of
+from airflow_hops.ml.training.gang.failures import count_oom_kills
+
+log = logging.getLogger(__name__)
+
+MAX_CELL_BYTES = 4 << 20
+"""Output of a cell that is kept."""
+MAX_NOTEBOOK_BYTES = 32 << 20
+"""Output of all cells that is kept."""
+
+_SIGN_OF_LIFE_S = 30.0
+_START_TIMEOUT_S = 120
+_INTERRUPT_S = 5.0
+_LAST_LINES = 10
+_TRACEBACK_CHARACTERS = 6000
+_ERROR_CHARACTERS = 20_000
+_TRACEBACK_FRAMES = 50
+_OUTPUT_BYTES = 100
+"""Of an output without what it shows."""
+_IDLE_TIMEOUT_S = 600
+"""Within which the outputs of a cell that has ended must have arrived."""
+_NO_IDLE = "IOPub"
+"""In nbclient's message of a cell whose last output has not arrived."""
+_ENDS_WELL = [("SystemExit", code) for code in ("", "0", "None", "False")]
+"""Errors that end a notebook as a program ends with exit code 0; papermill takes them so, too."""
+Progress = Callable[[float, str], None]
+
+
+@dataclass
+class Execution:
+    """What came of a notebook, whose outputs are in the notebook itself.
+
+    Attributes:
+        cells: Cells that ran.
+        seconds: How long they took.
+        cut_cells: Numbers of cells with more output than is kept.
+        failed_cell: Number of the cell that ended it; None if none did.
+        failure: Why; None if nothing failed.
+        result: The value that it left by ``pipeline.result``; None if it left none.
+    """
+
+    cells: int = 0
+    seconds: float = 0.0
+    cut_cells: list[int] = field(default_factory=list)
+    failed_cell: int | None = None
+    failure: HopsError | None = None
+    result: Any = None
+
+
+def execute(
+    notebook: nbformat.NotebookNode,
+    path: Path,
+    *,
+    env: Mapping[str, str],
+    progress: Progress,
+    cell_timeout_s: float | None = None,
+) -> Execution:
+    """Runs all cells, in a kernel of this very Python, up to the first that fails.
+
+    Args:
+        notebook: The notebook, which gets the outputs.
+        path: Its file; the kernel works in the file's folder.
+        env: The kernel's environment.
+        progress: Called with the share of the cells that have run, and a text.
+        cell_timeout_s: Seconds that each cell may take; None for as long as it wants.
+    """
+    for cell in notebook.cells:
+        if cell.cell_type == "code":  # what an earlier execution left would pass for this one's
+            cell.outputs, cell.execution_count = [], None
+    with temporary_folder("kernel", root=socket_root(len("/hops-kernel-12345678.locked/k-5"))) as folder:
+        return asyncio.run(_execute(notebook, path, folder, env, progress, cell_timeout_s))
+
+
+class _KernelManager(AsyncKernelManager):  # type: ignore[misc]
+    """Starts a kernel by its command line: no kernelspec is installed anywhere."""
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        return KernelSpec(argv=kernel_command(sys.executable), display_name="airflow-hops", language="python")
+
+    def client(self, **options: Any) -> AsyncKernelClient:
+        client = super().client(**options)
+        client.context.rcvhwm = 0  # else ZeroMQ drops outputs that come faster than they are read
+        return client
+
+
+class _Client(NotebookClient):  # type: ignore[misc]
+    """Keeps outputs up to the limits, and writes text to the log as it comes."""
+
+    number = 0
+    _told = 0
+    _line = ""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._held: dict[int, int] = defaultdict(int)  # bytes, by position of the cell
+
+    def begin(self, number: int, execution: Execution) -> None:
+        self.number, self.execution = number, execution
+
+    def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
+        if msg["msg_type"] not in ("stream", "display_data", "execute_result", "update_display_data", "error"):
+            return super().process_message(msg, cell, cell_index)
+        if RESULT_MIME in msg["content"].get("data", {}):  # it counts even if what shows it is cut, or cleared later
+            self.execution.result = msg["content"]["data"][RESULT_MIME]
+        if self.clear_before_next_output and msg["msg_type"] != "update_display_data":
+            self._clear(cell.outputs, cell_index)
+        if msg["msg_type"] == "error":
+            return self._keep_error(msg, cell, cell_index)
+        if not self._fits(msg, cell_index):
+            return None
+        if msg["msg_type"] == "stream":
+            text, name = msg["content"]["text"], msg["content"]["name"]
+            self._print(text)
+            if cell.outputs and cell.outputs[-1].get("name") == name:
+                cell.outputs[-1].text += text
+                return None
+        try:
+            return super().process_message(msg, cell, cell_index)
+        except nbformat.ValidationError as error:
+            said = f"An output is left out, since it is not valid: {error.message[:300]}\n"
+            log.warning("cell %d: %s", self.number, said.rstrip())
+            cell.outputs.append(new_output("stream", name="stderr", text=said))
+            return None
+
+    def _fits(self, msg: dict[str, Any], position: int) -> bool:
+        """Counts what a message adds, text up to the limit; false if nothing of it is kept."""
+        kind, content = msg["msg_type"], msg["content"]
+        growth = self._growth(content, kind, position)
+        left, size = self._left(position), sum(growth.values())
+        if size > left or any(more > self._left(each) for each, more in growth.items()):
+            self._cut(kind, size)
+            if kind != "stream" or not left:
+                return False
+            content["text"] = content["text"].encode("utf-8", "replace")[:left].decode("utf-8", "ignore")
+            growth = {position: left}
+        for each, more in growth.items():
+            self._held[each] += more
+        return True
+
+    def _left(self, position: int) -> int:
+        """Bytes that a cell may hold more."""
+        return max(0, min(MAX_NOTEBOOK_BYTES - sum(self._held.values()), MAX_CELL_BYTES - self._held[position]))
+
+    def clear_output(self, outs: Any, msg: dict[str, Any], cell_index: int) -> None:
+        super().clear_output(outs, msg, cell_index)
+        if not outs:
+            self._clear(outs, cell_index)
+
+    def _clear(self, outputs: Any, position: int) -> None:
+        outputs[:] = []
+        self.clear_display_id_mapping(position)
+        self.clear_before_next_output = False
+        self._held[position] = 0
+        if self.number in self.execution.cut_cells:  # what was cut would have been cleared, too
+            self.execution.cut_cells.remove(self.number)
+
+    def _growth(self, content: Mapping[str, Any], kind: str, position: int) -> dict[int, int]:
+        """Bytes that each cell will hold more; what is displayed under an ID replaces what was there before."""
+        if kind == "stream":
+            return {position: len(content["text"].encode("utf-8", "replace"))}
+        size, growth = _size(content), defaultdict[int, int](int)
+        for cell, indices in self._display_id_map.get((content.get("transient") or {}).get("display_id"), {}).items():
+            outputs = self.nb.cells[cell].outputs
+            growth[cell] += sum(size - _size(outputs[index]) for index in indices)
+        if kind != "update_display_data":
+            growth[position] += size
+        return growth
+
+    def _keep_error(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
+        """An error is kept beyond the limits, since it may be what fails the cell, but only the last one."""
+        content = msg["content"]
+        content["evalue"] = _shortened(content["evalue"])
+        trace = list(map(_shortened, content["traceback"]))
+        if len(trace) > _TRACEBACK_FRAMES:
+            trace = [*trace[: _TRACEBACK_FRAMES // 2], "…", *trace[-_TRACEBACK_FRAMES // 2 :]]
+        content["traceback"] = trace
+        size = len(json.dumps(content))
+        last = cell.outputs[-1] if cell.outputs else {}
+        if size > self._left(cell_index) and last.get("output_type") == "error":
+            self._cut("error", size)
+            last.update(ename=content["ename"], evalue=content["evalue"], traceback=trace)
+            return None
+        self._held[cell_index] += size
+        return super().process_message(msg, cell, cell_index)
+
+    def end(self, cell: nbformat.NotebookNode) -> None:
+        """Finishes the log's last line; of a progress bar leaves the last state; says that output is missing."""
+        if self._line:
+            self._print("\n")
+        for output in cell.outputs:
+            if output.output_type == "stream" and "\r" in output.text:
+                output.text = "\n".join(map(_last_state, output.text.split("\n")))
+        if self.number in self.execution.cut_cells:
+            kept = f"{MAX_CELL_BYTES >> 20} MiB of a cell are kept, {MAX_NOTEBOOK_BYTES >> 20} MiB of a notebook"
+            cell.outputs.append(new_output("stream", name="stderr", text=f"\nOutput was cut here: {kept}.\n"))
+
+    def _cut(self, kind: str, size: int) -> None:
+        if self.number not in self.execution.cut_cells:
+            self.execution.cut_cells.append(self.number)
+        if self._told != self.number:
+            self._told = self.number
+            log.warning(
+                "cell %d: its output is cut (%s of %d bytes): %d MiB of a cell are kept, %d MiB of a notebook",
+                *(self.number, kind, size, MAX_CELL_BYTES >> 20, MAX_NOTEBOOK_BYTES >> 20),
+            )
+
+    def _print(self, text: str) -> None:
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
+            print(_last_state(line), flush=True)
+
+
+def _last_state(line: str) -> str:
+    """What a terminal shows of a line in the end."""
+    return line.rstrip("\r").rpartition("\r")[2]
+
+
+def _size(output: Mapping[str, Any]) -> int:
+    """Bytes of what is displayed, as the notebook's file has it."""
+    shown = json.dumps([output["data"], output["metadata"]], ensure_ascii=False)
+    return _OUTPUT_BYTES + len(shown.encode("utf-8", "replace"))
+
+
+def _shortened(text: str) -> str:
+    """A part of an error's text, so that it can be read, and kept."""
+    left_out = len(text) - _ERROR_CHARACTERS
+    if left_out <= 0:
+        return text
+    half = _ERROR_CHARACTERS // 2
+    return f"{text[:half]}… ({left_out:,} characters are left out) …{text[-half:]}"
+
+
+async def _execute(
+    notebook: nbformat.NotebookNode,
+    path: Path,
+    folder: Path,
+    env: Mapping[str, str],
+    progress: Progress,
+    cell_timeout_s: float | None,
+) -> Execution:
+    execution, began = Execution(), time.monotonic()
+    # Unix sockets in a private folder: a port of this machine would let its other users read what cells print.
+    manager = _KernelManager(transport="ipc", ip=str(folder / "k"), connection_file=str(folder / "kernel.json"))
+    options = {"store_widget_state": False, "startup_timeout": _START_TIMEOUT_S}
+    options |= {"iopub_timeout": _IDLE_TIMEOUT_S, "raise_on_iopub_timeout": True}
+    client = _Client(notebook, km=manager, timeout=cell_timeout_s and max(1, round(cell_timeout_s)), **options)
+    oom_kills, said = count_oom_kills(), folder / "kernel.log"
+    try:
+        try:
+            with said.open("wb") as stream:  # what it says itself: cells print through Jupyter's own channel
+                await client.async_start_new_kernel(
+                    cwd=str(path.parent),
+                    env={**env, "IPYTHONDIR": str(folder / "ipython")},
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=stream,
+                )
+            await client.async_start_new_kernel_client()
+        except Exception as error:
+            execution.failure = HopsError(
+                f"{path}: its kernel, {sys.executable}, did not start ({error}){_last_lines(said)}"
+            )
+            return execution
+        cells = list(code_cells(notebook))
+        for number, cell in cells:
+            done, title = (number - 1) / len(cells), f"cell {number} of {len(cells)}"
+            progress(done, f"{title}: {title_of(cell.source)}")
+            client.begin(number, execution)
+            try:
+                await _run_cell(client, cell, partial(_tell, progress, done, title))
+            except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+                if isinstance(error, CellExecutionError) and (error.ename, error.evalue) in _ENDS_WELL:
+                    _say_that_it_ended(cell, number, len(cells))
+                    break
+                execution.failed_cell = number
+                if isinstance(error, CellTimeoutError):
+                    await _interrupt(manager, client)
+                reason = await _explain(error, manager, cell_timeout_s, oom_kills, said)
+                execution.failure = _failure(cell, reason, f"{path}: cell {number}")
+                break
+            finally:
+                client.end(cell)
+                execution.cells = number
+    finally:
+        execution.seconds = round(time.monotonic() - began, 3)
+        if manager.has_kernel:
+            await manager.shutdown_kernel(now=True)
+        if client.kc is not None:
+            client.kc.stop_channels()
+    return execution
+
+
+async def _run_cell(client: _Client, cell: nbformat.NotebookNode, alive: Callable[[int], None]) -> None:
+    began = time.monotonic()
+    index = next(index for index, each in enumerate(client.nb.cells) if each is cell)
+    running = asyncio.ensure_future(client.async_execute_cell(cell, index))
+    while not (await asyncio.wait({running}, timeout=_SIGN_OF_LIFE_S))[0]:
+        alive(round(time.monotonic() - began))
+    await running
+
+
+def _say_that_it_ended(cell: nbformat.NotebookNode, number: int, cells: int) -> None:
+    """Puts a note in the place of what IPython says of ``sys.exit(0)``, which looks like an error."""
+    said = f"The notebook ended itself here with exit code 0; {cells - number} cells that follow did not run.\n"
+    log.info("cell %d: %s", number, said.rstrip())
+    cell.outputs[:] = [output for output in cell.outputs if output.output_type != "error"]
+    cell.outputs.append(new_output("stream", name="stdout", text=said))
+
+
+async def _interrupt(manager: AsyncKernelManager, client: _Client) -> None:
+    """Lets a cell end what it has begun before the kernel is killed: an experiment records how it ended."""
+    await manager.interrupt_kernel()
+    with suppress(Empty):
+        await client.kc.get_shell_msg(timeout=_INTERRUPT_S)
+
+
+def _tell(progress: Progress, done: float, title: str, seconds: int) -> None:
+    progress(done, f"{title} has run for {seconds} s")
+
+
+async def _explain(
+    error: Exception, manager: AsyncKernelManager, cell_timeout_s: float | None, oom_kills: int, said: Path
+) -> str | None:
+    """Why a cell was ended; None where it has raised an exception, which its output tells."""
+    if isinstance(error, CellExecutionError):
+        return None
+    if isinstance(error, CellTimeoutError) and _NO_IDLE in str(error):
+        return f"has ended, but its outputs have not arrived within {_IDLE_TIMEOUT_S} s; let it print or display less"
+    if isinstance(error, CellTimeoutError):
+        return f"took longer than cell_timeout_s={cell_timeout_s:g}; give it more time, or less to do"
+    code = await manager.provisioner.poll() if manager.provisioner is not None else None
+    if code == -9:
+        struck = count_oom_kills() > oom_kills
+        why = "the machine's out-of-memory killer has struck" if struck else "somebody did, or a memory limit"
+        return f"lost its kernel, which was killed ({why}); give it less data, or the machine more memory"
+    how = "exit code" if code is None or code >= 0 else "signal"
+    return f"lost its kernel, which ended with {how} {'unknown' if code is None else abs(code)}{_last_lines(said)}"
+
+
+def _last_lines(said: Path) -> str:
+    lines = said.read_text(errors="replace").splitlines()[-_LAST_LINES:] if said.exists() else []
+    return "".join(["; its last lines:", *(f"\n  {line[:300]}" for line in lines)]) if lines else ""
+
+
+def _failure(cell: nbformat.NotebookNode, reason: str | None, where: str) -> HopsError:
+    """The error of the task; where the cell does not show it, it is added to the cell's outputs."""
+    error = next((output for output in reversed(cell.outputs) if output.output_type == "error"), None)
+    if reason is not None or error is None:
+        reason = reason or "failed without saying why"
+        cell.outputs.append(new_output("error", ename="Ended", evalue=reason, traceback=[f"This cell {reason}."]))
+        return HopsError(f"{where} {reason}; it begins with\n{first_lines(cell.source)}")
+    trace = strip_ansi("\n".join(error.traceback)) or error.ename
+    if len(trace) > _TRACEBACK_CHARACTERS:
+        trace = f"…{trace[-_TRACEBACK_CHARACTERS:]}"
+    failure = BadInput if error.ename == BadInput.__name__ else HopsError
+    name = f"{error.ename}: {strip_ansi(error.evalue)[:200]}"
+    return failure(f"{where} failed with {name}; it begins with\n{first_lines(cell.source)}\n{trace}")

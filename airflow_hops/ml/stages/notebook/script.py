@@ -1,0 +1,100 @@
+"""A notebook as a script: its code cells in order, in one namespace, without a kernel."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.stages.notebook.source import code_cells, has_parameters, inject_parameters, read_notebook
+
+log = logging.getLogger(__name__)
+
+_LEFT_OUT = ("autoreload", "config", "load_ext", "matplotlib", "reload_ext")
+"""Magics that set how a notebook shows things, and change no result."""
+
+
+def run_notebook(path: Path, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Runs the code cells of a notebook as ``__main__``.
+
+    IPython's magics that only set how things are shown are left out, with a warning.
+
+    Args:
+        path: The ``.ipynb``.
+        params: Values for the variables that a cell tagged ``parameters`` assigns; without such a cell they are not
+            injected.
+
+    Returns:
+        Its global variables.
+
+    Raises:
+        BadInput: it is no notebook with code, a cell does not parse, or has a shell command or another magic.
+    """
+    from IPython.display import display
+
+    notebook = read_notebook(path)
+    if has_parameters(notebook):
+        inject_parameters(notebook, params or {}, path)
+    # All of them before the first runs: what is wrong with the last one is not found after hours.
+    compiled = [_compile(cell.source, f"{path}, cell {number}") for number, cell in code_cells(notebook)]
+    module = ModuleType("__main__")
+    module.__dict__.update(__file__=str(path), display=display)
+    before, sys.modules["__main__"] = sys.modules["__main__"], module  # where pickle looks for its classes
+    try:
+        for code in compiled:
+            exec(code, module.__dict__)
+    finally:
+        sys.modules["__main__"] = before
+    return module.__dict__
+
+
+def _compile(source: str, name: str) -> Any:
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    try:
+        tree = ast.parse(TransformerManager().transform_cell(source), name)
+        _Magics(name).visit(tree)
+        return compile(ast.fix_missing_locations(tree), name, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise BadInput(f"{name} does not parse: {error}") from error
+
+
+class _Magics(ast.NodeTransformer):
+    """Leaves out the calls that IPython makes of magics, or refuses them."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        match _magic(node.value):
+            case ("run_line_magic", magic, arguments) if magic in _LEFT_OUT:
+                log.warning("%s: %%%s %s is left out: ranks show nothing", self._name, magic, arguments)
+                return ast.copy_location(ast.Pass(), node)
+        return self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        match _magic(node):
+            case (kind, *rest):
+                signs = {"run_line_magic": "%", "run_cell_magic": "%%"}
+                raise BadInput(
+                    f"{self._name}: {signs.get(kind, '!')}{' '.join(rest[:2])} is IPython's, which a notebook "
+                    "that runs as a script is without; write it in Python, or move it out of the notebook"
+                )
+        return self.generic_visit(node)
+
+
+def _magic(node: ast.expr) -> list[str]:
+    """Method and arguments of a call ``get_ipython().method(...)``; empty for any other expression."""
+    match node:
+        case ast.Call(
+            func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")), attr=method), args=arguments
+        ) if method in ("run_line_magic", "run_cell_magic", "system", "getoutput"):
+            return [method, *(str(each.value) for each in arguments if isinstance(each, ast.Constant))]
+    return []

@@ -1,0 +1,183 @@
+"""Reads notebooks: their cells, and the parameters that are injected into them."""
+
+from __future__ import annotations
+
+import ast
+import keyword
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import from_dict
+from nbformat.v4 import new_code_cell, upgrade
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.redaction import masked
+
+PARAMETERS_TAG = "parameters"
+INJECTED_TAG = "injected-parameters"
+"""Tags of cells, by papermill's convention (https://papermill.readthedocs.io/en/latest/usage-parameterize.html)."""
+
+_SHOWN_LINES = 5
+
+
+def read_notebook(path: Path) -> nbformat.NotebookNode:
+    """Reads a notebook of Python code; one of an older format is brought to format 4.5, in which cells have IDs.
+
+    Raises:
+        BadInput: the file is no notebook, of another language, or has no code.
+    """
+    try:
+        notebook = nbformat.read(path, as_version=4)
+        notebook = upgrade(notebook)
+        nbformat.validate(notebook)
+        cells = list(code_cells(notebook))
+    except Exception as error:  # nbformat lets whatever a broken file leads to pass
+        reason = str(error).partition("\n")[0][:300]
+        raise BadInput(
+            f"{path}: not a Jupyter notebook ({type(error).__name__}: {reason}); expected nbformat 4, as Jupyter "
+            "saves it"
+        ) from error
+    language = notebook.metadata.get("kernelspec", {}).get("language", "python")
+    if language != "python":
+        raise BadInput(f"{path}: metadata.kernelspec.language is {language!r}; expected 'python'")
+    if not cells:
+        raise BadInput(f"{path}: none of its {len(notebook.cells)} cells has code; expected a code cell at least")
+    return notebook
+
+
+def code_cells(notebook: nbformat.NotebookNode) -> Iterator[tuple[int, nbformat.NotebookNode]]:
+    """The cells with code, numbered from 1, as Jupyter numbers them when all are run once."""
+    yield from enumerate((c for c in notebook.cells if c.cell_type == "code" and c.source.strip()), start=1)
+
+
+def first_lines(source: str) -> str:
+    """The beginning of a cell, indented, for a message."""
+    lines = source.strip().splitlines()
+    shown = lines[:_SHOWN_LINES] + ["…"] * (len(lines) > _SHOWN_LINES)
+    return "\n".join(f"    {line}" for line in shown)
+
+
+def title_of(source: str) -> str:
+    """The first line of a cell that says something, for a line of the log."""
+    lines = [line.strip() for line in source.splitlines() if line.strip()]
+    return next((line for line in lines if not line.startswith(("#", "%"))), lines[0])[:80]
+
+
+def has_parameters(notebook: nbformat.NotebookNode) -> bool:
+    """Whether a cell is tagged ``parameters``."""
+    return _position(notebook, PARAMETERS_TAG) is not None
+
+
+def inject_parameters(notebook: nbformat.NotebookNode, params: Mapping[str, Any], path: Path) -> None:
+    """Adds a cell that sets parameters: after the cell tagged ``parameters``, or first where there is none.
+
+    Args:
+        notebook: The notebook, which is changed.
+        params: JSON values by name.
+        path: Of its file, for messages.
+
+    Raises:
+        BadInput: a name is none of Python's, or the cell tagged ``parameters`` does not assign it; or, without such a
+            cell, another one assigns it before any uses it.
+    """
+    for name in params:
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise BadInput(f"{path}: parameter {name!r}: expected the name of a Python variable")
+    position = _position(notebook, PARAMETERS_TAG)
+    if position is not None:
+        known = _assigned(notebook.cells[position].source)
+        for name in params:
+            if name not in known:
+                raise BadInput(
+                    f"{path}: parameter {name!r} is not assigned in the cell tagged {PARAMETERS_TAG!r}, which assigns "
+                    f"{', '.join(sorted(known)) or 'nothing'}; add it there with its default, or leave it out"
+                )
+    if position is None:
+        _check_effective(notebook, params, path)
+    earlier = _position(notebook, INJECTED_TAG)  # of a notebook that papermill, or a step, has executed
+    if earlier is not None:
+        del notebook.cells[earlier]
+    if not params:
+        return
+    cell = new_code_cell(_assignments(params), metadata={"tags": [INJECTED_TAG]})
+    position = _position(notebook, PARAMETERS_TAG)
+    notebook.cells.insert(0 if position is None else position + 1, cell)
+
+
+def mask_secrets(notebook: nbformat.NotebookNode, params: Mapping[str, Any]) -> None:
+    """Removes the credentials from a notebook that was executed: from its parameters, and from what its cells said.
+
+    Args:
+        notebook: The notebook, which is changed.
+        params: Its parameters.
+    """
+    for cell in notebook.cells:
+        if INJECTED_TAG in cell.metadata.get("tags", []):
+            cell.source = _assignments(masked(params))
+        if cell.cell_type == "code":
+            cell.outputs = [from_dict(masked(output)) for output in cell.outputs]
+
+
+def _assignments(params: Mapping[str, Any]) -> str:
+    return "\n".join(["# Parameters", *(f"{name} = {_literal(value)}" for name, value in params.items())])
+
+
+def _literal(value: Any) -> str:
+    """Python source of a JSON value."""
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return f"float({str(value)!r})"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_literal(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_literal, value)) + "]"
+    return repr(value)
+
+
+def _position(notebook: nbformat.NotebookNode, tag: str) -> int | None:
+    tagged = (i for i, cell in enumerate(notebook.cells) if tag in cell.metadata.get("tags", []))
+    return next((i for i in tagged if notebook.cells[i].cell_type == "code"), None)
+
+
+def _parsed(source: str) -> ast.Module:
+    """A cell's code; nothing of one that does not parse, which fails when it is run."""
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    try:
+        return ast.parse(str(TransformerManager().transform_cell(source)))
+    except SyntaxError:
+        return ast.Module([], [])
+
+
+def _assigned(source: str) -> set[str]:
+    """Global variables that a cell assigns."""
+    return {name.id for each in _parsed(source).body for name in _names(each) if isinstance(name.ctx, ast.Store)}
+
+
+def _check_effective(notebook: nbformat.NotebookNode, params: Collection[str], path: Path) -> None:
+    """Looks whether a cell assigns a parameter before any uses it. Raises BadInput."""
+    unused = set(params)
+    for number, cell in code_cells(notebook):
+        for statement in _parsed(cell.source).body:
+            names = list(_names(statement))
+            unused -= {name.id for name in names if isinstance(name.ctx, ast.Load)}
+            lost = sorted(unused & {name.id for name in names if isinstance(name.ctx, ast.Store)})
+            if lost and isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+                raise BadInput(
+                    f"{path}: cell {number} assigns {lost[0]!r}, so that the parameter of this name has no effect; tag "
+                    f"that cell {PARAMETERS_TAG!r}, or leave the parameter out"
+                )
+
+
+def _names(statement: ast.AST) -> Iterator[ast.Name]:
+    """Global variables that a statement mentions, but for those in functions and classes that it defines."""
+    left = [statement]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.Name):
+            yield node
+        if isinstance(node, ast.comprehension):
+            left += [node.iter, *node.ifs]
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            left += ast.iter_child_nodes(node)

@@ -1,0 +1,86 @@
+"""The step of the notebook stage."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+import nbformat
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.properties import NOTEBOOK_PAGE, NotebookProperties
+from airflow_hops.core.contract.redaction import masked
+from airflow_hops.core.processes.programs import with_package
+from airflow_hops.ml.stages.notebook.execute import execute
+from airflow_hops.ml.stages.notebook.page import to_html
+from airflow_hops.ml.stages.notebook.session import spec_variables
+from airflow_hops.ml.stages.notebook.source import inject_parameters, mask_secrets, read_notebook
+from airflow_hops.ml.step.context import StepContext, find_file
+
+log = logging.getLogger(__name__)
+
+NOTEBOOK_FILE = "notebook.ipynb"
+_ERROR_CHARACTERS = 8000
+
+
+def run(
+    context: StepContext,
+    *,
+    notebook: str,
+    params: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    cell_timeout_s: float | None = None,
+) -> Artifact:
+    """Executes a notebook; publishes it with its outputs, and as HTML, also when a cell fails.
+
+    Args:
+        context: The step; its inputs are at hand in the notebook, by :mod:`airflow_hops.hops.pipeline`.
+        notebook: Path of the ``.ipynb``, relative to a folder of user code.
+        params: Values for the notebook's parameters, by name; JSON values.
+        env: Further variables of the kernel's environment.
+        cell_timeout_s: Seconds that each cell may take; None for as long as it wants.
+
+    Raises:
+        BadInput: there is no such notebook, it cannot be used, a parameter is none of its, a cell raised ``BadInput``.
+        HopsError: a cell failed or took too long, or the kernel died.
+    """
+    if cell_timeout_s is not None and cell_timeout_s < 1:
+        raise BadInput(f"cell_timeout_s is {cell_timeout_s!r}, expected seconds, 1 or more, or None")
+    path = find_file(notebook, "notebook")
+    content = read_notebook(path)
+    inject_parameters(content, params or {}, path)
+    variables = with_package({**os.environ, **(env or {})}, [*context.spec.code_paths, str(path.parent)])
+    variables |= spec_variables(context.spec, context.scratch / "spec.json")
+    done = execute(content, path, env=variables, progress=context.progress, cell_timeout_s=cell_timeout_s)
+    properties = NotebookProperties(
+        notebook=notebook,
+        parameters=masked(params or {}),
+        failed_cell=done.failed_cell,
+        error=None if done.failure is None else str(done.failure)[:_ERROR_CHARACTERS],
+        cut_cells=tuple(done.cut_cells),
+        result=done.result,
+    )
+    mask_secrets(content, params or {})
+    with context.output() as writer:
+        nbformat.write(content, writer.path / NOTEBOOK_FILE)
+        (writer.path / NOTEBOOK_PAGE).write_text(_page(content, notebook, done.failed_cell), encoding="utf-8")
+        artifact = writer.commit(
+            metrics={"cells": done.cells, "seconds": done.seconds}, properties=properties.to_dict()
+        )
+    if done.failure is not None:
+        raise done.failure
+    log.info("%s: %d cells in %.1f s", notebook, done.cells, done.seconds)
+    return artifact
+
+
+def _page(content: nbformat.NotebookNode, notebook: str, failed_cell: int | None) -> str:
+    """The page, or one that says why there is none: what a cell displays may be no HTML, or no picture."""
+    try:
+        return to_html(content, notebook, failed_cell)
+    except Exception as error:
+        log.warning("%s: no page can be made of it", notebook, exc_info=True)
+        said = escape(f"No page can be made of this notebook: {type(error).__name__}: {error}"[:_ERROR_CHARACTERS])
+        return f'<!DOCTYPE html>\n<meta charset="utf-8"><title>{escape(notebook)}</title><p>{said}</p>\n'

@@ -1,0 +1,219 @@
+"""Joins captured predictions with their labels, a million rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.performance import LabelCounts, PerformanceOptions
+from airflow_hops.core.contract.target import MULTICLASS, OUTPUTS, Problem
+from airflow_hops.ml.metrics.metrics import Array
+from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
+from airflow_hops.ml.monitoring.captured.values import dense_values
+from airflow_hops.ml.stages.performance.keys import comparable
+from airflow_hops.ml.stages.performance.labels import NO_LABEL, Labels, as_time
+
+_ROWS_AT_ONCE = 1 << 20
+_DAY_US = 86_400_000_000
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions of one version.
+
+    Attributes:
+        time_us: When each was made, or its row's own time; microseconds since the epoch, shape ``[rows]``.
+        outputs: Shape ``[rows]``, or of several classes ``[rows, classes]``; float32.
+        labels: Number of the label's value, or :data:`NO_LABEL`; shape ``[rows]``.
+        delay_us: From ``time_us`` until the label became known; below 0 where that is not known. Shape ``[rows]``.
+        keys: Number of the label itself, by which those that share one are told; None if none is shared.
+    """
+
+    time_us: Array
+    outputs: Array
+    labels: Array
+    delay_us: Array
+    keys: Array | None = None
+
+    def where(self, chosen: Array) -> Predictions:
+        """Those that are chosen, by truth value or number."""
+        return replace(self, **{name: of[chosen] for name, of in vars(self).items() if of is not None})
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What was captured, with labels.
+
+    Attributes:
+        versions: Predictions by version.
+        counts: What became of the labels.
+        files: Number of captured files.
+        lacking: Number of captured rows without a column that is needed, by that column; left out.
+        shared: Labelled predictions of a version that share their label with a newer one.
+        not_finite: Predictions that are NaN or infinite; left out.
+        untimed: Captured rows whose own time is none; left out.
+        present_us: The newest time that is no more than a day after its request; that of the newest request if none
+            is. Clients send the time feature, so that one of them alone could move it anywhere.
+        ahead: Predictions whose own time is after that.
+    """
+
+    versions: Mapping[int, Predictions] = field(default_factory=dict)
+    counts: LabelCounts = field(default_factory=LabelCounts)
+    files: int = 0
+    lacking: Mapping[str, int] = field(default_factory=dict)
+    shared: int = 0
+    not_finite: int = 0
+    untimed: int = 0
+    present_us: int = 0
+    ahead: int = 0
+
+
+def join_labels(
+    requests: CapturedRequests, labels: Labels, options: PerformanceOptions, problem: Problem, prefix: str = ""
+) -> Joined:
+    """Joins all captured predictions with their labels.
+
+    Memory holds the labels' keys, a million captured rows, and some 24 bytes of each prediction (of several classes
+    four more for each class).
+
+    Args:
+        requests: What was captured.
+        labels: The labels.
+        options: By which columns, and which input is a row's own time.
+        problem: What the model predicts, which tells its output.
+        prefix: What the output's name begins with, of a further label.
+
+    Raises:
+        BadInput: all captured rows lack a key, the time, or the model's output.
+        HopsError: the store does not answer.
+    """
+    parts: dict[int, list[Predictions]] = {}
+    times: dict[int, Array] = {}  # by version, how often each label was matched
+    names = requests.names()
+    lacking: dict[str, int] = {}
+    not_finite = untimed = 0
+    newest, asked = [], []
+    output = prefix + OUTPUTS[problem]
+    for version, rows in _tables(requests, names, options, output):
+        if isinstance(version, str):
+            lacking[version] = lacking.get(version, 0) + rows
+            continue
+        timed = rows.filter(pc.is_valid(rows["time"]))
+        untimed, rows = untimed + rows.num_rows - timed.num_rows, timed
+        if not rows.num_rows:
+            continue
+        asked.append(pc.max(rows["asked"]).as_py())
+        newest.append(_newest(rows))
+        index = labels.keys.numbers([rows[f"key{number}"] for number in range(len(options.keys))])
+        index = np.where(labels.codes[index] == NO_LABEL, NO_LABEL, index) if len(labels.codes) else index
+        matched = np.bincount(index[index >= 0], minlength=len(labels.codes)).astype(np.int32)
+        times[version] = times.get(version, 0) + matched
+        predictions = _predictions(rows, index, labels, wide=problem == MULTICLASS)
+        finite = np.asarray(np.isfinite(predictions.outputs).all(axis=tuple(range(1, predictions.outputs.ndim))))
+        not_finite += int((~finite).sum())
+        parts.setdefault(version, []).append(predictions if finite.all() else predictions.where(finite))
+    if lacking and not parts:
+        with requests.open(names[-1]) as file:
+            inputs = [each.removeprefix("input.") for each in file.schema_arrow.names if each.startswith("input.")]
+        raise BadInput(f"no captured row can be measured: {_told(lacking, output, inputs)}")
+    if untimed and not parts:
+        raise BadInput(
+            f"none of the {untimed} captured rows has a time in {options.time_feature!r}, which time_feature names; "
+            "expected seconds since the epoch"
+        )
+    present_us = max((at for at in newest if at is not None), default=max(asked, default=0))
+    has_label = labels.codes != NO_LABEL
+    joined = int(np.any([np.zeros(len(has_label), bool), *(each > 0 for each in times.values())], axis=0).sum())
+    shared = {version: int(np.maximum(each - 1, 0).sum()) for version, each in times.items()}
+    counts = replace(labels.counts, joined=joined, unknown=int(has_label.sum()) - joined)
+    versions = {number: _concatenated(parts[number], number, shared=shared[number] > 0) for number in sorted(parts)}
+    ahead = sum(int((each.time_us > present_us).sum()) for each in versions.values())
+    return Joined(versions, counts, len(names), lacking, sum(shared.values()), not_finite, untimed, present_us, ahead)
+
+
+def _told(lacking: Mapping[str, int], output: str, inputs: Sequence[str]) -> str:
+    """Which columns captured rows lack, and what to do."""
+    said = []
+    for column, rows in lacking.items():
+        advice = f"keys and time_feature are inputs of the model: {', '.join(inputs)}"
+        if column == f"output.{output}":
+            advice = (
+                "the server must capture what it answers (--capture_mode=all), and the model must be served by its own "
+                "signature"
+            )
+        said.append(f"{rows} have no column {column!r}; {advice}")
+    return "; ".join(said)
+
+
+def _newest(rows: Any) -> int | None:
+    """The newest time that is no more than a day after its request."""
+    usual = pc.less_equal(rows["time"], pc.add(rows["asked"], _DAY_US))
+    newest: int | None = pc.max(rows["time"].filter(usual)).as_py()
+    return newest
+
+
+def _tables(
+    requests: CapturedRequests, names: Sequence[str], options: PerformanceOptions, output: str
+) -> Iterator[tuple[int | str, Any]]:
+    """Rows of a version, up to a million or a file; or a column that they lack, and their mere number."""
+    # What a version was sent, or answered, may have come in several types.
+    pending: dict[tuple[int, tuple[Any, ...]], list[Any]] = {}
+    for name in names:
+        version, rows = _read(requests, name, options, f"output.{output}")
+        if isinstance(version, str):
+            yield version, rows
+            continue
+        alike = (version, tuple(rows.schema.types))
+        pending.setdefault(alike, []).append(rows)
+        if sum(table.num_rows for table in pending[alike]) >= _ROWS_AT_ONCE:
+            yield version, pa.concat_tables(pending.pop(alike))
+    for (version, _), tables in pending.items():
+        yield version, pa.concat_tables(tables)
+
+
+def _read(requests: CapturedRequests, name: str, options: PerformanceOptions, output: str) -> tuple[int | str, Any]:
+    with requests.open(name) as file:
+        schema = file.schema_arrow
+        captured = [key if key in ("request_id", "row") else f"input.{key}" for key in options.keys]
+        time = "captured_at" if options.time_feature is None else f"input.{options.time_feature}"
+        for column in (output, *captured, time):
+            if column not in schema.names:
+                return column, file.metadata.num_rows
+        table = file.read(columns=list(dict.fromkeys([*captured, time, "captured_at", output, "version"])))
+    if len(versions := pc.unique(table["version"])) > 1:
+        raise BadInput(f"captured file {name}: it has rows of the versions {versions.to_pylist()}; expected one")
+    where = f"captured file {name}"
+    keys = {f"key{number}": comparable(table[column], where) for number, column in enumerate(captured)}
+    when, asked = (as_time(table[name], where).cast(pa.int64()) for name in (time, "captured_at"))
+    rows = pa.table({**keys, "time": when, "asked": asked, "output": table[output]})
+    return versions[0].as_py(), rows
+
+
+def _predictions(rows: Any, index: Array, labels: Labels, *, wide: bool) -> Predictions:
+    time_us = rows["time"].to_numpy()
+    has_label = index >= 0
+    values = np.full(len(index), NO_LABEL, np.int32)
+    values[has_label] = labels.codes[index[has_label]]
+    delay_us = np.full(len(index), -1, np.int64)
+    if labels.known_us is not None:
+        delay_us[has_label] = labels.known_us[index[has_label]] - time_us[has_label]
+    outputs = dense_values(rows["output"], wide=wide).astype(np.float32)
+    if len(outputs) != len(index) or outputs.ndim != (2 if wide else 1):
+        raise BadInput(
+            f"captured predictions have {outputs.size} values in {len(index)} rows; expected as many in each"
+        )
+    return Predictions(time_us, outputs, values, delay_us, index)
+
+
+def _concatenated(parts: Sequence[Predictions], version: int, *, shared: bool) -> Predictions:
+    shapes = {part.outputs.shape[1:] for part in parts}
+    if len(shapes) > 1:
+        raise BadInput(f"version {version} was captured with outputs of the shapes {sorted(shapes)}; expected one")
+    names = ("time_us", "outputs", "labels", "delay_us", *(["keys"] if shared else []))
+    return Predictions(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))

@@ -1,0 +1,207 @@
+"""Labels that came later: read from the server's feedback, an artifact or files, and made one for each prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.performance import REQUEST_KEYS, LabelCounts, PerformanceOptions
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.ml.metrics.metrics import Array
+from airflow_hops.ml.monitoring.captured.feedback import LABEL, UNNAMED
+from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
+from airflow_hops.ml.stages.ingest import Window, ingest_table
+from airflow_hops.ml.stages.performance.keys import NO_KEY, Keys, comparable, plain
+from airflow_hops.ml.step.context import StepContext
+
+NO_LABEL = -1
+_LABEL, KNOWN_AT = "label", "known_at"
+_ROW = "row"
+_US = pa.timestamp("us", "UTC")
+_FIRST_S, _LAST_S = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year in (1, 9999))
+
+
+@dataclass(frozen=True)
+class Labels:
+    """One label for each prediction that has any.
+
+    Attributes:
+        keys: What identifies the predictions.
+        codes: Of each key, the number of its label's value, or :data:`NO_LABEL`; shape ``[keys]``, int32.
+        values: The distinct values.
+        known_us: When each became known, microseconds since the epoch, shape ``[keys]``; None if that is not known.
+        counts: What became of the labels so far.
+    """
+
+    keys: Keys
+    codes: Array
+    values: tuple[Any, ...]
+    known_us: Array | None
+    counts: LabelCounts
+
+
+def read_labels(
+    context: StepContext, options: PerformanceOptions, requests: CapturedRequests, label: str
+) -> tuple[Any, int]:
+    """Reads the labels, wherever they are.
+
+    Args:
+        context: The step's context; the input ``labels`` is an artifact with the labels.
+        options: Where they are, and which columns count.
+        requests: The captured requests, with the feedback that the server was sent.
+        label: Name of the label's column.
+
+    Returns:
+        An Arrow table of the keys, ``label``, and ``known_at`` where that is known; and the number of labels that
+        were left out, as they have no ``label_time``.
+
+    Raises:
+        BadInput: there is no such table, or column.
+        HopsError: a store does not answer.
+    """
+    if options.source is not None:
+        source = Source.from_value("labels", options.source)
+        if options.label_time is not None:
+            source = replace(source, time_column=options.label_time)
+        folder = context.scratch / "labels"
+        rows = ingest_table("labels", source, Window(None, None), folder)
+        untimed = rows.rows_in - rows.rows_out  # a window without bounds leaves out rows without a time alone
+        return _read_files(sorted(folder.glob("*.parquet")), options, label, source.uri), untimed
+    if context.has_input("labels"):
+        artifact, folder = context.input("labels"), context.local("labels")
+        tables = sorted({path.parent.name for path in folder.glob("*/*.parquet")})
+        chosen = [options.table] if options.table is not None else tables
+        if len(chosen) != 1 or chosen[0] not in tables:
+            raise BadInput(f"table is {options.table!r}; {artifact.uri} has {', '.join(tables) or 'none'}: name one")
+        return _read_files(sorted((folder / chosen[0]).glob("*.parquet")), options, label, artifact.uri), 0
+    feedback = requests.feedback()
+    names = [name.removeprefix(LABEL) for name in feedback.column_names if name.startswith(LABEL)]
+    chosen_name = UNNAMED if names == [UNNAMED] and options.label_column is None else label
+    if names and chosen_name not in names:
+        raise BadInput(
+            f"no label of the feedback is called {label!r}; there are {', '.join(map(repr, names))}: set label_column "
+            "to one"
+        )
+    column = feedback[LABEL + chosen_name] if names else pa.array([], pa.float64())
+    columns = {key: _column(feedback, key, "the feedback") for key in options.keys}
+    return pa.table({**columns, _LABEL: column, KNOWN_AT: feedback["at"]}), 0
+
+
+def _read_files(paths: Sequence[Path], options: PerformanceOptions, label: str, where: str) -> Any:
+    present = pq.read_schema(paths[0]).names
+    # As in feedback, a label without the number of a row is of the request's first.
+    absent = [_ROW] if tuple(options.keys) == REQUEST_KEYS and _ROW not in present else []
+    wanted = [*(key for key in options.keys if key not in absent), label]
+    wanted += [] if options.label_time is None else [options.label_time]
+    for name in wanted:
+        if name not in present:
+            raise BadInput(f"{where}: there is no column {name!r}; the columns are {', '.join(present)}")
+    table = pa.concat_tables([pq.read_table(path, columns=list(dict.fromkeys(wanted))) for path in paths])
+    columns = {key: _column(table, key, where) for key in options.keys if key not in absent}
+    columns |= {name: pa.array(np.zeros(table.num_rows, np.int32)) for name in absent}
+    if options.label_time is None:
+        return pa.table({**columns, _LABEL: table[label]})
+    return pa.table({**columns, _LABEL: table[label], KNOWN_AT: as_time(table[options.label_time], where)})
+
+
+def _column(table: Any, name: str, where: str) -> Any:
+    if name not in table.column_names:
+        raise BadInput(f"{where}: there is no column {name!r}; the columns are {', '.join(table.column_names)}")
+    return table[name]
+
+
+def as_time(column: Any, where: str) -> Any:
+    """A column of times, or of seconds since the epoch, as microseconds in UTC; null outside the years 1 to 9998.
+
+    Raises:
+        BadInput: it is neither.
+    """
+    if pa.types.is_integer(column.type):
+        seconds = column.cast(pa.int64())
+        is_time = pc.and_(pc.greater_equal(seconds, _FIRST_S), pc.less(seconds, _LAST_S))
+        return pc.multiply(pc.if_else(is_time, seconds, pa.scalar(None, pa.int64())), 1_000_000).cast(_US)
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        return column.cast(pa.timestamp("us"), safe=False).cast(_US) if column.type != _US else column
+    raise BadInput(f"{where}: the time is {column.type}; expected a timestamp, or integers of seconds since the epoch")
+
+
+def one_for_each(table: Any, keys: Sequence[str], until: datetime | None, untimed: int = 0) -> Labels:
+    """Makes of all labels one for each prediction: of several, the one that became known last.
+
+    Args:
+        table: The table that :func:`read_labels` returned.
+        keys: The columns that identify a prediction.
+        until: Labels that became known later are left out; also those from after now.
+        untimed: Labels without a time that have been left out already.
+    """
+    found, numbers = Keys.of([comparable(table[name], "the labels") for name in keys])
+    value = plain(table[_LABEL]).combine_chunks()
+    # A label that is null, or NaN, is not known yet.
+    there = pc.invert(pc.is_null(value, nan_is_null=True)).to_numpy(zero_copy_only=False)
+    kept = there & (numbers != NO_KEY)
+    keyless = int((there & ~kept).sum())
+    known, future = None, 0
+    if KNOWN_AT in table.column_names:
+        timed = pc.is_valid(table[KNOWN_AT]).to_numpy()
+        untimed += int((kept & ~timed).sum())
+        kept &= timed
+        known = table[KNOWN_AT].cast(pa.int64()).fill_null(0).to_numpy()
+        now = datetime.now(UTC)
+        late = known > (min(until, now) if until is not None else now).timestamp() * 1e6
+        future = int((late & kept).sum())
+        kept &= ~late
+    values = value.filter(pa.array(kept)).dictionary_encode()
+    counts = LabelCounts(given=int(kept.sum()), future=future, untimed=untimed, keyless=keyless)
+    known = known[kept] if known is not None else None
+    latest, counts = _latest(numbers[kept], values.indices.to_numpy(), known, found.count, counts)
+    has_label = latest != NO_LABEL
+    codes = np.full(found.count, NO_LABEL, np.int32)
+    codes[has_label] = values.indices.to_numpy()[latest[has_label]]
+    if known is not None:
+        known_us = np.zeros(found.count, np.int64)
+        known_us[has_label] = known[latest[has_label]]
+        known = known_us
+    return Labels(found, codes, tuple(values.dictionary.to_pylist()), known, counts)
+
+
+def _latest(
+    keys: Array, values: Array, known: Array | None, count: int, counts: LabelCounts
+) -> tuple[Array, LabelCounts]:
+    """Of each key the row of its latest label, or :data:`NO_LABEL` if there is none, or the latest ones contradict."""
+    latest = np.full(count, NO_LABEL)
+    latest[keys] = np.arange(len(keys))
+    several = np.flatnonzero(np.bincount(keys, minlength=count)[keys] > 1)
+    if not len(several):
+        return latest, counts
+    at = known[several] if known is not None else np.zeros(len(several), np.int64)
+    order = np.lexsort((at, keys[several]))
+    rows, at = several[order], at[order]
+    keys, values = keys[rows], values[rows]
+    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    sizes = np.diff(np.concatenate([starts, [len(keys)]]))
+    ends = starts + sizes - 1
+    is_latest = at == np.repeat(at[ends], sizes)
+    agree = _spread(np.where(is_latest, values, np.repeat(values[ends], sizes)), starts) == 0
+    differ = _spread(values, starts) > 0
+    pairs = len(np.unique(keys.astype(np.int64) << 32 | values))
+    latest[keys[starts]] = np.where(agree, rows[ends], NO_LABEL)
+    return latest, replace(
+        counts,
+        repeated=len(keys) - pairs,
+        corrected=int((differ & agree).sum()),
+        contradictory=int((~agree).sum()),
+    )
+
+
+def _spread(values: Array, starts: Array) -> Array:
+    """Greatest less smallest value of each group."""
+    return np.maximum.reduceat(values, starts) - np.minimum.reduceat(values, starts)

@@ -1,0 +1,213 @@
+"""The step of the performance stage: what served predictions were worth, once their labels have come."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.core.contract.performance import (
+    REPORT_FILE,
+    LabelAge,
+    PerformanceOptions,
+    PerformanceReport,
+)
+from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.contract.target import REGRESSION
+from airflow_hops.core.store.model_records import read_record
+from airflow_hops.ml.metrics.judging import METRICS
+from airflow_hops.ml.metrics.metrics import Array
+from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
+from airflow_hops.ml.monitoring.captured.values import as_number, class_numbers
+from airflow_hops.ml.stages.performance.join import Joined, Predictions, join_labels
+from airflow_hops.ml.stages.performance.labels import KNOWN_AT, NO_LABEL, Labels, one_for_each, read_labels
+from airflow_hops.ml.stages.performance.measured import US, LabelledRows, Measurement, as_iso
+from airflow_hops.ml.stages.performance.notes import notes_of, unwell
+from airflow_hops.ml.stages.performance.versions import Version, find_version
+from airflow_hops.ml.step.context import StepContext
+
+log = logging.getLogger(__name__)
+_DELAYS = (0.5, 0.95)
+
+
+def run(context: StepContext, **options: Any) -> Artifact:
+    """The step: joins captured predictions with labels, and measures each version by period and over the window.
+
+    Args:
+        context: The step's context: services ``serving_capture_path`` and ``tracking_uri``, and input ``labels`` where
+            they are an artifact.
+        options: Those of :class:`airflow_hops.core.contract.performance.PerformanceOptions`.
+
+    Raises:
+        BadInput: nothing was captured, or nothing in the window; labels or captured rows lack a column; all labels are
+            no class of the model.
+    """
+    given = PerformanceOptions(**options)
+    champion = read_record(context.store, given.model_name).champion
+    if champion is None:
+        raise BadInput(f"model_name is {given.model_name!r}, which has no champion; deploy one first")
+    known, prefix = _of_label(ModelProperties.of(champion.model), given.label)
+    target = known.target
+    requests = CapturedRequests.expected(context.spec.services, context.store, given.model_name)
+    name = given.label_column or target.label
+    table, untimed = read_labels(context, given, requests, name)
+    labels = one_for_each(table, given.keys, given.as_of_time, untimed)
+    joined = join_labels(requests, labels, given, target.problem, prefix)
+    as_of_us, window = _window(joined, given)
+    as_of = datetime.fromtimestamp(as_of_us / US, UTC)
+    if (
+        given.as_of_time is None
+        and KNOWN_AT in table.column_names
+        and (pc.max(table[KNOWN_AT]).as_py() or as_of) > as_of
+    ):
+        # Only now is the present known, after which no label counts.
+        labels = one_for_each(table, given.keys, as_of, untimed)
+        joined = join_labels(requests, labels, given, target.problem, prefix)
+        as_of_us, window = _window(joined, given)
+    versions = {number: find_version(context, given.model_name, number, known, prefix) for number in window}
+    values, invalid = _values(labels, versions, window, name)
+    measured = Measurement(given, as_of_us)
+    rows = {number: _labelled(window[number], values[number]) for number in window}
+    start_us = min(int(each.time_us.min()) for each in window.values())
+    if given.window_s is not None:
+        start_us = as_of_us - int(given.window_s * US)
+    report = PerformanceReport(
+        model_name=given.model_name,
+        problem=target.problem,
+        metric=METRICS[target.problem].metric,
+        label=name,
+        as_of=as_iso(as_of_us),
+        versions=tuple(measured.whole(versions[number], rows[number], start_us) for number in window),
+        labels=replace(joined.counts, invalid=invalid),
+        periods=tuple(each for number in window for each in measured.periods(versions[number], rows[number])),
+        ages=tuple(_ages(window, as_of_us, given)),
+        delay_s=_delays(joined.versions),
+    )
+    report = replace(report, unwell=tuple(unwell(report, given)))
+    report = replace(report, notes=tuple(notes_of(report, joined, versions, given)))
+    return _write(context, report, champion.version)
+
+
+def _of_label(known: ModelProperties, label: str | None) -> tuple[ModelProperties, str]:
+    """The champion's properties as if it predicted the label alone, and what that label's outputs begin with."""
+    of = known.target
+    if label is None or label == of.label:
+        return known, ""
+    if label not in (more := [each.label for each in of.more]):
+        raise BadInput(f"of_label is {label!r}; the champion predicts {', '.join(map(repr, [of.label, *more]))}")
+    return known.of_label(label), of.output_prefix(label)
+
+
+def _window(joined: Joined, options: PerformanceOptions) -> tuple[int, dict[int, Predictions]]:
+    """The time to look back from, in microseconds, and the predictions of the window by version.
+
+    Raises:
+        BadInput: there are none.
+    """
+    if not joined.versions:
+        raise BadInput(f"no request of model {options.model_name!r} was captured yet")
+    earliest = min(int(each.time_us.min()) for each in joined.versions.values())
+    newest = max(int(each.time_us.max()) for each in joined.versions.values())
+    as_of = options.as_of_time
+    as_of_us = (joined.present_us // US + 1) * US if as_of is None else int(as_of.timestamp() * US)
+    start_us = earliest if options.window_s is None else as_of_us - int(options.window_s * US)
+    window = {}
+    for number, each in joined.versions.items():
+        chosen = (each.time_us >= start_us) & (each.time_us < as_of_us)
+        if chosen.any():
+            window[number] = each.where(chosen)
+    if not window:
+        raise BadInput(
+            f"no captured prediction of model {options.model_name!r} is from {as_iso(start_us)} to {as_iso(as_of_us)}; "
+            f"the captured ones are from {as_iso(earliest)} to {as_iso(newest)}: see that the server captures, and "
+            "that time_feature, as_of and window are what they should be"
+        )
+    return as_of_us, window
+
+
+def _values(
+    labels: Labels, versions: Mapping[int, Version], window: Mapping[int, Predictions], name: str
+) -> tuple[dict[int, Array], int]:
+    """Of each version, the number of each label's value, NaN for what is none; and how many joined labels are none."""
+    found, total, wrong, expected = {}, 0, [], ""
+    for number, version in versions.items():
+        judge = version.judge
+        if judge.problem == REGRESSION:
+            expected = "numbers"
+            numbers = np.array([as_number(value) for value in labels.values], np.float64)
+        else:
+            classes = judge.classes or ("0", "1")
+            expected = f"classes {', '.join(classes)}"
+            numbers = class_numbers(labels.values, judge.classes, None)
+            numbers[~(numbers < len(classes))] = np.nan
+        found[number] = numbers
+        used = window[number].labels[window[number].labels != NO_LABEL]
+        total += len(used)
+        wrong.append(used[np.isnan(numbers[used])])
+    invalid = sum(map(len, wrong))
+    if total and invalid == total:
+        example = labels.values[np.concatenate(wrong)[0]]
+        raise BadInput(f"label {name!r}: none of {total} labels is usable, such as {example!r}; expected {expected}")
+    return found, invalid
+
+
+def _labelled(rows: Predictions, numbers: Array) -> LabelledRows:
+    """Predictions with the numbers of their labels' values."""
+    labels = np.full(len(rows.labels), np.nan)
+    has_label = rows.labels != NO_LABEL
+    labels[has_label] = numbers[rows.labels[has_label]]
+    return LabelledRows(rows.time_us, rows.outputs, labels, rows.keys)
+
+
+def _ages(window: Mapping[int, Predictions], as_of_us: int, options: PerformanceOptions) -> Iterator[LabelAge]:
+    age_s = np.concatenate([(as_of_us - each.time_us) / US for each in window.values()])
+    has_label = np.concatenate([each.labels != NO_LABEL for each in window.values()])
+    for low, high in zip((0.0, *options.ages_s), (*options.ages_s, None), strict=True):
+        chosen = (age_s >= low) & (age_s < (np.inf if high is None else high))
+        if chosen.any():
+            yield LabelAge(low, high, int(chosen.sum()), int((chosen & has_label).sum()))
+
+
+def _delays(versions: Mapping[int, Predictions]) -> tuple[float, float] | None:
+    """Half and 95% of the labels that came did so within these; later ones would be later still."""
+    delays = np.concatenate([each.delay_us[each.delay_us >= 0] for each in versions.values()])
+    if not len(delays):
+        return None
+    low, high = np.quantile(delays / US, _DELAYS)
+    return float(low), float(high)
+
+
+def _write(context: StepContext, report: PerformanceReport, champion: int) -> Artifact:
+    for each in report.versions:
+        said = ", ".join(f"{name} {v:.4g} ({low:.4g} to {high:.4g})" for name, (v, low, high) in each.figures.items())
+        log.info(
+            "Version %d: %d of %d predictions have labels; %s", each.version, each.labelled, each.rows, said or "-"
+        )
+        for name, (drop, low, high) in (each.drop or {}).items():
+            log.info(
+                "Version %d: %s is worse than at training by %.4g (%.4g to %.4g)", each.version, name, drop, low, high
+            )
+    for note in report.notes:
+        log.warning("%s", note)
+    rows = sum(each.rows for each in report.versions)
+    labelled = sum(each.labelled for each in report.versions)
+    told = report.of_version(champion) or max(report.versions, key=lambda each: each.rows)
+    with context.output() as writer:
+        (writer.path / REPORT_FILE).write_text(json.dumps(report.to_dict(), indent=1, allow_nan=False))
+        return writer.commit(
+            rows={"predictions": RowCounts(rows, labelled, {"no label": rows - labelled} if rows > labelled else {})},
+            metrics={
+                "rows": rows,
+                "labelled": labelled,
+                **{name: value for name, (value, _, _) in told.figures.items()},
+                **{f"estimated_{name}": value for name, (value, _, _) in told.estimates.items()},
+            },
+            properties=report.properties.to_dict(),
+        )

@@ -1,0 +1,5 @@
+"""Prepare: raw tables to labelled examples, by the user's Spark code."""
+
+from airflow_hops.ml.stages.prepare.stage import run
+
+__all__ = ["run"]

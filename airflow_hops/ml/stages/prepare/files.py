@@ -1,0 +1,155 @@
+"""Examples as files: one Spark job writes the rows by class, and equal rows come out as equal bytes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import functions as F
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.prepare import PrepareOptions
+from airflow_hops.core.contract.target import Target
+from airflow_hops.ml.stages.prepare.classes import CLASS_COLUMN, REJECTED, python_failures, quoted
+from airflow_hops.ml.stages.prepare.label import numbers
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger(__name__)
+
+_ROW_GROUP_ROWS = 1 << 17
+_EXACT = 2**53
+"""A double counts whole numbers one by one up to it."""
+
+
+@dataclass(frozen=True)
+class ClassifiedRows:
+    """The rows that Spark wrote, by class.
+
+    Attributes:
+        folder: Where they lie.
+        splits: The files of each split.
+        rejected: The files of each reason.
+    """
+
+    folder: Path
+    splits: dict[str, list[Path]]
+    rejected: dict[str, list[Path]]
+
+
+def write_classes(examples: DataFrame, given: PrepareOptions, folder: Path) -> ClassifiedRows:
+    """Writes the rows by class, sorted, in one Spark job.
+
+    Raises:
+        BadInput: a Python function of the user's raised in an executor.
+    """
+    # Rows without a key come in the order of their contents, which is no order, but always the same one.
+    names = [name for name in examples.columns if name != CLASS_COLUMN]
+    order = [name for name in (given.time, given.key) if name is not None]
+    contents = [] if given.key else [F.xxhash64(*map(quoted, names))]
+    staging = folder / ".classes"
+    with python_failures():
+        (
+            examples.sortWithinPartitions(CLASS_COLUMN, *map(quoted, order), *contents)
+            .write.partitionBy(CLASS_COLUMN)
+            .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+            .parquet(spark_path(staging))
+        )
+    rows = ClassifiedRows(staging, {}, {})
+    for class_folder in sorted(staging.glob(f"{CLASS_COLUMN}=*")):
+        name, files = unquote(class_folder.name.partition("=")[2]), sorted(class_folder.glob("*.parquet"))
+        if name.startswith(REJECTED):
+            rows.rejected[name.removeprefix(REJECTED)] = files
+        else:
+            rows.splits[name] = files
+    return rows
+
+
+def write_examples(rows: ClassifiedRows, target: Target, folder: Path) -> None:
+    """Writes the rows of each split to ``<split>/part-*.parquet``, the same rows always to the same bytes.
+
+    Args:
+        rows: From :func:`write_classes`; they are gone then.
+        target: What is to be predicted; labels become numbers.
+        folder: Where the splits go.
+    """
+    copies: dict[Path, Path] = {}
+    for split, files in rows.splits.items():
+        (folder / split).mkdir()
+        copies |= {file: folder / split / f"part-{number:05}.parquet" for number, file in enumerate(files)}
+    as_floats = _integers_with_nulls(copies)
+    # Arrow decodes a file's columns in threads of its own: more files at a time take more memory, not less time.
+    with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2)) as pool:
+        list(pool.map(lambda source: _rewrite(source, copies[source], as_floats, target), copies))
+    shutil.rmtree(rows.folder)
+
+
+def count_rows(files: Mapping[str, Sequence[Path]]) -> dict[str, int]:
+    """Rows by split or reason, by the files' footers."""
+    return {name: sum(pq.read_metadata(path).num_rows for path in paths) for name, paths in files.items()}
+
+
+def spark_path(folder: Path) -> str:
+    """A local folder for Spark, which reads no percent-encoding: a run's id has a plus sign in it."""
+    return f"file://{folder.absolute()}"
+
+
+def _integers_with_nulls(files: Iterable[Path]) -> set[str]:
+    """Integer columns that have a null in any of the files, by the files' own statistics."""
+    found: set[str] = set()
+    for file in files:
+        metadata = pq.read_metadata(file)
+        for group in range(metadata.num_row_groups):
+            for index in range(metadata.num_columns):
+                column = metadata.row_group(group).column(index)
+                if column.physical_type == "INT64" and column.statistics and column.statistics.null_count:
+                    found.add(column.path_in_schema)
+    if found:
+        log.warning(
+            "Integer columns with missing values become float64: %s; cast them to double in prepare, so that they are "
+            "floats in every window",
+            ", ".join(sorted(found)),
+        )
+    return found
+
+
+def _rewrite(source: Path, copy: Path, as_floats: set[str], target: Target) -> None:
+    """Copies a Parquet file of Spark's, whose footer is never twice the same, to one that is."""
+    file = pq.ParquetFile(source)
+    types = dict.fromkeys(as_floats, pa.float64())
+    types |= {each.label: pa.type_for_alias(each.dtype) for each in target.all}
+    schema = pa.schema([pa.field(f.name, types.get(f.name, f.type)) for f in file.schema_arrow])
+    with pq.ParquetWriter(copy, schema, version="2.6", compression="snappy") as writer:
+        for batch in file.iter_batches(_ROW_GROUP_ROWS):
+            table = pa.Table.from_batches([batch]).replace_schema_metadata()
+            for each in target.all:
+                label = schema.get_field_index(each.label)
+                table = table.set_column(label, each.label, numbers(table.column(label), each))
+            for name in as_floats:
+                _check_exact(table.column(name), name)
+            writer.write_table(table.cast(schema))
+
+
+def _check_exact(column: pa.ChunkedArray, name: str) -> None:
+    """Refuses integers that would not be the same as floats.
+
+    Raises:
+        BadInput: one has too many digits.
+    """
+    for value in pc.min_max(column).as_py().values():
+        if value is not None and abs(value) > _EXACT:
+            raise BadInput(
+                f"prepare's column {name!r} has missing values, so that it becomes float64, which cannot hold {value} "
+                "exactly; an identifier is a string: cast it in prepare, or drop it"
+            )

@@ -1,0 +1,213 @@
+"""The label of examples: the problem that it makes, the classes that it has, and the numbers that they get."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.prepare import PrepareOptions
+from airflow_hops.core.contract.splits import TRAIN
+from airflow_hops.core.contract.target import BINARY, MAX_CLASSES, MULTICLASS, REGRESSION, Problem, Target
+
+log = logging.getLogger(__name__)
+
+_GUESSED_CLASSES = 100
+"""So many different strings are taken for classes without being told."""
+_NAMED = 10
+_BATCH_ROWS = 1 << 17
+_WIDEN = ": widen the window, or look at how prepare() derives it"
+_EXACT = 2.0**53
+"""A double counts whole numbers one by one below it."""
+
+Files = Mapping[str, Sequence[Path]]
+
+
+@dataclass(frozen=True)
+class LabelValues:
+    """The values of a label that is not told to be a number.
+
+    Attributes:
+        by_split: Rows by value, a string or an integer; counting ends where there are too many values.
+        fraction: A value that is no whole number, if there is one; nothing more is counted then.
+    """
+
+    by_split: Mapping[str, Counter[Any]]
+    fraction: float | None = None
+
+    @property
+    def rows(self) -> Counter[Any]:
+        """Rows by value, of all splits."""
+        return sum(self.by_split.values(), Counter())
+
+    def __str__(self) -> str:
+        most = sorted(self.rows.items(), key=lambda item: (-item[1], item[0]))
+        more = f" and {len(most) - _NAMED} more" if len(most) > _NAMED else ""
+        return ", ".join(f"{value!r} in {rows} rows" for value, rows in most[:_NAMED]) + more
+
+
+def find_target(files: Files, given: PrepareOptions) -> Target:
+    """What a model of the rows is to predict: as it was told, else as the label's values tell.
+
+    Args:
+        files: By split, Parquet files whose label is a string, an integer or a double, and never missing.
+        given: The label, and what was told of it.
+
+    Raises:
+        BadInput: the values tell nothing, or contradict what was told; the split ``train`` has only one of them, or
+            lacks one that another split has.
+    """
+    if given.problem == REGRESSION:
+        return _regression(files, given, "as told")
+    values = read_values(files, given.label)
+    if values.fraction is not None:
+        if given.problem is None:
+            return _regression(files, given, f"because values are not whole numbers ({values.fraction!r})")
+        raise BadInput(
+            f"label {given.label!r} has values that are not whole numbers, as {values.fraction!r}, but problem is "
+            f"{given.problem!r}; expected strings, integers or booleans, or problem={REGRESSION!r}"
+        )
+    target = given.named or _classes_found(values, given)
+    _check_splits(values.by_split, target)
+    names = "0 and 1" if target.classes is None else ", ".join(map(repr, target.classes))
+    told = "as told" if given.classes is not None else "as found in the rows, sorted"
+    positive = "" if target.problem != BINARY else f"; positive is {target.class_name(1)}"
+    log.info("label %r: problem %s, classes %s (%s)%s", given.label, target.problem, names, told, positive)
+    return target
+
+
+def read_values(files: Files, label: str) -> LabelValues:
+    """The values of the label, from its column alone."""
+    by_split: dict[str, Counter[Any]] = {split: Counter() for split in files}
+    for split, path in ((split, path) for split, paths in files.items() for path in paths):
+        counts = by_split[split]
+        for batch in pq.ParquetFile(path).iter_batches(_BATCH_ROWS, columns=[label]):
+            column = batch.column(0)
+            if pa.types.is_floating(column.type):
+                whole = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), _EXACT))
+                fractions = column.filter(pc.invert(whole))
+                if len(fractions):
+                    return LabelValues(by_split, fractions[0].as_py())
+                column = column.cast(pa.int64())
+            for item in column.value_counts().to_pylist():
+                counts[item["values"]] += item["counts"]
+            if len(counts) > MAX_CLASSES:
+                return LabelValues(by_split)
+    return LabelValues(by_split)
+
+
+def numbers(column: Any, target: Target) -> Any:
+    """The label as examples hold it.
+
+    Args:
+        column: As Spark wrote it: strings, integers or doubles.
+        target: What is to be predicted.
+
+    Returns:
+        float64 in a regression, else the classes' numbers, int64.
+
+    Raises:
+        BadInput: an integer is beyond what a double holds exactly.
+    """
+    if target.problem == REGRESSION:
+        try:
+            return column.cast(pa.float64())
+        except pa.ArrowInvalid as error:
+            raise BadInput(
+                f"label {target.label!r} has an integer that no double holds ({error}); cast it to double, or scale "
+                "it, in prepare()"
+            ) from None
+    if not pa.types.is_string(column.type):
+        column = column.cast(pa.int64())
+        if target.classes is None:
+            return column
+        column = column.cast(pa.string())
+    return pc.index_in(column, value_set=pa.array(target.classes, pa.string())).cast(pa.int64())
+
+
+def _regression(files: Files, given: PrepareOptions, why: str) -> Target:
+    metadata = [pq.read_metadata(path) for path in files[TRAIN]]
+    groups = [each.row_group(index) for each in metadata for index in range(each.num_row_groups)]
+    names = metadata[0].schema.to_arrow_schema().names
+    found = [group.column(names.index(given.label)).statistics for group in groups if group.num_rows]
+    low, high = min(each.min for each in found), max(each.max for each in found)
+    if low == high:
+        rows = sum(each.num_rows for each in metadata)
+        raise BadInput(f"{_constant(given.label, low, rows)}; expected numbers that differ{_WIDEN}")
+    log.info("label %r: problem %s (%s), %g to %g in split %r", given.label, REGRESSION, why, low, high, TRAIN)
+    return Target(given.label, REGRESSION, None, given.weight)
+
+
+def _classes_found(values: LabelValues, given: PrepareOptions) -> Target:
+    """The classes are the values, sorted; the problem is as told, or as their number tells."""
+    found = sorted(values.rows)
+    if len(found) == 1:
+        rows = values.by_split[TRAIN].total()
+        raise BadInput(f"{_constant(given.label, found[0], rows)}; expected two classes or more{_WIDEN}")
+    if len(found) > MAX_CLASSES:
+        raise BadInput(
+            f"label {given.label!r} has more than {MAX_CLASSES} values, such as {', '.join(map(repr, found[:3]))}; "
+            f"expected classes, at most {MAX_CLASSES}: derive some in prepare(), or, of a number, say "
+            f"problem={REGRESSION!r}"
+        )
+    if given.problem != MULTICLASS and found == [0, 1]:
+        return Target(given.label, BINARY, None, given.weight)
+    problem = given.problem or _guessed(values, given.label)
+    if problem == BINARY and len(found) != 2:
+        raise BadInput(
+            f"label {given.label!r} has {len(found)} values ({values}), but problem is {BINARY!r}; expected 2: derive "
+            f"them in prepare(), give the other rows a reject_reason, or say problem={MULTICLASS!r}"
+        )
+    return Target(given.label, problem, tuple(map(str, found)), given.weight)
+
+
+def _guessed(values: LabelValues, label: str) -> Problem:
+    found = sorted(values.rows)
+    if not isinstance(found[0], str):
+        raise BadInput(
+            f"label {label!r} has {len(found)} whole numbers ({values}), which may be classes or amounts; set "
+            f"problem={MULTICLASS!r}, {REGRESSION!r} or, of two values, {BINARY!r}"
+        )
+    if len(found) > _GUESSED_CLASSES:
+        raise BadInput(
+            f"label {label!r} has {len(found)} different strings ({values}), which may not be classes; if they are, "
+            f"set problem={MULTICLASS!r}"
+        )
+    return BINARY if len(found) == 2 else MULTICLASS
+
+
+def _check_splits(by_split: Mapping[str, Counter[Any]], target: Target) -> None:
+    """A class that is not trained on cannot be evaluated; one that is not evaluated is only said."""
+    trained = by_split[TRAIN]
+    if len(trained) == 1:
+        (value, rows), *_ = trained.items()
+        raise BadInput(f"{_constant(target.label, value, rows)}; expected two classes or more{_WIDEN}")
+    for split, counts in by_split.items():
+        if new := {value: rows for value, rows in counts.items() if value not in trained}:
+            raise BadInput(
+                f"label {target.label!r}: split {TRAIN!r} has no row of {_few(new)}, which split {split!r} has in "
+                f"{sum(new.values())} rows; widen the window, or name the classes that are to be learnt with "
+                "classes=[…], so that rows of others are rejected"
+            )
+        if lost := [value for value in trained if value not in counts]:
+            log.warning("label %r: split %r has no row of %s", target.label, split, _few(lost))
+    if unseen := [name for name in target.classes or () if name not in set(map(str, trained))]:
+        log.warning("label %r: no row is of %s, so the model cannot learn it", target.label, _few(unseen))
+
+
+def _constant(label: str, value: Any, rows: int) -> str:
+    return f"label {label!r} is {value!r} in all {rows} rows of split {TRAIN!r}"
+
+
+def _few(values: Any) -> str:
+    named = sorted(values)
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    return ", ".join(map(repr, named[:_NAMED])) + more

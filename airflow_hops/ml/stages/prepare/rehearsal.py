@@ -1,0 +1,70 @@
+"""Does on a few rows what Spark steps do, so that Spark's JVM loads the classes that they need.
+
+:mod:`airflow_hops.environments.class_archive` has the JVM keep them.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.prepare import PrepareOptions
+from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.ml.spark.context import spark_conf, start_spark_context
+from airflow_hops.ml.stages.prepare.classes import Splits, classify
+from airflow_hops.ml.stages.prepare.files import write_classes
+from airflow_hops.ml.stages.prepare.stage import read_table, start_spark
+
+_ROWS = 2000
+
+
+def rehearse_core() -> None:
+    """Runs Python in executors."""
+    spark = start_spark_context(spark_conf())
+    spark.parallelize(range(2), 2).map(abs).collect()
+
+
+def rehearse_sql() -> None:
+    """Reads tables, joins and aggregates them, writes examples, and runs Python in executors."""
+    from pyspark.sql import functions as F
+
+    with temporary_folder("rehearsal") as folder:
+        _write_tables(folder)
+        spark = start_spark("rehearsal")
+        main, other = (read_table(spark, folder / name) for name in ("main", "other"))
+        counts = main.groupBy("group", "time").agg(F.count("*").alias("count"), F.avg("number").alias("mean"))
+        joined = main.join(F.broadcast(counts), ["group", "time"], "left").join(F.broadcast(other), "group", "left")
+        date = F.make_date(F.lit(2013), F.lit(1), (F.col("id") % 28 + 1).cast("int"))
+        frame = joined.select(
+            F.concat_ws("-", "group", date.cast("string"), F.col("id").cast("string")).alias("key"),
+            (F.unix_timestamp("time") + 60 * (F.col("id") % 60)).alias("time"),
+            (F.col("number") > 0.5).cast("bigint").alias("label"),
+            F.weekday(date).alias("weekday"),
+            F.when(F.col("number") < 0.9, F.col("number")).alias("number"),
+            F.upper(F.trim("group")).alias("group"),
+            *("count", "mean", "weight"),
+            F.when(F.col("id") % 50 == 0, "rejected").alias("reject_reason"),
+        )
+        given = PrepareOptions("rehearsal", "label", "key", "time")
+        write_classes(classify(frame, given, Splits(20, 1_357_000_000)), given, folder / "examples")
+        spark.sparkContext.parallelize(range(2), 2).map(abs).collect()
+
+
+def _write_tables(folder: Path) -> None:
+    numbers = range(_ROWS)
+    main = pa.table(
+        {
+            "id": pa.array(numbers, pa.int64()),
+            "group": [("a", "b", "c")[number % 3] for number in numbers],
+            "number": [(number * 7919 % 1000) / 1000 for number in numbers],
+            "time": pa.array([datetime(2013, 1, 1, number % 24, tzinfo=UTC) for number in numbers], pa.timestamp("us")),
+        }
+    )
+    other = pa.table({"group": ["a", "b"], "weight": [1.5, None]})
+    for name, table in (("main", main), ("other", other)):
+        (folder / name).mkdir()
+        pq.write_table(table, folder / name / "part-00000.parquet")
+    (folder / "examples").mkdir()

@@ -1,0 +1,200 @@
+"""Prepare: raw tables to labelled examples, by the user's Spark code.
+
+Everything takes one Spark job: rows are classified (a split, or a reason to reject), shuffled once by their key (or,
+if there is none, by their contents), and written by class; counts and checks then come from the files' footers, and
+what the label asks for from its column.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts, RowsNotConserved
+from airflow_hops.core.contract.prepare import PrepareOptions
+from airflow_hops.core.contract.properties import ExamplesProperties, SnapshotProperties
+from airflow_hops.core.contract.splits import EVAL, NEWEST, TRAIN
+from airflow_hops.ml.stages.prepare.classes import NO_CLASS, Splits, classify, latest_time
+from airflow_hops.ml.stages.prepare.files import ClassifiedRows, count_rows, spark_path, write_classes, write_examples
+from airflow_hops.ml.stages.prepare.label import find_target, read_values
+from airflow_hops.ml.step.context import StepContext, resolve
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+_FILE_ROWS = 250_000
+_PARTS = 4  # at least: as many cores have work, and of few rows a half as many are sorted at a time as in 2
+
+
+def run(context: StepContext, **options: Any) -> Artifact:
+    """The prepare step: writes ``<split>/*.parquet``.
+
+    Args:
+        context: The step's context, with the input ``tables``, a snapshot.
+        options: Those of :class:`airflow_hops.core.contract.prepare.PrepareOptions`.
+
+    Raises:
+        BadInput: an option, ``prepare`` or what it returned cannot be used, the label does not tell what it asks for or
+            has one value alone, or too many rows are rejected.
+        RowsNotConserved: ``prepare`` dropped or duplicated rows.
+    """
+    given = PrepareOptions(**options)
+    user_function = resolve(given.prepare)
+    ingested = context.input("tables")
+    manifest = context.store.manifest(ingested.uri)
+    snapshot = SnapshotProperties.of(manifest)
+    names = list(snapshot.tables)
+    main = given.table or names[0]
+    if main not in names:
+        raise BadInput(f"table is {main!r}, which the snapshot does not have; it has {', '.join(names)}")
+    rows_in = manifest.rows[main].rows_out
+
+    with context.starting():
+        spark = start_spark(context.spec.step)
+    set_parts(spark, rows_in)
+    context.progress(0.1, "Spark has started")
+    folder = context.store.local(ingested)
+    tables = {name: read_table(spark, folder / name) for name in names}
+    frame = call_prepare(user_function, given.prepare, spark, tables)
+    splits = Splits(given.eval_percent, _newest_from_s(given, snapshot.window, frame))
+    examples = classify(frame, given, splits)
+    context.progress(0.2, "prepare() is planned")
+    with context.output() as writer:
+        found = write_classes(examples, given, writer.path)
+        kept, rejected = count_rows(found.splits), count_rows(found.rejected)
+        context.progress(0.9, "rows are counted")
+        total = RowCounts(rows_in, sum(kept.values()), rejected)
+        log.info("%s: %d rows in, %d out, rejected: %s", main, total.rows_in, total.rows_out, rejected or "none")
+        for each in given.of_labels:
+            _tell_other_classes(found, each)
+        _check_rows(total, main, given.prepare)
+        total.check_rejected(given.max_rejected, f"table {main!r}")
+        _check_splits(kept, splits, total)
+        target, *more = (find_target(found.splits, each) for each in given.of_labels)
+        target = replace(target, more=tuple(more))
+        write_examples(found, target, writer.path)
+        context.progress(0.95, "examples are written")
+        expected = [name for name in (TRAIN, EVAL, NEWEST) if name in kept]
+        return writer.commit(
+            rows={main: total, **{name: RowCounts(kept[name], kept[name]) for name in expected}},
+            metrics={"rows": total.rows_out, "rejected": total.rows_rejected},
+            properties=ExamplesProperties(
+                given.label,
+                given.key,
+                given.time,
+                snapshot.window,
+                tuple(expected),
+                target.problem,
+                target.classes,
+                given.weight,
+                target.more_labels,
+            ).to_dict(),
+        )
+
+
+def start_spark(name: str) -> SparkSession:
+    """The Spark session of this process: the one that spark-submit configured, else one on this machine."""
+    spark = SparkSession.builder.appName(name).config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    return spark
+
+
+def set_parts(spark: SparkSession, rows: int) -> None:
+    """Makes every shuffle one into as many parts as there shall be files for this many rows.
+
+    The shuffle in which duplicates are found then serves the files too, and the same rows come to the same files.
+    """
+    spark.conf.set("spark.sql.shuffle.partitions", max(_PARTS, -(-rows // _FILE_ROWS)))
+    spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
+
+
+def read_table(spark: SparkSession, folder: Path) -> DataFrame:
+    """A table of a snapshot. Its schema is read here, since Spark would start a job for that."""
+    first = min(folder.glob("*.parquet"))
+    schema = from_arrow_schema(pq.read_schema(first).remove_metadata(), prefer_timestamp_ntz=True)
+    _tell_case_apart(spark, schema.names)
+    # Arrow's calendar is Spark's own of today: no date needs to be moved, and Spark refuses to guess before 1582.
+    return spark.read.schema(schema).option("datetimeRebaseMode", "CORRECTED").parquet(spark_path(folder))
+
+
+def call_prepare(
+    function: Callable[..., Any], name: str, spark: SparkSession, tables: Mapping[str, DataFrame]
+) -> DataFrame:
+    """Calls the user's function.
+
+    Raises:
+        BadInput: it raised, or returned something other than a DataFrame.
+    """
+    try:
+        frame = function(spark, dict(tables))
+    except Exception as error:
+        raise BadInput(f"{name} raised {type(error).__name__}: {_first_line(error)}") from error
+    if not isinstance(frame, DataFrame):
+        raise BadInput(f"{name} returned a {type(frame).__name__}, expected a Spark DataFrame")
+    _tell_case_apart(spark, frame.columns)
+    return frame
+
+
+def _tell_case_apart(spark: SparkSession, names: Sequence[str]) -> None:
+    """Has Spark do so where names differ in nothing else: by default it takes them for one."""
+    if len({name.lower() for name in names}) < len(set(names)):
+        spark.conf.set("spark.sql.caseSensitive", "true")
+
+
+def _newest_from_s(given: PrepareOptions, window: Sequence[str | None] | None, frame: DataFrame) -> int | None:
+    """The begin of the split of the newest rows, counted from the window's end, or without one from the last row."""
+    if given.newest_s is None:
+        return None
+    if window and window[1] is not None:
+        return int(datetime.fromisoformat(window[1]).timestamp() - given.newest_s)
+    latest = latest_time(frame, given)
+    if latest is None:
+        raise BadInput(f"newest needs a time, but no row has one in column {given.time!r}")
+    return int(latest - given.newest_s)
+
+
+def _check_rows(rows: RowCounts, table: str, prepare: str) -> None:
+    unaccounted = rows.rows_in - rows.rows_out - rows.rows_rejected
+    if unaccounted == 0:
+        return
+    hint = (
+        "a join duplicates rows: its columns are not a unique key of the other table"
+        if unaccounted < 0
+        else "a filter or an inner join drops rows: use a left join, and the column 'reject_reason' for those that "
+        "cannot be used"
+    )
+    raise RowsNotConserved(
+        f"{prepare}: table {table!r} has {rows.rows_in} rows, {rows.rows_out + rows.rows_rejected} came out; {hint}"
+    )
+
+
+def _check_splits(kept: Mapping[str, int], splits: Splits, rows: RowCounts) -> None:
+    expected = [TRAIN, *([EVAL] if splits.eval_percent else []), *([NEWEST] if splits.newest_from_s else [])]
+    for name in expected:
+        if not kept.get(name):
+            raise BadInput(
+                f"no rows are left in split {name!r}: {rows.rows_in} rows in, {rows.rows_rejected} rejected "
+                f"({dict(rows.rejected)}), the rest by split: {dict(kept)}"
+            )
+
+
+def _tell_other_classes(rows: ClassifiedRows, given: PrepareOptions) -> None:
+    reason = f"{given.label} is {NO_CLASS}"
+    if files := rows.rejected.get(reason):
+        classes = ", ".join(map(repr, given.classes or ()))
+        log.warning("%s (%s): %s", reason, classes, read_values({reason: files}, given.label))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or "no message").splitlines()[0]

@@ -1,0 +1,60 @@
+"""Finds what MLflow knows of a run, or of a registered version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput, Producer
+from airflow_hops.core.contract.run_record import app_id
+from airflow_hops.ml.stages.search.tracking import STUDY_TAG, TRIAL_TAG
+from airflow_hops.ml.step.context import StepContext
+from airflow_hops.ml.tracking.client import mlflow_errors, open_tracking
+from airflow_hops.ml.tracking.registry import ModelRegistry
+from airflow_hops.ml.tracking.training_run import RECORD_TAG
+
+
+def run(context: StepContext, *, run_id: str | None = None, model: str = "", version: int = 0) -> dict[str, Any]:
+    """The step: looks a run up by its id, or a version of a model by its number.
+
+    Returns:
+        ``model`` and ``fingerprint`` (of its artifact, or None); of a run also ``dag_id``, ``dag_run_id``, ``task`` (as
+        studies name it), ``metrics``, ``record`` (the key of its record, or None); of an experiment of the package
+        ``hops`` also ``experiment`` (its folder); of a trial also ``study``, ``trial`` (its number).
+
+    Raises:
+        BadInput: MLflow has no such run, or no such version.
+    """
+    from mlflow.exceptions import MlflowException
+
+    uri = context.spec.services.get("tracking_uri", "")
+    if run_id is None:
+        return dict(zip(("model", "fingerprint"), ModelRegistry(uri, model).model_of(version), strict=True))
+    if not uri:
+        raise BadInput("MLflow's tracking URI is empty; set it in the connection's field 'tracking_uri'")
+    client = open_tracking(uri)
+    with mlflow_errors(client):
+        try:
+            found = client.get_run(run_id)
+        except MlflowException as error:
+            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                raise
+            raise BadInput(f"MLflow at {uri} has no run {run_id}") from error
+    tags = dict(found.data.tags)
+    if "hops.dag_id" not in tags:
+        raise BadInput(f"MLflow's run {run_id} was not logged by a task of this package: it has no tag hops.dag_id")
+    producer = _producer(tags)
+    told: dict[str, Any] = {"dag_id": producer.dag_id, "dag_run_id": producer.run_id, "task": producer.task}
+    told |= {"metrics": dict(found.data.metrics), "record": tags.get(RECORD_TAG)}
+    told |= {"model": tags.get("hops.model"), "fingerprint": tags.get("hops.fingerprint")}
+    if TRIAL_TAG in tags:
+        return {**told, "study": tags[STUDY_TAG], "trial": int(tags[TRIAL_TAG])}
+    number = found.data.params.get("run", "")
+    known = number.startswith("run.") and told["model"] is None
+    return {**told, "experiment": context.store.uri("Experiments", app_id(producer), number) if known else None}
+
+
+def _producer(tags: Mapping[str, str]) -> Producer:
+    return Producer(
+        tags["hops.dag_id"], tags["hops.run_id"], tags["hops.task_id"], int(tags.get("hops.map_index", "-1"))
+    )

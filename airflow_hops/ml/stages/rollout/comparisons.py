@@ -1,0 +1,327 @@
+"""Compares a canary with the stable version: errors, refusals, latency, predictions, labels. Numbers in, findings out.
+
+Each comparison says what it found, with the numbers behind it, and whether that is a reason to roll back, to wait for
+more requests, or neither. A difference beyond its limit counts when its test gives chance at most the significance that
+it was given; a difference beyond the limit that may be chance is a doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from airflow_hops.core.contract.rollout.counts import Counts
+from airflow_hops.core.contract.rollout.decision import BAD, DOUBT, NOT_JUDGED, OK, Finding, FindingVerdict
+from airflow_hops.core.contract.rollout.plan import Limits
+from airflow_hops.core.contract.target import BINARY, MULTICLASS, Problem
+from airflow_hops.ml.stages.rollout.significance import (
+    area_under_roc,
+    binomial_at_least,
+    distance_margin,
+    fisher_exact_greater,
+    quantile_bound_rank,
+    welch_greater,
+)
+
+PREDICTIONS_ROWS = 20
+"""Rows below which nothing is said about predictions."""
+
+_OFTEN = 0.05
+"""Refusals that chance makes more often than this are not waited for: few clients are without mistakes."""
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """Predictions whose outcome has become known.
+
+    Attributes:
+        predictions: [rows], a probability of the label being 1, or a value; of several classes a probability of each,
+            [rows, classes].
+        labels: [rows]; of several classes their numbers.
+        problem: What is predicted; None for an output of another name, which is a probability where all labels are 0 or
+            1 and all predictions from 0 to 1.
+        unknown: Labels that are left out, as they are no class that both versions know.
+    """
+
+    predictions: np.ndarray
+    labels: np.ndarray
+    problem: Problem | None = None
+    unknown: int = 0
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the labels are 0 or 1 and the predictions probabilities."""
+        if self.problem is not None:
+            return self.problem == BINARY
+        within = np.logical_and(self.predictions >= 0, self.predictions <= 1)
+        return bool(np.isin(self.labels, (0, 1)).all() and within.all())
+
+    @property
+    def log_losses(self) -> np.ndarray:
+        """Of each row, the negative logarithm of the probability of what has come, in nats."""
+        if self.predictions.ndim == 2:
+            probability = self.predictions[np.arange(len(self.labels)), self.labels.astype(np.int64)]
+        else:
+            probability = np.where(self.labels == 1, self.predictions, 1 - self.predictions)
+        losses: np.ndarray = -np.log(np.clip(probability, 1e-7, 1.0))
+        return losses
+
+    @property
+    def accuracy(self) -> float:
+        """Share of rows whose likeliest class is theirs."""
+        chosen = self.predictions.argmax(axis=1) if self.predictions.ndim == 2 else self.predictions >= 0.5
+        return float((chosen == self.labels).mean())
+
+
+def compare_errors(canary: Counts, stable: Counts, limits: Limits, significance: float) -> Finding:
+    """Two proportions by Fisher's exact test, one-sided: does the canary fail more often?
+
+    Requests that were refused as the client's mistake are left out: the versions could not fail them. Without a
+    request that the stable version accepted, the canary's share alone is tested against the limit (exact binomial).
+    """
+    increase = canary.error_rate - stable.error_rate
+    p_value = _share_p_value(canary.errors, canary.accepted, stable.errors, stable.accepted, limits)
+    numbers = {
+        "canary_errors": canary.errors,
+        "canary_requests": canary.accepted,
+        "stable_errors": stable.errors,
+        "stable_requests": stable.accepted,
+        **_share_numbers(increase, p_value, limits, significance),
+    }
+    if not canary.requests:
+        return Finding("errors", NOT_JUDGED, "the canary was not asked", numbers)
+    if not canary.accepted:
+        return Finding(
+            "errors", DOUBT, f"all {canary.requests} requests were refused because of errors in the requests", numbers
+        )
+    rates = f"{canary.errors} of {canary.accepted} requests failed, {stable.errors} of {stable.accepted} at the stable"
+    verdict = _verdict(increase > limits.max_error_increase, p_value <= significance)
+    return Finding("errors", verdict, f"{rates} version (p = {p_value:.2g})", numbers)
+
+
+def compare_refusals(canary: Counts, stable: Counts, limits: Limits, significance: float) -> Finding:
+    """Does the canary refuse more requests as the client's mistake than the stable version (Fisher's exact test)?
+
+    Clients make mistakes with any version, so that a difference which chance makes often is nothing to wait for; one
+    beyond chance is the canary's: it wants other inputs. Without a request to the stable version nobody can tell: a
+    share of refusals beyond the limit (exact binomial) is a doubt.
+    """
+    increase = canary.refusal_rate - stable.refusal_rate
+    p_value = _share_p_value(canary.client_errors, canary.requests, stable.client_errors, stable.requests, limits)
+    numbers = {
+        "canary_client_errors": canary.client_errors,
+        "canary_requests": canary.requests,
+        "stable_client_errors": stable.client_errors,
+        "stable_requests": stable.requests,
+        **_share_numbers(increase, p_value, limits, significance),
+    }
+    if not canary.requests:
+        return Finding("refusals", NOT_JUDGED, "the canary was not asked", numbers)
+    text = (
+        f"{canary.client_errors} of {canary.requests} requests refused because of errors in the requests, "
+        f"{stable.client_errors} of {stable.requests} at the stable version (p = {p_value:.2g})"
+    )
+    if p_value > max(significance, _OFTEN):
+        return Finding("refusals", OK, text, numbers)
+    verdict = _verdict(increase > limits.max_error_increase, bool(stable.requests) and p_value <= significance)
+    return Finding("refusals", verdict, text, numbers)
+
+
+def compare_latency(canary: Counts, stable: Counts, limits: Limits, significance: float) -> list[Finding]:
+    """Median and 99th percentile against the limit that the stable version's set; no distribution is assumed.
+
+    The limit is the stable quantile times ``max_latency_ratio``, or plus ``latency_tolerance_ms`` where that is more.
+    Half of the significance bounds the stable quantile from above by an order statistic; the other half is for the
+    exact binomial test of how many of the canary's latencies lie beyond the limit that follows.
+    """
+    return [
+        _compare_quantile(name, quantile, canary, stable, limits, significance)
+        for name, quantile in (("latency_p50", 0.5), ("latency_p99", 0.99))
+    ]
+
+
+def _compare_quantile(
+    name: str, quantile: float, canary: Counts, stable: Counts, limits: Limits, significance: float
+) -> Finding:
+    ours, theirs = canary.latency.quantile_ms(quantile), stable.latency.quantile_ms(quantile)
+    if ours is None or theirs is None:
+        return Finding(name, NOT_JUDGED, "no latencies of both versions")
+
+    def limit_ms(latency_ms: float) -> float:
+        return max(latency_ms * limits.max_latency_ratio, latency_ms + limits.latency_tolerance_ms)
+
+    numbers: dict[str, Any] = {
+        "canary_ms": ours,
+        "stable_ms": theirs,
+        "ratio": ours / max(theirs, 1e-6),
+        "max_latency_ratio": limits.max_latency_ratio,
+        "latency_tolerance_ms": limits.latency_tolerance_ms,
+        "significance": significance,
+    }
+    text = f"{ours:.3g} ms, {theirs:.3g} ms at the stable version"
+    rank = quantile_bound_rank(stable.latency.total, quantile, significance / 2)
+    # Also where the canary's requests could not show it, were each of them beyond the limit.
+    size = canary.latency.total
+    if rank is None or binomial_at_least(size, size, 1 - quantile) > significance / 2:
+        text += f" (too few requests to judge, {size} and {stable.latency.total})"
+        return Finding(name, NOT_JUDGED, text, numbers)
+    bound_ms = limit_ms(stable.latency.bucket_at(rank)[1])
+    beyond = canary.latency.above(bound_ms)
+    p_value = binomial_at_least(beyond, size, 1 - quantile)
+    numbers |= {"limit_ms": bound_ms, "canary_beyond_limit": beyond, "p_value": p_value}
+    verdict = _verdict(ours > limit_ms(theirs), p_value <= significance / 2)
+    return Finding(name, verdict, f"{text} ({beyond} of {size} beyond {bound_ms:.3g} ms, p = {p_value:.2g})", numbers)
+
+
+def compare_predictions(
+    canary: np.ndarray,
+    stable: np.ndarray,
+    output: str,
+    limits: Limits,
+    significance: float,
+    classes: Sequence[str] | None = None,
+) -> Finding:
+    """Looks for predictions that cannot be right, and for a distribution that is too far from the stable version's.
+
+    Not finite, or all the same where the stable version's differ, is bad. A distribution that differs is on record
+    (two-sample Kolmogorov–Smirnov), and no reason by itself, since a better model predicts differently, unless its
+    distance exceeds ``max_prediction_distance`` by more than chance explains. Of several classes it is the greatest
+    distance of the probability of one, whose p-value is multiplied by their number.
+
+    Args:
+        canary: The canary's predictions, [rows] or [rows, classes].
+        stable: The stable version's, of the same classes.
+        output: Name of the output.
+        limits: What is tolerated.
+        significance: Of this comparison.
+        classes: Names of the classes, where there are several; None for their numbers.
+    """
+    rows = len(canary)
+    numbers: dict[str, Any] = {"output": output, "canary_rows": rows, "stable_rows": len(stable)}
+    if rows < PREDICTIONS_ROWS:
+        text = f"{rows} captured rows of the canary, {PREDICTIONS_ROWS} needed"
+        return Finding("predictions", NOT_JUDGED, text, numbers)
+    finite = np.isfinite(canary)
+    if not finite.all():
+        numbers["not_finite"] = int((~finite).sum())
+        text = f"{numbers['not_finite']} of {canary.size} values of {output!r} are NaN or infinite"
+        return Finding("predictions", BAD, text, numbers)
+    several = canary.ndim == 2
+    ours, theirs = (values if several else values.reshape(-1, 1) for values in (canary, stable))
+    if len(theirs) and theirs.shape[1] != ours.shape[1]:
+        text = f"{output!r} has {ours.shape[1]} values a row, and {theirs.shape[1]} at the stable version"
+        return Finding("predictions", NOT_JUDGED, text, numbers)
+    theirs = theirs[np.isfinite(theirs).all(axis=1)]
+    constant = bool((np.ptp(ours, axis=0) == 0).all())
+    first = ", ".join(f"{value:.6g}" for value in ours[0])
+    same = f"{output!r} is {first} in all {rows} rows"
+    if not several:
+        numbers |= {"canary_mean": float(ours.mean()), "canary_std": float(ours.std())}
+    if len(theirs) < PREDICTIONS_ROWS:
+        if constant:
+            return Finding("predictions", BAD, same, numbers)
+        text = f"{len(theirs)} captured rows of the stable version, {PREDICTIONS_ROWS} needed"
+        return Finding("predictions", NOT_JUDGED, text, numbers)
+    width = ours.shape[1]
+    tests = [stats.ks_2samp(ours[:, number], theirs[:, number], method="asymp") for number in range(width)]
+    farthest = int(np.argmax([test.statistic for test in tests]))
+    distance, p_value = float(tests[farthest].statistic), min(1.0, width * float(tests[farthest].pvalue))
+    mine, others = ours[:, farthest], theirs[:, farthest]
+    name = str(classes[farthest] if classes else farthest)
+    numbers |= {
+        **({"class": name} if several else {}),
+        "canary_mean": float(mine.mean()),
+        "canary_std": float(mine.std()),
+        "stable_mean": float(others.mean()),
+        "stable_std": float(others.std()),
+        "ks_statistic": distance,
+        "ks_p_value": p_value,
+    }
+    if constant and np.ptp(theirs, axis=0).any():
+        return Finding("predictions", BAD, f"{same}; the stable version's values differ", numbers)
+    text = (
+        f"{output!r}{f' of class {name!r}' if several else ''} has mean {mine.mean():.4g}, {others.mean():.4g} at the "
+        f"stable version; Kolmogorov–Smirnov {distance:.3f} (p = {p_value:.2g})"
+    )
+    if limits.max_prediction_distance is None:
+        return Finding("predictions", OK, f"{text}, for the record", numbers)
+    margin = distance_margin(rows, len(theirs), significance / width)
+    limit = limits.max_prediction_distance
+    numbers |= {"max_prediction_distance": limit, "margin": margin, "significance": significance}
+    return Finding(
+        "predictions",
+        _verdict(distance > limit, distance - margin > limit),
+        f"{text}, tolerated {limit:g}, chance explains {margin:.3f}",
+        numbers,
+    )
+
+
+def compare_labels(
+    canary: LabelledRows, stable: LabelledRows, output: str, limits: Limits, significance: float
+) -> Finding:
+    """Mean loss on the rows whose outcome is known, by Welch's test: does the canary predict worse?
+
+    The loss is the log loss of two classes, or of several; of a regression the absolute error.
+    """
+    numbers: dict[str, Any] = {
+        "output": output,
+        "canary_rows": int(canary.labels.size),
+        "stable_rows": int(stable.labels.size),
+    }
+    fewest = min(canary.labels.size, stable.labels.size)
+    unknown = canary.unknown + stable.unknown
+    left_out = f"; {unknown} labels are no class that both versions know, and are left out" if unknown else ""
+    if fewest < limits.min_labels:
+        found = f"{canary.labels.size} labelled rows of the canary, {stable.labels.size} of the stable version"
+        return Finding("labels", NOT_JUDGED, f"{found}, {limits.min_labels} needed{left_out}", numbers)
+    binary = canary.is_binary and stable.is_binary
+    classes = binary or canary.problem == MULTICLASS
+    ours, theirs = (rows.log_losses if classes else np.abs(rows.predictions - rows.labels) for rows in (canary, stable))
+    tolerated = 1 + limits.max_loss_increase
+    p_value = welch_greater(ours, theirs, tolerated)
+    loss = "log loss" if classes else "mean absolute error"
+    numbers |= {
+        "loss": loss,
+        "canary_loss": float(ours.mean()),
+        "stable_loss": float(theirs.mean()),
+        "p_value": p_value,
+        "max_loss_increase": limits.max_loss_increase,
+        "significance": significance,
+    }
+    for name, rows in (("canary", canary), ("stable", stable)):
+        if classes:
+            numbers[f"{name}_accuracy"] = rows.accuracy
+        if binary:
+            numbers[f"{name}_auc"] = area_under_roc(rows.predictions, rows.labels)
+    text = (
+        f"{loss} of {output!r} is {ours.mean():.4g} on {ours.size} labelled rows, {theirs.mean():.4g} on {theirs.size} "
+        f"at the stable version (p = {p_value:.2g}){left_out}"
+    )
+    beyond = bool(ours.mean() > tolerated * theirs.mean())
+    return Finding("labels", _verdict(beyond, p_value <= significance), text, numbers)
+
+
+def _share_p_value(ours: int, of_ours: int, theirs: int, of_theirs: int, limits: Limits) -> float:
+    """Fisher's exact test of two shares; without requests to the stable version the limit, by the binomial test."""
+    if of_theirs:
+        return fisher_exact_greater(ours, of_ours, theirs, of_theirs)
+    return binomial_at_least(ours, of_ours, limits.max_error_increase)
+
+
+def _share_numbers(increase: float, p_value: float, limits: Limits, significance: float) -> dict[str, float]:
+    return {
+        "increase": increase,
+        "p_value": p_value,
+        "max_error_increase": limits.max_error_increase,
+        "significance": significance,
+    }
+
+
+def _verdict(beyond: bool, beyond_chance: bool) -> FindingVerdict:
+    if not beyond:
+        return OK
+    return BAD if beyond_chance else DOUBT

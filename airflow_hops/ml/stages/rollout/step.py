@@ -1,0 +1,100 @@
+"""The step of a rollout: one look, and the artifact once it is decided."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.properties import DeploymentProperties, RolloutProperties
+from airflow_hops.core.contract.rollout.decision import Decision
+from airflow_hops.core.contract.rollout.plan import Limits, Plan
+from airflow_hops.core.contract.times import now
+from airflow_hops.core.store.model_records import read_record
+from airflow_hops.ml.model_server import ModelServer
+from airflow_hops.ml.stages.rollout.canary import Rollout
+from airflow_hops.ml.stages.rollout.decision import Question
+from airflow_hops.ml.step.context import StepContext
+
+
+def look(
+    context: StepContext,
+    *,
+    plan: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    answer: Mapping[str, Any] | None = None,
+) -> Artifact | dict[str, Any]:
+    """Looks once at the canary of the input ``deployment``, and does what is due.
+
+    Args:
+        context: The step.
+        plan: Fields of :class:`~airflow_hops.core.contract.rollout.plan.Plan`.
+        limits: Fields of :class:`~airflow_hops.core.contract.rollout.plan.Limits`.
+        answer: A person's answer: ``approved``, ``by``, ``note``, ``at``.
+
+    Returns:
+        The artifact once it is decided. Before, ``{"waiting": {"text", "until", "requests", "server_since", "url",
+        "model_name", "version"}}``, or ``{"question": Markdown}``.
+
+    Raises:
+        BadInput: a value makes no sense, the deployment is none of this store's, or the server does not split traffic.
+    """
+    deployment = context.input("deployment")
+    of = DeploymentProperties.of(deployment)
+    model_name, version = of.model_name, of.version
+    if model_name is None or version is None:
+        raise BadInput(
+            f"deployment {deployment.uri}: properties are {dict(deployment.properties)!r}; expected model_name and "
+            "version, as DeployModelOperator gives them"
+        )
+    server = ModelServer.of(context.spec.services, context.store)
+    if not server.splits_traffic:
+        raise BadInput(
+            f"model {model_name!r}: {server.address} is a tensorflow_model_server, which neither splits traffic nor "
+            "counts by version; use PromoteModelOperator, or put the bundled server in front of it (python -m "
+            f"airflow_hops.serving --upstream={server.address}) and name that one in the connection"
+        )
+    rollout = Rollout(context, server, model_name, version, Plan.of(**plan), Limits(**limits))
+    outcome = rollout.look(answer)
+    if isinstance(outcome, Decision):
+        return _write(rollout, outcome)
+    if isinstance(outcome, Question):
+        return {"question": outcome.body}
+    context.progress(0.0, outcome.text)
+    url = f"{server.at.rest_client().address}/v1/stats"
+    return {"waiting": {**asdict(outcome), "url": url, "model_name": model_name, "version": version}}
+
+
+def _write(rollout: Rollout, decision: Decision) -> Artifact:
+    context, version = rollout.context, rollout.version
+    record = read_record(context.store, rollout.model_name)
+    facts = RolloutProperties(
+        model_name=rollout.model_name,
+        version=version,
+        decision=decision.decision,
+        reasons=decision.reasons,
+        champion=record.champion.version if record.champion else version,
+        traffic={str(v): percent for v, percent in record.traffic.items()},
+    ).to_dict()
+    context.progress(1.0, f"version {version}: {decision.decision} ({'; '.join(decision.reasons)})")
+    metrics = {
+        "canary_requests": float(decision.canary.requests),
+        "canary_errors": float(decision.canary.errors),
+        "stable_requests": float(decision.stable.requests),
+        "stable_errors": float(decision.stable.errors),
+        "watched_s": round(decision.watched_s, 3),
+    }
+    steps = [event.to_dict() for event in record.history if event.version == version]
+    with context.output() as writer:
+        document = {
+            **facts,
+            **decision.numbers(),
+            "plan": asdict(rollout.plan),
+            "limits": asdict(rollout.limits),
+            "history": steps,
+            "at": now(),
+        }
+        (writer.path / "rollout.json").write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+        return writer.commit(metrics=metrics, properties=facts)

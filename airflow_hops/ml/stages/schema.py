@@ -1,0 +1,215 @@
+"""The steps of the schema stage: freezing a schema, and comparing and publishing for the command line."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.properties import SchemaProperties, StatisticsProperties
+from airflow_hops.core.store.schema_history import (
+    IMPORTED,
+    accept_schema_edit,
+    freeze_schema,
+    publish_schema,
+    requested_reset,
+    restore_schema,
+    schema_history,
+    schema_text,
+)
+from airflow_hops.ml.schemas.diff import diff_schemas
+from airflow_hops.ml.schemas.files import SCHEMA_FILE, parse_schema, to_text
+from airflow_hops.ml.schemas.infer import infer_schema
+from airflow_hops.ml.statistics import STATISTICS_FILE, load_statistics
+from airflow_hops.ml.step.context import StepContext
+from airflow_hops.ml.step.function import call_shipped
+
+log = logging.getLogger(__name__)
+
+_MAX_LINES = 50
+
+SPLITS = ("train", "data")
+"""Splits from which a schema is inferred: that of examples, or the one of a source; the first that is there."""
+
+
+def run(
+    context: StepContext,
+    *,
+    imported: Mapping[str, str] | None = None,
+    curate: Mapping[str, Any] | None = None,
+    anew: str | None = None,
+    **inference: Any,
+) -> Artifact:
+    """The step: freezes the schema; where there is a frozen one, takes in what was done to it by hand.
+
+    Where a reset was requested, the schema is inferred again.
+
+    Args:
+        context: The step's context; input ``statistics``, whose split ``train`` (of a source: ``data``) counts.
+        imported: ``path`` and ``text`` of a schema that is kept by hand; it is frozen instead of an inferred one, and
+            published when it has changed since.
+        curate: A shipped function (as :func:`~airflow_hops.ml.step.function.call_shipped`), which gets the
+            inferred schema and returns it amended.
+        anew: Why a schema that is frozen already is inferred again; None: it is not.
+        **inference: As :func:`infer_schema`.
+
+    Raises:
+        BadInput: a schema does not parse, statistics are missing, or the function returns something else.
+    """
+    store, output = context.store, context.spec.output
+    if output is None:
+        raise BadInput(f"step {context.spec.step!r} freezes a schema, but its spec names no output")
+    anew = None if imported else requested_reset(store, output.uri) or anew
+    if restore_schema(store, output.uri) and anew is None:
+        frozen = _take_in_edit(context, output.uri)
+        return _publish_import(context, output.uri, imported) if imported else frozen
+    producer, parts = context.spec.producer, dict(context.spec.cache_key_parts)
+    if imported:
+        schema = parse_schema(imported["text"], imported["path"])
+        text, note = imported["text"], f"imported from {imported['path']} by run {producer.run_id}"
+        parts[IMPORTED] = _sha256(text)
+    else:
+        schema, note = _infer(context, inference), f"inferred by run {producer.run_id}"
+        note += f" ({anew})" if anew else ""
+        if curate:
+            schema = _curated(context, schema, curate)
+            note += f", curated by {curate['function']}()"
+        text = to_text(schema)
+    log.info("Frozen: %d features, %d domains (%s)", len(schema.feature), len(schema.string_domain), note)
+    return freeze_schema(
+        store,
+        output.uri,
+        text,
+        producer=producer,
+        note=note,
+        anew=anew is not None,
+        features=_features(schema),
+        inputs=context.spec.inputs,
+        cache_key_parts=parts,
+        properties=_columns(context),
+    )
+
+
+def compare(context: StepContext, *, before: str, after: str) -> dict[str, Any]:
+    """The step of ``airflow hops schema diff``: the differences of two texts, as :meth:`SchemaDiff.to_dict`."""
+    return diff_schemas(parse_schema(before, "before"), parse_schema(after, "after")).to_dict()
+
+
+def publish(
+    context: StepContext, *, uri: str, text: str, source: str, approved_by: str, note: str, **only: Any
+) -> dict[str, Any]:
+    """The step of ``airflow hops schema approve`` and ``revert``: publishes a text that parses.
+
+    Args:
+        context: The step's context.
+        uri: The frozen schema's address.
+        text: The schema as protobuf text.
+        source: Where the text came from, for messages.
+        approved_by: Who approved it.
+        note: Why.
+        **only: ``run_id`` and ``replaces``, as :func:`~airflow_hops.core.store.schema_history.publish_schema`.
+
+    Returns:
+        What has changed, as :meth:`SchemaDiff.to_dict`; ``{}`` where what it replaces does not parse.
+
+    Raises:
+        BadInput: the text does not parse, or has no feature; or there is no frozen schema at ``uri``.
+    """
+    schema = parse_schema(text, source)
+    if not schema.feature:
+        raise BadInput(f"{source}: no feature in it, expected a schema of the pipeline's examples")
+    restore_schema(context.store, uri)
+    try:
+        before = parse_schema(schema_text(context.store, uri), uri)
+    except BadInput:
+        before = None
+    publish_schema(context.store, uri, text, approved_by=approved_by, note=note, features=_features(schema), **only)
+    return {} if before is None else diff_schemas(before, schema).to_dict()
+
+
+def _infer(context: StepContext, inference: Mapping[str, Any]) -> Any:
+    statistics = context.input("statistics")
+    folder = context.local("statistics")
+    path = next((p for split in SPLITS if (p := folder / split / STATISTICS_FILE).exists()), None)
+    if path is None:
+        raise BadInput(
+            f"{statistics.uri}: no statistics of the split 'train', from which the schema is inferred, nor of 'data', "
+            "as that of a source is called"
+        )
+    facts = StatisticsProperties.of(statistics)
+    columns = _columns(context)
+    return infer_schema(load_statistics(path), **columns, classes=facts.classes, problem=facts.problem, **inference)
+
+
+def _curated(context: StepContext, inferred: Any, curate: Mapping[str, Any]) -> Any:
+    schema = type(inferred)()
+    schema.CopyFrom(inferred)
+    returned = call_shipped(context, **{**curate, "args": [schema, *curate.get("args", ())]})
+    # TFDV's idioms change a schema in place.
+    curated = schema if returned is None else returned
+    if not isinstance(curated, type(inferred)):
+        kind = type(curated)
+        raise BadInput(
+            f"{curate['function']}() returned a {kind.__module__}.{kind.__qualname__}; expected the Schema, or nothing "
+            "when it was changed in place"
+        )
+    curated = parse_schema(to_text(curated), f"the schema of {curate['function']}()")
+    changes = diff_schemas(inferred, curated).changes
+    for change in changes[:_MAX_LINES]:
+        log.info("Curated: %s", change)
+    if len(changes) > _MAX_LINES:
+        log.info("Curated: and %d more", len(changes) - _MAX_LINES)
+    return curated
+
+
+def _take_in_edit(context: StepContext, uri: str) -> Artifact:
+    try:
+        schema = parse_schema(schema_text(context.store, uri), f"{uri}/{SCHEMA_FILE}")
+    except BadInput as error:
+        versions = schema_history(context.store, uri)
+        if not versions:
+            raise
+        good = versions[-1]
+        name = uri.split("/")[-2]
+        raise BadInput(
+            f"{error}; the last good version is {good.version}, of {good.recorded_at}: correct the file, or go back "
+            f"with 'airflow hops schema revert {context.spec.producer.dag_id} {name} {good.version}'"
+        ) from None
+    return accept_schema_edit(context.store, uri, features=_features(schema))
+
+
+def _publish_import(context: StepContext, uri: str, imported: Mapping[str, str]) -> Artifact:
+    text, manifest = imported["text"], context.store.manifest(uri)
+    if manifest.cache_key_parts.get(IMPORTED) == _sha256(text):
+        return manifest.reference(uri)
+    schema = parse_schema(text, imported["path"])
+    log.info("%s has changed since it was last imported, and is published", imported["path"])
+    run_id = context.spec.producer.run_id
+    return publish_schema(
+        context.store,
+        uri,
+        text,
+        approved_by="the DAG's repository",
+        note=f"imported from {imported['path']} by run {run_id}",
+        run_id=run_id,
+        features=_features(schema),
+        cache_key_parts={IMPORTED: _sha256(text)},
+    )
+
+
+def _columns(context: StepContext) -> dict[str, Any]:
+    if not context.has_input("statistics"):
+        return SchemaProperties().to_dict()
+    facts = StatisticsProperties.of(context.input("statistics"))
+    of = SchemaProperties(facts.label, facts.key, facts.time, weight=facts.weight, more_labels=facts.more_labels)
+    return of.to_dict()
+
+
+def _features(schema: Any) -> list[str]:
+    return [feature.name for feature in schema.feature]
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,273 @@
+"""Optuna's part of a search: it proposes parameters, and says when to prune.
+
+Its study lives in memory, and is built anew from the record of the trials: nothing is kept in a database, nor pickled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    distribution_to_json,
+    json_to_distribution,
+)
+from optuna.exceptions import ExperimentalWarning
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.protocol import check_json
+from airflow_hops.core.contract.search import Choice, SearchOptions, TrialRecord
+from airflow_hops.core.contract.search.space import Dimension, IntUniform, LogUniform
+from airflow_hops.ml.stages.search.differential_evolution import DifferentialEvolutionSampler
+from airflow_hops.ml.step.context import resolve
+
+log = logging.getLogger(__name__)
+
+_STATES = {"running": TrialState.RUNNING, "complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
+_RUNG = "completed_rung"
+_IMPORTANCE_TRIALS = 1000
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A trial to be run.
+
+    Attributes:
+        number: The trial's.
+        params: By name.
+        distributions: Where a function makes the space: Optuna's, as JSON.
+    """
+
+    number: int
+    params: dict[str, Any]
+    distributions: dict[str, str] = field(default_factory=dict)
+
+
+class OptunaStudy:
+    """A study of Optuna's, in memory.
+
+    Args:
+        options: Of the search.
+        trials: The trials there are, by number; Optuna is told of all of them.
+        done: Parameters of those that a grid need not have again.
+        make_sampler: Makes one of a seed, in place of the one that the options name.
+    """
+
+    def __init__(
+        self,
+        options: SearchOptions,
+        trials: Sequence[TrialRecord],
+        done: Sequence[Mapping[str, Any]] = (),
+        make_sampler: Callable[[int], optuna.samplers.BaseSampler] | None = None,
+    ) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._options, self._dimensions = options, options.dimensions()
+        self._function: Callable[[Trial], Any] | None = None
+        if isinstance(options.space, str):
+            self._function = resolve(options.space)
+        self._distributions = {
+            name: _distribution(each) for name, each in (self._dimensions or {}).items() if _varies(each)
+        }
+        self._grid = self._points(done) if options.sampler == "grid" else iter(())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            self._study = optuna.create_study(
+                sampler=(make_sampler or partial(_sampler, options))(_seed(options, trials)),
+                pruner=_pruner(options.pruner),
+                directions=list(options.directions),
+            )
+        self._study.add_trials([self._frozen(trial) for trial in trials])
+        self._running: dict[int, Trial] = {}
+
+    def ask(self) -> Proposal | None:
+        """The next trial; None at the end of a grid.
+
+        Raises:
+            BadInput: the function of the space returned no parameters.
+        """
+        if self._options.sampler == "grid":
+            point = next(self._grid, None)
+            if point is None:
+                return None
+            self._study.enqueue_trial({name: self._encode(name, point[name]) for name in self._distributions})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of samplers that fall back to random values
+            trial = self._study.ask(self._distributions)
+            params = self._called(trial) if self._function is not None else self._decoded(trial.params)
+        self._running[trial.number] = trial
+        told = trial.distributions if self._function is not None else {}
+        return Proposal(trial.number, params, {name: distribution_to_json(each) for name, each in told.items()})
+
+    def take_up(self, number: int) -> None:
+        """Goes on with a running trial of an earlier try, under its number and with its parameters."""
+        self._running[number] = Trial(self._study, self._study.get_trials(deepcopy=False)[number]._trial_id)
+
+    def report(self, number: int, step: int, value: float) -> bool:
+        """Takes an intermediate value of a running trial; whether the trial is to be pruned."""
+        if len(self._options.metrics) > 1:
+            return False
+        trial = self._running[number]
+        trial.report(value, step)
+        return bool(trial.should_prune())
+
+    def tell(self, number: int, values: Sequence[float] | None, *, pruned: bool = False) -> dict[str, Any]:
+        """Ends a running trial.
+
+        Args:
+            number: The trial's.
+            values: Of a complete one; None for any other.
+            pruned: Whether the pruner ended it.
+
+        Returns:
+            What the pruner remembers of it.
+        """
+        trial = self._running.pop(number)
+        if values is not None:
+            self._study.tell(trial, list(values))
+        else:
+            self._study.tell(trial, state=TrialState.PRUNED if pruned else TrialState.FAIL)
+        return {name: value for name, value in trial._get_latest_trial().system_attrs.items() if _RUNG in name}
+
+    def importance(self) -> dict[str, float]:
+        """Share of each parameter in the variance of the first metric: fANOVA (F. Hutter et al., ICML 2014).
+
+        Parameters whose bounds depend on others are left out. It never raises: a search does not fail for want of it.
+        """
+        trials = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))[-_IMPORTANCE_TRIALS:]
+        shared = set.intersection(*(set(trial.params) for trial in trials)) if trials else set()
+        fixed = [n for n in sorted(shared) if all(t.distributions[n] == trials[0].distributions[n] for t in trials)]
+        varying = [n for n in fixed if any(t.params[n] != trials[0].params[n] for t in trials)]
+        if len(trials) < 4 or not varying or len({(trial.values or [0.0])[0] for trial in trials}) < 2:
+            return {}
+        study = optuna.create_study(directions=list(self._options.directions))
+        study.add_trials(trials)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                found = optuna.importance.get_param_importances(
+                    study,
+                    evaluator=optuna.importance.FanovaImportanceEvaluator(seed=0),
+                    params=varying,
+                    target=lambda trial: trial.values[0],
+                )
+        except Exception as error:
+            log.warning("the importance of parameters cannot be computed: %s", error)
+            return {}
+        return {name: round(float(share), 4) for name, share in found.items() if math.isfinite(share)}
+
+    def _points(self, done: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The points of the grid that are not done, in order; the last parameter changes first."""
+        grid, known = self._options.grid(), {json.dumps(dict(params), sort_keys=True) for params in done}
+        for values in itertools.product(*grid.values()):
+            point = dict(zip(grid, values, strict=True))
+            if json.dumps(point, sort_keys=True) not in known:
+                yield point
+
+    def _called(self, trial: Trial) -> dict[str, Any]:
+        assert self._function is not None
+        returned = self._function(trial)
+        params = dict(trial.params) if returned is None else returned
+        if not isinstance(params, Mapping) or not params:
+            raise BadInput(f"space function {self._options.space!r} returned {returned!r}; expected parameters by name")
+        check_json(dict(params), f"what space function {self._options.space!r} returned")
+        return dict(params)
+
+    def _decoded(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """All parameters as the user's code gets them: those that Optuna chose, and constants."""
+        params = {}
+        for name, each in (self._dimensions or {}).items():
+            if name not in found:
+                assert isinstance(each, Choice)
+                params[name] = each.choices[0]
+            else:
+                params[name] = json.loads(found[name]) if _as_text(each) else found[name]
+        return params
+
+    def _encode(self, name: str, value: Any) -> Any:
+        each = (self._dimensions or {}).get(name)
+        return json.dumps(value) if each is not None and _as_text(each) else value
+
+    def _frozen(self, trial: TrialRecord) -> FrozenTrial:
+        """A trial as Optuna has it."""
+        distributions: Mapping[str, BaseDistribution] = self._distributions
+        params = {name: self._encode(name, trial.params[name]) for name in self._distributions if name in trial.params}
+        if self._function is not None:
+            distributions = {name: json_to_distribution(text) for name, text in trial.distributions.items()}
+            params = {name: trial.params[name] for name in distributions if name in trial.params}
+        distributions = {name: distributions[name] for name in params}
+        state = _STATES.get(trial.state, TrialState.FAIL)
+        return create_trial(
+            state=state,
+            values=list(trial.values) if state == TrialState.COMPLETE else None,
+            params=params,
+            distributions=dict(distributions),
+            intermediate_values={int(step): value for step, value in trial.intermediate},
+            system_attrs=dict(trial.pruner_state),
+        )
+
+
+def _varies(dimension: Dimension) -> bool:
+    return not isinstance(dimension, Choice) or len(dimension.choices) > 1
+
+
+def _as_text(dimension: Dimension) -> bool:
+    """Whether Optuna gets a choice's values as JSON: it takes no lists nor objects."""
+    return isinstance(dimension, Choice) and not all(
+        value is None or isinstance(value, bool | int | float | str) for value in dimension.choices
+    )
+
+
+def _distribution(dimension: Dimension) -> BaseDistribution:
+    match dimension:
+        case Choice(choices):
+            return CategoricalDistribution([json.dumps(v) for v in choices] if _as_text(dimension) else list(choices))
+        case IntUniform(low, high, step, log):
+            return IntDistribution(low, high - (high - low) % step, log=log, step=step)
+        case LogUniform(low, high):
+            return FloatDistribution(low, high, log=True)
+        case _:
+            values = dimension.values()
+            return FloatDistribution(dimension.low, values[-1] if values else dimension.high, step=dimension.step)
+
+
+def _seed(options: SearchOptions, trials: Sequence[TrialRecord]) -> int:
+    """The sampler's; one that goes on draws other numbers than it drew before."""
+    if not trials:
+        return options.seed
+    return int(numpy.random.SeedSequence([options.seed, len(trials)]).generate_state(1)[0])
+
+
+def _sampler(options: SearchOptions, seed: int) -> optuna.samplers.BaseSampler:
+    match options.sampler:
+        case "cmaes":
+            return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+        case "differential_evolution":
+            return DifferentialEvolutionSampler(seed)
+        case "tpe":
+            return optuna.samplers.TPESampler(seed=seed, constant_liar=options.parallel > 1)
+    return optuna.samplers.RandomSampler(seed=seed)
+
+
+def _pruner(name: str) -> optuna.pruners.BasePruner:
+    match name:
+        case "median":
+            return optuna.pruners.MedianPruner()
+        case "asha":
+            return optuna.pruners.SuccessiveHalvingPruner()
+        case "hyperband":
+            return optuna.pruners.HyperbandPruner()
+    return optuna.pruners.NopPruner()

@@ -1,0 +1,137 @@
+"""The processes of trials: forks of one that has imported the libraries, has run nothing of them, and has one thread.
+
+The search's own process will soon have threads, and connections to a store and to MLflow: trials, whose ranks are
+forked in turn, are none of its forks, but of a fork that it puts aside when it begins. All of them write to one socket,
+whose records come whole and in order: what a trial says comes before its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.processes.ending import descendants, send_signal
+from airflow_hops.core.processes.forks import Children, fork
+from airflow_hops.ml.stages.search.trial import Assignment, TrialEvent, TrialWork
+
+_RECORD_BYTES = 1 << 19
+_EVENTS = 1000
+
+
+class TrialProcesses:
+    """Starts and ends the processes of trials; make it before this process starts a thread."""
+
+    def __init__(self, work: TrialWork) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+        def serve() -> None:
+            self._socket.close()
+            _TrialServer(theirs, work).serve()
+
+        self._pid = fork(serve)
+        theirs.close()
+
+    def start(self, given: Assignment) -> None:
+        """Starts a trial.
+
+        Raises:
+            HopsError: what starts them is gone, or its parameters are larger than a message may be.
+        """
+        try:
+            _send(self._socket, start=asdict(given))
+        except OSError as error:
+            raise HopsError(f"trial {given.number} cannot be started: {error}") from error
+
+    def stop(self, number: int) -> None:
+        """Tells a trial to end; one whose function does not heed that is ended."""
+        self._signal(number, signal.SIGTERM)
+
+    def end(self, number: int) -> None:
+        """Kills a trial with all of its ranks; its ``ended`` comes soon."""
+        self._signal(number, signal.SIGKILL)
+
+    def events(self, timeout_s: float) -> Iterator[TrialEvent]:
+        """What has come from trials; waits for the first for at most so many seconds.
+
+        Raises:
+            HopsError: what starts them is gone.
+        """
+        if not select.select([self._socket], [], [], timeout_s)[0]:
+            return
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_EVENTS):
+                message = self._socket.recv(_RECORD_BYTES, socket.MSG_DONTWAIT)
+                if not message:
+                    raise HopsError(
+                        "the process that starts the trials was ended; where memory is short, lower parallel"
+                    )
+                yield json.loads(message)
+
+    def close(self) -> None:
+        """Ends all trials, and what starts them."""
+        self._socket.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+
+    def _signal(self, number: int, signal_number: int) -> None:
+        with contextlib.suppress(OSError):
+            _send(self._socket, number=number, signal=signal_number)
+
+
+class _TrialServer:
+    """Forks trials for the search, and says when they have ended, until the search is no more."""
+
+    def __init__(self, socket_: socket.socket, work: TrialWork) -> None:
+        self._socket, self._work = socket_, work
+        self._children = Children()
+        self._numbers: dict[int, int] = {}
+
+    def serve(self) -> None:
+        """Serves, then kills the trials."""
+        self._children.serve(self._socket, self._obey, self._reap)
+        for pid in list(self._numbers):
+            _kill(pid)
+
+    def _obey(self) -> bool:
+        message = self._socket.recv(_RECORD_BYTES)
+        if not message:
+            return False
+        told = json.loads(message)
+        if "signal" in told:
+            for pid in [pid for pid, number in self._numbers.items() if number == told["number"]]:
+                _kill(pid) if told["signal"] == signal.SIGKILL else send_signal(pid, told["signal"])
+            return True
+        given = Assignment(**told["start"])
+        try:
+            trial = partial(self._work.train_here, given, partial(_send, self._socket, number=given.number))
+            self._numbers[self._children.fork(trial)] = given.number
+        except OSError as error:
+            self._tell(type="error", number=given.number, message=f"no process can be started: {error}")
+            self._tell(type="ended", number=given.number, code=1)
+        return True
+
+    def _reap(self) -> None:
+        for pid, status in self._children.take_ended():
+            self._tell(type="ended", number=self._numbers.pop(pid), code=os.waitstatus_to_exitcode(status))
+
+    def _tell(self, **event: Any) -> None:
+        with contextlib.suppress(OSError):  # the search is no more, as the next look at the socket shows
+            _send(self._socket, **event)
+
+
+def _send(to: socket.socket, **message: Any) -> None:
+    to.send(json.dumps(message).encode())
+
+
+def _kill(pid: int) -> None:
+    for each in [*descendants(pid), pid]:
+        send_signal(each, signal.SIGKILL)

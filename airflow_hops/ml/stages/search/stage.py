@@ -1,0 +1,244 @@
+"""The step: searches, and publishes the model of the best trial."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import (
+    CUT_SHORT,
+    MANIFEST_NAME,
+    Artifact,
+    BadInput,
+    HopsError,
+    cache_key,
+    read_json,
+)
+from airflow_hops.core.contract.redaction import masked
+from airflow_hops.core.contract.search import SearchOptions, StudyRecord, TrialRecord
+from airflow_hops.core.contract.training import TrainingOptions
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.studies import StudyFolder, study_folder, study_names
+from airflow_hops.core.store.study_owner import StudyOwner
+from airflow_hops.ml.stages.search.ledger import Ledger, new_study
+from airflow_hops.ml.stages.search.optuna_study import OptunaStudy
+from airflow_hops.ml.stages.search.processes import TrialProcesses
+from airflow_hops.ml.stages.search.search import Search, Trials
+from airflow_hops.ml.stages.search.slots import divide
+from airflow_hops.ml.stages.search.threads import TrialThreads
+from airflow_hops.ml.stages.search.tracking import StudyRuns
+from airflow_hops.ml.stages.search.trial import Assignment, TrialWork, check_program
+from airflow_hops.ml.stages.train import Training
+from airflow_hops.ml.stages.train.stage import TrainingData, launcher_of, publish
+from airflow_hops.ml.stages.train.strategies import Roles
+from airflow_hops.ml.step.context import StepContext
+from airflow_hops.ml.tracking import TrainingRun
+from airflow_hops.ml.training.gang import RankLauncher
+from airflow_hops.ml.training.gang.spark import SparkRanks
+
+_BEST = "best"
+_EARLIER_STUDIES = 50
+_LEFT_OUT = ("checkpoints",)
+_NOT_OF_THE_KEY = ("stall_timeout_s", "tensorboard", "export")
+
+log = logging.getLogger(__name__)
+
+
+def run(context: StepContext, **options: Any) -> Any:
+    """The step: runs trials, each a training, and publishes the winner's model.
+
+    Args:
+        context: The step's.
+        options: Those of :class:`airflow_hops.core.contract.search.SearchOptions`.
+
+    Returns:
+        The model artifact; where the function returns no model, the best trial's parameters, values and metrics.
+
+    Raises:
+        BadInput: the search cannot be made: a retry would fail again.
+        HopsError: too many trials failed, or the store was away.
+    """
+    given = SearchOptions(**options)
+    trained = replace(TrainingOptions(**given.training), any_value=True, tensorboard=False, export=not given.refit)
+    launcher = launcher_of(context, trained)
+    slots = divide(launcher, given.parallel, Roles.of_training(trained).ranks)
+    dimensions = given.dimensions()
+    _check_refit(given, trained, launcher)
+    data = TrainingData.of(context, max(trained.np, given.refit_np or 1))
+    training = data.training(context, trained, context.scratch / "trials", launcher)
+    if not isinstance(launcher, SparkRanks):
+        check_program(training, None if dimensions is None else list(dimensions), context.scratch / "check")
+    producer, store = context.spec.producer, context.store
+    study = new_study(given, training.program.name, base_key(context.spec.cache_key_parts, trained, context), producer)
+    folder = study_folder(store, study.dag_id, study.task_id, study.name)
+    work = TrialWork(training, slots)
+    trials = TrialThreads(work) if isinstance(launcher, SparkRanks) else TrialProcesses(work)
+    run = TrainingRun(context.spec, folder.uri)
+    owner = StudyOwner(folder, producer.run_id)
+    try:
+        owner.claim()
+        ledger = Ledger(folder, study, shared=given.study is not None, reuse=given.reuse, owner=owner)
+        told = _told(given, training)
+        runs = StudyRuns(run, study, lambda: run.begin(told, data.examples, data.manifest, training.code_paths))
+        optuna_study = OptunaStudy(given, ledger.trials, ledger.done)
+        search = Search(given, trained.np, optuna_study, ledger, folder, trials, runs, training.output)
+        if given.reuse and any(context.spec.inputs.values()):  # what data the code finds by itself, no key knows
+            search.earlier = earlier_trials(store, study)
+        if not given.refit:
+            search.keep = lambda trial, output, summary: _keep(context, folder, trial, output, summary)
+        search.say = context.progress
+        winner = search.run()
+        found = f"the best of {len(ledger.trials)} trials is #{winner.number}: {dict(winner.params)}"
+        context.progress(given.trials_share, found)
+        artifact, summary = _outcome(context, given, training, data, ledger, winner, trials, search.cut_short)
+        if search.cut_short is not None:
+            log.warning("%s: the step cache does not keep this result", search.cut_short)
+        _note_published(ledger)
+    except BaseException:
+        run.fail()
+        raise
+    finally:
+        trials.close()
+        with suppress(OSError, HopsError):  # it is given up when nothing is heard of it
+            owner.release()
+    run.finish(artifact, summary, training.program.sources(training.code_paths))
+    return summary["value"] if artifact is None else artifact
+
+
+def base_key(parts: Mapping[str, str], training: TrainingOptions, context: StepContext) -> str:
+    """The key of code, data and options: what all trials of a search have in common."""
+    same = {name: value for name, value in parts.items() if name != "parameters"}
+    inputs = {f"data {role}": ",".join(a.fingerprint for a in given) for role, given in context.spec.inputs.items()}
+    how = {name: v for name, v in training.to_dict().items() if name not in _NOT_OF_THE_KEY}
+    return cache_key({**same, **inputs, "training": json.dumps(how, sort_keys=True)})[:16]
+
+
+def earlier_trials(store: ArtifactStore, study: StudyRecord) -> dict[str, tuple[str, TrialRecord]]:
+    """Complete trials of the task's latest studies of the same code, data and options, by their keys."""
+    found: dict[str, tuple[str, TrialRecord]] = {}
+    names = sorted(study_names(store, study.dag_id, study.task_id), key=lambda name: name.rpartition("__")[2])
+    for name in names[-_EARLIER_STUDIES:]:
+        folder = study_folder(store, study.dag_id, study.task_id, name)
+        try:
+            earlier = folder.read()
+            trials = [] if earlier is None or earlier.base != study.base else folder.trials()
+        except BadInput as error:
+            log.warning("the trials of an earlier study are not taken over: %s", error)
+            continue
+        for trial in trials:
+            if earlier is not None and trial.state == "complete" and not trial.taken_from:
+                is_same = earlier.metrics[0] == study.metrics[0]
+                found[trial.key] = (earlier.name, trial if is_same else replace(trial, intermediate=()))
+    return found
+
+
+def _check_refit(options: SearchOptions, training: TrainingOptions, launcher: RankLauncher) -> None:
+    """Finds too few slots for the winner's training before a trial runs."""
+    if not options.refit or options.refit_np is None:
+        return
+    try:
+        launcher.place(Roles.of_training(replace(training, np=options.refit_np)).ranks)
+    except BadInput as error:
+        raise BadInput(f"refit_np is {options.refit_np}: {error}") from error
+
+
+def _told(options: SearchOptions, training: Training) -> dict[str, Any]:
+    """The parameters of the search's MLflow run."""
+    names = ("metrics", "directions", "sampler", "pruner", "parallel", "seed", "space")
+    told = {name: getattr(options, name) for name in names}
+    return {"train": training.program.name, "trials": options.wanted, "np": training.options.np, **told}
+
+
+def _keep(
+    context: StepContext, folder: StudyFolder, trial: TrialRecord, output: Path, summary: Mapping[str, Any]
+) -> None:
+    """Keeps the model of the best trial so far with the study, where a retry finds it."""
+    if not _has_model(summary, output):
+        return
+    with context.store.create(f"{folder.uri}/{_BEST}", "model", context.spec.producer) as writer:
+        shutil.copytree(output, writer.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+        writer.commit(properties={"key": trial.key, "trial": trial.number})
+
+
+def _kept(context: StepContext, study: StudyRecord, winner: TrialRecord) -> Path | None:
+    """A local folder with the winner's model, if its study, or the one that it was taken from, has kept it."""
+    store = context.store
+    for name in (study.name, (winner.taken_from or "").rpartition("#")[0]):
+        uri = f"{study_folder(store, study.dag_id, study.task_id, name).uri}/{_BEST}" if name else ""
+        if uri and store.exists(uri) and (manifest := store.manifest(uri)).properties.get("key") == winner.key:
+            return store.local(manifest.reference(uri))
+    return None
+
+
+def _outcome(
+    context: StepContext,
+    options: SearchOptions,
+    training: Training,
+    data: TrainingData,
+    ledger: Ledger,
+    winner: TrialRecord,
+    trials: Trials,
+    cut_short: str | None,
+) -> tuple[Artifact | None, dict[str, Any]]:
+    """Publishes the winner's model; the artifact, and the summary of its training."""
+    np, study = training.options.np, ledger.study
+    facts = {"study": study.name, "trial": winner.number, **({CUT_SHORT: cut_short} if cut_short else {})}
+    with context.output() as writer:
+        kept = None if options.refit else _kept(context, study, winner)
+        if kept is None and (options.refit or winner.has_model):
+            np = options.refit_np or np if options.refit else np
+            text = f"training anew with the parameters of trial {winner.number} on {np} ranks"
+            context.progress(options.trials_share, text)
+            kept = _train_anew(context.scratch / "winner", winner, np, trials)
+        if kept is not None:
+            shutil.copytree(kept, writer.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_NAME))
+        summary = read_json(writer.path / "training.json") if kept is not None else {}
+        if not _has_model(summary, writer.path):
+            value = {**facts, "params": winner.params, "metrics": winner.metrics}
+            return None, {**summary, "value": value}
+        params = {**training.options.params, **winner.params}
+        trained = replace(training, options=replace(training.options, params=params, np=np), output=writer.path)
+        trained_s = sum(trial.seconds or 0.0 for trial in ledger.trials)
+        trained_s += summary["seconds"]["total"] if options.refit else 0.0
+        context.gpu_s.append(summary.get("gpus", 0) * trained_s)
+        return publish(writer, trained, summary, data, context.spec.inputs, **facts, params=masked(params)), summary
+
+
+def _note_published(ledger: Ledger) -> None:
+    """Notes in the record that the winner is published."""
+    ledger.update(published=True)
+    try:
+        ledger.save(final=True)
+    except HopsError as error:
+        log.warning("the winner is published, but the record does not say so: %s", error)
+
+
+def _train_anew(output: Path, winner: TrialRecord, np: int, trials: Trials) -> Path:
+    """Trains with the winner's parameters on all of the machine, or of the hosts; the folder of the training.
+
+    Raises:
+        HopsError: the training failed.
+    """
+    trials.start(Assignment(winner.number, None, dict(winner.params), np, str(output)))
+    error: Mapping[str, Any] = {"message": "its process was ended", "retryable": True}
+    while True:
+        for event in trials.events(1.0):
+            if event["type"] == "error":
+                error = event
+            elif event["type"] == "result":
+                error = {}
+            elif event["type"] == "ended" and not error:
+                return output
+            elif event["type"] == "ended":
+                failure = HopsError if error.get("retryable", True) else BadInput
+                raise failure(f"training the winner, trial {winner.number}, anew: {error['message']}")
+
+
+def _has_model(summary: Mapping[str, Any], output: Path) -> bool:
+    return summary.get("model") is not None or (output / "saved_model").is_dir()

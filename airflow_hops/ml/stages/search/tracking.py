@@ -1,0 +1,97 @@
+"""MLflow's runs of a search: one for itself, and one nested in it for each trial."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from airflow_hops.core.contract.redaction import masked
+from airflow_hops.core.contract.search import StudyRecord, TrialRecord
+from airflow_hops.ml.tracking import TrainingRun
+from airflow_hops.ml.tracking.entries import entry_name, log_params, param_text
+from airflow_hops.ml.tracking.ordered_tasks import OrderedTasks
+from airflow_hops.ml.tracking.training_run import RECORD_TAG
+
+STUDY_TAG, TRIAL_TAG = "hops.study", "hops.trial"
+_STATUS = {"complete": "FINISHED", "failed": "FAILED"}
+_MAX_METRICS = 1000
+
+
+class StudyRuns:
+    """The runs of a search. A thread speaks to MLflow, so that no trial waits for it."""
+
+    def __init__(self, run: TrainingRun, study: StudyRecord, begin: Callable[[], None]) -> None:
+        self._run, self._study = run, study
+        self._tasks = OrderedTasks("tracking")
+        self._ids: deque[tuple[int, str]] = deque()
+        self.do(begin)
+
+    @property
+    def parent(self) -> str | None:
+        """Id of the search's own run, once there is one."""
+        return self._run.id
+
+    def do(self, task: Callable[[], None]) -> None:
+        """Has the thread do something, in order; what it raises is raised by the next call."""
+        self._tasks.raise_error()
+        self._tasks.do(task)
+
+    def log(self, trial: TrialRecord, curves: Sequence[tuple[int, Mapping[str, float]]]) -> None:
+        """Logs a trial that has ended.
+
+        Args:
+            trial: The trial.
+            curves: What it has reported, by step.
+        """
+        self.do(lambda: self._run.attempt(lambda client: self._log(client, trial, curves)))
+
+    def take_ids(self) -> list[tuple[int, str]]:
+        """The trials that got a run since the last call, and the run's id."""
+        return [self._ids.popleft() for _ in range(len(self._ids))]
+
+    def finish(self, state: str) -> None:
+        """Waits until all is said; of a search that failed, its run says so."""
+        self._tasks.finish()
+        if state == "failed":
+            self._run.fail()
+
+    def _log(self, client: Any, trial: TrialRecord, curves: Sequence[tuple[int, Mapping[str, float]]]) -> None:
+        from mlflow.entities import Metric
+
+        if self.parent is None:
+            return
+        # DAG runs that share a study share the run that trials are nested in, but have records of their own.
+        is_own = trial.run_id == self._run.producer.run_id
+        began, ended = _milliseconds(trial.started), _milliseconds(trial.ended or trial.started)
+        tags = {
+            "mlflow.parentRunId": self.parent,
+            STUDY_TAG: self._study.name,
+            TRIAL_TAG: str(trial.number),
+            "hops.dag_id": self._study.dag_id,
+            "hops.run_id": trial.run_id,
+            "hops.task_id": self._study.task_id,
+            "hops.trial_state": trial.state,
+            **({RECORD_TAG: self._run.record} if self._run.record and is_own else {}),
+            **({"hops.taken_from": trial.taken_from} if trial.taken_from else {}),
+            **({"mlflow.note.content": trial.reason} if trial.reason else {}),
+        }
+        experiment = client.get_run(self.parent).info.experiment_id
+        run = client.create_run(experiment, start_time=began, run_name=f"trial {trial.number}", tags=tags).info.run_id
+        params = {entry_name(name): param_text(value) for name, value in masked(trial.params).items()}
+        log_params(client, run, params)
+        stride = -(-len(curves) // _MAX_METRICS) or 1
+        kept = [*curves[::stride], *curves[-1:]]
+        points = [(step, name, value) for step, metrics in kept for name, value in metrics.items()]
+        points += [(0, f"model.{name}", value) for name, value in trial.metrics.items()]
+        found = [Metric(entry_name(n), v, ended, s) for s, n, v in dict.fromkeys(points) if math.isfinite(v)]
+        for first in range(0, len(found), _MAX_METRICS):  # MLflow's limit for one call
+            client.log_batch(run, metrics=found[first : first + _MAX_METRICS])
+        client.set_terminated(run, _STATUS.get(trial.state, "KILLED"), end_time=ended)
+        self._ids.append((trial.number, run))
+
+
+def _milliseconds(at: str) -> int:
+    return int(datetime.fromisoformat(at).timestamp() * 1000)

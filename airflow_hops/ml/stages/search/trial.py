@@ -1,0 +1,170 @@
+"""A trial's own side: a training with the trial's parameters, and what the search is told of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.contract.protocol import parse_line
+from airflow_hops.core.contract.training import TrainingOptions
+from airflow_hops.core.processes.forks import take_streams
+from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.ml.stages.search.endable import EndableRanks, Ending
+from airflow_hops.ml.stages.search.slots import Slot
+from airflow_hops.ml.stages.train import Training, train_model
+from airflow_hops.ml.stages.train.program import Program
+from airflow_hops.ml.training.gang import Channel, LocalRanks, Placement, RankJob, run_gang
+
+LOG_NAME = "trial.log"
+_LOG_BYTES = 16_384
+_MESSAGE_CHARACTERS = 100_000
+
+TrialEvent = Mapping[str, Any]
+"""What a search hears of a trial: its ``number``, and the ``type``.
+
+``report`` with ``step`` and ``metrics``; ``result``: its ``training.json`` is written; ``error`` with ``message`` and
+``retryable``; ``ended``, the last, with the ``code`` of its process, or the negative number of a signal.
+"""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a trial is to do.
+
+    Attributes:
+        number: The trial's.
+        slot: Number of its slot; None for all of the machine.
+        params: Its parameters.
+        np: Number of ranks.
+        output: Folder to write to; it is made.
+    """
+
+    number: int
+    slot: int | None
+    params: Mapping[str, Any]
+    np: int
+    output: str
+
+
+class TrialWork:
+    """Trains; made once for all trials, before their processes are forked.
+
+    Args:
+        training: Of every trial, but for its parameters and output.
+        slots: By number.
+    """
+
+    def __init__(self, training: Training, slots: Sequence[Slot]) -> None:
+        self._training, self._slots = training, slots
+
+    def train(self, given: Assignment, say: Callable[..., None], ending: Ending) -> None:
+        """Trains, and tells the search what the ranks report, then the ``result`` or the ``error``.
+
+        Args:
+            given: The trial.
+            say: Called with the items of each event.
+            ending: Whether it is to end.
+        """
+        base = self._training
+        # A model that cannot be exported is found with the first trial, not when the winner is trained anew.
+        export = base.options.export or given.slot is None or given.number == 0
+        params = {**base.options.params, **given.params}
+        options = replace(base.options, params=params, np=given.np, export=export)
+        launcher = base.launcher if given.slot is None else self._slots[given.slot].launcher
+        training = replace(base, options=options, output=Path(given.output), launcher=EndableRanks(launcher, ending))
+
+        def hear(rank: int, message: Mapping[str, Any]) -> None:
+            if message["type"] in ("report", "progress"):
+                step = message["step"] if message["type"] == "report" else message["epoch"]
+                say(type="report", step=step, metrics=reported(message))
+            elif message["type"] == "heeds_stop":
+                ending.heeded = True
+
+        try:
+            train_model(training, on_message=hear)
+            say(type="result")
+        except Exception as error:
+            text = str(error) if isinstance(error, HopsError) else f"{type(error).__name__}: {error}"
+            say(type="error", message=text[:_MESSAGE_CHARACTERS], retryable=getattr(error, "retryable", True))
+            if not isinstance(error, HopsError):
+                traceback.print_exc()
+
+    def train_here(self, given: Assignment, say: Callable[..., None]) -> None:
+        """As :meth:`train`, in a process of the trial's own, with its slot's cores.
+
+        Args:
+            given: The trial.
+            say: As there.
+        """
+        ending, output = Ending(), Path(given.output)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(ending, "asked", True))
+        output.mkdir(parents=True)
+        log = os.open(output / LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        take_streams(os.open(os.devnull, os.O_RDONLY), log, log)
+        if given.slot is not None and self._slots[given.slot].cores:
+            os.sched_setaffinity(0, self._slots[given.slot].cores)
+        self.train(given, say, ending)
+
+
+def last_lines(output: Path) -> str:
+    """The last lines of a trial's log: of its process, or, where it was a thread, of its ranks.
+
+    Args:
+        output: Folder that the trial has written to.
+    """
+    files = [output / LOG_NAME] if (output / LOG_NAME).exists() else sorted((output / "logs").glob("rank-*.log"))
+    found = []
+    for file in files:
+        with file.open("rb") as stream:
+            stream.seek(max(0, file.stat().st_size - _LOG_BYTES // len(files)))
+            found += [parse_line(line).text for line in stream.read().decode(errors="replace").split("\n")]
+    return "\n".join(found).strip("\n")
+
+
+def reported(message: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of a message under the names that a model's metrics have: ``val_auc`` of Keras is ``eval_auc``."""
+    if message["type"] == "report":
+        return dict(message["metrics"])
+    return {
+        f"eval_{name.removeprefix('val_')}" if name.startswith("val_") else f"train_{name}": value
+        for name, value in message["metrics"].items()
+    }
+
+
+def check_program(training: Training, names: Sequence[str] | None, logs: Path) -> None:
+    """Looks, in a process of its own, whether the user's function is there, and takes the parameters.
+
+    Args:
+        training: Of every trial.
+        names: Of the parameters; None where a function makes the space.
+        logs: Folder of the process's log.
+
+    Raises:
+        BadInput: it is not, or does not.
+    """
+    work = RankJob(
+        "airflow_hops.ml.stages.search.trial:check_signature",
+        {"options": training.options.to_dict(), "names": names if names is None else list(names)},
+        cpu_ranks=frozenset({0}),
+    )
+    run_gang(work, 1, logs=logs, launcher=LocalRanks(1), environment=training.options.env)
+
+
+def check_signature(
+    placement: Placement,
+    channel: Channel,
+    *,
+    folders: Mapping[str, Path],
+    options: Mapping[str, Any],
+    names: list[str] | None,
+) -> None:
+    """What the process of :func:`check_program` does."""
+    with temporary_folder("code") as folder:
+        given = TrainingOptions(**options)
+        Program.of_training(given).check_takes(names, list(given.params), folder)

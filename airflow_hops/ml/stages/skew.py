@@ -1,0 +1,166 @@
+"""The step of the skew stage: what is served against what the champion learnt, or one span of data against another."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.core.contract.properties import StatisticsProperties
+from airflow_hops.core.contract.skew import INSUFFICIENT, STABLE, SkewOptions, SkewReference
+from airflow_hops.ml.monitoring.skew.captured import compare_captured
+from airflow_hops.ml.monitoring.skew.compared import Compared
+from airflow_hops.ml.monitoring.skew.detect import compare_statistics
+from airflow_hops.ml.monitoring.skew.picture import draw
+from airflow_hops.ml.monitoring.skew.report import SkewReport
+from airflow_hops.ml.schemas import SCHEMA_FILE, load_schema
+from airflow_hops.ml.statistics import STATISTICS_FILE, load_statistics
+from airflow_hops.ml.statistics.vectors import drop_samples
+from airflow_hops.ml.step.context import StepContext
+
+log = logging.getLogger(__name__)
+
+REPORT_FILE = "report.json"
+REPORT_PROTO = "report.pb"
+REPORT_PICTURE = "report.svg"
+
+
+def run(context: StepContext, **options: Any) -> Artifact:
+    """The step: captured rows against the champion's training data, or one statistics artifact against another.
+
+    Args:
+        context: The step's context. With ``model_name``: service ``serving_capture_path``, and input ``examples`` where
+            rows are compared with others than the champion's training data. Without: inputs ``reference`` and
+            ``current``, and ``schema`` where its drift comparators count.
+        options: Those of :class:`airflow_hops.core.contract.skew.SkewOptions`.
+
+    Raises:
+        BadInput: nothing serves, its statistics are gone, captured rows do not have its features; or inputs are not
+            statistics with that split.
+    """
+    given = SkewOptions(**options)
+    if given.model_name is None:
+        compared = _compare_spans(context, replace(given, comparator="drift"))
+    else:
+        compared = compare_captured(context, given.model_name, given)
+    _log(compared)
+    artifact = _write(context, compared)
+    compared.done()
+    return artifact
+
+
+def _compare_spans(context: StepContext, options: SkewOptions) -> Compared:
+    """Compares the statistics of two spans, what tells of no change aside."""
+    sides = {role: context.input(role) for role in ("reference", "current")}
+    of = {role: StatisticsProperties.of(artifact) for role, artifact in sides.items()}
+    aside, notes = set[str | None](), []
+    before, now = ({t.label: t for t in each.target.all} if each.label else {} for each in of.values())
+    for label in {**before, **now}:
+        names = [each[label].classes if label in each else None for each in (before, now)]
+        if names[0] != names[1]:
+            aside.add(label)
+            listed = "; ".join(", ".join(each or ("no names",)) for each in names)
+            notes.append(f"The label {label!r} was not compared: its numbers stand for other classes ({listed})")
+    statistics = {role: _statistics(context, role, options.split, aside) for role in sides}
+    schema, schema_uri = None, None
+    if context.has_input("schema"):
+        schema_uri = context.input("schema").uri
+        schema = load_schema(context.local("schema") / SCHEMA_FILE)
+    report = compare_statistics(statistics["reference"], statistics["current"], schema, options)
+    windows = {role: each.window for role, each in of.items()}
+    reference = sides["reference"]
+    rows = int(statistics["current"].datasets[0].num_examples)
+    return Compared(
+        report=report,
+        reference=statistics["reference"],
+        current=statistics["current"],
+        origin=SkewReference(reference.uri, reference.fingerprint, schema_uri),
+        facts={
+            "current": sides["current"].uri,
+            "split": options.split,
+            "windows": windows,
+            "window_end": (windows["current"] or (None, None))[1],
+        },
+        rows={"current": RowCounts(rows, rows)},
+        notes=tuple(notes),
+    )
+
+
+def _statistics(context: StepContext, role: str, split: str, aside: set[str | None]) -> Any:
+    artifact = context.input(role)
+    if artifact.kind != "statistics":
+        raise BadInput(f"input {role!r} ({artifact.uri}) is {artifact.kind!r}, expected statistics")
+    path = context.local(role) / split / STATISTICS_FILE
+    if not path.is_file():
+        splits = ", ".join(StatisticsProperties.of(artifact).splits)
+        raise BadInput(f"{artifact.uri}: there are no statistics of split {split!r}; there are {splits}")
+    statistics = load_statistics(path)
+    # Spans are of different times, keys do not repeat, and weights are no data: none tells of a change.
+    of = StatisticsProperties.of(artifact)
+    aside = aside | {of.time, of.key, of.weight}
+    dataset = statistics.datasets[0]
+    kept = [feature for feature in dataset.features if ".".join(feature.path.step) not in aside]
+    del dataset.features[:]
+    dataset.features.extend(kept)
+    return statistics
+
+
+def _write(context: StepContext, compared: Compared) -> Artifact:
+    report, attribution, rows = compared.report, compared.attribution, compared.row_skew
+    value = {
+        **_with_effects(report, compared.effects).to_dict(),
+        "reference": compared.origin.to_dict(),
+        **compared.facts,
+        "attribution": attribution.to_dict() if attribution else None,
+        "row_skew": rows.to_dict() if rows else None,
+        "notes": list(compared.notes),
+    }
+    with context.output() as writer:
+        (writer.path / REPORT_FILE).write_text(json.dumps(value, indent=1, allow_nan=False))
+        both = _both(compared.reference, compared.current)
+        (writer.path / REPORT_PROTO).write_bytes(both.SerializeToString(deterministic=True))
+        (writer.path / REPORT_PICTURE).write_text(draw(report))
+        return writer.commit(
+            rows=compared.rows,
+            metrics={
+                "rows_reference": report.rows_reference,
+                "rows_current": report.rows_current,
+                "drifted": len(report.drifted),
+                **({"skewed_rows": rows.skewed_pairs, "joined_rows": rows.pairs} if rows else {}),
+            },
+            properties=compared.properties.to_dict(),
+        )
+
+
+def _with_effects(report: SkewReport, effects: Mapping[str, float]) -> SkewReport:
+    features = {name: replace(skew, effect=effects.get(name)) for name, skew in report.features.items()}
+    return replace(report, features=features)
+
+
+def _both(reference: Any, current: Any) -> Any:
+    """Both statistics in one list, as ``tfdv.visualize_statistics`` shows them side by side."""
+    both = type(reference)()
+    for name, statistics in (("reference", reference), ("current", current)):
+        if statistics is not None:
+            both.datasets.add().CopyFrom(statistics.datasets[0])
+            both.datasets[-1].name = name
+            drop_samples(both.datasets[-1])
+    return both
+
+
+def _log(compared: Compared) -> None:
+    report = compared.report
+    for line in str(report).splitlines():
+        log.log(logging.INFO if report.verdict in (STABLE, INSUFFICIENT) else logging.WARNING, "%s", line)
+    if compared.attribution:
+        for name, effect in list(compared.attribution.effects.items())[:5]:
+            signed = "" if effect.effect_signed is None else f" ({effect.effect_signed:+.4g})"
+            log.info("%s moves a prediction by %.4g on average%s", name, effect.effect, signed)
+    if compared.row_skew:
+        for line in str(compared.row_skew).splitlines():
+            log.log(logging.WARNING if compared.row_skew.skewed else logging.INFO, "%s", line)
+    for note in compared.notes:
+        log.warning("%s", note)

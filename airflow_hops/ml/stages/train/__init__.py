@@ -1,0 +1,6 @@
+"""Training: a user's function on every rank of a gang, and the model that comes out of it."""
+
+from airflow_hops.ml.stages.train.stage import run
+from airflow_hops.ml.stages.train.training import Training, train_model
+
+__all__ = ["Training", "run", "train_model"]

@@ -1,0 +1,136 @@
+"""Where the checkpoints of a training that has not finished outlive its tries: ``<store>/_state/checkpoints``."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import shutil
+from pathlib import Path
+from urllib.parse import unquote
+
+from airflow_hops.core.contract.artifacts import HopsError, cache_key
+from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.training.checkpoints import (
+    CHECKPOINT_GLOB,
+    CHECKPOINT_NAME,
+    Checkpoint,
+    check_files,
+    read_checkpoint,
+)
+
+_KEPT = 2
+
+log = logging.getLogger(__name__)
+
+
+class CheckpointState:
+    """The checkpoints of one task in one DAG run, for one state of code, parameters and inputs.
+
+    Args:
+        store: The artifact store.
+        uri: Folder of the store.
+    """
+
+    def __init__(self, store: ArtifactStore, uri: str) -> None:
+        import fsspec
+
+        self.uri = uri
+        self._fs, self._path = fsspec.url_to_fs(unquote(uri) if store.is_local else uri, **store.storage_options)
+
+    @classmethod
+    def of(cls, spec: StepSpec, store: ArtifactStore) -> CheckpointState:
+        """The state of a step: another one as soon as its code, parameters or inputs change."""
+        producer = spec.producer
+        task = producer.task_id if producer.map_index < 0 else f"{producer.task_id}@{producer.map_index}"
+        parts = {
+            **{f"input {role}": ",".join(a.fingerprint for a in given) for role, given in spec.inputs.items()},
+            "parameters": hashlib.sha256(json.dumps(spec.params, sort_keys=True).encode()).hexdigest(),
+            **spec.cache_key_parts,
+        }
+        key = cache_key(parts)[:16]
+        return cls(store, store.uri("_state", "checkpoints", producer.dag_id, producer.run_id, task, key))
+
+    def fetch(self, folder: Path) -> Checkpoint | None:
+        """Copies the latest checkpoint that is whole to a local folder; a damaged one is passed over, with a warning.
+
+        Args:
+            folder: Where to; a folder in it is made.
+
+        Returns:
+            It, or None when there is none.
+
+        Raises:
+            BadInput: another version of this package wrote it.
+        """
+        for source in reversed(self._whole()):
+            name = source.rpartition("/")[2]
+            target = folder / name
+            target.mkdir(parents=True, exist_ok=True)
+            try:
+                for file in self._fs.find(source):
+                    self._fs.get_file(file, str(target / file.rpartition("/")[2]))
+                check_files(target)
+                return read_checkpoint(target)
+            except HopsError as error:
+                if not error.retryable:
+                    raise
+                damage = str(error).replace(str(target), f"{self.uri}/{name}")
+            except OSError as error:
+                damage = f"{self.uri}/{name}: cannot be read ({error})"
+            log.warning("%s; training resumes from the checkpoint before it, or starts again", damage)
+            shutil.rmtree(target, ignore_errors=True)
+        return None
+
+    def latest(self) -> str | None:
+        """Where the training stood at the latest checkpoint, in words; None when there is none."""
+        whole = self._whole()
+        if not whole:
+            return None
+        try:
+            value = json.loads(self._fs.cat_file(f"{whole[-1]}/{CHECKPOINT_NAME}"))
+            return str(Checkpoint.of(Path(whole[-1]), value).position)
+        except (OSError, ValueError, KeyError, TypeError):
+            return whole[-1].rpartition("/")[2]
+
+    def publish(self, checkpoint: Path) -> None:
+        """Copies a checkpoint here, the file that says it is whole last, and removes all before it but one.
+
+        Raises:
+            HopsError: it cannot be written; those before it are left.
+            FileNotFoundError: the checkpoint has gone meanwhile.
+        """
+        target = f"{self._path}/{checkpoint.name}"
+        try:
+            self._fs.makedirs(target, exist_ok=True)
+            for file in sorted(checkpoint.iterdir(), key=lambda file: file.name == CHECKPOINT_NAME):
+                # Under another name first: on a local disk a kill would leave the file half written.
+                self._fs.put_file(str(file), f"{target}/{file.name}.part")
+                self._fs.mv(f"{target}/{file.name}.part", f"{target}/{file.name}")
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._fs.rm(target, recursive=True)
+            if isinstance(error, FileNotFoundError):
+                raise
+            raise HopsError(
+                f"{self.uri}/{checkpoint.name}: the checkpoint cannot be written ({error}); free some space in the "
+                "store"
+            ) from error
+        for old in self._folders()[:-_KEPT]:
+            self._fs.rm(old, recursive=True)
+
+    def clear(self) -> None:
+        """Removes all of it: the training has finished."""
+        if self._fs.exists(self._path):
+            self._fs.rm(self._path, recursive=True)
+
+    def _whole(self) -> list[str]:
+        self._fs.invalidate_cache()
+        found = self._fs.glob(f"{self._path}/{CHECKPOINT_GLOB}/{CHECKPOINT_NAME}")
+        return sorted(path.rpartition("/")[0] for path in found)
+
+    def _folders(self) -> list[str]:
+        self._fs.invalidate_cache()
+        return sorted(self._fs.glob(f"{self._path}/{CHECKPOINT_GLOB}"))

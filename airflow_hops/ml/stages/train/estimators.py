@@ -1,0 +1,232 @@
+"""Estimators of other frameworks than Keras: what they take, and how they become a model that serves."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.overlay import locked_packages
+from airflow_hops.core.contract.training import TrainingOptions
+from airflow_hops.ml.models.export import export_model
+from airflow_hops.ml.training.context import TrainContext
+from airflow_hops.ml.training.tables import SplitTable, plain_names
+
+KERAS = "keras"
+FRAMEWORKS = ("lightgbm", "xgboost", "torch", "sklearn", "pyspark")
+"""What an estimator is of; those before others whose classes derive from theirs."""
+_SAMPLE_ROWS = 4096
+_EVAL = "eval"
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """What was exported.
+
+    Attributes:
+        format: Its folder in the artifact: ``saved_model``, ``onnx`` or ``skops``.
+        framework: What it was trained with.
+        inputs: What requests hold; None of a model without examples.
+        library_versions: Of the framework, the converter, and what the environment adds to the runtime environment.
+        largest_difference: Between the trained model and the exported one, on held-out rows.
+        remarks: What the task's log should say.
+    """
+
+    format: str
+    framework: str
+    inputs: list[str] | None
+    library_versions: dict[str, str]
+    largest_difference: float | None = None
+    remarks: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON value that ``training.json`` holds."""
+        return asdict(self)
+
+
+def framework_of(value: Any) -> str | None:
+    """The framework of a trained estimator: the package of a class that it derives from; None for anything else.
+
+    Of estimators by label the one that they have in common.
+
+    Raises:
+        BadInput: they are of different frameworks.
+    """
+    if isinstance(value, Mapping):
+        of_labels = {str(label): framework_of(each) for label, each in value.items()}
+        if None in of_labels.values() or not of_labels:
+            return None
+        if len(set(of_labels.values())) > 1:
+            listed = ", ".join(f"{label!r} {framework}" for label, framework in of_labels.items())
+            raise BadInput(f"the estimators are of several frameworks: {listed}; train those of all labels with one")
+        return next(iter(of_labels.values()))
+    packages = {cls.__module__.partition(".")[0] for cls in type(value).__mro__}
+    found = next((name for name in FRAMEWORKS if name in packages), None)
+    marks = {"sklearn": "fit", "pyspark": "transform"}
+    return found if found not in marks or hasattr(value, marks[found]) else None
+
+
+def export_estimator(
+    estimator: Any, framework: str, context: TrainContext, options: TrainingOptions, output: Path
+) -> TrainedModel:
+    """Writes an estimator as a model that serves, which is compared with it on held-out rows.
+
+    Args:
+        estimator: The estimator; for several labels a dict of them by label.
+        framework: One of :data:`FRAMEWORKS`.
+        context: Of the training: its examples and what was read of them.
+        options: Of the training.
+        output: The artifact's folder.
+
+    Raises:
+        BadInput: it cannot be served.
+    """
+    if context.target is None:
+        raise BadInput(
+            f"the train function returned an estimator of {framework}, but the training was given no examples, which "
+            "say what it predicts; give the operator examples, or return a keras.Model"
+        )
+    split = _EVAL if context.can_share(_EVAL) else "train"
+    trained_on = dict(context.rows)
+    table = context.table(split, context.columns_taken)
+    context.rows = trained_on  # what is read here is no rank's share of the training
+    sample, order = _common_sample(estimator, table)
+    graph = None if context.examples_dir is None else context.examples_dir / "transform_graph"
+    exported = export_model(
+        estimator,
+        output,
+        framework=framework,
+        target=context.target,
+        sample=sample[:_SAMPLE_ROWS],
+        transform_graph=graph if graph is not None and graph.is_dir() else None,
+        order=order,
+        widths={name: spec.width for name, spec in table.specs.items() if spec.width is not None},
+        tolerance=options.tolerance,
+        fall_back=options.fall_back,
+    )
+    remarks = [] if exported.not_converted is None else [f"stored with skops: {exported.not_converted}"]
+    return TrainedModel(
+        exported.format,
+        framework,
+        list(exported.inputs),
+        {**exported.versions, **own_packages()},
+        exported.largest_difference,
+        remarks,
+    )
+
+
+def describe_keras(inputs: list[str] | None) -> TrainedModel:
+    """A Keras model that was exported with its inputs."""
+    versions = {}
+    for name in ("tensorflow", "keras"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return TrainedModel("saved_model", KERAS, inputs, {**versions, **own_packages()})
+
+
+def own_packages() -> dict[str, str]:
+    """The packages that this environment adds to the runtime environment, by name."""
+    pairs = (line.partition("==") for line in locked_packages(Path(sys.prefix)))
+    return {name: found for name, _, found in pairs if found}
+
+
+def folder_checksum(folder: Path) -> str:
+    """SHA-256 (hex) of the files in a folder."""
+    digest = hashlib.sha256()
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(f"{file.relative_to(folder)}\0".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _common_sample(estimator: Any, table: SplitTable) -> tuple[Any, Sequence[str]]:
+    """As :func:`_sample`; of estimators by label that of them all, which must be one."""
+    if not isinstance(estimator, Mapping):
+        return _sample(estimator, table)
+    (first, (sample, order)), *others = ((label, _sample(each, table)) for label, each in estimator.items())
+    for label, (other, other_order) in others:
+        if type(other) is not type(sample) or list(other_order) != list(order):
+            raise BadInput(
+                f"the estimators of {first!r} and {label!r} take different columns, or one a data frame and the other "
+                f"a matrix ({', '.join(order)}; {', '.join(other_order)}); train them on the same"
+            )
+    return sample, order
+
+
+def _sample(estimator: Any, table: SplitTable) -> tuple[Any, Sequence[str]]:
+    """Rows as the estimator takes them, and the features that stand in their columns.
+
+    An estimator that was fitted on a data frame, or on what :class:`SplitTable` makes, knows its features by their
+    names, and gets them in its own order. Of any other the order is that of the table.
+    """
+    if framework_of(estimator) == "pyspark":
+        return table.frame(), list(table.specs)
+    names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
+    has_vectors = table.names != list(table.specs)
+    if names and not (has_vectors and names == table.names) and not _are_numbers(names, list(table.specs)):
+        if has_vectors and set(names) <= set(table.names) and not set(names) <= set(table.specs):
+            raise BadInput(
+                f"{type(estimator).__name__} was trained on {len(names)} columns of frame(), not all "
+                f"{len(table.names)} in their order, but a feature of several values comes whole when it "
+                "serves; train it on matrix() of context.table(split, columns)"
+            )
+        return table.frame()[_in_order(names, list(table.specs), estimator)], names
+    names = _booster_names(estimator)
+    plain = plain_names(table.names)
+    if names and not _are_numbers(names, plain) and names != plain:
+        ordered = _in_order(names, plain, estimator)
+        scalars = dict(zip(plain, table.names, strict=True))
+        order = [scalars[name] for name in ordered]
+        if set(order) - set(table.specs):
+            raise BadInput(
+                f"{type(estimator).__name__} was trained on features in the order {', '.join(names)}, but features of "
+                f"several values stand together when it serves: {', '.join(plain)}; train it on matrix()"
+            )
+        return table.frame()[order].to_numpy("float32"), order
+    _check_width(estimator, table)
+    return table.matrix(), list(table.specs)
+
+
+def _in_order(names: list[str], there: list[str], estimator: Any) -> list[str]:
+    unknown = [name for name in names if name not in there]
+    if unknown:
+        raise BadInput(
+            f"{type(estimator).__name__} was trained on {', '.join(map(repr, unknown))}, which will not be there when "
+            f"it serves: the features of the examples are {', '.join(there)}; make it in prepare() or in the "
+            "transform, or in a Pipeline that is returned whole"
+        )
+    return names
+
+
+def _booster_names(estimator: Any) -> list[str]:
+    """Names of the features of boosted trees, where they have any."""
+    booster = estimator
+    for attribute in ("booster_", "get_booster"):
+        found = getattr(estimator, attribute, None)
+        booster = found() if callable(found) else found if found is not None else booster
+    names = getattr(booster, "feature_name", None) or getattr(booster, "feature_names", None)
+    return [str(name) for name in (names() if callable(names) else names) or ()]
+
+
+def _are_numbers(names: Sequence[str], there: Sequence[str]) -> bool:
+    """Whether libraries have numbered the columns of a matrix (``Column_0``, ``f0``), and no features are called so."""
+    return not set(names) <= set(there) and all(
+        name in (f"Column_{number}", f"f{number}", str(number)) for number, name in enumerate(names)
+    )
+
+
+def _check_width(estimator: Any, table: SplitTable) -> None:
+    width = getattr(estimator, "n_features_in_", None)
+    if width is not None and int(width) != len(table.names):
+        raise BadInput(
+            f"{type(estimator).__name__} was trained on {width} columns, but the features are {len(table.names)}: "
+            f"{', '.join(table.names)}; read what it is trained on with context.table(split, columns), or use frame(), "
+            "whose columns have names"
+        )

@@ -1,0 +1,299 @@
+"""The program of a rank: calls the user's function, checks what it returns, and on rank 0 exports it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.properties import ExamplesProperties
+from airflow_hops.core.contract.splits import TRAIN
+from airflow_hops.core.contract.training import (
+    HOROVOD,
+    OF_ANY_FRAMEWORK,
+    OF_TENSORFLOW,
+    PARAMETER_SERVER,
+    SINGLE,
+    TORCH,
+    TrainingOptions,
+)
+from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
+from airflow_hops.ml.stages.train.estimators import describe_keras, export_estimator, folder_checksum, framework_of
+from airflow_hops.ml.stages.train.outcome import OUTPUT_VARIABLE, check_answers, check_outcome, export, is_model
+from airflow_hops.ml.stages.train.program import Program
+from airflow_hops.ml.stages.train.strategies import Member, Roles
+from airflow_hops.ml.stages.train.torch_ranks import TorchMember, unwrapped
+from airflow_hops.ml.training.checkpoints import read_checkpoint
+from airflow_hops.ml.training.context import TrainContext, made_current
+from airflow_hops.ml.training.devices import get_num_gpus
+from airflow_hops.ml.training.gang import Channel, Placement
+from airflow_hops.ml.training.keras import check_weights, weights_checksum
+from airflow_hops.ml.training.keras.legacy import leave_unconverted, use_tf_keras
+from airflow_hops.ml.training.pace import Measured
+from airflow_hops.ml.training.rank_state import seed_rank
+from airflow_hops.ml.training.tables import raw_specs
+
+log = logging.getLogger(__name__)
+
+
+def train_rank(
+    placement: Placement,
+    channel: Channel,
+    *,
+    folders: Mapping[str, Path],
+    options: Mapping[str, Any],
+    examples: Mapping[str, Any] | None = None,
+    splits_uri: str = "",
+    storage_options: Mapping[str, Any] | None = None,
+) -> dict[str, Any] | None:
+    """The work of a rank.
+
+    Args:
+        placement: Where the rank stands.
+        channel: To the process that watches.
+        folders: ``examples``, the transformed examples, if there are any; ``output``, which rank 0 writes to;
+            ``resumed``, the checkpoint to begin from, if there is one.
+        options: :class:`airflow_hops.core.contract.training.TrainingOptions`, as JSON.
+        examples: Properties of the examples.
+        splits_uri: Where the splits of the examples lie, if not in their folder.
+        storage_options: For fsspec, of the store where they lie.
+
+    Returns:
+        What goes into ``training.json``; ``value`` is what a shipped function returned that is no model. None of a rank
+        that only serves the others.
+
+    Raises:
+        BadInput: no model came out, or ranks end with different weights.
+    """
+    began = time.monotonic()
+    given = TrainingOptions(**options)
+    code, output = Program.of_training(given), folders["output"]
+    channel.alive("the start of its collectives")
+    threads = _prepare_process(given, placement, output)
+    member, torch_member = None, None
+    if given.strategy == TORCH:
+        torch_member = TorchMember(placement, channel, threads)
+    if given.strategy in OF_TENSORFLOW:
+        member = Member(Roles.of_training(given), placement, channel)
+        if not member.runs_user_code:
+            member.serve()
+            return None
+    seed_rank(given.seed, placement.rank)
+    strategy = member.strategy if member else None
+    data = ExamplesProperties.from_dict(examples or {})
+    context = _make_context(given, placement, channel, folders, data, splits_uri, storage_options or {}, strategy)
+    if torch_member is not None:
+        context.ask_ranks = torch_member.any_rank
+    signal.signal(signal.SIGUSR2, lambda *_: context.request_stop())
+    channel.send("started")
+    start_up = time.monotonic() - began
+    channel.alive(f"the beginning of {code.name}")
+    returned = _call(code, context)
+    training_seconds = time.monotonic() - began - start_up
+    model = returned if is_model(returned) else None
+    framework = framework_of(returned) if given.strategy in OF_ANY_FRAMEWORK else None
+    made_model = model is not None or framework is not None
+    if not made_model:
+        check_outcome(code, returned, output, context.rank, given)
+    checksum = None if model is None else _check(model, given, member)
+    if torch_member is not None:
+        if framework != "torch":
+            raise BadInput(f"{code.name} returned {type(returned).__name__}, expected a torch.nn.Module")
+        checksum = torch_member.check_weights(returned)
+    channel.send("alive", where="the end of training")
+    if hvd.is_initialized():
+        hvd.shutdown()
+    export_began = time.monotonic()
+    exported = None
+    if not given.export:
+        pass
+    elif framework is not None and context.rank == 0:
+        exported = export_estimator(unwrapped(returned), framework, context, given, output)
+        checksum = checksum or folder_checksum(output / exported.format)
+        for remark in exported.remarks:
+            log.warning("%s", remark)
+    elif model is not None:
+        exported = describe_keras(_export(model, context, output, member))
+    for each in (member, torch_member):
+        if each is not None:
+            each.finish()
+    return {
+        "host": placement.host,
+        "threads": threads,
+        "gpus": get_num_gpus(),
+        **_describe(context),
+        "checksum": checksum,
+        "model": exported.to_dict() if exported is not None else {} if made_model and not given.export else None,
+        "value": None if made_model or code.script is not None else returned,
+        "start_up_seconds": round(start_up, 3),
+        "training_seconds": round(training_seconds, 3),
+        "export_seconds": round(time.monotonic() - export_began, 3),
+    }
+
+
+def measure_rank(
+    placement: Placement,
+    channel: Channel,
+    *,
+    folders: Mapping[str, Path],
+    options: Mapping[str, Any],
+    examples: Mapping[str, Any],
+    splits_uri: str,
+    storage_options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The work of a rank that only measures the first steps of its first ``context.fit``; arguments as above.
+
+    Returns:
+        ``rows_per_second`` and ``most_ranks`` of :class:`airflow_hops.ml.training.pace.Measured`.
+
+    Raises:
+        BadInput: the user's code does not call ``context.fit``.
+    """
+    given = TrainingOptions(**options)
+    code = Program.of_training(given)
+    channel.alive("the start of its collectives")
+    _prepare_process(given, placement, folders["output"])
+    seed_rank(given.seed, placement.rank)
+    data = ExamplesProperties.from_dict(examples)
+    context = _make_context(given, placement, channel, folders, data, splits_uri, storage_options, None)
+    context.is_measured = True
+    try:
+        _call(code, context)
+    except Measured as measured:
+        context.close()
+        hvd.shutdown()
+        return {"rows_per_second": measured.rows_per_second, "most_ranks": measured.most_ranks}
+    raise BadInput(
+        f"np is 'auto', which measures the first steps of context.fit, but {code.name} has not called it, or "
+        "has caught the exception that ends it; give np a number"
+    )
+
+
+def _prepare_process(options: TrainingOptions, placement: Placement, output: Path) -> int:
+    """Sets what TensorFlow and Horovod read once, and joins the other ranks; the number of threads."""
+    os.environ[OUTPUT_VARIABLE] = str(output)
+    if options.timeline:
+        os.environ["HOROVOD_TIMELINE"] = str(output / "timeline.json")
+    if options.strategy in OF_TENSORFLOW or os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
+        use_tf_keras()
+    if options.strategy == HOROVOD:
+        leave_unconverted("horovod")
+        hvd.init()
+    threads = 1 if options.deterministic else max(1, len(os.sched_getaffinity(0)) // placement.local_size)
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    if options.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    return threads
+
+
+def _make_context(
+    options: TrainingOptions,
+    placement: Placement,
+    channel: Channel,
+    folders: Mapping[str, Path],
+    data: ExamplesProperties,
+    splits_uri: str,
+    storage_options: Mapping[str, Any],
+    strategy: tf.distribute.Strategy | None,
+) -> TrainContext:
+    examples, output = folders.get("examples"), folders["output"]
+    specs = None
+    if examples is not None and (options.strategy not in OF_ANY_FRAMEWORK or (examples / "features.json").exists()):
+        specs = FeatureSpecs.read(examples / "features.json")
+    outputs: Mapping[str, OutputSpec] = {} if specs is None else specs.outputs
+    if examples is not None and specs is None:
+        others = (data.label, *(data.more_labels or ()), data.key, data.time, data.weight)
+        outputs = raw_specs(f"{splits_uri or examples}/{TRAIN}", others, storage_options=storage_options)
+    return TrainContext(
+        rank=placement.rank,
+        size=1 if options.strategy == PARAMETER_SERVER else placement.size,  # its chief reads all rows
+        local_rank=placement.local_rank,
+        params=options.params,
+        seed=options.seed,
+        feature_outputs=outputs,
+        target=specs.target if specs else None if data.label is None else data.target,
+        examples_dir=examples,
+        splits_uri=splits_uri,
+        storage_options=storage_options,
+        checkpoint_dir=output / "checkpoints",
+        tensorboard_dir=output / "tensorboard",
+        resumed_from=read_checkpoint(folders["resumed"]) if "resumed" in folders else None,
+        checkpoint_every_steps=options.checkpoint_every_steps,
+        guard_every_steps=options.guard_every_steps,
+        on_message=channel.send,
+        on_alive=channel.alive,
+        bring_back=channel.bring_back,
+        strategy=strategy,
+    )
+
+
+def _export(model: Any, context: TrainContext, output: Path, member: Member | None) -> list[str] | None:
+    """Checks the model and writes the SavedModel on rank 0; the names of its inputs."""
+    if context.rank == 0 or member is not None:
+        check_answers(model, context)
+    if context.rank == 0:
+        return export(model, context.examples_dir, output)
+    if member is not None:
+        # All workers save a mirrored model together; what this one writes is not kept.
+        with temporary_folder("export") as folder:
+            export(model, context.examples_dir, folder)
+    return None
+
+
+def _describe(context: TrainContext) -> dict[str, Any]:
+    """What the rank has done."""
+    return {
+        "rows": context.rows,
+        "history": context.history,
+        "resumed_after_epoch": context.initial_epoch,
+        "resumed_at_step": context.resumed_from.position.step if context.resumed_from else 0,
+        "guard": {
+            "checks": sum(guard.checks for guard in context.guards),
+            "seconds": round(sum(guard.seconds for guard in context.guards), 4),
+            "checksums": [checksum for guard in context.guards for checksum in guard.checksums],
+            "rows": [rows for guard in context.guards for rows in guard.rows],
+        },
+        "examples_per_second": round(context.rows_trained / context.seconds, 1) if context.seconds else 0.0,
+        "scaling_efficiency": _scaling_efficiency(context),
+    }
+
+
+def _call(code: Program, context: TrainContext) -> Any:
+    """Runs the user's code, and waits for its last checkpoint however it ends."""
+    try:
+        with made_current(context), temporary_folder("code") as folder:
+            returned = code.run(context, folder)
+    except Exception as error:
+        with contextlib.suppress(HopsError):
+            context.close()
+        failure = context.reading_failure
+        if failure is not None and failure is not error:
+            raise failure from error
+        raise
+    context.close()
+    return returned
+
+
+def _check(model: Any, options: TrainingOptions, member: Member | None) -> str:
+    """Compares the ranks' weights at the end."""
+    if options.strategy == SINGLE:
+        return weights_checksum(model)
+    return check_weights(model, "at the end of training") if member is None else member.check_weights(model)
+
+
+def _scaling_efficiency(context: TrainContext) -> float | None:
+    """Share of the training's time that ranks did not spend on exchanging gradients and waiting for each other."""
+    if not context.seconds:
+        return None
+    return round(max(0.0, 1 - context.exchange_seconds / context.seconds), 4)

@@ -1,0 +1,294 @@
+"""The step: trains on transformed examples, from the last checkpoint of an earlier try, and publishes the model."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Manifest, RowCounts
+from airflow_hops.core.contract.properties import SAVED_MODEL, ExamplesProperties, ModelProperties
+from airflow_hops.core.contract.splits import TRAIN
+from airflow_hops.core.contract.training import AUTO, TrainingOptions
+from airflow_hops.core.store import ArtifactWriter
+from airflow_hops.ml.features.feature_specs import FeatureSpecs
+from airflow_hops.ml.features.transform_graph import SIGNATURE
+from airflow_hops.ml.stages.train.checkpoint_state import CheckpointState
+from airflow_hops.ml.stages.train.messages import Listener
+from airflow_hops.ml.stages.train.program import Program
+from airflow_hops.ml.stages.train.rank_count import with_chosen_ranks
+from airflow_hops.ml.stages.train.strategies import Roles
+from airflow_hops.ml.stages.train.training import Training, train_model
+from airflow_hops.ml.step.context import StepContext
+from airflow_hops.ml.tracking import TrainingRun
+from airflow_hops.ml.tracking.tensorboard import serving
+from airflow_hops.ml.training.gang import RankLauncher
+from airflow_hops.ml.training.gang.where import Where, rank_launcher
+from airflow_hops.ml.training.reader import row_count, split_names
+
+
+def run(context: StepContext, *, where: Where | None = None, np: int | str = 2, **options: Any) -> Any:
+    """The step: trains on the artifact in the role ``examples``, from the last checkpoint of an earlier try.
+
+    Args:
+        context: The step's.
+        where: Where the ranks run: see :func:`airflow_hops.ml.training.gang.where.rank_launcher`; by default what the
+            spec says under the service ``ranks``.
+        np: Number of ranks that train; or ``auto``: :func:`airflow_hops.ml.stages.train.rank_count.with_chosen_ranks`.
+        options: The others of :class:`airflow_hops.core.contract.training.TrainingOptions`.
+
+    Returns:
+        The model artifact; or what a shipped function returned that is no model.
+
+    Raises:
+        BadInput: the function, the examples or the hyperparameters cannot be used; a retry would fail again.
+        HopsError: a rank died or stalled.
+    """
+    given = TrainingOptions(np=1 if np == AUTO else np, **options)  # type: ignore[arg-type]  # checked where placed
+    roles, program = Roles.of_training(given), Program.of_training(given)
+    launcher = launcher_of(context, given, where)
+    launcher.place(roles.ranks)  # too few slots are found before anything is read
+    data = TrainingData.of(context, given.np)
+    state = CheckpointState.of(context.spec, context.store)
+    with context.output() as writer:
+        resume_from = state.fetch(context.scratch / "resumed")
+        if resume_from is not None:
+            context.progress(0.0, f"resuming {resume_from.position}, from the checkpoint of an earlier try")
+        resumed = resume_from.path if resume_from else None
+        training = data.training(context, given, writer.path, launcher, resume_from=resumed)
+        if np == AUTO:
+            training = with_chosen_ranks(training, resume_from, lambda text: context.progress(0.0, text))
+        tracking = TrainingRun(context.spec, state.uri)
+        summary = _train(context, training, state, tracking, data)
+        context.gpu_s.append(summary["gpus"] * summary["seconds"]["total"])
+        if summary["model"] is None and not (writer.path / SAVED_MODEL).exists():
+            tracking.finish(None, summary, program.sources(training.code_paths))
+            state.clear()
+            return summary["value"]
+        artifact = publish(writer, training, summary, data, context.spec.inputs)
+    tracking.finish(artifact, summary, program.sources(training.code_paths))
+    state.clear()
+    return artifact
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The examples of a training.
+
+    Attributes:
+        examples: The artifact; None where the user's code finds its data itself.
+        manifest: The artifact's.
+        folder: A local folder with its files, less the splits of a remote store: ranks read those by themselves.
+        splits_uri: Where they lie then.
+    """
+
+    examples: Artifact | None = None
+    manifest: Manifest | None = None
+    folder: Path | None = None
+    splits_uri: str = ""
+
+    @classmethod
+    def of(cls, context: StepContext, ranks: int) -> TrainingData:
+        """The step's input ``examples``, whose files are compared with its manifest.
+
+        Raises:
+            BadInput: there are fewer rows than ranks, or other rows than the manifest says.
+        """
+        if not context.has_input("examples"):
+            return cls()
+        examples, store = context.input("examples"), context.store
+        manifest = store.manifest(examples.uri)
+        folder = store.local(examples, without=() if store.is_local else tuple(manifest.rows))
+        found = cls(examples, manifest, folder, "" if store.is_local else examples.uri)
+        storage_options = store.storage_options if found.splits_uri else {}
+        _check_examples(found.splits_uri or str(folder), manifest, ranks, storage_options)
+        return found
+
+    def training(
+        self,
+        context: StepContext,
+        options: TrainingOptions,
+        output: Path,
+        launcher: RankLauncher,
+        *,
+        resume_from: Path | None = None,
+    ) -> Training:
+        """A training on them."""
+        return Training(
+            options=options,
+            examples=self.folder,
+            output=output,
+            data=ExamplesProperties() if self.manifest is None else ExamplesProperties.of(self.manifest),
+            splits_uri=self.splits_uri,
+            storage_options=context.store.storage_options if self.splits_uri else {},
+            resume_from=resume_from,
+            launcher=launcher,
+            code_paths=context.spec.code_paths,
+        )
+
+
+def launcher_of(context: StepContext, options: TrainingOptions, where: Where | None = None) -> RankLauncher:
+    """What starts a training's ranks, where the spec says under the service ``ranks``."""
+    where = where or json.loads(context.spec.services.get("ranks", "null"))
+    return rank_launcher(where, context, cpu_ranks=len(Roles.of_training(options).cpu_ranks))
+
+
+def publish(
+    writer: ArtifactWriter,
+    training: Training,
+    summary: Mapping[str, Any],
+    data: TrainingData,
+    inputs: Mapping[str, tuple[Artifact, ...]],
+    **properties: Any,
+) -> Artifact:
+    """Publishes the model that a training has left in the writer's folder.
+
+    Args:
+        writer: Of the model artifact.
+        training: How it was trained.
+        summary: What came of it.
+        data: What it was trained on.
+        inputs: Of the step.
+        **properties: Further facts.
+    """
+    return writer.commit(
+        rows=_row_counts(summary, data.manifest),
+        metrics=metrics_of(summary),
+        properties={**_properties(training, summary, data.manifest, inputs), **properties},
+    )
+
+
+def _train(
+    context: StepContext,
+    training: Training,
+    state: CheckpointState,
+    tracking: TrainingRun,
+    data: TrainingData,
+) -> dict[str, Any]:
+    """Trains, and says of a failure what of it is kept."""
+    options = training.options
+    given = {
+        "train": training.program.name,
+        "np": training.roles.ranks,
+        "seed": options.seed,
+        "deterministic": options.deterministic,
+        **options.params,
+    }
+    listener = Listener(
+        context,
+        state,
+        training.output / "checkpoints",
+        tracking,
+        lambda: tracking.begin(given, data.examples, data.manifest, training.code_paths),
+    )
+    try:
+        with serving(training.output / "tensorboard") if options.tensorboard else nullcontext():
+            summary = train_model(training, on_message=listener)
+        listener.finish()
+        return summary
+    except BaseException as error:
+        if isinstance(error, HopsError):
+            with suppress(HopsError):
+                listener.finish()
+        tracking.fail()
+        kept = state.latest() if isinstance(error, HopsError) else None
+        if kept is None:
+            raise
+        raise type(error)(f"{error}\nThe checkpoint {kept} is kept in {state.uri}; a retry resumes from it.") from error
+
+
+def _properties(
+    training: Training,
+    summary: Mapping[str, Any],
+    manifest: Manifest | None,
+    inputs: Mapping[str, tuple[Artifact, ...]],
+) -> dict[str, Any]:
+    """What downstream needs to know of the model."""
+    model = summary["model"] or {}  # none of a script that has written its SavedModel itself
+    own = {
+        "signature": SIGNATURE,
+        "train": training.program.name,
+        "ranks": training.roles.ranks,
+        "synchronized": summary["synchronized"],
+        **{name: model[name] for name in ("format", "framework", "library_versions") if name in model},
+    }
+    if training.examples is None or manifest is None:
+        return own
+    of, taken = training.data, model.get("inputs")
+    if taken is None or (training.examples / "features.json").exists():
+        specs = FeatureSpecs.read(training.examples / "features.json")
+        taken = list(specs.inputs) if taken is None else taken
+        features, target = [name for name in specs.features if name in taken], specs.target
+    else:
+        features, target = taken, of.target
+    made_with = {**inputs, **manifest.inputs}  # raw examples are older than their statistics
+    return ModelProperties(
+        features=tuple(features),
+        inputs=tuple(taken),
+        label=of.label,
+        key=of.key,
+        time=of.time,
+        window=of.window,
+        statistics=_input_of(made_with, "statistics", "uri"),
+        statistics_fingerprint=_input_of(made_with, "statistics", "fingerprint"),
+        schema=_input_of(made_with, "schema", "uri"),
+        problem=target.problem,
+        classes=target.classes,
+        more_labels=target.more_labels,
+        **own,
+    ).to_dict()
+
+
+def _check_examples(root: str, manifest: Manifest, ranks: int, storage_options: Mapping[str, Any]) -> None:
+    """Compares the files' footers with the manifest: better now than after an epoch."""
+    there = split_names(root, storage_options=storage_options)
+    splits = ExamplesProperties.of(manifest).splits or tuple(manifest.rows)  # the table that was split is none of them
+    for split, counts in manifest.rows.items():
+        if split not in splits:
+            continue
+        rows = row_count(f"{root}/{split}", storage_options=storage_options) if split in there else 0
+        if split == TRAIN and rows < ranks:
+            raise BadInput(
+                f"{root}: split {split!r} holds {rows} rows, fewer than the {ranks} ranks; give it more rows, or "
+                "lower np"
+            )
+        if rows != counts.rows_out:
+            raise BadInput(
+                f"{root}: split {split!r} holds {rows} rows, but its manifest says {counts.rows_out}; files were "
+                "changed or lost"
+            )
+
+
+def _row_counts(summary: Mapping[str, Any], manifest: Manifest | None) -> dict[str, RowCounts]:
+    """Rows that the transform had written, and rows that the ranks' shards held."""
+    counts = {}
+    for split, rows in summary["rows"].items():
+        written = manifest.rows.get(split) if manifest is not None else None
+        counts[split] = RowCounts(written.rows_out if written else rows, rows)
+    return counts
+
+
+def metrics_of(summary: Mapping[str, Any]) -> dict[str, float]:
+    """The last epoch's metrics, as ``train_<name>`` and ``eval_<name>``; what is no number, JSON does not have."""
+    last = summary["epochs"][-1] if summary["epochs"] else {}
+    metrics = {
+        f"eval_{name.removeprefix('val_')}" if name.startswith("val_") else f"train_{name}": value
+        for name, value in last.items()
+        if name != "seconds" and math.isfinite(value)
+    }
+    efficiency = summary["scaling_efficiency"]
+    return {
+        **metrics,
+        "examples_per_second": summary["examples_per_second"],
+        **({} if efficiency is None else {"scaling_efficiency": efficiency}),
+        "seconds": summary["seconds"]["total"],
+    }
+
+
+def _input_of(inputs: Mapping[str, Sequence[Any]], role: str, attribute: str) -> str | None:
+    given = inputs.get(role, ())
+    return getattr(given[0], attribute) if given else None

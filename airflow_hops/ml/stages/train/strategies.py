@@ -1,0 +1,178 @@
+"""TensorFlow's own strategies on the ranks of a gang, for those who do not want Horovod.
+
+The ranks make ``TF_CONFIG`` themselves: each takes a port of its host and tells the others. It keeps the port bound
+until it ends; TensorFlow's server, which asks for the address to be reused, can listen there, and nobody else is given
+it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.training import (
+    AUTO,
+    HOROVOD,
+    MULTI_WORKER_MIRRORED,
+    PARAMETER_SERVER,
+    SINGLE,
+    TORCH,
+    TrainingOptions,
+)
+from airflow_hops.ml.training.gang import Channel, Placement
+from airflow_hops.ml.training.gang.agent import own_address
+from airflow_hops.ml.training.gang.shared_values import SharedValues
+from airflow_hops.ml.training.keras import weights_checksum
+
+STRATEGIES = (HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, SINGLE, TORCH)
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The roles of the ranks.
+
+    Attributes:
+        strategy: One of :data:`STRATEGIES`.
+        ranks: All ranks: with parameter servers, a chief besides those that train, which runs the user's code.
+        parameter_servers: Ranks that hold variables.
+
+    Raises:
+        BadInput: there is no such strategy, or parameter servers where none are wanted, or none where some are.
+    """
+
+    strategy: str = HOROVOD
+    ranks: int = 2
+    parameter_servers: int = 0
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise BadInput(f"strategy is {self.strategy!r}, expected one of {', '.join(STRATEGIES)}")
+        wants = self.strategy == PARAMETER_SERVER
+        if wants != (self.parameter_servers > 0):
+            expected = "1 or more" if wants else f"0, as the strategy is {self.strategy!r}"
+            raise BadInput(f"parameter_servers is {self.parameter_servers}, expected {expected}")
+        if self.strategy == SINGLE and self.ranks != 1:
+            raise BadInput(f"np is {self.ranks}, expected 1, as the strategy is {SINGLE!r}")
+
+    @classmethod
+    def of_training(cls, options: TrainingOptions) -> Roles:
+        """The roles of a training that wants ``np`` ranks to train.
+
+        Raises:
+            BadInput: ``np`` is no number, or as for the class.
+        """
+        if isinstance(options.np, bool) or not isinstance(options.np, int):
+            raise BadInput(f"np is {options.np!r}, expected a number of ranks, or {AUTO!r} for Horovod's")
+        others = 1 + options.parameter_servers if options.strategy == PARAMETER_SERVER else 0
+        return cls(options.strategy, options.np + others, options.parameter_servers)
+
+    @property
+    def cpu_ranks(self) -> frozenset[int]:
+        """Those that do not train, and need no GPU: chief and parameter servers."""
+        if self.strategy != PARAMETER_SERVER:
+            return frozenset()
+        return frozenset(rank for rank in range(self.ranks) if self.task(rank)[0] != "worker")
+
+    def task(self, rank: int) -> tuple[str, int]:
+        """Type and index of a rank's task in the cluster."""
+        if self.strategy != PARAMETER_SERVER:
+            return "worker", rank
+        if rank == 0:
+            return "chief", 0
+        workers = self.ranks - 1 - self.parameter_servers
+        return ("worker", rank - 1) if rank <= workers else ("ps", rank - workers - 1)
+
+
+class Member:
+    """A rank's part in a cluster of TensorFlow's.
+
+    Args:
+        roles: Which ranks do what.
+        placement: The rank's.
+        channel: To the process that watches.
+
+    Attributes:
+        strategy: The ``tf.distribute.Strategy``, on ranks that run the user's code; None on others.
+    """
+
+    def __init__(self, roles: Roles, placement: Placement, channel: Channel) -> None:
+        self._roles, self._placement, self._channel = roles, placement, channel
+        self._values = SharedValues("hops-cluster")
+        self._port = socket.socket()
+        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._port.bind(("", 0))
+        os.environ["TF_CONFIG"] = json.dumps(self._cluster())
+        self.strategy = self._join()
+
+    @property
+    def runs_user_code(self) -> bool:
+        """Whether this rank runs the user's code."""
+        return self.strategy is not None
+
+    def serve(self) -> None:
+        """Does what the chief asks for, until it has finished."""
+        self._values.wait("finished", self._say_alive)
+
+    def check_weights(self, model: Any) -> str:
+        """The checksum of the trainable weights, which the workers compare.
+
+        There is but one copy of weights that parameter servers hold.
+
+        Raises:
+            BadInput: they differ.
+        """
+        checksum = weights_checksum(model)
+        if self._roles.strategy == PARAMETER_SERVER:
+            return checksum
+        every = self._exchange("weights", checksum)
+        if len(set(every)) > 1:
+            found = ", ".join(f"rank {rank}: {value[:12]}" for rank, value in enumerate(every))
+            raise BadInput(
+                f"the ranks' weights differ at the end of training (SHA-256 by rank: {found}); make the model, and "
+                "compile it, within context.strategy.scope()"
+            )
+        return checksum
+
+    def finish(self) -> None:
+        """Says that this rank needs the others no more, and waits until none does."""
+        if self._roles.strategy == PARAMETER_SERVER:
+            if self.runs_user_code:
+                self._values.put("finished", "yes")
+        else:
+            self._exchange("finished", "yes")
+        self._port.close()
+
+    def _cluster(self) -> dict[str, Any]:
+        rendezvous = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
+        every = self._exchange("address", f"{own_address(rendezvous)}:{self._port.getsockname()[1]}")
+        cluster: dict[str, list[str]] = {}
+        for rank, address in enumerate(every):
+            cluster.setdefault(self._roles.task(rank)[0], []).append(address)
+        kind, index = self._roles.task(self._placement.rank)
+        return {"cluster": cluster, "task": {"type": kind, "index": index}}
+
+    def _join(self) -> Any:
+        import tensorflow as tf
+
+        if self._roles.strategy == MULTI_WORKER_MIRRORED:
+            return tf.distribute.MultiWorkerMirroredStrategy()
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        if resolver.task_type == "chief":
+            return tf.distribute.ParameterServerStrategy(resolver)
+        self._server = tf.distribute.Server(
+            resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc"
+        )
+        return None
+
+    def _exchange(self, name: str, value: str) -> list[str]:
+        """Each rank's value, by rank."""
+        self._values.put(f"{name}-{self._placement.rank}", value)
+        ranks = range(self._placement.size)
+        return [self._values.wait(f"{name}-{rank}", self._say_alive) for rank in ranks]
+
+    def _say_alive(self) -> None:
+        self._channel.alive("waiting for the other ranks")

@@ -1,0 +1,130 @@
+"""Ranks of ``torch.distributed``: how they find each other, agree, and are compared at the end."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.gang import Channel, Placement
+from airflow_hops.ml.training.gang.agent import own_address
+from airflow_hops.ml.training.gang.shared_values import SharedValues
+
+_JOIN_S = 300
+
+
+class TorchMember:
+    """A rank's part in a process group, over NCCL where ranks have GPUs, else over Gloo.
+
+    Args:
+        placement: The rank's.
+        channel: To the process that watches.
+        threads: Of PyTorch's operations.
+
+    Raises:
+        BadInput: there is no PyTorch in this environment, or some ranks have GPUs, and others have none.
+    """
+
+    def __init__(self, placement: Placement, channel: Channel, threads: int) -> None:
+        try:
+            import torch
+            import torch.distributed as dist
+        except ImportError as error:
+            raise BadInput(
+                f"there is no PyTorch in this runtime environment ({error}); airflow hops runtime create --name NAME "
+                "--with torch makes one that has it, and runtime='NAME' of the task chooses it"
+            ) from None
+        self._placement, self._channel = placement, channel
+        self._values = SharedValues("hops-torch")
+        rendezvous = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
+        if interface := os.environ.get("HOROVOD_GLOO_IFACE"):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+        torch.set_num_threads(threads)
+        has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
+        backend = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"  # tensors that no GPU holds are exchanged by Gloo
+        backends = self._of_all("backend", backend)
+        if len(set(backends)) > 1:
+            found = ", ".join(f"rank {rank}: {each}" for rank, each in enumerate(backends))
+            raise BadInput(
+                f"PyTorch finds a GPU on some ranks, and none on others ({found}); give all hosts the same build of "
+                "PyTorch and a GPU for each rank, or none to any: env={'CUDA_VISIBLE_DEVICES': ''}"
+            )
+        is_first, timeout = placement.rank == 0, timedelta(seconds=_JOIN_S)
+        if is_first:
+            address = own_address(rendezvous)
+            # On a port of its own choice, which nobody else can take meanwhile.
+            store = dist.TCPStore(address, 0, placement.size, True, timeout, wait_for_workers=False)
+            self._values.put("store", f"{address}:{store.port}")
+        else:
+            address, _, port = self._values.wait("store", self._say_alive).partition(":")
+            store = dist.TCPStore(address, int(port), placement.size, False, timeout)
+        dist.init_process_group(backend, store=store, rank=placement.rank, world_size=placement.size)
+
+    def any_rank(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank; every rank must call it."""
+        import torch
+        import torch.distributed as dist
+
+        found = torch.tensor(int(flag))
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return bool(found.item())
+
+    def check_weights(self, model: Any) -> str:
+        """The checksum of the model's parameters, which must be those of all ranks.
+
+        Raises:
+            BadInput: they differ, or one is not a number.
+        """
+        checksum = parameters_checksum(model)
+        every = self._of_all("weights", checksum)
+        if len(set(every)) > 1:
+            found = ", ".join(f"rank {rank}: {value[:12]}" for rank, value in enumerate(every))
+            raise BadInput(
+                f"the ranks' parameters differ at the end of training (SHA-256 by rank: {found}); train within "
+                "torch.nn.parallel.DistributedDataParallel, and change parameters on all ranks alike"
+            )
+        return checksum
+
+    def finish(self) -> None:
+        """Leaves the group, once all ranks have done all that they need it for."""
+        import torch.distributed as dist
+
+        dist.barrier()
+        dist.destroy_process_group()
+
+    def _of_all(self, name: str, value: str) -> list[str]:
+        """Every rank's value, by rank; every rank must call it."""
+        self._values.put(f"{name}-{self._placement.rank}", value)
+        ranks = range(self._placement.size)
+        return [self._values.wait(f"{name}-{rank}", self._say_alive) for rank in ranks]
+
+    def _say_alive(self) -> None:
+        self._channel.alive("waiting for the other ranks")
+
+
+def unwrapped(model: Any) -> Any:
+    """The module within ``DistributedDataParallel``, if it is within one."""
+    return model.module if type(model).__name__ == "DistributedDataParallel" else model
+
+
+def parameters_checksum(model: Any) -> str:
+    """SHA-256 (hex) of the bytes of a module's parameters; buffers, such as a batch's statistics, are each rank's own.
+
+    Raises:
+        BadInput: one holds values that are not numbers.
+    """
+    digest = hashlib.sha256()
+    for name, parameter in unwrapped(model).named_parameters():
+        values = parameter.detach().cpu().float().numpy()
+        if not np.isfinite(values).all():
+            raise BadInput(
+                f"the model's parameter {name!r} holds values that are not numbers; lower the learning rate, clip "
+                "gradients, or look for such values in the examples"
+            )
+        digest.update(np.ascontiguousarray(values).data)
+    return digest.hexdigest()

@@ -1,0 +1,180 @@
+"""A training: what is to be trained, and how a gang does it.
+
+Importing this module imports TensorFlow, Horovod and the program of ranks, so that these, which are forked, have them.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import horovod.tensorflow  # noqa: F401  # for the ranks
+import keras
+import numpy
+import tensorflow as tf
+
+import airflow_hops.ml.stages.train.rank_program  # noqa: F401  # for the ranks
+from airflow_hops.core.contract.properties import ExamplesProperties
+from airflow_hops.core.contract.redaction import masked
+from airflow_hops.core.contract.training import OF_ANY_FRAMEWORK, TrainingOptions
+from airflow_hops.ml.features.feature_specs import FeatureSpecs
+from airflow_hops.ml.stages.train.program import Program
+from airflow_hops.ml.stages.train.strategies import Roles
+from airflow_hops.ml.training.gang import LocalRanks, RankJob, RankLauncher, run_gang
+from airflow_hops.ml.training.gang.supervisor import OnMessage
+
+
+@dataclass(frozen=True)
+class Training:
+    """The description of a training.
+
+    Attributes:
+        options: How it is done.
+        examples: Folder of the transformed examples: splits, ``transform_graph/`` and ``features.json``; in a training
+            of one process also of raw ones, splits alone; None for a program that finds its data itself.
+        output: Folder to write to: ``saved_model/``, ``checkpoints/``, ``tensorboard/``, ``logs/``, ``training.json``.
+        data: Properties of the examples.
+        splits_uri: Where the splits of the examples lie, if not in their folder: ranks read them by themselves.
+        storage_options: For fsspec, of the store where they lie.
+        resume_from: Folder of the checkpoint to begin from, or None.
+        launcher: Where the ranks run.
+        code_paths: Folders of user code, for ranks on other hosts.
+        rates: Rows a second by number of ranks, where these were measured to choose one of them.
+    """
+
+    options: TrainingOptions
+    examples: Path | None
+    output: Path
+    data: ExamplesProperties = field(default_factory=ExamplesProperties)
+    splits_uri: str = ""
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    resume_from: Path | None = None
+    launcher: RankLauncher = field(default_factory=LocalRanks)
+    code_paths: tuple[str, ...] = ()
+    rates: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def program(self) -> Program:
+        """The user's code."""
+        return Program.of_training(self.options)
+
+    @property
+    def roles(self) -> Roles:
+        """All ranks, and what they do."""
+        return Roles.of_training(self.options)
+
+
+def train_model(training: Training, *, on_message: OnMessage | None = None) -> dict[str, Any]:
+    """Trains on a gang of ranks and exports the model.
+
+    Args:
+        training: What is to be trained.
+        on_message: Called with each report of a rank.
+
+    Returns:
+        What ``training.json`` holds.
+
+    Raises:
+        BadInput: see :func:`airflow_hops.ml.stages.train.run`.
+        HopsError: a rank died or stalled.
+    """
+    began = time.monotonic()
+    if training.examples is not None and training.options.strategy not in OF_ANY_FRAMEWORK:
+        FeatureSpecs.read(training.examples / "features.json")
+    options = training.options
+    ranks = run_ranks(training, "airflow_hops.ml.stages.train.rank_program:train_rank", on_message)
+    first, ranks = ranks[0], [rank for rank in ranks if rank is not None]
+    summary = {
+        "train": training.program.name,
+        "params": masked(options.params),
+        "seed": options.seed,
+        "deterministic": options.deterministic,
+        "strategy": options.strategy,
+        "ranks": training.roles.ranks,
+        **({"rows_per_second_by_ranks": dict(training.rates)} if training.rates else {}),
+        "threads_per_rank": first["threads"],
+        "gpus": sum(rank["gpus"] for rank in ranks),
+        "hosts": sorted({rank["host"] for rank in ranks}),
+        "epochs": first["history"],
+        "resumed_after_epoch": first["resumed_after_epoch"],
+        "resumed_at_step": first["resumed_at_step"],
+        "examples_per_second": first["examples_per_second"],
+        "scaling_efficiency": first["scaling_efficiency"],
+        "seconds": {
+            "total": round(time.monotonic() - began, 3),
+            "export": first["export_seconds"],
+            "rank_start_up": first["start_up_seconds"],
+            "training": first["training_seconds"],
+        },
+        "rows": {split: sum(rank["rows"].get(split, 0) for rank in ranks) for split in first["rows"]},
+        "rows_by_rank": [rank["rows"] for rank in ranks],
+        "guard": first["guard"],
+        "checksum": first["checksum"],
+        "model": first["model"],
+        # A script that leaves no model but a SavedModel has shown nothing of its ranks.
+        "synchronized": first["checksum"] is not None and len({rank["checksum"] for rank in ranks}) == 1,
+        "value": first["value"],
+        "versions": _versions(),
+    }
+    (training.output / "training.json").write_text(json.dumps(summary, indent=1) + "\n")
+    return summary
+
+
+def run_ranks(training: Training, entry: str, on_message: OnMessage | None = None) -> list[Any]:
+    """Runs a training's ranks.
+
+    Args:
+        training: What is to be trained.
+        entry: ``module:function``, the work of a rank.
+        on_message: Called with each report of a rank.
+
+    Returns:
+        What each of them returned.
+
+    Raises:
+        BadInput: see :func:`airflow_hops.ml.stages.train.run`.
+        HopsError: a rank died or stalled.
+    """
+    for name in ("checkpoints", "tensorboard"):
+        (training.output / name).mkdir(parents=True, exist_ok=True)
+    return run_gang(
+        RankJob(
+            entry,
+            {
+                "options": training.options.to_dict(),
+                "examples": training.data.to_dict(),
+                "splits_uri": training.splits_uri,
+                "storage_options": dict(training.storage_options),
+            },
+            code_paths=training.code_paths,
+            inputs={
+                **({} if training.examples is None else {"examples": training.examples}),
+                **({} if training.resume_from is None else {"resumed": training.resume_from}),
+            },
+            output=training.output,
+            cpu_ranks=training.roles.cpu_ranks,
+        ),
+        training.roles.ranks,
+        logs=training.output / "logs",
+        launcher=training.launcher,
+        environment=training.options.env,
+        stall_timeout_s=training.options.stall_timeout_s,
+        on_message=on_message,
+    )
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {
+        "python": platform.python_version(),
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "horovod": version("horovod"),
+        "numpy": numpy.__version__,
+    }

@@ -1,0 +1,321 @@
+"""The transform in a Spark task: runs the graph over Arrow batches of its part of a split, and writes the examples.
+
+Parquet for whoever trains on columns, TFRecord of tf.Example for whoever trains on those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.target import Target
+from airflow_hops.core.processes.tensorflow_graphs import without_api
+from airflow_hops.ml.features.feature_specs import OutputSpec
+from airflow_hops.ml.features.raw_features import dense_arrays
+from airflow_hops.ml.features.transform_graph import load_transform
+from airflow_hops.ml.spark.tasks import SplitSummary, StagedFiles
+
+BATCH_ROWS = 16_384
+"""Rows that the graph runs over at a time, which decide how much memory a Python worker takes."""
+
+ROW_GROUP_ROWS = 65_536
+"""Rows of a row group that is written, at least, where there are more."""
+
+TASK_ROWS = 500_000
+"""Rows that a task takes at least, where a file has more than one row group."""
+
+_PROBED_ROWS = 32
+_ENCODED_ROWS = 8_192  # at a time: the encoder holds all examples in memory
+_loaded: dict[str, Callable[..., dict[str, Any]]] = {}
+
+
+@dataclass(frozen=True)
+class TransformTask:
+    """A part of a split: row groups of one Parquet file of examples, and the number of what is made of them."""
+
+    split: str
+    path: str
+    row_groups: tuple[int, ...]
+    rows: int
+    part: int
+
+
+@dataclass(frozen=True)
+class TransformPlan:
+    """The plan that every task gets.
+
+    Attributes:
+        transform_graph: Folder of the SavedModel; every executor can read it.
+        folder: Folder to write to, with a folder per split; every executor can write to it.
+        inputs: Dtypes of the raw features and the time column by name.
+        outputs: What the graph puts out.
+        target: What is to be predicted; labels and weight are kept as they are.
+    """
+
+    transform_graph: str
+    folder: str
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, OutputSpec]
+    target: Target
+
+
+@dataclass
+class TransformSummary(SplitSummary):
+    """The summary of a task.
+
+    Attributes:
+        widths: Widths of the outputs as found in the data; None for shape ``[batch]``.
+    """
+
+    widths: dict[str, int | None] = field(default_factory=dict)
+
+
+def plan_tasks(files: Sequence[tuple[str, Path]]) -> list[TransformTask]:
+    """Shares out files of examples among tasks, the largest first, so that the last to end is a small one.
+
+    Args:
+        files: Split and path of each file.
+    """
+    tasks: list[TransformTask] = []
+    parts: dict[str, int] = {}
+    for split, path in files:
+        metadata = pq.read_metadata(path)
+        groups: list[int] = []
+        rows = 0
+        for index in range(metadata.num_row_groups):
+            groups.append(index)
+            rows += metadata.row_group(index).num_rows
+            if rows and (rows >= TASK_ROWS or index == metadata.num_row_groups - 1):
+                tasks.append(TransformTask(split, str(path), tuple(groups), rows, parts.setdefault(split, 0)))
+                parts[split] += 1
+                groups, rows = [], 0
+    return sorted(tasks, key=lambda task: -task.rows)
+
+
+def transform_task(plan: TransformPlan, task: TransformTask) -> str:
+    """Does a task.
+
+    Returns:
+        The :class:`TransformSummary` as JSON.
+    """
+    summary = TransformSummary(task.split)
+    with summary.telling(plan.folder, task.path):
+        _transform(plan, task, summary)
+    return summary.to_json()
+
+
+def _transform(plan: TransformPlan, task: TransformTask, summary: TransformSummary) -> None:
+    transform = _load(plan.transform_graph)
+    columns = {**plan.inputs, **plan.target.dtypes}
+    with (
+        pq.ParquetFile(task.path) as file,
+        ExampleWriter(Path(plan.folder) / task.split, task.part) as writer,
+    ):
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=list(task.row_groups), columns=list(columns)):
+            if not batch.num_rows:
+                continue
+            arrays = dense_arrays(batch, columns, f"split {task.split!r} ({task.path})")
+            kept = {name: arrays.pop(name) for name in plan.target.dtypes}
+            _check_finite(kept, f"split {task.split!r} ({task.path})")
+            outputs = run_graph(transform, arrays, plan, task.split)
+            if not summary.rows:
+                check_rows_are_independent(transform, arrays, outputs, plan, task.split)
+            _check_widths(outputs, summary, task.split)
+            summary.count_not_finite(outputs)
+            writer.write({**outputs, **kept})
+            summary.rows += batch.num_rows
+
+
+def run_graph(
+    transform: Callable[..., dict[str, Any]], arrays: Mapping[str, Any], plan: TransformPlan, split: str
+) -> dict[str, Any]:
+    """Runs the graph over one batch.
+
+    Args:
+        transform: The loaded graph.
+        arrays: Raw features of shape ``[rows]``.
+        plan: Names the outputs.
+        split: For messages.
+
+    Returns:
+        Arrays of shape ``[rows]`` or ``[rows, width]`` in the order of ``plan.outputs``.
+
+    Raises:
+        BadInput: the graph fails on the values, or an output is not of the batch's rows.
+    """
+    rows = len(next(iter(arrays.values())))
+    try:
+        found = transform(**arrays)
+    except (_graph_error(), ValueError) as error:
+        raise BadInput(f"split {split!r}: the transform graph fails on a batch of {rows} rows: {error}") from None
+    outputs = {name: np.asarray(found[name]) for name in plan.outputs}
+    for name, values in outputs.items():
+        if values.ndim not in (1, 2) or values.shape[0] != rows:
+            raise BadInput(
+                f"split {split!r}: preprocessing output {name!r} has shape {list(values.shape)} for a batch of {rows} "
+                f"rows; expected [{rows}] or [{rows}, width]"
+            )
+    return outputs
+
+
+@cache
+def _graph_error() -> type[Exception]:
+    """What TensorFlow raises."""
+    with without_api():
+        from tensorflow.python.framework.errors_impl import OpError
+
+    return OpError  # type: ignore[no-any-return]
+
+
+def check_rows_are_independent(
+    transform: Callable[..., dict[str, Any]],
+    arrays: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+    plan: TransformPlan,
+    split: str,
+) -> None:
+    """Runs a few rows again without the others: a row's outputs must be the same in any company.
+
+    A function that takes the mean of its batch trains on one thing and serves another.
+
+    Raises:
+        BadInput: an output of a row depends on the other rows of its batch, or its width does.
+    """
+    rows = len(next(iter(arrays.values())))
+    few = min(_PROBED_ROWS, rows // 2)
+    if not few:
+        return
+    alone = run_graph(transform, {name: values[:few] for name, values in arrays.items()}, plan, split)
+    for name, values in alone.items():
+        expected = outputs[name][:few]
+        if values.shape != expected.shape:
+            raise BadInput(
+                f"preprocessing output {name!r} has shape {list(outputs[name].shape)} for a batch of {rows} rows and "
+                f"{list(values.shape)} for one of {few}; its width must not depend on the batch"
+            )
+        same = (
+            np.allclose(values, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+            if values.dtype.kind == "f"
+            else np.array_equal(values, expected)
+        )
+        if not same:
+            raise BadInput(
+                f"preprocessing output {name!r} of a row depends on the other rows of its batch; take what describes "
+                "the data set (a mean, a vocabulary) from the constants, so that the server computes the same"
+            )
+
+
+class ExampleWriter(StagedFiles):
+    """Writes a part of a split: ``part-<number>.parquet`` and ``part-<number>.tfrecord.gz``."""
+
+    def __init__(self, folder: Path, part: int) -> None:
+        super().__init__()
+        self._path = folder / f"part-{part:05d}"
+        self._parquet: Any = None
+        self._tfrecord: Any = None
+        self._row_group: list[pa.RecordBatch] = []
+
+    def __exit__(self, failure: type[BaseException] | None, *error: object) -> None:
+        try:
+            if failure is None:
+                self._write_row_group()
+        except BaseException as unwritten:
+            failure = type(unwritten)
+            raise
+        finally:
+            super().__exit__(failure, *error)
+
+    def write(self, columns: Mapping[str, Any]) -> None:
+        """Writes one batch.
+
+        Args:
+            columns: The outputs, the labels and, if there is one, the weight: arrays of shape ``[rows]`` or
+                ``[rows, width]``.
+        """
+        batch = pa.RecordBatch.from_arrays([_flat(v) for v in columns.values()], list(columns))
+        if self._parquet is None:
+            strings = [column.name for column in batch.schema if pa.types.is_binary(column.type)]
+            of_table = partial(pq.ParquetWriter, schema=batch.schema, use_dictionary=strings)
+            self._parquet = self.open(self._path.with_suffix(".parquet"), of_table)
+            with without_api():
+                from tensorflow.python.lib.io.tf_record import TFRecordOptions, TFRecordWriter
+
+            # Level 1: the examples are read once or twice, and level 6 takes four times as long for a tenth less.
+            options = TFRecordOptions(compression_type="GZIP", compression_level=1)
+            of_records = partial(TFRecordWriter, options=options)
+            self._tfrecord = self.open(self._path.with_suffix(".tfrecord.gz"), of_records)
+        self._row_group.append(batch)
+        if sum(batch.num_rows for batch in self._row_group) >= ROW_GROUP_ROWS:
+            self._write_row_group()
+        from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
+
+        lists = pa.RecordBatch.from_arrays([_lists(v) for v in columns.values()], list(columns))
+        write = self._tfrecord.write
+        for start in range(0, lists.num_rows, _ENCODED_ROWS):
+            for example in RecordBatchToExamplesEncoder().encode(lists.slice(start, _ENCODED_ROWS)):
+                write(example)
+
+    def _write_row_group(self) -> None:
+        if self._row_group:
+            self._parquet.write_table(pa.Table.from_batches(self._row_group))
+            self._row_group.clear()
+
+
+def _flat(values: Any) -> Any:
+    if values.ndim == 1:
+        return pa.array(values, type=pa.binary()) if values.dtype == object else pa.array(values)
+    flat = _flat(np.ascontiguousarray(values).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+
+
+def _lists(values: Any) -> Any:
+    """As lists, which the encoder of tf.Example wants: of int64, float32 or binary."""
+    if values.dtype.kind in "iu":
+        values = values.astype(np.int64, copy=False)
+    elif values.dtype.kind == "f":
+        values = values.astype(np.float32, copy=False)
+    width = 1 if values.ndim == 1 else values.shape[1]
+    offsets: Any = np.arange(len(values) + 1, dtype=np.int32) * width
+    return pa.ListArray.from_arrays(pa.array(offsets), _flat(np.ascontiguousarray(values).reshape(-1)))
+
+
+def _check_finite(kept: Mapping[str, Any], where: str) -> None:
+    for name, values in kept.items():
+        if bad := int((~np.isfinite(values)).sum()):
+            raise BadInput(
+                f"{where}: column {name!r}, a label or a weight, is missing, NaN or infinite in {bad} of {len(values)} "
+                "rows; give those rows a reject_reason in prepare()"
+            )
+
+
+def _check_widths(outputs: Mapping[str, Any], summary: TransformSummary, split: str) -> None:
+    for name, values in outputs.items():
+        width = None if values.ndim == 1 else int(values.shape[1])
+        expected = summary.widths.setdefault(name, width)
+        if width != expected:
+            raise BadInput(shapes_differ(name, expected, width, f"split {split!r}"))
+
+
+def shapes_differ(name: str, first: int | None, second: int | None, where: str) -> str:
+    """The sentence that says so."""
+    shapes = ["[batch]" if width is None else f"[batch, {width}]" for width in (first, second)]
+    return (
+        f"{where}: preprocessing output {name!r} has shape {shapes[0]} in one batch and {shapes[1]} in another; its "
+        "width must not depend on the data"
+    )
+
+
+def _load(path: str) -> Callable[..., dict[str, Any]]:
+    """The transform graph, loaded once in a Python worker."""
+    if path not in _loaded:
+        _loaded.clear()
+        _loaded[path] = load_transform(Path(path))
+    return _loaded[path]

@@ -1,0 +1,212 @@
+"""Transforms examples: traces the preprocessing function to a graph, and runs that graph in Spark executors."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.properties import ExamplesProperties, TransformedExamplesProperties
+from airflow_hops.core.contract.splits import TRAIN
+from airflow_hops.core.processes.tensorflow_graphs import import_tensorflow
+from airflow_hops.ml.features.constants import Constants
+from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec, read_raw_features
+from airflow_hops.ml.features.raw_features import check_columns, example_files
+from airflow_hops.ml.features.transform_graph import Preprocess, trace_transform
+from airflow_hops.ml.spark.context import as_spark_failure, fork_workers_of, spark_conf, start_spark_context
+from airflow_hops.ml.spark.tasks import count_rows, remove_leftovers, run_tasks
+from airflow_hops.ml.stages.transform.batches import (
+    TransformPlan,
+    TransformSummary,
+    plan_tasks,
+    shapes_differ,
+    transform_task,
+)
+from airflow_hops.ml.step.context import StepContext, resolve
+
+log = logging.getLogger(__name__)
+
+
+def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = ()) -> Artifact:
+    """The step: writes the artifact ``transformed_examples``.
+
+    Args:
+        context: The step's context; inputs ``examples``, ``statistics`` (with the split ``train``) and ``schema``.
+        preprocess: ``module:function`` of the preprocessing function.
+        extra_inputs: Raw features, and the time, that a served model takes also where it does not use them.
+
+    Raises:
+        BadInput: examples, statistics and schema do not go together, or the preprocessing function is at fault.
+        HopsError: Spark failed.
+    """
+    examples = context.input("examples")
+    facts = ExamplesProperties.of(examples)
+    target = facts.target
+    fork_workers_of(context)
+    with ThreadPoolExecutor(1) as pool, context.output() as writer:
+        # The JVM makes its Spark context while this process imports TensorFlow and traces.
+        spark = pool.submit(start_spark_context, spark_conf())
+        import_tensorflow()  # before the user's module imports all of it
+        specs = FeatureSpecs(
+            read_raw_features(
+                context.local("schema") / "schema.pbtxt",
+                label=target.label,
+                key=facts.key,
+                time=facts.time,
+                weight=target.weight,
+                more_labels=target.more_labels or (),
+            ),
+            target.label,
+            facts.key,
+            facts.time,
+            outputs={},
+            classes=target.classes,
+            extra_inputs=tuple(extra_inputs),
+            problem=target.problem,
+            weight=target.weight,
+            more_labels=target.more_labels,
+        )
+        if unknown := [name for name in extra_inputs if name not in specs.inputs]:
+            raise BadInput(
+                f"extra_inputs names {unknown[0]!r}, which is neither a raw feature nor the time; there are "
+                f"{', '.join(specs.inputs)}"
+            )
+        constants = Constants.read(context.local("statistics") / TRAIN / "FeatureStats.pb")
+        splits = {name: example_files(context.local("examples"), name) for name in facts.splits}
+        specs, summaries = transform_examples(
+            resolve(preprocess),
+            splits,
+            writer.path,
+            specs,
+            constants,
+            spark,
+            name=preprocess,
+            progress=context.progress,
+            starting=context.starting,
+        )
+        rows = count_rows(splits, summaries)
+        not_finite = _warn_of_not_finite(summaries)
+        return writer.commit(
+            rows=rows,
+            metrics={f"not_finite_rows_{name}": float(count) for name, count in not_finite.items()},
+            properties=TransformedExamplesProperties(
+                label=specs.label,
+                key=specs.key,
+                time=specs.time,
+                features=tuple(specs.features),
+                window=facts.window,
+                splits=tuple(splits),
+                outputs=specs.outputs,
+                problem=specs.problem,
+                classes=specs.classes,
+                weight=specs.weight,
+                more_labels=specs.more_labels,
+            ).to_dict(),
+        )
+
+
+def transform_examples(
+    preprocess: Preprocess,
+    splits: Mapping[str, Sequence[Path]],
+    target: Path,
+    specs: FeatureSpecs,
+    constants: Constants,
+    spark: Future[Any] | Any,
+    *,
+    name: str = "preprocess",
+    progress: Callable[[float, str], None] = lambda fraction, text: None,
+    starting: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> tuple[FeatureSpecs, list[TransformSummary]]:
+    """Writes ``transform_graph/``, ``constants.json``, ``features.json`` and the splits below ``target``.
+
+    Args:
+        preprocess: The preprocessing function.
+        splits: Parquet files of examples by split.
+        target: Folder to write to; Spark's executors must see it under the same path.
+        specs: The columns of the examples, without outputs.
+        constants: Figures of the training split.
+        spark: A SparkContext, or a future of one.
+        name: How messages call the function.
+        progress: Told the done share and what is done.
+        starting: Makes the context manager in which it waits for Spark.
+
+    Returns:
+        The columns with the outputs; and what each Spark task did.
+
+    Raises:
+        BadInput: as :func:`run`.
+    """
+    files = [(split, path) for split, paths in splits.items() for path in paths]
+    for _, path in files:
+        check_columns(path, {**specs.inputs, **specs.target.dtypes})
+    traced = trace_transform(preprocess, specs.inputs, constants, name=name)
+    for taken in specs.target.dtypes:
+        if taken in traced.outputs:
+            what = "the weight" if taken == specs.weight else "the label" if taken == specs.label else "a label"
+            raise BadInput(f"preprocessing function {name!r}: output {taken!r} has the name of {what}")
+    graph = target / "transform_graph"
+    traced.save(graph)
+    (target / "constants.json").write_text(json.dumps(constants.used, indent=1))
+    progress(0.3, f"traced {name}: {len(specs.inputs)} raw features to {len(traced.outputs)} outputs")
+    plan = TransformPlan(str(graph), str(target), specs.inputs, traced.outputs, specs.target)
+    with starting(), as_spark_failure():
+        context = spark.result() if isinstance(spark, Future) else spark
+    done = run_tasks(context, transform_task, plan, plan_tasks(files), TransformSummary)
+    summaries = [summary for summary in done if summary.rows]
+    specs = replace(specs, outputs=_settle_widths(traced.outputs, summaries))
+    (target / "features.json").write_text(specs.to_json())
+    for split in splits:
+        remove_leftovers(target / split)
+        if not any(summary.split == split for summary in summaries):
+            _write_empty_split(target / split, specs)
+    return specs, summaries
+
+
+def _settle_widths(outputs: Mapping[str, OutputSpec], summaries: Sequence[TransformSummary]) -> dict[str, OutputSpec]:
+    """Fills in the widths that the graph left open, which must be the same in every task."""
+    settled = dict(outputs)
+    for name, output in outputs.items():
+        found = {summary.split: summary.widths[name] for summary in summaries if name in summary.widths}
+        widths = sorted({-1 if width is None else width for width in found.values()})
+        if len(widths) > 1:
+            first, second = (None if width == -1 else width for width in widths[:2])
+            raise BadInput(shapes_differ(name, first, second, f"splits {', '.join(found)}"))
+        if output.width == -1:
+            settled[name] = replace(output, width=next(iter(found.values()), None))
+    return settled
+
+
+def _write_empty_split(folder: Path, specs: FeatureSpecs) -> None:
+    """A Parquet file with the columns and no rows, so that readers need no special case."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fields = []
+    for name, output in specs.outputs.items():
+        item = pa.binary() if output.dtype == "string" else pa.from_numpy_dtype(output.dtype)
+        fields.append(pa.field(name, item if output.width is None else pa.list_(item, output.width)))
+    kept = [pa.field(name, pa.type_for_alias(dtype)) for name, dtype in specs.target.dtypes.items()]
+    schema = pa.schema([*fields, *kept])
+    pq.write_table(schema.empty_table(), folder / "part-00000.parquet")
+
+
+def _warn_of_not_finite(summaries: Iterable[TransformSummary]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for summary in summaries:
+        for name, count in summary.not_finite.items():
+            log.warning(
+                "preprocessing output %r is NaN or infinite in %d of %d rows of split %r; a loss over them is NaN",
+                name,
+                count,
+                summary.rows,
+                summary.split,
+            )
+            totals[name] = totals.get(name, 0) + count
+    return totals

@@ -1,0 +1,9 @@
+"""Validation of examples: the statistics of each split against the frozen schema, and single rows against it.
+
+What looks at rows is in ``quarantine``, which alone needs Arrow.
+"""
+
+from airflow_hops.ml.stages.validation.stage import ANOMALIES_FILE, run
+from airflow_hops.ml.stages.validation.validate import Anomaly, list_anomalies, validate_statistics
+
+__all__ = ["ANOMALIES_FILE", "Anomaly", "list_anomalies", "run", "validate_statistics"]

@@ -1,0 +1,152 @@
+"""Evidence of an anomaly in the validated statistics: how many rows, and which values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_hops.ml.statistics.summary import common_statistics
+
+SHOWN_VALUES = 10
+"""Offending values that are named, the most frequent first."""
+
+
+@dataclass(frozen=True)
+class OffendingValue:
+    """A value that breaks the schema, and in how many rows it was counted; None if statistics do not say."""
+
+    value: str
+    rows: int | None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The evidence that statistics give for an anomaly.
+
+    Attributes:
+        rows: Rows that have it; None if it is none of rows (drift), or cannot be told.
+        is_exact: Whether ``rows`` was counted, and not estimated from a histogram.
+        values: At most :data:`SHOWN_VALUES`.
+        values_count: How many distinct values there are, at least.
+    """
+
+    rows: int | None = None
+    is_exact: bool = True
+    values: tuple[OffendingValue, ...] = ()
+    values_count: int = 0
+
+
+def find_evidence(kind: str, feature: Any, expected: Any, domain: Any, rows: int) -> Evidence:
+    """What the statistics of a feature say of one of its anomalies.
+
+    Args:
+        kind: TFDV's name of the anomaly's type.
+        feature: ``FeatureNameStatistics``; None if the data has no such column.
+        expected: The schema's ``Feature``; None if it has none.
+        domain: The ``StringDomain`` that holds; None for none.
+        rows: Rows of the data set.
+    """
+    if feature is None or feature.WhichOneof("stats") is None:
+        return Evidence(rows=rows if kind == "SCHEMA_MISSING_COLUMN" else None)
+    find = _FINDERS.get(kind)
+    return find(feature, expected, domain, rows) if find else Evidence()
+
+
+def _unexpected_strings(feature: Any, expected: Any, domain: Any, rows: int) -> Evidence:
+    if domain is None or feature.WhichOneof("stats") != "string_stats":
+        return Evidence()
+    known = set(domain.value)
+    buckets = feature.string_stats.rank_histogram.buckets
+    outside = [bucket for bucket in buckets if bucket.label not in known]
+    # Of very many values statistics name the most frequent; the schema's may be among the others.
+    is_exact = len(buckets) >= feature.string_stats.unique
+    values = tuple(OffendingValue(b.label, round(b.sample_count)) for b in outside[:SHOWN_VALUES])
+    return Evidence(round(sum(bucket.sample_count for bucket in outside)), is_exact, values, len(outside))
+
+
+def _missing(feature: Any, expected: Any, domain: Any, rows: int) -> Evidence:
+    return Evidence(max(0, rows - int(common_statistics(feature).num_non_missing)))
+
+
+def _present(feature: Any, expected: Any, domain: Any, rows: int) -> Evidence:
+    """All rows that have the feature: a new column, another type."""
+    count = int(common_statistics(feature).num_non_missing)
+    if feature.WhichOneof("stats") == "string_stats":
+        buckets = feature.string_stats.rank_histogram.buckets
+        values = [OffendingValue(bucket.label, round(bucket.sample_count)) for bucket in buckets[:SHOWN_VALUES]]
+        return Evidence(count, True, tuple(values), max(int(feature.string_stats.unique), len(values)))
+    if feature.WhichOneof("stats") == "num_stats" and count:
+        ends = dict.fromkeys((feature.num_stats.min, feature.num_stats.max))
+        return Evidence(count, True, tuple(OffendingValue(f"{end:.7g}", None) for end in ends), len(ends))
+    return Evidence(count)
+
+
+def _too_small(feature: Any, expected: Any, domain: Any, rows: int) -> Evidence:
+    bounds = _bounds(expected)
+    if bounds is None or feature.WhichOneof("stats") != "num_stats" or not bounds.HasField("min"):
+        return Evidence()
+    return _beyond(feature, feature.num_stats.min, lambda low, high: _share(low, high, -math.inf, bounds.min))
+
+
+def _too_big(feature: Any, expected: Any, domain: Any, rows: int) -> Evidence:
+    bounds = _bounds(expected)
+    if bounds is None or feature.WhichOneof("stats") != "num_stats" or not bounds.HasField("max"):
+        return Evidence()
+    return _beyond(feature, feature.num_stats.max, lambda low, high: _share(low, high, bounds.max, math.inf))
+
+
+def _nan(feature: Any, expected: Any, domain: Any, rows: int) -> Evidence:
+    standard = [one for one in feature.num_stats.histograms if one.type == one.STANDARD]
+    count = int(sum(one.num_nan for one in standard))
+    return Evidence(count, True, (OffendingValue("NaN", count),), 1)
+
+
+def _bounds(expected: Any) -> Any:
+    field = expected.WhichOneof("domain_info") if expected is not None else None
+    return getattr(expected, field) if field in ("int_domain", "float_domain") else None
+
+
+def _beyond(feature: Any, extreme: float, share: Callable[[float, float], float]) -> Evidence:
+    """Values beyond a bound: the farthest of them, and about how many, values spread evenly in their buckets."""
+    buckets = [b for one in feature.num_stats.histograms if one.type == one.STANDARD for b in one.buckets]
+    count = sum(bucket.sample_count * share(bucket.low_value, bucket.high_value) for bucket in buckets)
+    return Evidence(max(1, round(count)), False, (OffendingValue(f"{extreme:.7g}", None),), 1)
+
+
+def _share(low: float, high: float, start: float, end: float) -> float:
+    """The share of a bucket that lies in a range."""
+    if not math.isfinite(low) or not math.isfinite(high) or high <= low:
+        return float(start < high <= end) if math.isinf(end) else float(start <= low < end)
+    return max(0.0, min(high, end) - max(low, start)) / (high - low)
+
+
+_FINDERS: Mapping[str, Callable[[Any, Any, Any, int], Evidence]] = {
+    "ENUM_TYPE_UNEXPECTED_STRING_VALUES": _unexpected_strings,
+    "FEATURE_TYPE_LOW_FRACTION_PRESENT": _missing,
+    "FEATURE_TYPE_LOW_NUMBER_PRESENT": _missing,
+    "FEATURE_TYPE_NOT_PRESENT": _missing,
+    "SCHEMA_NEW_COLUMN": _present,
+    "UNEXPECTED_DATA_TYPE": _present,
+    "CUSTOM_VALIDATION": _present,
+    "INT_TYPE_SMALL_INT": _too_small,
+    "FLOAT_TYPE_SMALL_FLOAT": _too_small,
+    "INT_TYPE_BIG_INT": _too_big,
+    "FLOAT_TYPE_BIG_FLOAT": _too_big,
+    "FLOAT_TYPE_HAS_NAN": _nan,
+}
+
+
+def from_quarantine(texts: Sequence[tuple[str, int]], rows: int, distinct: int) -> Evidence:
+    """What quarantined rows say of one rule that they break.
+
+    Args:
+        texts: Their reasons, less feature and kind, with the number of rows; the most frequent first.
+        rows: Rows that break the rule.
+        distinct: How many different reasons there are.
+    """
+    # A reason ends in what was expected, after a comma; where it names no value, it has none.
+    named = [(text.rpartition(", ")[0], count) for text, count in texts[:SHOWN_VALUES]]
+    values = tuple(OffendingValue(value, count) for value, count in named if value not in ("", "missing"))
+    return Evidence(rows, True, values, distinct if values else 0)

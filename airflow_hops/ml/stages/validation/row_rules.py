@@ -1,0 +1,329 @@
+"""Finding the rows of a record batch that break a schema, as TFDV judges a single example.
+
+TFDV's way (``IdentifyAnomalousExamples``) makes the statistics of each row and validates those. Here the same
+rules are held against columns. What a single row cannot break is left out: shares of rows, numbers of distinct values,
+comparators, columns that the schema does not know, and faults of the schema itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from airflow_hops.ml.statistics.formats.feature_types import is_list
+
+IGNORED_STAGES = frozenset({"PLANNED", "ALPHA", "DEBUG_ONLY", "DEPRECATED", "DISABLED"})
+"""Stages of a feature's life in which TFDV validates nothing of it."""
+
+_LARGE, _LARGE_BYTES = 1024, "__LARGE_BYTES__"
+"""TFDV's statistics, and the domains inferred from them, have one name for all values of more bytes than that."""
+
+_SHOWN_CHARACTERS = 80
+_INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
+_FLOAT = re.compile(r"\s*[+-]?(nan|inf(inity)?|([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)\s*", re.IGNORECASE)
+
+Outside = tuple[str, np.ndarray, str]
+"""A kind of anomaly, which values have it (bool, ``[values]``), and what was expected."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The rows of a batch that break one rule.
+
+    Attributes:
+        feature: Name of the feature.
+        kind: TFDV's name of the anomaly.
+        rows: Indices of the rows, ascending, each once.
+        reasons: Why, a sentence for each row (``string``).
+    """
+
+    feature: str
+    kind: str
+    rows: np.ndarray
+    reasons: pa.Array
+
+
+@dataclass(frozen=True)
+class _Values:
+    """The innermost values of a column.
+
+    Attributes:
+        flat: The values of all rows, one after the other.
+        rows: The row of each.
+        lengths: By level of nesting: the row and the length of each list.
+    """
+
+    flat: pa.Array
+    rows: np.ndarray
+    lengths: tuple[tuple[np.ndarray, np.ndarray], ...]
+
+
+class RowRules:
+    """The rules of a schema that a single row can break.
+
+    Args:
+        schema: ``Schema``.
+        environment: One of the schema's environments; ignored where it has none.
+        columns: Names of the columns that the data has, in whatever batch.
+    """
+
+    def __init__(self, schema: Any, environment: str, columns: Collection[str]) -> None:
+        self._domains = {domain.name: domain for domain in schema.string_domain}
+        environments = list(schema.default_environment)
+        self._rules = [
+            (feature, not environments or _belongs(feature, environment, environments), feature.name in columns)
+            for feature in schema.feature
+            if not feature.deprecated
+            and schema_pb2.LifecycleStage.Name(feature.lifecycle_stage) not in IGNORED_STAGES
+            and feature.type != schema_pb2.STRUCT
+        ]
+
+    def check(self, batch: pa.RecordBatch) -> list[Broken]:
+        """What of a batch breaks the rules, in the order of the schema's features."""
+        return [broken for rule in self._rules for broken in self._check(batch, *rule) if len(broken.rows)]
+
+    def _check(self, batch: pa.RecordBatch, feature: Any, belongs: bool, known: bool) -> Iterator[Broken]:
+        presence = feature.presence
+        if not known:
+            if belongs and (presence.min_fraction > 0 or presence.min_count > 0):
+                everywhere = np.arange(batch.num_rows)
+                yield _same_reason(feature, "SCHEMA_MISSING_COLUMN", everywhere, "there is no such column")
+            return
+        index = batch.schema.get_field_index(feature.name)
+        column = batch.column(index) if index >= 0 else pa.nulls(batch.num_rows)
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        missing = np.flatnonzero(np.asarray(column.is_null()))
+        if belongs and presence.min_fraction >= 1:
+            yield _same_reason(feature, "FEATURE_TYPE_LOW_FRACTION_PRESENT", missing, "missing, and required")
+        if feature.HasField("shape"):
+            yield _same_reason(feature, "INVALID_FEATURE_SHAPE", missing, "missing, and of a fixed shape")
+        if pa.types.is_null(column.type):
+            return
+        values = _values(column)
+        found, expected = _type_name(values.flat.type), schema_pb2.FeatureType.Name(feature.type)
+        if found != expected and expected != "TYPE_UNKNOWN":
+            there = np.flatnonzero(np.asarray(column.is_valid()))
+            yield _same_reason(feature, "UNEXPECTED_DATA_TYPE", there, f"{found}, expected {expected}")
+            return
+        yield from _check_counts(feature, values)
+        for kind, outside, wanted in self._outside(feature, values, found):
+            yield _by_value(feature, kind, values, outside, wanted)
+
+    def _outside(self, feature: Any, values: _Values, kind: str) -> Iterator[Outside]:
+        field = feature.WhichOneof("domain_info")
+        domain = getattr(feature, field) if field else None
+        if field == "domain":
+            field, domain = "string_domain", self._domains.get(domain)
+        if domain is None:
+            return
+        if field == "string_domain" and kind == "BYTES":
+            yield from _outside_strings(feature, domain, values)
+        elif field == "int_domain" and kind in ("INT", "BYTES"):
+            numbers, unreadable = _numbers(values.flat, pa.int64(), _integer)
+            yield "INT_TYPE_NOT_INT_STRING", unreadable, "expected an integer"
+            if pa.types.is_uint64(numbers.type):
+                # An IntDomain's bounds are signed.
+                numbers = pc.min_element_wise(numbers, pa.scalar(2**63 - 1, pa.uint64()), skip_nulls=False)
+                numbers = numbers.cast(pa.int64())
+            yield from _outside_bounds(numbers, domain, "INT_TYPE_SMALL_INT", "INT_TYPE_BIG_INT")
+        elif field == "float_domain" and kind in ("FLOAT", "BYTES"):
+            numbers, unreadable = _numbers(values.flat, pa.float64(), _float)
+            yield "FLOAT_TYPE_STRING_NOT_FLOAT", unreadable, "expected a number"
+            # A FloatDomain's bounds have 32 bits, and TFDV holds values of as many against them.
+            numbers = numbers.cast(pa.float32())
+            if domain.disallow_nan:
+                yield "FLOAT_TYPE_HAS_NAN", _is_true(pc.is_nan(numbers)), "not allowed"
+            if domain.disallow_inf:
+                yield "FLOAT_TYPE_HAS_INF", _is_true(pc.is_inf(numbers)), "not allowed"
+            yield from _outside_bounds(numbers, domain, "FLOAT_TYPE_SMALL_FLOAT", "FLOAT_TYPE_BIG_FLOAT")
+        elif field == "bool_domain":
+            yield from _outside_booleans(domain, values.flat, kind)
+
+
+def _belongs(feature: Any, environment: str, environments: Collection[str]) -> bool:
+    if environment in feature.in_environment:
+        return True
+    return environment in environments and environment not in feature.not_in_environment
+
+
+def _values(column: pa.Array) -> _Values:
+    rows = np.arange(len(column))
+    lengths = []
+    flat = column
+    while is_list(flat.type):
+        there = np.asarray(flat.is_valid())
+        counts = np.asarray(pc.fill_null(pc.list_value_length(flat), 0))
+        lengths.append((rows[there], counts[there]))
+        rows = np.repeat(rows, counts)
+        flat = flat.flatten()
+    if not lengths:
+        there = np.flatnonzero(np.asarray(flat.is_valid()))
+        lengths.append((there, np.ones(len(there), np.int64)))
+    if pa.types.is_boolean(flat.type):
+        flat = flat.cast(pa.int64())
+    return _Values(flat, rows, tuple(lengths))
+
+
+def _type_name(kind: pa.DataType) -> str:
+    if pa.types.is_integer(kind):
+        return "INT"
+    if pa.types.is_floating(kind):
+        return "FLOAT"
+    text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return "BYTES" if any(is_of(kind) for is_of in text) else str(kind)
+
+
+def _check_counts(feature: Any, values: _Values) -> Iterator[Broken]:
+    field = feature.WhichOneof("shape_type")
+    if field == "shape":
+        rows, (inner, lengths) = values.lengths[0][0], values.lengths[-1]
+        size = int(np.prod([dim.size for dim in feature.shape.dim], dtype=np.int64))
+        counted = np.bincount(inner, lengths, minlength=rows.max(initial=-1) + 1)[rows]
+        wrong = (counted != size) | np.isin(rows, _uneven(inner, lengths))
+        wanted = f"expected {size}" + (" in lists of one length" if len(values.lengths) > 1 else "")
+        yield _by_count(feature, "INVALID_FEATURE_SHAPE", rows, counted, wrong, wanted)
+        return
+    counts = [feature.value_count] if field == "value_count" else list(feature.value_counts.value_count)
+    if not counts:
+        return
+    if len(counts) != len(values.lengths):
+        rows = np.unique(values.lengths[0][0])
+        text = f"lists of {len(values.lengths)} levels, expected {len(counts)}"
+        yield _same_reason(feature, "VALUE_NESTEDNESS_MISMATCH", rows, text)
+        return
+    for count, (rows, lengths) in zip(counts, values.lengths, strict=True):
+        low = lengths < count.min
+        yield _by_count(feature, "FEATURE_TYPE_LOW_NUMBER_VALUES", rows, lengths, low, f"expected at least {count.min}")
+        if count.max > 0:
+            high = lengths > count.max
+            wanted = f"expected at most {count.max}"
+            yield _by_count(feature, "FEATURE_TYPE_HIGH_NUMBER_VALUES", rows, lengths, high, wanted)
+
+
+def _uneven(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Rows, of ascending ``rows``, that have lists of different lengths."""
+    uneven: np.ndarray = rows[1:][(rows[1:] == rows[:-1]) & (lengths[1:] != lengths[:-1])]
+    return uneven
+
+
+def _outside_strings(feature: Any, domain: Any, values: _Values) -> Iterator[Outside]:
+    known = pa.array([value.encode() for value in domain.value], pa.large_binary())
+    flat = values.flat.cast(pa.large_binary())
+    outside = ~np.asarray(pc.is_in(flat, value_set=known)) & np.asarray(flat.is_valid())
+    unreadable = _by_distinct(flat, outside, lambda value: _text(value) is None)
+    yield "ENUM_TYPE_INVALID_UTF8", unreadable, "expected text in UTF-8"
+    if _LARGE_BYTES in domain.value:
+        outside &= ~_is_true(pc.greater(pc.binary_length(flat), _LARGE))
+    if feature.distribution_constraints.min_domain_mass < 1 and len(outside):
+        # The share is TFDV's, of the row's own values.
+        allowed = 1 - feature.distribution_constraints.min_domain_mass
+        of_row = np.bincount(values.rows, outside) / np.maximum(np.bincount(values.rows), 1)
+        outside = outside & (of_row[values.rows] > allowed + 1e-12)
+    yield "ENUM_TYPE_UNEXPECTED_STRING_VALUES", outside & ~unreadable, "not in the domain"
+
+
+def _outside_bounds(numbers: pa.Array, domain: Any, small: str, big: str) -> Iterator[Outside]:
+    if domain.HasField("min"):
+        yield small, _is_true(pc.less(numbers, domain.min)), f"expected at least {_bound(domain.min)}"
+    if domain.HasField("max"):
+        yield big, _is_true(pc.greater(numbers, domain.max)), f"expected at most {_bound(domain.max)}"
+
+
+def _bound(value: float) -> str:
+    # Seven digits are what 32 bits hold.
+    return str(value) if isinstance(value, int) else f"{value:.7g}"
+
+
+def _outside_booleans(domain: Any, flat: pa.Array, kind: str) -> Iterator[Outside]:
+    if kind == "BYTES":
+        allowed = [value for value in (domain.true_value, domain.false_value) if value]
+        known = pa.array([value.encode() for value in allowed], pa.large_binary())
+        inside, anomaly = pc.is_in(flat.cast(pa.large_binary()), value_set=known), "BOOL_TYPE_UNEXPECTED_STRING"
+        wanted = f"expected {' or '.join(map(repr, allowed))}"
+    elif kind == "FLOAT":
+        inside = pc.or_(pc.equal(flat, 0.0), pc.equal(flat, 1.0))
+        anomaly, wanted = "BOOL_TYPE_UNEXPECTED_FLOAT", "expected 0 or 1"
+    else:
+        return
+    yield anomaly, ~_is_true(inside) & np.asarray(flat.is_valid()), wanted
+
+
+def _numbers(flat: pa.Array, kind: pa.DataType, parse: Callable[[str], Any]) -> tuple[pa.Array, np.ndarray]:
+    """The values as numbers, text parsed; and which of them are no such number."""
+    if _type_name(flat.type) != "BYTES":
+        return flat, np.zeros(len(flat), bool)
+    encoded = flat.cast(pa.large_binary()).dictionary_encode()
+    texts = [_text(value) for value in encoded.dictionary.to_pylist()]
+    parsed = pa.array([None if text is None else parse(text) for text in texts], kind)
+    numbers = parsed.take(encoded.indices)
+    return numbers, np.asarray(numbers.is_null()) & np.asarray(flat.is_valid())
+
+
+def _integer(text: str) -> int | None:
+    number = int(text) if _INTEGER.fullmatch(text) and len(text) < 40 else None
+    return number if number is not None and -(2**63) <= number < 2**63 else None
+
+
+def _float(text: str) -> float | None:
+    return float(text) if _FLOAT.fullmatch(text) else None
+
+
+def _text(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _is_true(answers: pa.Array) -> np.ndarray:
+    true: np.ndarray = np.asarray(pc.fill_null(answers, False))
+    return true
+
+
+def _by_distinct(flat: pa.Array, among: np.ndarray, test: Callable[[Any], bool]) -> np.ndarray:
+    """Which of some values pass a test, which is asked once for each distinct one."""
+    indices = np.flatnonzero(among)
+    encoded = flat.take(pa.array(indices)).dictionary_encode()
+    passed = np.array([test(value) for value in encoded.dictionary.to_pylist()], bool)
+    result: np.ndarray = np.zeros(len(flat), bool)
+    if len(indices):
+        result[indices] = passed[np.asarray(encoded.indices)]
+    return result
+
+
+def _same_reason(feature: Any, kind: str, rows: np.ndarray, text: str) -> Broken:
+    reason = pa.array([f"{feature.name}: {kind}: {text}"], pa.string())
+    return Broken(feature.name, kind, rows, reason.take(pa.array(np.zeros(len(rows), np.int64))))
+
+
+def _by_count(feature: Any, kind: str, rows: np.ndarray, counts: np.ndarray, wrong: np.ndarray, wanted: str) -> Broken:
+    rows, first = np.unique(rows[wrong], return_index=True)
+    return _by_text(feature, kind, rows, pa.array(counts[wrong][first]), lambda count: f"{count:g} values, {wanted}")
+
+
+def _by_value(feature: Any, kind: str, values: _Values, outside: np.ndarray, wanted: str) -> Broken:
+    indices = np.flatnonzero(outside)
+    rows, first = np.unique(values.rows[indices], return_index=True)
+    offending = values.flat.take(pa.array(indices[first]))
+    return _by_text(feature, kind, rows, offending, lambda value: f"{_shown(value)}, {wanted}")
+
+
+def _by_text(feature: Any, kind: str, rows: np.ndarray, values: pa.Array, text: Callable[[Any], str]) -> Broken:
+    encoded = values.dictionary_encode()
+    told = [f"{feature.name}: {kind}: {text(value)}" for value in encoded.dictionary.to_pylist()]
+    return Broken(feature.name, kind, rows, pa.array(told, pa.string()).take(encoded.indices))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bytes):
+        value = value.decode(errors="backslashreplace")
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…"

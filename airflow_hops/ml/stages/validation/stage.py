@@ -1,0 +1,221 @@
+"""The step of the validation stage."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.core.contract.properties import AnomaliesProperties, StatisticsProperties
+from airflow_hops.ml.schemas import SCHEMA_FILE, TRAINING, load_schema, to_text
+from airflow_hops.ml.stages.validation.proposal import PROPOSAL_FILE, PROPOSED_FILE, Proposal, propose, to_markdown
+from airflow_hops.ml.stages.validation.validate import (
+    FEW,
+    Anomaly,
+    add_reason,
+    list_anomalies,
+    relax,
+    summarize,
+    validate_statistics,
+)
+from airflow_hops.ml.stages.validation.validate import to_text as anomalies_to_text
+from airflow_hops.ml.statistics import STATISTICS_FILE, load_statistics
+from airflow_hops.ml.step.context import StepContext
+
+if TYPE_CHECKING:
+    from airflow_hops.ml.stages.validation.quarantine import RowSplit
+
+log = logging.getLogger(__name__)
+
+ANOMALIES_FILE = "anomalies.json"
+QUARANTINE = "quarantine"
+_FEW_ANOMALIES = 20
+"""Anomalies that the artifact's properties name: enough for a task's log; the artifact has them all."""
+
+
+def run(
+    context: StepContext,
+    *,
+    splits: Sequence[str] | None = None,
+    environment: str = TRAINING,
+    split_anomalous: bool = False,
+    champion: str | None = None,
+    not_compared: str | None = None,
+) -> Artifact:
+    """The step: validates the splits; finds anomalies, and leaves what to do about them to the caller.
+
+    If there are any, a schema without them is proposed.
+
+    Args:
+        context: The step's context; inputs ``statistics`` and ``schema``, optionally ``previous``, the statistics of
+            an earlier span, ``examples``, what the statistics are of, and ``champion``, the statistics that a model was
+            trained on.
+        splits: Splits to validate; None for all.
+        environment: One of the schema's environments; ignored where it has none.
+        split_anomalous: Whether rows of ``examples`` that break the schema go to ``quarantine/<split>``, and the others
+            into an ``examples`` artifact, which the property ``examples`` refers to.
+        champion: In words, the model whose training data the splits are compared with: input ``champion`` has its
+            statistics.
+        not_compared: Why they are not, though they should be.
+    """
+    statistics, folder = context.input("statistics"), context.local("statistics")
+    schema = load_schema(context.local("schema") / SCHEMA_FILE)
+    of = StatisticsProperties.of(statistics)
+    target = None if of.label is None else of.target
+    names = list(splits or of.splits or sorted(p.name for p in folder.iterdir() if p.is_dir()))
+    current = {split: load_statistics(folder / split / STATISTICS_FILE) for split in names}
+    previous = _previous(context, names)
+    with context.output() as writer:
+        rows = {split: int(found.datasets[0].num_examples) for split, found in current.items()}
+        counts = {split: RowCounts(counted, counted) for split, counted in rows.items()}
+        row_splits: dict[str, RowSplit] = {}
+        good: Artifact | None = None
+        if split_anomalous:
+            # Statistics of a sample count the rows that it was drawn from.
+            seen = {
+                split: statistics.rows[split].rows_in if split in statistics.rows else rows[split] for split in names
+            }
+            good, row_splits = _split_examples(context, schema, environment, seen, writer.path / QUARANTINE)
+            counts = {split: split_rows.counts for split, split_rows in row_splits.items()}
+        found: list[Anomaly] = []
+        drift: dict[str, dict[str, float]] = {}
+        compared: dict[str, str | None] = {}
+        reported: list[Anomaly] = []
+        for split in names:
+            anomalies = validate_statistics(
+                current[split], schema, environment=environment, previous=previous.get(split), target=target
+            )
+            if split in row_splits:
+                relax(anomalies, row_splits[split].by_feature, FEW * row_splits[split].rows)
+            drifted: list[Anomaly] = []
+            if champion is not None:
+                from airflow_hops.ml.stages.validation.champion import compare_with_champion  # imports Arrow and SciPy
+
+                labels = [each.label for each in target.all] if target else []
+                trained_on = _trained_on(context, split)
+                compared[split], drifted = compare_with_champion(
+                    anomalies, current[split], trained_on, schema, labels, champion, split
+                )
+            found += list_anomalies(anomalies, split)
+            for each in drifted:
+                add_reason(anomalies, each.feature, each.types[0], each.summary, each.description, "warning")
+            reported += drifted
+            (writer.path / f"{split}.pbtxt").write_text(anomalies_to_text(anomalies), encoding="utf-8")
+            drift[split] = _drift(anomalies)
+        if not_compared is not None:
+            summary = "Not compared with the champion's training data"
+            reported.append(Anomaly(", ".join(names), "", "warning", (), summary, not_compared))
+        told = {s: summarize(anomaly for anomaly in found if anomaly.severity == s) for s in ("error", "warning")}
+        for severity, sentences in told.items():
+            for sentence in sentences:
+                log.log(logging.ERROR if severity == "error" else logging.WARNING, "%s", sentence)
+        for sentence in summarize(reported):
+            log.warning("%s", sentence)
+        proposal = None
+        if found:
+            proposal = propose(schema, current, environment=environment, previous=previous, target=target)
+        if proposal is not None:
+            (writer.path / PROPOSAL_FILE).write_text(to_markdown(found, proposal), encoding="utf-8")
+            if proposal.schema is not None:
+                (writer.path / PROPOSED_FILE).write_text(to_text(proposal.schema), encoding="utf-8")
+        report = {
+            **_severities(found),
+            "anomalies": [asdict(anomaly) for anomaly in [*found, *reported]],
+            "drift": drift,
+            "champion": {"compared_with": champion, "verdicts": compared},
+            "environment": environment,
+            "rows": rows,
+            "proposed": proposal.difference.to_dict() if proposal and proposal.difference else None,
+            "quarantined": {split: split_rows.by_feature for split, split_rows in row_splits.items()},
+        }
+        (writer.path / ANOMALIES_FILE).write_text(json.dumps(report, indent=1), encoding="utf-8")
+        properties = AnomaliesProperties(
+            splits=tuple(names),
+            errors=tuple(told["error"][:_FEW_ANOMALIES]),
+            warnings=tuple(told["warning"][:_FEW_ANOMALIES]),
+            drift=tuple(summarize(reported)[:_FEW_ANOMALIES]),
+            proposed_features=_features(proposal),
+            examples=good.to_dict() if good else None,
+        )
+        anomalous = {anomaly.feature for anomaly in found}
+        metrics: dict[str, float] = {**_severities(found), "anomalous_features": len(anomalous)}
+        if row_splits:
+            metrics["quarantined"] = sum(split_rows.counts.rows_rejected for split_rows in row_splits.values())
+        return writer.commit(rows=counts, metrics=metrics, properties=properties.to_dict())
+
+
+def _previous(context: StepContext, splits: Sequence[str]) -> dict[str, Any]:
+    """Statistics of the earlier span, of the splits that it has."""
+    if not context.has_input("previous"):
+        return {}
+    paths = {split: context.local("previous") / split / STATISTICS_FILE for split in splits}
+    return {split: load_statistics(path) for split, path in paths.items() if path.exists()}
+
+
+def _trained_on(context: StepContext, split: str) -> Any:
+    """Statistics of what the champion was trained on.
+
+    They are of its ``train``, as the skew monitor's, or of the same split if it has none. A short split such as
+    ``newest`` is no reference: two fortnights of different seasons can differ by the factor between two units.
+    """
+    folder = context.local("champion")
+    paths = [folder / name / STATISTICS_FILE for name in ("train", split)]
+    path = next((path for path in paths if path.exists()), None)
+    if path is None:
+        raise BadInput(f"{context.input('champion').uri}: no statistics of 'train', nor of the split {split!r}")
+    return load_statistics(path)
+
+
+def _split_examples(
+    context: StepContext, schema: Any, environment: str, rows: Mapping[str, int], quarantine: Path
+) -> tuple[Artifact, dict[str, RowSplit]]:
+    """Splits the rows of the examples, and publishes the good ones."""
+    from airflow_hops.ml.stages.validation.quarantine import split_anomalous
+
+    examples, folder = context.input("examples"), context.local("examples")
+    uri = context.store.address(context.spec.producer, "examples")
+    row_splits: dict[str, RowSplit] = {}
+    inputs = {role: context.inputs(role) for role in ("examples", "schema")}
+    with context.store.create(uri, "examples", context.spec.producer, inputs=inputs) as writer:
+        for number, (split, counted) in enumerate(rows.items()):
+            if not (folder / split).is_dir():
+                raise BadInput(f"{examples.uri}: there is no split {split!r}, of which there are statistics")
+            context.progress(number / len(rows), f"rows of {split}")
+            row_splits[split] = found = split_anomalous(
+                folder / split, schema, writer.path / split, quarantine / split, environment=environment
+            )
+            if found.rows != counted:
+                raise BadInput(
+                    f"{examples.uri}: split {split!r} has {found.rows} rows, and its statistics are of {counted}; "
+                    "pass the examples that the statistics were computed from"
+                )
+            rejected = found.counts.rows_rejected
+            log.info("%s: %d of %d rows to quarantine %s", split, rejected, found.rows, found.rejected or "")
+        good = writer.commit(
+            rows={split: found.counts for split, found in row_splits.items()},
+            properties={**examples.properties, "splits": list(rows)},
+        )
+    return good, row_splits
+
+
+def _drift(anomalies: Any) -> dict[str, float]:
+    return {
+        ".".join(info.path.step): round(measurement.value, 6)
+        for info in anomalies.drift_skew_info
+        for measurement in info.drift_measurements
+    }
+
+
+def _severities(found: Sequence[Anomaly]) -> dict[str, int]:
+    return {f"{name}s": sum(anomaly.severity == name for anomaly in found) for name in ("error", "warning")}
+
+
+def _features(proposal: Proposal | None) -> tuple[str, ...] | None:
+    """Names of the proposed schema's features; None if the schema does not exist."""
+    if proposal is None or proposal.schema is None:
+        return None
+    return tuple(feature.name for feature in proposal.schema.feature)

@@ -1,0 +1,100 @@
+"""Record batches in the form that TFDV takes: every column a list array, or a struct of such."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from tfx_bsl.arrow import array_util
+
+from airflow_hops.ml.statistics.formats.feature_types import batch_of
+
+
+def as_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A record batch as TFDV wants it: a single value becomes a list of one, a missing value a null list.
+
+    Strings become bytes (without a copy), booleans integers, and values of a dictionary plain ones. NaN stays NaN.
+    """
+    return batch_of([_as_list(column) for column in batch.columns], batch.schema.names, batch.num_rows)
+
+
+def _as_list(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if pa.types.is_null(kind):
+        return array
+    if pa.types.is_struct(kind):
+        return _singletons(_struct_of_lists(array.drop_null()), np.asarray(array.is_null()))
+    if is_list(kind):
+        return _list(array)
+    plain = _plain(array)
+    return array_util.ToSingletonListArray(plain) if plain.null_count else _singletons(plain)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a type is a list, of whatever size of offsets."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def is_singletons(array: pa.Array) -> bool:
+    """Whether all of a batch's rows are known to have one value each; they may have where it is not known."""
+    if not pa.types.is_list(array.type) or array.null_count or array.offset or not len(array):
+        return False
+    # Offsets at the same address are the same, while both are there.
+    return bool(array.buffers()[1].address == _steps(len(array)).buffers()[1].address)
+
+
+def _list(array: pa.Array) -> pa.Array:
+    # TFDV takes offsets from zero, which a slice of an array does not have; flatten() leaves the rest out.
+    values = array.flatten()
+    kind = values.type
+    if is_list(kind):
+        values = _list(values)
+    elif pa.types.is_struct(kind):
+        values = _struct_of_lists(values)
+    elif not pa.types.is_null(kind):
+        values = _plain(values)
+    offsets: np.ndarray = np.zeros(len(array) + 1, np.int64)
+    np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(array), 0)), out=offsets[1:])
+    # A null offset makes a null list.
+    missing: np.ndarray | None = np.append(np.asarray(array.is_null()), False) if array.null_count else None
+    if pa.types.is_large_list(array.type):
+        return pa.LargeListArray.from_arrays(pa.array(offsets, mask=missing), values)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32(), mask=missing), values)
+
+
+def _struct_of_lists(array: pa.Array) -> pa.Array:
+    # flatten() hands the nulls of the struct on to its fields.
+    fields = [_as_list(field) for field in array.flatten()]
+    return pa.StructArray.from_arrays(fields, [field.name for field in array.type])
+
+
+def _singletons(array: pa.Array, missing: np.ndarray | None = None) -> pa.Array:
+    """Lists of one value each; where some are missing, ``array`` holds the others, and their lists are null."""
+    if missing is None or not missing.any():
+        return pa.ListArray.from_arrays(_steps(len(array)), array)
+    offsets: np.ndarray = np.append(0, np.cumsum(~missing)).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets, mask=np.append(missing, False)), array)
+
+
+@lru_cache(maxsize=4)
+def _steps(rows: int) -> pa.Array:
+    """The offsets of lists of one value each; batches of a source are of few lengths."""
+    return pa.array(np.arange(rows + 1, dtype=np.int32))
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        array, kind = array.dictionary_decode(), kind.value_type
+    if not len(array):
+        # Arrow leaves out the buffers of a file's empty arrays, and TFDV's slicing reads them.
+        array = pa.array([], kind)
+    if pa.types.is_string(kind):
+        return array.cast(pa.binary())
+    if pa.types.is_large_string(kind):
+        return array.cast(pa.large_binary())
+    if pa.types.is_boolean(kind):
+        return array.cast(pa.int64())
+    return array

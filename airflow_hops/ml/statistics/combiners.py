@@ -1,0 +1,328 @@
+"""TFDV's combiners for one set of options, over Arrow record batches.
+
+What TFDV's Beam pipeline does with a batch (``tfdv.GenerateStatistics``: sampling, selection of features, slices, the
+generators of the options, merging) is done here in the same order, without Beam.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import tensorflow_data_validation as tfdv
+from tensorflow_data_validation import constants
+from tensorflow_data_validation.statistics import stats_impl
+from tensorflow_data_validation.statistics.generators.basic_stats_generator import BasicStatsGenerator
+from tensorflow_data_validation.statistics.generators.stats_generator import CombinerStatsGenerator
+from tensorflow_data_validation.statistics.generators.top_k_uniques_sketch_stats_generator import (
+    TopKUniquesSketchStatsGenerator,
+)
+from tensorflow_data_validation.utils import slicing_util
+from tensorflow_metadata.proto.v0 import statistics_pb2
+from tfx_bsl.arrow import table_util
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.processes.garbage import collection_paused
+from airflow_hops.ml.statistics import histograms
+from airflow_hops.ml.statistics.arrow_lists import as_lists
+from airflow_hops.ml.statistics.formats.feature_types import batch_of
+from airflow_hops.ml.statistics.number_counts import NumberCounts
+from airflow_hops.ml.statistics.presence import counted_by_length
+from airflow_hops.ml.statistics.sketches import CountedQuantiles, CountedTopValues
+from airflow_hops.ml.statistics.value_counts import ascii_told_apart
+from airflow_hops.ml.statistics.vector_sampling import VectorSamples
+
+_SLICE_ROWS = 16_384
+_SLICE_BYTES = 8 << 20
+_WAITING_BYTES = 128 << 20
+MAX_SLICES = 5_000
+"""Slices above which slicing is refused: each has statistics of every feature of its own, in memory."""
+
+
+@dataclass
+class SliceAccumulator:
+    """What is known of one slice: the generators' accumulators, and batches that are too small to be worth a call."""
+
+    parts: list[Any]
+    waiting: list[pa.RecordBatch] = field(default_factory=list)
+    waiting_rows: int = 0
+    waiting_bytes: int = 0
+
+
+@dataclass
+class Accumulator:
+    """What is known of the rows seen so far; it pickles.
+
+    Attributes:
+        slices: By slice key; the whole data set alone if there are no slices, under the key None.
+        rows: Rows seen, sampled or not.
+        sampled: Rows that are counted: those of the sample, or all.
+        columns: Columns that the rows of the sample had, or have been said to have.
+        random: Draws the sample, if there is one.
+        waiting_bytes: Bytes of the batches that wait in all slices, at most.
+    """
+
+    slices: dict[str | None, SliceAccumulator] = field(default_factory=dict)
+    rows: int = 0
+    sampled: int = 0
+    columns: set[str] = field(default_factory=set)
+    random: Any = None
+    waiting_bytes: int = 0
+
+
+class Combiners:
+    """Turns record batches into a ``DatasetFeatureStatisticsList``.
+
+    Pickles where its options do; the generators are made where they are used.
+
+    Args:
+        options: ``tensorflow_data_validation.StatsOptions``.
+        generators: Generators to run in place of those of the options.
+        looks_twice: Whether the top values of features of very many values are counted later, in a second look.
+
+    Raises:
+        BadInput: the options name a generator that needs Beam.
+    """
+
+    def __init__(
+        self,
+        options: tfdv.StatsOptions,
+        generators: Sequence[CombinerStatsGenerator] | None = None,
+        *,
+        looks_twice: bool = False,
+    ) -> None:
+        self.options = options
+        self.looks_twice = looks_twice
+        self._given = generators
+        # Not functools.cached_property: its lock, one for all instances, would stay held in a process that is forked
+        # while another thread makes its own.
+        self._generators: list[CombinerStatsGenerator] | None = None
+        self._slicers: tuple[list[Any], Any] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), looks_twice=self.looks_twice), (self.options, self._given)
+
+    @property
+    def generators(self) -> list[CombinerStatsGenerator]:
+        """The generators, in the order of an accumulator's parts."""
+        if self._generators is None:
+            made = list(self._given) if self._given is not None else _generators(self.options, self.looks_twice)
+            for generator in made:
+                generator.setup()
+            self._generators = made
+        return self._generators
+
+    @property
+    def is_sliced(self) -> bool:
+        """Whether there are slices besides the whole."""
+        options = self.options
+        return bool(options.experimental_slice_functions or options.experimental_slice_sqls or options.slicing_config)
+
+    @property
+    def is_by_column(self) -> bool:
+        """Whether a column's statistics depend on that column alone, so that columns can be taken in apart."""
+        options = self.options
+        across = self.is_sliced or options.sample_rate is not None or options.example_weight_map.all_weight_features()
+        # What these generators accumulate is a mapping by feature.
+        return not across and all(
+            type(one) is BasicStatsGenerator or getattr(one, "is_by_column", False) for one in self.generators
+        )
+
+    def create(self, seed: int = 0) -> Accumulator:
+        """An accumulator of no rows; accumulators of different shares of the rows want different seeds."""
+        rate = self.options.sample_rate
+        return Accumulator(random=None if rate is None else np.random.default_rng([20131231, seed]))
+
+    def add(self, accumulator: Accumulator, batch: pa.RecordBatch) -> Accumulator:
+        """Takes a batch of flat or nested columns into an accumulator, and returns that.
+
+        Raises:
+            BadInput: a slicing function fails, or a feature's type differs from what was seen before.
+        """
+        accumulator.rows += batch.num_rows
+        # A batch of no rows tells of its columns, which are missing if no other batch has them.
+        if accumulator.random is not None and batch.num_rows:
+            chosen = np.flatnonzero(accumulator.random.random(batch.num_rows) <= self.options.sample_rate)
+            if not len(chosen):
+                return accumulator
+            batch = _take(batch, chosen)
+        accumulator.sampled += batch.num_rows
+        accumulator.columns.update(batch.schema.names)
+        lists = self._selected(as_lists(batch))
+        if not self.is_sliced:
+            self._add_to(accumulator, None, lists)
+            return accumulator
+        self._add_to(accumulator, constants.DEFAULT_SLICE_KEY, lists)
+        for key, rows in self._slices(lists) if lists.num_rows else ():
+            waiting = self._slice(accumulator, key)
+            waiting.waiting.append(rows)
+            waiting.waiting_rows += rows.num_rows
+            waiting.waiting_bytes += rows.nbytes
+            accumulator.waiting_bytes += rows.nbytes
+            if waiting.waiting_rows >= _SLICE_ROWS or waiting.waiting_bytes >= _SLICE_BYTES:
+                self._settle(waiting)
+            if accumulator.waiting_bytes > _WAITING_BYTES:
+                self._settle_largest(accumulator)
+        return accumulator
+
+    def merge(self, accumulators: Iterable[Accumulator]) -> Accumulator:
+        """One accumulator of several, which are used up."""
+        merged, *others = accumulators
+        for other in others:
+            merged.rows += other.rows
+            merged.sampled += other.sampled
+            merged.columns |= other.columns
+            for key, part in other.slices.items():
+                self._settle(part)
+                if key not in merged.slices:
+                    merged.slices[key] = part
+                    continue
+                mine = merged.slices[key]
+                self._settle(mine)
+                with _explained():
+                    mine.parts = [
+                        generator.merge_accumulators(pair)
+                        for generator, *pair in zip(self.generators, mine.parts, part.parts, strict=True)
+                    ]
+        return merged
+
+    def merge_columns(self, accumulators: Iterable[Accumulator]) -> Accumulator:
+        """One accumulator of several, which are used up, that have seen the same rows, each other columns of them."""
+        merged, *others = accumulators
+        for other in others:
+            merged.columns |= other.columns
+            for mine, theirs in zip(self._slice(merged, None).parts, self._slice(other, None).parts, strict=True):
+                mine.update(theirs)
+        return merged
+
+    def settle(self, accumulator: Accumulator) -> Accumulator:
+        """Takes in what waits for more rows, and makes the accumulator small, before it goes to another process."""
+        for part in accumulator.slices.values():
+            self._settle(part)
+            part.parts = [generator.compact(a) for generator, a in zip(self.generators, part.parts, strict=True)]
+        return accumulator
+
+    def extract(self, accumulator: Accumulator) -> statistics_pb2.DatasetFeatureStatisticsList:
+        """The statistics: the whole first, then the slices in the order of their keys."""
+        self.settle(accumulator)
+        result = statistics_pb2.DatasetFeatureStatisticsList()
+        first = constants.DEFAULT_SLICE_KEY if self.is_sliced else None
+        for key in sorted(accumulator.slices, key=lambda key: (key != first, key or "")):
+            # Thousands of small objects: each look for garbage would walk through all of TensorFlow.
+            with histograms.made_at_once(), collection_paused():
+                found = stats_impl.extract_statistics_output(accumulator.slices[key].parts, self.generators)
+            dataset = result.datasets.add()
+            dataset.CopyFrom(found.datasets[0])
+            if key is not None:
+                dataset.name = key
+        return result
+
+    def _slice(self, accumulator: Accumulator, key: str | None) -> SliceAccumulator:
+        if key not in accumulator.slices:
+            if len(accumulator.slices) > MAX_SLICES:
+                raise BadInput(
+                    f"slices: more than {MAX_SLICES}, {key!r} among them; expected to slice by features of few values, "
+                    "or by chosen values"
+                )
+            # Slices lack what only comparisons need: there may be thousands, and none is compared.
+            of_whole = (VectorSamples, NumberCounts) if key not in (None, constants.DEFAULT_SLICE_KEY) else ()
+            accumulator.slices[key] = SliceAccumulator(
+                [None if isinstance(g, of_whole) else g.create_accumulator() for g in self.generators]
+            )
+        return accumulator.slices[key]
+
+    def _add_to(self, accumulator: Accumulator, key: str | None, lists: pa.RecordBatch) -> None:
+        self._add_batch(self._slice(accumulator, key), lists)
+
+    def _add_batch(self, part: SliceAccumulator, lists: pa.RecordBatch) -> None:
+        with _explained(), ascii_told_apart(), counted_by_length():
+            part.parts = [g.add_input(a, lists) for g, a in zip(self.generators, part.parts, strict=True)]
+
+    def _settle(self, part: SliceAccumulator) -> None:
+        if part.waiting:
+            whole = part.waiting[0] if len(part.waiting) == 1 else table_util.MergeRecordBatches(part.waiting)
+            self._add_batch(part, whole)
+            part.waiting, part.waiting_rows, part.waiting_bytes = [], 0, 0
+
+    def _settle_largest(self, accumulator: Accumulator) -> None:
+        """Halves what waits in many slices: their number must not decide over the memory."""
+        parts = sorted(accumulator.slices.values(), key=lambda part: -part.waiting_bytes)
+        left = sum(part.waiting_bytes for part in parts)
+        for part in parts:
+            if left <= _WAITING_BYTES // 2:
+                break
+            left -= part.waiting_bytes
+            self._settle(part)
+        accumulator.waiting_bytes = left
+
+    def _selected(self, lists: pa.RecordBatch) -> pa.RecordBatch:
+        allowed = self.options.feature_allowlist
+        if not allowed:
+            return lists
+        if not any(name in lists.schema.names for name in allowed):
+            return batch_of([], [], lists.num_rows)
+        return stats_impl._filter_features(lists, allowed)
+
+    def _slices(self, lists: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        if self._slicers is None:
+            self._slicers = self._make_slicers()
+        functions, queries = self._slicers
+        try:
+            if functions:
+                yield from slicing_util.generate_slices(lists, functions)
+            if queries is not None:
+                yield from ((key, rows) for key, rows in queries.process(lists) if key != constants.DEFAULT_SLICE_KEY)
+        except ValueError as error:
+            raise BadInput(f"slices: {error}") from error
+
+    def _make_slicers(self) -> tuple[list[Any], Any]:
+        """Slicing functions, and TFDV's own runner of slicing queries."""
+        options = self.options
+        functions, queries = options.experimental_slice_functions, options.experimental_slice_sqls
+        if options.slicing_config:
+            functions, queries = slicing_util.convert_slicing_config_to_slice_functions_and_sqls(options.slicing_config)
+        runner = None
+        if queries:
+            runner = slicing_util.GenerateSlicesSqlDoFn(slice_sqls=queries)
+            runner.setup()
+        return list(functions or ()), runner
+
+
+def _take(batch: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
+    if not batch.num_columns:
+        return batch_of([], [], len(rows))
+    return pa.Table.from_batches([batch]).take(pa.array(rows)).combine_chunks().to_batches()[0]
+
+
+def _generators(options: tfdv.StatsOptions, looks_twice: bool) -> list[CombinerStatsGenerator]:
+    try:
+        found = stats_impl.get_generators(copy.copy(options), in_memory=True)
+    except TypeError as error:
+        raise BadInput(f"options: {error} Without Beam there are combiners alone") from error
+    generators = []
+    for generator in found:
+        if type(generator) is TopKUniquesSketchStatsGenerator:
+            generator = CountedTopValues(options, looks_twice=looks_twice)
+        elif type(generator) is BasicStatsGenerator:
+            generator._make_quantiles_sketch_fn = partial(CountedQuantiles, options.epsilon)
+        generators.append(generator)
+    if options.label_feature and options.schema is not None:
+        from airflow_hops.ml.statistics.lift import lift_generator
+
+        generators.append(lift_generator(options))
+    return generators
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Turns TFDV's complaint, of a feature of two types for instance, into an error of the input."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"statistics: {error}") from error

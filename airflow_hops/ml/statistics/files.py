@@ -1,0 +1,32 @@
+"""The files of a ``statistics`` artifact: ``<split>/FeatureStats.pb`` and its JSON twin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+
+STATISTICS_FILE = "FeatureStats.pb"
+SUMMARY_FILE = "statistics.json"
+
+
+def load_statistics(path: Path) -> Any:
+    """Reads a ``FeatureStats.pb``; its first data set is the whole, the others are slices.
+
+    Raises:
+        BadInput: the file does not exist, or is not a DatasetFeatureStatisticsList with a data set.
+    """
+    from google.protobuf.message import DecodeError
+    from tensorflow_metadata.proto.v0 import statistics_pb2
+
+    statistics = statistics_pb2.DatasetFeatureStatisticsList()
+    try:
+        statistics.ParseFromString(path.read_bytes())
+    except FileNotFoundError:
+        raise BadInput(f"{path}: there are no statistics") from None
+    except DecodeError as error:
+        raise BadInput(f"{path}: not a DatasetFeatureStatisticsList ({error})") from None
+    if not statistics.datasets:
+        raise BadInput(f"{path}: a DatasetFeatureStatisticsList without a data set")
+    return statistics

@@ -1,0 +1,123 @@
+"""Parquet: spans are row groups."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.ml.readers.parquet import footer, index_columns, most_rows
+from airflow_hops.ml.readers.raw_file import RawFile, explained
+from airflow_hops.ml.readers.types import check_text
+from airflow_hops.ml.statistics.formats.feature_types import Types, batch_of, join, row_bytes, types_of
+from airflow_hops.ml.statistics.formats.layout import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    Layout,
+    Span,
+    Wanted,
+    batch_rows,
+    bounded,
+)
+
+_PROBE_ROWS = 64
+_PIECE_BYTES = 1 << 20
+
+__all__ = ["join", "lay_out", "read"]
+
+
+def lay_out(file: RawFile) -> Layout:
+    """The columns and row groups of the footer; small row groups are put together."""
+    with _opened(file) as (parquet, _):
+        metadata = parquet.metadata
+        width = row_bytes(parquet.schema_arrow.types)
+        spans: list[Span] = []
+        start = rows = size = 0
+        for index in range(metadata.num_row_groups):
+            group = metadata.row_group(index)
+            rows += group.num_rows
+            size += max(group.total_byte_size, int(group.num_rows * width))
+            is_last = index == metadata.num_row_groups - 1
+            if rows and (is_last or rows >= BATCH_ROWS // 2 or size >= BATCH_BYTES // 2):
+                batches = max(rows // BATCH_ROWS, size // BATCH_BYTES) if file.is_local else 1
+                spans.append(Span(size, start, index + 1, batches))
+                start, rows, size = index + 1, 0, 0
+        schema = parquet.schema_arrow
+        types = types_of(schema, file.name)
+        for name in index_columns(schema):
+            if name not in (file.source.columns or ()):
+                del types[name]
+        return Layout(types, tuple(spans), metadata.num_rows)
+
+
+def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The rows of a span."""
+    with _opened(file) as (parquet, source):
+        # Parquet's "a.b" may be a column, or a field of the struct "a": both were read.
+        yield from bounded(wanted.of(batch) for batch in _batches(parquet, source, span, types, file))
+
+
+def _batches(parquet: pq.ParquetFile, source: Any, span: Span, types: Types, file: RawFile) -> Iterator[pa.RecordBatch]:
+    row = sum(parquet.metadata.row_group(index).num_rows for index in range(span.start))
+    names = [name for name in parquet.schema_arrow.names if name in types]
+    count = itertools.count()
+    for index in range(span.start, span.stop or 0):
+        options = {"row_groups": [index], "columns": names, "use_threads": pa.cpu_count() > 1}
+        if not names:
+            if span.has(next(count)):
+                yield batch_of([], [], parquet.metadata.row_group(index).num_rows)
+            continue
+        most = most_rows(source, parquet.metadata, index, names, file.name)
+        rows = min(most, batch_rows(_row_bytes(parquet, parquet.metadata.row_group(index), names, options, most)))
+        for batch in parquet.iter_batches(rows, **options):
+            if span.has(next(count)):
+                check_text(batch, file, row)
+                yield batch
+            row += batch.num_rows
+
+
+@contextmanager
+def _opened(file: RawFile) -> Iterator[tuple[pq.ParquetFile, Any]]:
+    """The file, and the path or the stream that it is read from."""
+    if file.is_local:
+        with explained(file.name):
+            # Columns are read piece by piece: a row group may be larger than memory.
+            metadata = _footer(file.file.path, file.file.version)
+            yield pq.ParquetFile(file.file.path, metadata=metadata, buffer_size=_PIECE_BYTES), file.file.path
+    else:
+        with file.stream() as (stream, _):
+            yield pq.ParquetFile(stream, metadata=footer(stream)), stream
+
+
+@lru_cache(maxsize=64)
+def _footer(path: str, version: str) -> Any:
+    """The footer of a local file; a process that reads many of its row groups parses it once."""
+    with Path(path).open("rb") as stream:
+        return footer(stream)
+
+
+def _row_bytes(parquet: pq.ParquetFile, group: Any, names: list[str], options: dict[str, Any], most: int) -> float:
+    """Bytes of a row, decoded, as far as the footer tells; a few rows are read where it does not."""
+    wanted = set(names)
+    size, is_known = 0.0, True
+    for index in range(group.num_columns):
+        chunk = group.column(index)
+        if chunk.path_in_schema.partition(".")[0] not in wanted and chunk.path_in_schema not in wanted:
+            continue
+        size += chunk.total_uncompressed_size
+        # Of values in a dictionary the size tells nothing; Parquet's writers leave bounds out where they are long.
+        is_coded = chunk.physical_type == "BYTE_ARRAY" and any("DICTIONARY" in name for name in chunk.encodings)
+        is_known &= not is_coded or (chunk.is_stats_set and chunk.statistics.has_min_max)
+    schema = parquet.schema_arrow  # made anew each time
+    fixed = row_bytes([schema.field(name).type for name in names])
+    estimate: float = max(fixed, size / max(group.num_rows, 1))
+    if not is_known:
+        probe = next(iter(parquet.iter_batches(min(most, _PROBE_ROWS), **options)), None)
+        estimate = max(estimate, probe.nbytes / probe.num_rows if probe is not None else 0.0)
+    return estimate

@@ -1,0 +1,132 @@
+"""TFRecord of ``tf.Example``, decoded as TFDV does: spans are runs of records, where the file is local and plain."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.readers.raw_file import RawFile
+from airflow_hops.ml.readers.tfrecord import record_bounds, records
+from airflow_hops.ml.statistics.formats.feature_types import Types, batch_of, join
+from airflow_hops.ml.statistics.formats.layout import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    Layout,
+    Span,
+    Wanted,
+    bounded,
+    whole_file,
+)
+
+_SPAN_BYTES = 8 << 20
+_DEALT_BYTES = 1 << 20
+_DECODED_ROWS = 256
+"""Records that are decoded at a time: the decoder takes half as long again on ten times as many."""
+
+__all__ = ["join", "lay_out", "read"]
+
+
+def lay_out(file: RawFile) -> Layout:
+    """The features of the first records; a feature that they lack may come later."""
+    with file.stream() as (stream, _):
+        head = list(itertools.islice(records(stream, file.name), _DECODED_ROWS))
+    types = _types(_decoded([head], file)) if head else {}
+    if not file.is_local:
+        return Layout(types, (whole_file(file, file.file.size_bytes // _DEALT_BYTES),))
+    spans, start, rows = [], 0, 0
+    with Path(file.file.path).open("rb", buffering=0) as stream:
+        for _, end in record_bounds(stream, file.name):
+            rows += 1
+            if end - start >= _SPAN_BYTES:
+                spans.append(Span(end - start, start, end))
+                start = end
+    if rows and start < (size := file.file.size_bytes):
+        spans.append(Span(size - start, start, size))
+    return Layout(types, tuple(spans), rows)
+
+
+def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The examples of a span; each batch has the features that its examples have.
+
+    Raises:
+        BadInput: a record is damaged or no ``tf.Example``, or a feature is of another type than before.
+    """
+    if span.stop is None:
+        with file.stream() as (stream, _):
+            yield from bounded(_batches(_chunks(records(stream, file.name), span), file, types, wanted))
+    else:
+        with Path(file.file.path).open("rb", buffering=0) as stream:
+            stream.seek(span.start)
+            text = io.BytesIO(stream.read(span.stop - span.start))
+        yield from bounded(_batches(_chunks(records(text, file.name), span), file, types, wanted))
+
+
+def _batches(chunks: Iterable[list[bytes]], file: RawFile, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    types = dict(types)
+    waiting: list[pa.Table] = []
+    rows = size = 0
+    for decoded in _decoded(chunks, file):
+        batch = wanted.of(decoded)
+        _check_same(types, batch, file)
+        waiting.append(pa.Table.from_batches([batch]))
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows > BATCH_ROWS - _DECODED_ROWS or size >= BATCH_BYTES:
+            yield _merged(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield _merged(waiting)
+
+
+def _merged(tables: list[pa.Table]) -> pa.RecordBatch:
+    """One batch of all; a feature that some lack is null there."""
+    merged = pa.concat_tables(tables, promote=True).combine_chunks()
+    columns = [column.chunk(0) for column in merged.columns]
+    return batch_of(columns, merged.column_names, sum(table.num_rows for table in tables))
+
+
+def _chunks(examples: Iterable[bytes], span: Span) -> Iterator[list[bytes]]:
+    """The examples of the span's share, as many at a time as are decoded."""
+    chunk: list[bytes] = []
+    number = size = 0
+    for example in examples:
+        chunk.append(example)
+        size += len(example)
+        if len(chunk) == _DECODED_ROWS or size >= BATCH_BYTES:
+            if span.has(number):
+                yield chunk
+            chunk, number, size = [], number + 1, 0
+    if chunk and span.has(number):
+        yield chunk
+
+
+def _decoded(chunks: Iterable[list[bytes]], file: RawFile) -> Iterator[pa.RecordBatch]:
+    from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
+
+    decoder = ExamplesToRecordBatchDecoder(None)
+    for chunk in chunks:
+        try:
+            yield decoder.DecodeBatch(chunk)
+        except RuntimeError as error:
+            raise BadInput(f"{file.name}: a record cannot be read as a tf.Example ({error})") from error
+
+
+def _types(batches: Iterator[pa.RecordBatch]) -> Types:
+    return {item.name: item.type for batch in batches for item in batch.schema}
+
+
+def _check_same(types: Types, batch: pa.RecordBatch, file: RawFile) -> None:
+    for item in batch.schema:
+        known = types.get(item.name, pa.null())
+        joined = join(known, item.type)
+        if joined is None:
+            raise BadInput(
+                f"{file.name}: feature {item.name!r} is {item.type}, but {known} in the examples before; expected one "
+                "type"
+            )
+        types[item.name] = joined

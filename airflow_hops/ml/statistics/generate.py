@@ -1,0 +1,200 @@
+"""Statistics of a source, equal to TFDV's, without Beam.
+
+Each batch is added to the accumulators of TFDV's own combiners, and the accumulators of several processes are merged;
+the result is the ``DatasetFeatureStatisticsList`` that TFDV computes. Memory depends on the batch size and the number
+of features, not on the number of rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.processes.tensorflow_graphs import import_tfdv
+
+log = logging.getLogger(__name__)
+
+PERCENTILES = 100
+Accumulate = Callable[..., Any]
+Engine = Literal["local", "spark"]
+OnCorrupt = Literal["fail", "skip"]
+
+
+def comparable_options() -> Any:
+    """Returns TFDV's options for statistics to compare: its defaults, with percentiles instead of deciles.
+
+    Deciles do not show a difference within a tenth of the rows. Vector features get samples.
+    """
+    tfdv = import_tfdv()
+
+    from airflow_hops.ml.statistics.vector_sampling import with_vector_samples
+
+    return with_vector_samples(tfdv.StatsOptions(num_quantiles_histogram_buckets=PERCENTILES))
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Statistics, and how they were computed.
+
+    Attributes:
+        statistics: ``tensorflow_metadata.proto.v0.statistics_pb2.DatasetFeatureStatisticsList``.
+        rows: Number of rows read, inside or outside the sample.
+        sampled: Number of rows in the statistics.
+        skipped: Unreadable files that were skipped, with reasons, by name.
+    """
+
+    statistics: Any
+    rows: int
+    sampled: int
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+
+def generate_statistics(
+    source: Any,
+    *,
+    options: Any = None,
+    engine: Engine = "local",
+    workers: int | None = None,
+    exclude: Collection[str] = (),
+    on_corrupt: OnCorrupt = "fail",
+) -> Any:
+    """Computes TFDV statistics.
+
+    They equal those of TFDV's Beam pipeline on the same rows: exactly for counts, means, missing and top values (values
+    above 1,024 bytes are counted together, as in TFDV's own sketches), and within the sketches' stated error for
+    quantiles and for numbers of distinct values above 16,384. NaN is a value, counted as ``num_nan``; null is missing.
+
+    Args:
+        source: A file, a folder or a glob, as a path or as a URI of fsspec; an
+            ``airflow_hops.core.contract.sources.Source``; an Arrow table, or an iterable of record batches. Files are
+            Parquet, CSV, JSON lines, Arrow IPC or TFRecord of ``tf.Example``, identified by name or by content. With
+            ``engine="spark"`` also a Spark DataFrame, or a table as ``spark://database.table``.
+        options: ``tensorflow_data_validation.StatsOptions``; None for TFDV's defaults.
+        engine: "local" for this machine, "spark" for the executors of the active Spark session.
+        workers: Number of processes of the local engine; None for one per core if the source is large enough.
+        exclude: Columns to leave out, such as a key.
+        on_corrupt: Action for a file that cannot be read: "fail", or "skip" it with a warning.
+
+    Returns:
+        ``tensorflow_metadata.proto.v0.statistics_pb2.DatasetFeatureStatisticsList``: one data set or, if the options
+        have slices, the whole (named "All Examples") followed by every slice.
+
+    Raises:
+        BadInput: there is no file or no row, a file is corrupt, a column has a type without statistics or different
+            types in different files, or an option requires Beam.
+    """
+    return collect_statistics(
+        source, options=options, engine=engine, workers=workers, exclude=exclude, on_corrupt=on_corrupt
+    ).statistics
+
+
+def collect_statistics(
+    source: Any,
+    *,
+    options: Any = None,
+    engine: Engine = "local",
+    workers: int | None = None,
+    exclude: Collection[str] = (),
+    on_corrupt: OnCorrupt = "fail",
+    progress: Callable[[float], None] | None = None,
+) -> Collected:
+    """Like :func:`generate_statistics`, and returns how they were computed.
+
+    Args:
+        source: The source.
+        options: ``StatsOptions``.
+        engine: The engine.
+        workers: Number of processes.
+        exclude: Columns to leave out.
+        on_corrupt: Action for a file that cannot be read.
+        progress: Called from time to time with the completed share, 0 to 1.
+    """
+    if engine not in ("local", "spark"):
+        raise BadInput(f"engine is {engine!r}, expected 'local' or 'spark'")
+    if on_corrupt not in ("fail", "skip"):
+        raise BadInput(f"on_corrupt is {on_corrupt!r}, expected 'fail' or 'skip'")
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise BadInput(f"workers is {workers!r}, expected a whole number of at least 1")
+    if isinstance(exclude, str):
+        raise BadInput(f"exclude is {exclude!r}, expected a list of columns")
+    tfdv = import_tfdv()
+
+    from airflow_hops.ml.statistics import local
+    from airflow_hops.ml.statistics.combiners import Combiners
+    from airflow_hops.ml.statistics.sources import BatchPlan, plan_source
+
+    options = options if options is not None else tfdv.StatsOptions()
+    if not isinstance(options, tfdv.StatsOptions):
+        raise BadInput(
+            f"options is a {type(options).__name__}, expected tfdv.StatsOptions; "
+            "airflow_hops.ml.statistics.options.options_from makes them of JSON"
+        )
+    columns = options.feature_allowlist or None
+    if not all(isinstance(name, str) for name in columns or ()):
+        raise BadInput(f"options: feature_allowlist is {columns!r}, expected names; TFDV takes no paths there")
+    plan: Any = None
+    if engine == "spark":
+        from airflow_hops.ml.statistics import spark
+
+        plan = spark.plan_table(source, exclude=exclude, columns=columns) if spark.is_table(source) else None
+    if plan is None:
+        plan = plan_source(source, exclude=exclude, columns=columns, on_corrupt=on_corrupt)
+    combiners = Combiners(options, looks_twice=not isinstance(plan, BatchPlan))
+    if engine == "spark":
+        return _collect(plan, combiners, spark.accumulate, on_corrupt, progress)
+    with contextlib.ExitStack() as ended:
+        accumulate = partial(local.accumulate, workers=workers, ended=ended)
+        return _collect(plan, combiners, accumulate, on_corrupt, progress)
+
+
+def _collect(
+    plan: Any, combiners: Any, accumulate: Accumulate, on_corrupt: OnCorrupt, progress: Callable[[float], None] | None
+) -> Collected:
+    from airflow_hops.ml.statistics.formats.feature_types import empty_batch
+    from airflow_hops.ml.statistics.sources import CorruptFile, TypesDoNotFit
+
+    while True:
+        try:
+            accumulator = accumulate(plan, combiners, progress=progress)
+            break
+        except TypesDoNotFit as misfit:
+            log.log(logging.WARNING if misfit.is_text else logging.INFO, "%s; starting again with wider types", misfit)
+            plan = plan.widen(misfit)
+        except CorruptFile as corrupt:
+            if on_corrupt == "fail":
+                raise
+            plan = plan.without(corrupt.file, str(corrupt))
+    for file, reason in plan.skipped.items():
+        log.warning("Left out: %s: %s", file, reason)
+    if not accumulator.rows:
+        raise BadInput(f"{plan.name}: no rows; statistics need at least one")
+    if not accumulator.sampled:
+        rate = combiners.options.sample_rate
+        raise BadInput(f"{plan.name}: none of {accumulator.rows} rows is in a sample of rate {rate}")
+    if not plan.types.keys() <= accumulator.columns:
+        # Columns of files without rows, or of rows that are not in the sample, are missing everywhere.
+        combiners.add(accumulator, empty_batch(plan.types))
+    statistics = combiners.extract(accumulator)
+    if combiners.looks_twice:
+        _count_top_values(plan, combiners, accumulator, statistics, accumulate)
+    return Collected(statistics, accumulator.rows, accumulator.sampled, plan.skipped)
+
+
+def _count_top_values(plan: Any, combiners: Any, accumulator: Any, statistics: Any, accumulate: Accumulate) -> None:
+    """Counts the top values of features whose sketch was too small to have counted them, by reading them again."""
+    from airflow_hops.ml.statistics import recount
+    from airflow_hops.ml.statistics.combiners import Combiners
+
+    found = recount.candidates(combiners, accumulator)
+    if not found:
+        return
+    log.info("Counting the top values of %s", ", ".join(map(str, found)))
+    counting = Combiners(combiners.options, [recount.CandidateCounts(found, combiners.options)])
+    columns = recount.columns(found, combiners.options)
+    again = plan if columns is None else plan.select(columns)
+    recount.replace_top_values(statistics, counting.extract(accumulate(again, counting)))

@@ -1,0 +1,71 @@
+"""Histograms of equally wide buckets from quantiles, as TFDV makes them, for all buckets at once.
+
+TFDV compares each of ten buckets with each of a thousand quantiles in Python, which takes longer than to sketch fifty
+thousand values. The outcome is the same.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import numpy as np
+from tensorflow_data_validation.utils import quantiles_util
+from tensorflow_metadata.proto.v0 import statistics_pb2
+
+from airflow_hops.ml.statistics.stand_ins import in_place_of
+
+_of_tfdv = quantiles_util.generate_equi_width_histogram
+
+
+def made_at_once() -> AbstractContextManager[None]:
+    """Within its ``with`` block TFDV's generators make their histograms by :func:`equi_width_histogram`."""
+    return in_place_of(_of_tfdv, equi_width_histogram, quantiles_util)
+
+
+def equi_width_histogram(
+    quantiles: np.ndarray,
+    cumulative_counts: np.ndarray,
+    finite_min: float,
+    finite_max: float,
+    num_buckets: int,
+    num_pos_inf: float,
+) -> statistics_pb2.Histogram:
+    """What ``quantiles_util.generate_equi_width_histogram`` gives.
+
+    Args:
+        quantiles: Boundaries of quantiles, of shape ``[n]``, ascending.
+        cumulative_counts: Values up to each boundary, of shape ``[n]``.
+        finite_min: Least finite value.
+        finite_max: Greatest finite value.
+        num_buckets: Buckets wanted.
+        num_pos_inf: How many values are infinite.
+    """
+    if not (np.isfinite(finite_min) and np.isfinite(finite_max) and finite_min < finite_max):
+        return _of_tfdv(quantiles, cumulative_counts, finite_min, finite_max, num_buckets, num_pos_inf)
+    result = statistics_pb2.Histogram(type=statistics_pb2.Histogram.STANDARD)
+    bounds = np.linspace(finite_min, finite_max, num_buckets + 1)
+    if not np.isfinite(bounds).all():
+        return result
+    finite, counts, num_neg_inf = quantiles_util._strip_infinities(
+        quantiles, cumulative_counts, finite_max, num_pos_inf
+    )
+    low, high, weights = quantiles_util._get_bin_weights(finite, counts)
+    if num_neg_inf:
+        result.buckets.add(low_value=float("-inf"), high_value=float("-inf"), sample_count=num_neg_inf)
+    for index, count in enumerate(_counts_between(low, high, weights, bounds)):
+        result.buckets.add(low_value=bounds[index], high_value=bounds[index + 1], sample_count=count)
+    if num_pos_inf:
+        result.buckets.add(low_value=float("inf"), high_value=float("inf"), sample_count=num_pos_inf)
+    return result
+
+
+def _counts_between(low: np.ndarray, high: np.ndarray, weights: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """The weight of ``[n]`` bins between ``[m + 1]`` bounds, spread evenly within each bin; of shape ``[m]``."""
+    points = low == high
+    # A point on a boundary is of the bucket below it, one on the first boundary of the first bucket.
+    where = np.clip(np.searchsorted(bounds, low[points], side="left") - 1, 0, len(bounds) - 2)
+    counts: np.ndarray = np.bincount(where, weights[points], minlength=len(bounds) - 1)
+    low, high, weights = (values[~points, None] for values in (low, high, weights))
+    shared = np.minimum(high, bounds[None, 1:]) - np.maximum(low, bounds[None, :-1])
+    counts = counts + (np.clip(shared, 0, None) / (high - low) * weights).sum(axis=0)
+    return counts

@@ -1,0 +1,192 @@
+"""The local engine: the parts of a source, shared out among forked processes."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import pyarrow as pa
+
+# What PyArrow imports when it is first needed: a fork made while another thread imports it would wait for it for ever.
+import pyarrow._dataset
+import pyarrow._exec_plan
+import pyarrow.compute
+import pyarrow.pandas_compat
+
+from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.processes.lifetime import end_with_parent
+from airflow_hops.ml.statistics.combiners import Accumulator, Combiners
+from airflow_hops.ml.statistics.formats.feature_types import TypesDoNotFit
+from airflow_hops.ml.statistics.sources import share_out
+
+PARALLEL_SIZE = 8 << 20
+"""Bytes below which more processes cost more than they save."""
+
+Progress = Callable[[float], None]
+Share = tuple[Any, Sequence[Any]]
+"""A plan of some of the columns, and the parts of it that one process reads."""
+
+
+def accumulate(
+    plan: Any,
+    combiners: Combiners,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    ended: contextlib.ExitStack,
+) -> Accumulator:
+    """Takes in all rows of a source.
+
+    The processes are forked, so that none imports TFDV again; each reads its parts one after the other.
+
+    Args:
+        plan: ``sources.Plan``.
+        combiners: The combiners.
+        workers: Processes; None for one a core where the source is large enough to pay for them.
+        progress: Called with the share done, 0 to 1.
+        ended: Waits for the processes to be gone, which takes the kernel some 20 ms, when it is closed.
+
+    Raises:
+        BadInput: a part cannot be read.
+        TypesDoNotFit: an inferred type does not hold.
+        HopsError: a process was killed, by lack of memory for instance.
+    """
+    # What multiprocessing calls a daemon may have no children.
+    count = 1 if multiprocessing.current_process().daemon else workers or _worker_count(plan)
+    plans = plan.by_columns(count) if count > 1 and combiners.is_by_column else [plan]
+    shares = [(one, share_out(one.dealt(count // len(plans)), count // len(plans))) for one in plans]
+    total = sum(part.size for _, all_ in shares for share in all_ for part in share) or 1
+    done = 0
+
+    def report(size: int) -> None:
+        nonlocal done
+        done += size
+        if progress is not None:
+            progress(done / total)
+
+    flat = [(one, share) for one, all_ in shares for share in all_]
+    if len(flat) == 1:
+        return _taken_in(combiners, 0, flat[0], report)
+    found = iter(_in_processes(combiners, flat, report, ended))
+    return combiners.merge_columns([combiners.merge(itertools.islice(found, len(all_))) for _, all_ in shares])
+
+
+def _in_processes(
+    combiners: Combiners, shares: Sequence[Share], report: Callable[[int], None], ended: contextlib.ExitStack
+) -> list[Accumulator]:
+    workers: dict[Any, BaseProcess] = {}
+    found: dict[Any, Accumulator] = {}
+    try:
+        with _uninterrupted():
+            for number, share in enumerate(shares):
+                _start(workers, combiners, number, share)
+        while len(found) < len(workers):
+            for ready in wait(workers.keys() - found.keys()):
+                message = _received(ready, shares[0][0])
+                if isinstance(message, Accumulator):
+                    found[ready] = message
+                else:
+                    report(message)
+        return [found[receiving] for receiving in workers]
+    finally:
+        with _uninterrupted():
+            for receiving, worker in workers.items():
+                worker.kill()
+                ended.callback(worker.join)
+                receiving.close()
+
+
+def _taken_in(combiners: Combiners, number: int, share: Share, done: Callable[[int], None]) -> Accumulator:
+    plan, parts = share
+    accumulator = combiners.create(number)
+    for part in parts:
+        for batch in plan.read(part):
+            combiners.add(accumulator, batch)
+        done(part.size)
+    return accumulator
+
+
+def _start(workers: dict[Any, BaseProcess], combiners: Combiners, number: int, share: Share) -> None:
+    """Forks a process, and adds it by the end of its pipe."""
+    context = multiprocessing.get_context("fork")
+    receiving, sending = context.Pipe(duplex=False)
+    # What a process needs it inherits: slicing functions and generators need not pickle.
+    given = (os.getpid(), sending, combiners, number, share)
+    worker = context.Process(target=_accumulate_share, args=given)
+    with sending:
+        worker.start()
+    workers[receiving] = worker
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Puts an interrupt off to the end of its ``with`` block, so that no process is forked and forgotten."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    waiting: list[tuple[int, Any]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: waiting.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if waiting:
+            handler(*waiting[0])
+
+
+def _received(receiving: Any, plan: Any) -> Accumulator | int:
+    """An accumulator, or the size of a part that is done.
+
+    Raises:
+        Exception: whatever was raised in the process.
+        HopsError: the process is gone.
+    """
+    try:
+        message: Accumulator | int | Exception = receiving.recv()
+    except (EOFError, OSError):
+        raise HopsError(
+            f"{plan.name}: a process that computed statistics was killed; if memory was short, use fewer workers"
+        ) from None
+    if isinstance(message, Exception):
+        raise message
+    return message
+
+
+def _accumulate_share(parent: int, sending: Any, combiners: Combiners, number: int, share: Share) -> None:
+    """A process: sends the size of each part that is done, and at last its accumulator, or what was raised."""
+    end_with_parent(parent)
+    # An interrupt is for the parent, which ends its children.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # There is a process for each core already.
+    pa.set_cpu_count(1)
+    try:
+        sending.send(combiners.settle(_taken_in(combiners, number, share, sending.send)))
+    except Exception as error:
+        sending.send(_portable(error))
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, as far as it pickles; one that nobody foresaw says where it was raised."""
+    raised = "".join(traceback.format_exception(error))
+    if not isinstance(error, HopsError | TypesDoNotFit):
+        error.add_note(raised)
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever a class of the user's raises
+        return HopsError(raised)
+    return error
+
+
+def _worker_count(plan: Any) -> int:
+    return len(os.sched_getaffinity(0)) if sum(part.size for part in plan.parts) >= PARALLEL_SIZE else 1

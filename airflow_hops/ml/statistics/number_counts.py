@@ -1,0 +1,125 @@
+"""A combiner that counts single numbers of every numeric feature. It imports TFDV; import it inside functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from tensorflow_data_validation.statistics.generators.stats_generator import CombinerStatsGenerator
+from tensorflow_metadata.proto.v0 import statistics_pb2
+
+from airflow_hops.ml.statistics.arrow_lists import is_list
+from airflow_hops.ml.statistics.frequent_numbers import (
+    LEAST_SHARE,
+    LISTED,
+    FrequentNumbers,
+    pack_numbers,
+)
+
+KEPT = 1000
+"""Numbers whose counts are kept on the way."""
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Counts:
+    """The numbers of a feature seen so far.
+
+    Attributes:
+        values: The numbers, ascending.
+        counts: How often each was seen, less what was dropped before.
+        dropped: How often a number may have been seen and dropped.
+        total: How many finite values were seen.
+    """
+
+    values: Array
+    counts: Array
+    dropped: float
+    total: float
+
+    @classmethod
+    def of(cls, numbers: Array) -> Counts:
+        """Counts a batch's numbers."""
+        values, counts = np.unique(numbers[np.isfinite(numbers)].astype(np.float64), return_counts=True)
+        return cls(values, counts.astype(float), 0.0, float(counts.sum())).thinned()
+
+    def merged(self, other: Counts) -> Counts:
+        """The counts of both."""
+        values, where = np.unique(np.concatenate([self.values, other.values]), return_inverse=True)
+        counts = np.bincount(where, np.concatenate([self.counts, other.counts]), len(values))
+        return Counts(values, counts, self.dropped + other.dropped, self.total + other.total).thinned()
+
+    def thinned(self) -> Counts:
+        """Without the rarest, where there are too many."""
+        if len(self.values) <= KEPT:
+            return self
+        order = np.argsort(-self.counts, kind="stable")
+        kept, most = np.sort(order[:KEPT]), float(self.counts[order[KEPT]])
+        return Counts(self.values[kept], self.counts[kept], self.dropped + most, self.total)
+
+    def listed(self) -> FrequentNumbers:
+        """The numbers that are listed, the most frequent first."""
+        order = np.argsort(-self.counts, kind="stable")
+        if self.dropped or len(order) > LISTED:
+            # Where more was dropped, a number that is not listed might be as frequent as one that is.
+            least = LEAST_SHARE * self.total if self.dropped <= LEAST_SHARE * self.total else np.inf
+            order = order[self.counts[order] >= least][:LISTED]
+        return FrequentNumbers(self.values[order], self.counts[order], self.dropped, self.total)
+
+
+class NumberCounts(CombinerStatsGenerator):  # type: ignore[misc]
+    """Counts the most frequent numbers of each feature that has at most one number in a row."""
+
+    is_by_column = True
+
+    def __init__(self) -> None:
+        super().__init__("NumberCounts")
+
+    def create_accumulator(self) -> dict[str, Counts | None]:
+        """No rows."""
+        return {}
+
+    def add_input(self, accumulator: Any, batch: pa.RecordBatch) -> Any:
+        """Takes in a batch of list columns; None, of a slice that is not compared, stays None."""
+        if accumulator is not None:
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                if is_list(column.type) and _is_number(column.type.value_type):
+                    single = len(column.values) <= len(column) - column.null_count
+                    found = Counts.of(column.values.to_numpy(zero_copy_only=False)) if single else None
+                    _merge(accumulator, name, found)
+        return accumulator
+
+    def merge_accumulators(self, accumulators: Iterable[Any]) -> Any:
+        """One of several."""
+        merged, *others = accumulators
+        for other in others if merged is not None else ():
+            for name, counts in (other or {}).items():
+                _merge(merged, name, counts)
+        return merged
+
+    def extract_output(self, accumulator: Mapping[str, Counts | None] | None) -> Any:
+        """The counts, as custom statistics of their features."""
+        result = statistics_pb2.DatasetFeatureStatistics()
+        for name, counts in (accumulator or {}).items():
+            if counts is not None and counts.total:
+                feature = result.features.add()
+                feature.path.step.append(name)
+                pack_numbers(feature, counts.listed())
+        return result
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _merge(accumulator: dict[str, Counts | None], name: str, found: Counts | None) -> None:
+    """Adds a batch's counts; None, of a feature that has lists of numbers, stays None."""
+    mine = accumulator.get(name, found)
+    if mine is None or found is None:
+        accumulator[name] = None
+    else:
+        accumulator[name] = mine.merged(found) if name in accumulator else found

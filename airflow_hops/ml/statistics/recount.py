@@ -1,0 +1,157 @@
+"""Exact top values of features with very many distinct ones, by a second look at those columns.
+
+A Misra-Gries sketch of k buckets keeps every value that more than one row in k has, but not how often (Misra and Gries,
+1982): what it keeps are candidates. Where a feature has more distinct values than buckets, the candidates are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import tensorflow_data_validation as tfdv
+from tensorflow_data_validation import types
+from tensorflow_data_validation.arrow import arrow_util
+from tensorflow_data_validation.statistics.generators.stats_generator import CombinerStatsGenerator
+from tensorflow_data_validation.utils import top_k_uniques_stats_util
+from tensorflow_metadata.proto.v0 import statistics_pb2
+from tfx_bsl.arrow import array_util
+
+from airflow_hops.ml.statistics.combiners import Accumulator, Combiners
+from airflow_hops.ml.statistics.frequent_hashes import hashes_of
+from airflow_hops.ml.statistics.sketches import TOP_VALUES_BUCKETS, CountedTopValues
+from airflow_hops.ml.statistics.value_counts import (
+    LARGE_BYTES,
+    ValueCounts,
+    most_frequent,
+    named,
+    rows_listed_together,
+)
+
+_FILTER = 1 << 20
+_MOST_PARTS = 32
+
+
+def candidates(combiners: Combiners, accumulator: Accumulator) -> dict[types.FeaturePath, np.ndarray]:
+    """Hashes of the values to be counted, uint64, of features whose sketch was too small to have counted them."""
+    found: dict[types.FeaturePath, list[np.ndarray]] = {}
+    for part in accumulator.slices.values():
+        for generator, sketches in zip(combiners.generators, part.parts, strict=True):
+            if isinstance(generator, CountedTopValues):
+                for path, sketch in sketches.items():
+                    if not (sketch.is_exact or sketch.listed or pa.types.is_floating(sketch.kind)):
+                        found.setdefault(path, []).append(sketch.candidates())
+    return {path: np.unique(np.concatenate(hashes)) for path, hashes in found.items()}
+
+
+def columns(found: Collection[types.FeaturePath], options: tfdv.StatsOptions) -> set[str] | None:
+    """The columns that counting takes: those of the features and their weights; None for all, where slices look."""
+    if options.experimental_slice_functions or options.experimental_slice_sqls or options.slicing_config:
+        return None
+    return {path.steps()[0] for path in found} | set(options.example_weight_map.all_weight_features())
+
+
+class CandidateCounts(CombinerStatsGenerator):
+    """Counts the values of given hashes; what it extracts has top values and rank histograms alone.
+
+    Args:
+        found: Hashes of the values to count, uint64 and ascending, by feature.
+        options: ``StatsOptions``.
+    """
+
+    is_by_column = True
+
+    def __init__(self, found: Mapping[types.FeaturePath, np.ndarray], options: tfdv.StatsOptions) -> None:
+        super().__init__("CandidateCounts")
+        self._hashes = dict(found)
+        self._options = options
+        self._filters: dict[types.FeaturePath, np.ndarray] = {}
+
+    def create_accumulator(self) -> dict[types.FeaturePath, list[ValueCounts]]:
+        """No counts."""
+        return {}
+
+    def add_input(self, accumulator: Any, batch: pa.RecordBatch) -> Any:
+        """Counts the values of a batch."""
+        weights_of = self._options.example_weight_map
+        for path, array, weights in arrow_util.enumerate_arrays(batch, weights_of, enumerate_leaves_only=True):
+            if path in self._hashes:
+                flat, rows = array_util.flatten_nested(array, weights is not None)
+                there = np.flatnonzero(np.asarray(flat.is_valid()))
+                known = pc.drop_null(flat)
+                chosen = self._chosen(path, known)
+                counts = [np.ones(len(chosen))]
+                if weights is not None:
+                    counts.append(weights[rows[there[chosen]]].astype(np.float64))
+                parts = accumulator.setdefault(path, [])
+                parts.append(ValueCounts.of(named(known.take(pa.array(chosen))), np.stack(counts)))
+                if len(parts) == _MOST_PARTS:
+                    accumulator[path] = [ValueCounts.sum(parts)]
+        return accumulator
+
+    def merge_accumulators(self, accumulators: Iterable[Any]) -> Any:
+        """Adds the counts up."""
+        merged: dict[types.FeaturePath, list[ValueCounts]] = {}
+        for accumulator in accumulators:
+            for path, parts in accumulator.items():
+                merged[path] = [ValueCounts.sum([*merged.get(path, ()), *parts])]
+        return merged
+
+    def extract_output(self, accumulator: Any) -> statistics_pb2.DatasetFeatureStatistics:
+        """Top values and rank histograms, as TFDV makes them of counted values."""
+        result = statistics_pb2.DatasetFeatureStatistics()
+        options = self._options
+        wanted = max(options.num_top_values, options.num_rank_histogram_buckets)
+        for path, parts in accumulator.items():
+            found = ValueCounts.sum(parts)
+            listed = [most_frequent(found.values, counts, wanted) for counts in found.counts]
+            feature = top_k_uniques_stats_util.make_feature_stats_proto_topk_uniques(
+                feature_path=path,
+                num_top_values=options.num_top_values,
+                num_rank_histogram_buckets=options.num_rank_histogram_buckets,
+                num_unique=0,
+                value_count_list=listed[0],
+                weighted_value_count_list=listed[1] if len(listed) > 1 else None,
+                frequency_threshold=options.frequency_threshold,
+                weighted_frequency_threshold=options.weighted_frequency_threshold,
+            )
+            result.features.add().CopyFrom(feature)
+        return result
+
+    def _chosen(self, path: types.FeaturePath, values: pa.Array) -> np.ndarray:
+        """Which of the values are candidates, large or not UTF-8; those are counted together."""
+        wanted, mask = self._hashes[path], np.uint64(_FILTER - 1)
+        if path not in self._filters:
+            self._filters[path] = np.zeros(_FILTER, bool)
+            self._filters[path][wanted & mask] = True
+        hashes = hashes_of(values, LARGE_BYTES)
+        chosen = np.flatnonzero(self._filters[path][hashes & mask])
+        position = np.searchsorted(wanted, hashes[chosen])
+        chosen = chosen[wanted[np.minimum(position, len(wanted) - 1)] == hashes[chosen]]
+        return np.union1d(chosen, rows_listed_together(values))
+
+
+def replace_top_values(
+    statistics: statistics_pb2.DatasetFeatureStatisticsList, counted: statistics_pb2.DatasetFeatureStatisticsList
+) -> None:
+    """Puts counted top values and rank histograms in the place of sketched ones."""
+    exact = {dataset.name: {tuple(f.path.step): f for f in dataset.features} for dataset in counted.datasets}
+    for dataset in statistics.datasets:
+        for feature in dataset.features:
+            found = exact.get(dataset.name, {}).get(tuple(feature.path.step))
+            # The generator's own protos have paths; a name alone would be a feature of no path.
+            if found is None or feature.string_stats.unique < TOP_VALUES_BUCKETS:
+                continue
+            ours, theirs = feature.string_stats, found.string_stats
+            _replace(ours, theirs)
+            if theirs.HasField("weighted_string_stats"):
+                _replace(ours.weighted_string_stats, theirs.weighted_string_stats)
+
+
+def _replace(ours: Any, theirs: Any) -> None:
+    ours.ClearField("top_values")
+    ours.top_values.extend(theirs.top_values)
+    ours.rank_histogram.CopyFrom(theirs.rank_histogram)

@@ -1,0 +1,402 @@
+"""What statistics are computed from: files of any format, an Arrow table, or a stream of record batches.
+
+A plan says what there is to read, in parts that processes read side by side. It holds no open file and, of files,
+pickles; its batches are of bounded size, whatever the size of the source.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.store.source_files import list_files
+from airflow_hops.ml.readers.joined_types import settled
+from airflow_hops.ml.readers.raw_file import EmptyFile, RawFile, explained, identify
+from airflow_hops.ml.readers.types import type_named
+from airflow_hops.ml.statistics.formats import format_of
+from airflow_hops.ml.statistics.formats.feature_types import (
+    Types,
+    TypesDoNotFit,
+    as_joined,
+    check_type,
+    kind_of,
+    row_bytes,
+    types_of,
+    without_times,
+)
+from airflow_hops.ml.statistics.formats.layout import Layout, Span, Wanted, batch_rows, bounded
+
+_BYTES_COST = 4
+
+__all__ = ["CorruptFile", "Part", "Plan", "TypesDoNotFit", "plan_source"]
+
+
+class CorruptFile(BadInput):
+    """A file that cannot be read.
+
+    Attributes:
+        file: Its name, as a plan's ``without`` takes it.
+        reason: What is wrong, the file's name included.
+    """
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(reason)
+        self.file = file
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CorruptFile, (self.file, self.reason)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A share of a source that one process reads at a time.
+
+    Attributes:
+        size: Bytes, for balancing.
+        file: The file's name; empty if the source is no file.
+        span: Which of its rows.
+    """
+
+    size: int
+    file: str
+    span: Span
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(ABC):
+    """What there is to read of a source.
+
+    Attributes:
+        name: The source, for messages.
+        parts: They cover each row once.
+        types: The columns to read, in order; null if no value has been seen. A source that tells its columns row
+            by row (TFRecord, JSON lines, a stream of batches) may have more.
+        rows: How many, where that is known without reading.
+        skipped: Files left out, with the reason.
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+    types: Types
+    rows: int | None = None
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+    @abstractmethod
+    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
+        """Streams the rows of a part, in batches of bounded rows and bytes with the columns that its file has.
+
+        Raises:
+            TypesDoNotFit: values are not of the types in the plan: start over with :meth:`widen`'s.
+            CorruptFile: the file cannot be read; :meth:`without` leaves it out.
+        """
+
+    def select(self, columns: Collection[str]) -> Plan:
+        """The same plan for these of its columns alone."""
+        return replace(self, types={name: kind for name, kind in self.types.items() if name in columns})
+
+    def by_columns(self, processes: int) -> Sequence[Plan]:
+        """Plans of some of the columns each, where that occupies processes for which there are too few parts."""
+        return [self]
+
+    def dealt(self, processes: int) -> Sequence[Part]:
+        """The parts; where they are too few to occupy the processes, their batches are dealt out."""
+        if len(self.parts) >= processes:
+            return self.parts
+        return [Part(span.size, part.file, span) for part in self.parts for span in part.span.dealt(processes)]
+
+    def widen(self, misfit: TypesDoNotFit) -> Plan:
+        """The same plan with types that hold what did not fit."""
+        raise misfit
+
+    def without(self, file: str, reason: str) -> Plan:
+        """The same plan without a file.
+
+        Raises:
+            BadInput: no file is left.
+        """
+        raise CorruptFile(file, reason)
+
+
+def plan_source(
+    source: Any,
+    *,
+    exclude: Collection[str] = (),
+    columns: Collection[str] | None = None,
+    on_corrupt: Literal["fail", "skip"] = "fail",
+) -> Plan:
+    """Looks at a source, and says how to read it.
+
+    Args:
+        source: A path or an fsspec URI of a file, a glob or a folder (its files and those of its subfolders, hidden
+            ones left aside); an ``airflow_hops.core.contract.sources.Source`` where more is to be said of it; a
+            ``pyarrow.Table``; or an iterable of ``pyarrow.RecordBatch``, which is read once. Formats: Parquet, CSV,
+            JSON lines, Arrow IPC, TFRecord of ``tf.Example``; told by name or content.
+        exclude: Columns to leave out.
+        columns: Columns to read; None for all.
+        on_corrupt: What a file that cannot be read does: "fail" raises, "skip" leaves it out.
+
+    Raises:
+        BadInput: there is no file, none can be read, a column is of a type without statistics, or of different types
+            in different files.
+    """
+    if on_corrupt not in ("fail", "skip"):
+        raise BadInput(f"on_corrupt is {on_corrupt!r}, expected 'fail' or 'skip'")
+    wanted = Wanted(frozenset(exclude), None if columns is None else frozenset(columns))
+    if isinstance(source, pa.Table):
+        return _plan_table(source, wanted)
+    if isinstance(source, str | Path | Source):
+        source = _source_of(source)
+        return _plan_files(source, wanted.among(source.columns), on_corrupt)
+    if isinstance(source, Iterable):
+        return _plan_batches(source, wanted)
+    raise BadInput(
+        f"source is of type {type(source).__name__}, expected a path, a URI, a Source, a pyarrow.Table or an iterable "
+        "of record batches"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilePlan(Plan):
+    """The plan of a source of files."""
+
+    files: Mapping[str, RawFile]
+    wanted: Wanted
+    is_widened: bool = False
+
+    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
+        file = self.files[part.file]
+        try:
+            with explained(file.name):
+                for batch in format_of(file).read(file, part.span, self.types, self.wanted):
+                    yield as_joined(batch, self.types, file.name)
+        except CorruptFile:
+            raise
+        except BadInput as error:
+            raise CorruptFile(file.name, str(error)) from error
+
+    def select(self, columns: Collection[str]) -> FilePlan:
+        types = {name: kind for name, kind in self.types.items() if name in columns}
+        parts = self.parts
+        if self._is_read_by_column:
+            share = row_bytes(types.values()) / max(row_bytes(self.types.values()), 1)
+            parts = tuple(replace(part, size=int(part.size * share)) for part in parts)
+        return replace(self, types=types, parts=parts, wanted=self.wanted.among(columns))
+
+    def by_columns(self, processes: int) -> Sequence[FilePlan]:
+        """See :class:`Plan`; a format that is read by row would be parsed by each process."""
+        groups = min(-(-processes // max(len(self.parts), 1)), len(self.types))
+        if groups < 2 or not self._is_read_by_column:
+            return [self]
+        # What bytes cost, compared with numbers, hardly depends on what they are.
+        costs = [_BYTES_COST if "BYTES" in (kind_of(kind) or "") else 1 for kind in self.types.values()]
+        runs: list[list[str]] = [[] for _ in range(groups)]
+        for name, cost, until in zip(self.types, costs, itertools.accumulate(costs), strict=True):
+            runs[int((until - cost / 2) * groups / sum(costs))].append(name)
+        return [self.select(run) for run in runs if run]
+
+    @property
+    def _is_read_by_column(self) -> bool:
+        return all(file.format == "parquet" for file in self.files.values())
+
+    def widen(self, misfit: TypesDoNotFit) -> FilePlan:
+        """See :class:`Plan`; the second time all rows are looked at, so that there is no third."""
+        if not self.is_widened:
+            types = {**self.types, **without_times(misfit.types, self.files[misfit.file])}
+            return replace(self, types=types, is_widened=True)
+        layouts = {}
+        for name, file in self.files.items():
+            # One that is found to be corrupt is for read() to tell.
+            with contextlib.suppress(BadInput), explained(file.name):
+                layouts[name] = Layout(format_of(file).all_types(file), ())
+        return replace(self, types=_joined(layouts, self.files, self.wanted))
+
+    def without(self, file: str, reason: str) -> FilePlan:
+        files = {name: kept for name, kept in self.files.items() if name != file}
+        return _checked(
+            replace(
+                self,
+                parts=tuple(part for part in self.parts if part.file != file),
+                files=files,
+                skipped={**self.skipped, file: reason},
+                rows=None,
+            )
+        )
+
+
+def _plan_files(source: Source, wanted: Wanted, on_corrupt: str) -> FilePlan:
+    for name, alias in source.schema.items():
+        check_type(name, type_named(alias, name, source), f"source {source.uri!r}")
+    fs, listed = list_files(source)
+    files: dict[str, RawFile] = {}
+    layouts: dict[str, Layout] = {}
+    skipped: dict[str, str] = {}
+    for item in listed:
+        try:
+            with explained(item.name):
+                file = identify(fs, item, source)
+                layouts[item.name] = format_of(file).lay_out(file)
+            files[item.name] = file
+        except EmptyFile:
+            continue
+        except BadInput as error:
+            if on_corrupt == "fail":
+                raise CorruptFile(item.name, str(error)) from error
+            skipped[item.name] = str(error)
+    _check_formats(source.uri, files)
+    for name in files:
+        if partitions := [column for column in files[name].partitions if wanted(column)]:
+            raise BadInput(
+                f"{name}: the folder names the column {partitions[0]!r}, which statistics of raw files do not read; "
+                f"ingest the files first, or leave the column out: exclude=[{partitions[0]!r}]"
+            )
+    types = _joined(layouts, files, wanted)
+    if lacking := [name for name in source.columns or () if wanted(name) and name not in types]:
+        raise BadInput(f"source {source.uri!r}: no file has column {lacking[0]!r}, which its 'columns' names")
+    if not types and any(layout.types for layout in layouts.values()):
+        raise BadInput(f"source {source.uri!r}: no column is left to read; expected at least one")
+    rows = [layout.rows for layout in layouts.values()]
+    return _checked(
+        FilePlan(
+            name=source.uri,
+            parts=tuple(Part(span.size, name, span) for name, layout in layouts.items() for span in layout.spans),
+            types=types,
+            rows=None if None in rows else sum(count or 0 for count in rows),
+            skipped=skipped,
+            files=files,
+            wanted=wanted,
+        )
+    )
+
+
+def _checked(plan: FilePlan) -> FilePlan:
+    if plan.files:
+        return plan
+    reasons = "; ".join(itertools.islice(plan.skipped.values(), 3)) or "they are empty"
+    raise BadInput(f"source {plan.name!r}: none of its files can be read: {reasons}")
+
+
+def _check_formats(uri: str, files: Mapping[str, RawFile]) -> None:
+    first: dict[str, str] = {}
+    for name, file in files.items():
+        first.setdefault(file.format, name)
+    if len(first) > 1:
+        examples = ", ".join(f"{format_} ({name})" for format_, name in sorted(first.items()))
+        raise BadInput(
+            f"source {uri!r}: files of different formats: {examples}; expected one: name its files by a glob"
+        )
+
+
+def _source_of(source: str | Path | Source) -> Source:
+    if isinstance(source, Source):
+        return source
+    text = str(source)
+    return Source(text if "://" in text else str(Path(text).expanduser().absolute()))
+
+
+def _joined(layouts: Mapping[str, Layout], files: Mapping[str, RawFile], wanted: Wanted) -> Types:
+    """The types of all files together.
+
+    Raises:
+        BadInput: a type has no statistics, or no type holds those of two files.
+    """
+    types: Types = {}
+    seen: dict[str, str] = {}
+    for file, layout in layouts.items():
+        for column, kind in layout.types.items():
+            if not wanted(column):
+                continue
+            check_type(column, settled(kind), file)
+            joined = format_of(files[file]).join(types.get(column, pa.null()), kind)
+            if joined is None:
+                raise BadInput(
+                    f"{file}: column {column!r} is {kind}, but {types[column]} in {seen[column]}; expected one type "
+                    "in all files"
+                )
+            if types.get(column) != joined:
+                seen[column] = file
+            types[column] = joined
+    return {column: settled(kind) for column, kind in types.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablePlan(Plan):
+    """The plan of an Arrow table: processes that are forked read it where it lies."""
+
+    table: pa.Table
+
+    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
+        start, stop = part.span.start, part.span.stop or 0
+        table = self.table.select(list(self.types))
+        yield from bounded(table.slice(start, stop - start).to_batches())
+
+
+def _plan_table(table: pa.Table, wanted: Wanted) -> TablePlan:
+    types = {name: kind for name, kind in types_of(table.schema, "table").items() if wanted(name)}
+    if not types:
+        raise BadInput("table: no column is left to read; expected at least one")
+    for name, kind in types.items():
+        check_type(name, kind, "table")
+    table = table.select(list(types)).combine_chunks()
+    row_bytes = table.nbytes / max(1, table.num_rows)
+    rows = batch_rows(row_bytes)
+    parts = []
+    for start in range(0, table.num_rows, rows):
+        stop = min(start + rows, table.num_rows)
+        size = int((stop - start) * row_bytes)
+        parts.append(Part(size, "", Span(size, start, stop)))
+    return TablePlan(name="table", parts=tuple(parts), types=types, rows=table.num_rows, table=table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPlan(Plan):
+    """The plan of a stream of record batches, which can be read once."""
+
+    batches: Iterator[pa.RecordBatch]
+    wanted: Wanted
+
+    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
+        yield from bounded(_checked_batch(batch, self.wanted) for batch in self.batches)
+
+
+def _plan_batches(batches: Iterable[Any], wanted: Wanted) -> BatchPlan:
+    stream = iter(batches)
+    head: Sequence[Any] = list(itertools.islice(stream, 1))
+    types = {item.name: item.type for batch in head for item in _checked_batch(batch, wanted).schema}
+    parts = (Part(0, "", Span(0)),)
+    return BatchPlan(
+        name="record batches", parts=parts, types=types, batches=itertools.chain(head, stream), wanted=wanted
+    )
+
+
+def _checked_batch(batch: Any, wanted: Wanted) -> pa.RecordBatch:
+    if not isinstance(batch, pa.RecordBatch):
+        raise BadInput(
+            f"source holds a value of type {type(batch).__name__}, expected record batches of pyarrow; for a pandas "
+            "data frame, give pyarrow.Table.from_pandas(frame)"
+        )
+    types_of(batch.schema, "record batches")
+    kept = wanted.of(batch)
+    for column in kept.schema:
+        check_type(column.name, column.type, "record batches")
+    return kept
+
+
+def share_out(parts: Sequence[Any], workers: int) -> list[list[Any]]:
+    """Shares the parts out evenly by size, the largest first, each share in the source's order."""
+    shares: list[list[tuple[int, Any]]] = [[] for _ in range(max(1, min(workers, len(parts))))]
+    loads = [0] * len(shares)
+    for index in sorted(range(len(parts)), key=lambda index: -parts[index].size):
+        lightest = loads.index(min(loads))
+        shares[lightest].append((index, parts[index]))
+        loads[lightest] += parts[index].size
+    return [[part for _, part in sorted(share, key=lambda item: item[0])] for share in shares]

@@ -1,0 +1,310 @@
+"""The Spark engine: executors read the parts of a source, or the rows of a table, and merge what they found as a tree.
+
+The combiners are those of the local engine, and so are the readers of files. What is wrong with the data comes back
+from the executors as a value, so that the driver can act on it: Spark would do a task that raises again, for nothing.
+The driver holds one accumulator, the last.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.processes.tensorflow_graphs import import_tfdv
+from airflow_hops.ml.spark.context import as_spark_failure, let_workers_import
+from airflow_hops.ml.statistics.formats.feature_types import check_type
+from airflow_hops.ml.statistics.formats.layout import bounded
+from airflow_hops.ml.statistics.sources import BatchPlan, Part, Plan, TypesDoNotFit, share_out
+
+if TYPE_CHECKING:  # a worker is to import them with what they need, by import_tfdv()
+    from airflow_hops.ml.statistics.combiners import Accumulator, Combiners
+
+TABLE = "spark://"
+_FAN_IN = 8
+_TASKS_PER_CORE = 4
+_SMALL_TASK_BYTES = 2 << 20
+_LARGE_TASK_BYTES = 128 << 20
+_POLL_S = 0.5
+_COLUMN = "outcome"
+
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class FramePlan:
+    """A Spark DataFrame as the source of statistics.
+
+    Attributes:
+        frame: The DataFrame.
+        name: What messages call it.
+        types: The columns that are read, in order.
+        rows: Always None: Spark would have to count them.
+        skipped: Always empty: a table has no files to leave out.
+    """
+
+    frame: Any
+    name: str
+    types: Mapping[str, pa.DataType]
+    rows: None = None
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+    def select(self, columns: Collection[str]) -> FramePlan:
+        """The same plan for these of its columns alone."""
+        return replace(self, types={name: kind for name, kind in self.types.items() if name in columns})
+
+
+def is_table(source: Any) -> bool:
+    """Whether a source is a Spark DataFrame, or the name of a table: ``spark://database.table``."""
+    if isinstance(source, str):
+        return source.startswith(TABLE)
+    return type(source).__module__.startswith("pyspark.sql") and hasattr(source, "mapInArrow")
+
+
+def plan_table(source: Any, *, exclude: Collection[str] = (), columns: Collection[str] | None = None) -> FramePlan:
+    """Plans the reading of a DataFrame or a table.
+
+    Args:
+        source: As :func:`is_table` knows it.
+        exclude: Columns to leave out.
+        columns: Columns to read; None for all.
+
+    Raises:
+        BadInput: the table does not exist, it has two columns of one name, or one of a type that has no statistics.
+    """
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    frame, name = source, "the DataFrame"
+    if isinstance(source, str):
+        frame, name = _table(source.removeprefix(TABLE)), source
+    found = frame.columns
+    if twice := sorted({column for column in found if found.count(column) > 1}):
+        raise BadInput(f"{name}: two columns are called {twice[0]!r}; rename or drop one of them")
+    kept = [column for column in found if column not in exclude and (columns is None or column in columns)]
+    if not kept:
+        raise BadInput(f"{name}: no column is left to read; expected at least one")
+    types: dict[str, pa.DataType] = {}
+    for column in kept:
+        try:
+            types[column] = to_arrow_type(frame.schema[column].dataType)
+        except TypeError as error:
+            raise BadInput(f"{name}: column {column!r}: {error}") from error
+        check_type(column, types[column], name)
+    return FramePlan(frame, name, types)
+
+
+def accumulate(plan: Plan | FramePlan, combiners: Combiners, *, progress: Progress | None = None) -> Accumulator:
+    """Takes in all rows of a source, in the active Spark session or one that is made.
+
+    Args:
+        plan: What to read. Executors must see its files under the same paths, and have this package.
+        combiners: The combiners. Slicing functions and generators travel with them; modules that these import must be
+            on the executors.
+        progress: Called with the share of the tasks that are done, 0 to 1.
+
+    Raises:
+        BadInput: a part cannot be read, or a column is of a type that has no statistics.
+        TypesDoNotFit: inferred types do not hold, those of all tasks together.
+        HopsError: Spark failed.
+    """
+    if isinstance(plan, BatchPlan):
+        raise BadInput("source is a stream of record batches, which only engine='local' reads; give a pyarrow.Table")
+    outcome = _run(plan, combiners, progress or (lambda share: None))
+    misfits = [failure for failure in outcome.failures if isinstance(failure, TypesDoNotFit)]
+    for failure in outcome.failures:
+        if failure not in misfits:
+            raise failure
+    if misfits:
+        # Told at once, those of all tasks cost one reading more.
+        types = {name: kind for misfit in misfits for name, kind in misfit.types.items()}
+        raise TypesDoNotFit(misfits[0].file, types, misfits[0].why)
+    return outcome.accumulator if outcome.accumulator is not None else combiners.create()
+
+
+@dataclass
+class _Outcome:
+    """What a task came to: an accumulator, or what is wrong with the data."""
+
+    accumulator: Accumulator | None = None
+    failures: tuple[Exception, ...] = ()
+
+
+class _Job:
+    """What every task needs; it travels once, as bytes, and is unpacked once a task."""
+
+    def __init__(self, context: Any, plan: Plan | None, combiners: Combiners) -> None:
+        from pyspark import cloudpickle
+
+        self._packed = context.broadcast(cloudpickle.dumps((plan, combiners)))
+        self.done = context.accumulator(0)
+
+    def unpack(self) -> tuple[Any, Combiners]:
+        """The plan and the combiners."""
+        import_tfdv()
+        plan, combiners = pickle.loads(self._packed.value)
+        return plan, combiners
+
+    def release(self) -> None:
+        """Lets the executors forget it."""
+        self._packed.destroy()
+
+
+def _run(plan: Plan | FramePlan, combiners: Combiners, progress: Progress) -> _Outcome:
+    """One Spark job, from the rows to one outcome."""
+    with as_spark_failure():
+        if isinstance(plan, FramePlan):
+            context = plan.frame.sparkSession.sparkContext
+            job = _Job(context, None, combiners)
+            found = _numbered_columns(plan).mapInArrow(
+                partial(_accumulate_rows, job, list(plan.types)), f"{_COLUMN} binary"
+            )
+            outcomes = found.rdd.map(lambda row: bytes(row[0]))
+        else:
+            context = _session().sparkContext
+            job = _Job(context, plan, combiners)
+            parts = plan.dealt(context.defaultParallelism)
+            shares = share_out(parts, _task_count(parts, context.defaultParallelism))
+            numbered = context.parallelize(list(enumerate(shares)), len(shares))
+            outcomes = numbered.map(partial(_accumulate_share, job))
+        tasks = outcomes.getNumPartitions()
+        merged = _merge_tree(outcomes, job)
+        try:
+            with _reports(job.done, tasks, progress):
+                last = merged.collect()
+        finally:
+            job.release()
+    return pickle.loads(last[0]) if last else _Outcome()
+
+
+def _numbered_columns(plan: FramePlan) -> Any:
+    """The columns that are read, under names that mapInArrow takes: it would look for "a.b" in a struct "a"."""
+    from pyspark.sql import functions
+
+    quoted = ("`{}`".format(column.replace("`", "``")) for column in plan.types)
+    return plan.frame.select(*(functions.col(name).alias(f"c{number}") for number, name in enumerate(quoted)))
+
+
+def _merge_tree(outcomes: Any, job: _Job) -> Any:
+    """Merges the partitions, eight into one, level by level, until there is one."""
+    while (partitions := outcomes.getNumPartitions()) > 1:
+        numbered = outcomes.mapPartitionsWithIndex(_numbered)
+        merged = numbered.partitionBy(-(-partitions // _FAN_IN), int).values()
+        outcomes = merged.mapPartitions(partial(_merge, job))
+    return outcomes
+
+
+def _numbered(index: int, outcomes: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    return ((index // _FAN_IN, outcome) for outcome in outcomes)
+
+
+def _merge(job: _Job, outcomes: Iterable[bytes]) -> Iterator[bytes]:
+    _, combiners = job.unpack()
+    merged = _Outcome()
+    for packed in outcomes:
+        outcome: _Outcome = pickle.loads(packed)
+        merged.failures += outcome.failures
+        if merged.failures:
+            merged.accumulator = None
+        elif merged.accumulator is None:
+            merged.accumulator = outcome.accumulator
+        elif outcome.accumulator is not None:
+            try:
+                merged.accumulator = combiners.merge([merged.accumulator, outcome.accumulator])
+            except BadInput as error:
+                merged = _Outcome(failures=(error,))
+    if merged.accumulator is not None:
+        combiners.settle(merged.accumulator)
+    yield _packed(merged)
+
+
+def _accumulate_share(job: _Job, share: tuple[int, Sequence[Any]]) -> bytes:
+    """A task over some of the parts of a plan."""
+    number, parts = share
+    plan, combiners = job.unpack()
+    batches = chain.from_iterable(plan.read(part) for part in parts)
+    return _accumulate(job, combiners, number, batches)
+
+
+def _accumulate_rows(job: _Job, names: list[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task over the rows of a partition of a DataFrame."""
+    from pyspark import TaskContext
+
+    _, combiners = job.unpack()
+    number = TaskContext.get().partitionId()
+    named = (pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
+    outcome = _accumulate(job, combiners, number, bounded(named))
+    yield pa.RecordBatch.from_arrays([pa.array([outcome], pa.binary())], [_COLUMN])
+
+
+def _accumulate(job: _Job, combiners: Combiners, number: int, batches: Iterable[pa.RecordBatch]) -> bytes:
+    # A task has one core.
+    pa.set_cpu_count(1)
+    accumulator = combiners.create(number)
+    try:
+        for batch in batches:
+            combiners.add(accumulator, batch)
+        outcome = _Outcome(combiners.settle(accumulator))
+    except (TypesDoNotFit, BadInput) as error:
+        outcome = _Outcome(failures=(error,))
+    job.done += 1
+    return _packed(outcome)
+
+
+def _packed(outcome: _Outcome) -> bytes:
+    from pyspark import cloudpickle
+
+    packed: bytes = cloudpickle.dumps(outcome)
+    return packed
+
+
+def _session() -> Any:
+    """The active Spark session, or one that is made, with Python workers of this very Python and package."""
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    let_workers_import()
+    return SparkSession.builder.getOrCreate()
+
+
+def _table(name: str) -> Any:
+    from pyspark.errors import AnalysisException, ParseException
+
+    try:
+        return _session().table(name)
+    except (AnalysisException, ParseException) as error:
+        raise BadInput(f"{TABLE}{name}: {str(error).splitlines()[0]}") from error
+
+
+def _task_count(parts: Sequence[Part], cores: int) -> int:
+    """Tasks that are worth their start, enough for all cores, and for those that Spark may yet add."""
+    size = sum(part.size for part in parts)
+    return max(1, min(len(parts), _TASKS_PER_CORE * cores, size // _SMALL_TASK_BYTES), size // _LARGE_TASK_BYTES)
+
+
+@contextmanager
+def _reports(done: Any, tasks: int, progress: Progress) -> Iterator[None]:
+    """Reports now and then how many tasks are done, while the job runs."""
+    ended = threading.Event()
+
+    def report() -> None:
+        while not ended.wait(_POLL_S):
+            progress(min(1.0, done.value / max(tasks, 1)))
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    progress(1.0)

@@ -1,0 +1,127 @@
+"""A combiner that keeps a sample of every feature of vectors. It imports TFDV; import it inside functions."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from tensorflow_data_validation.statistics.generators.stats_generator import CombinerStatsGenerator
+from tensorflow_metadata.proto.v0 import statistics_pb2
+
+from airflow_hops.ml.statistics.arrow_lists import is_list
+from airflow_hops.ml.statistics.number_counts import NumberCounts
+from airflow_hops.ml.statistics.vectors import pack_sample
+
+SAMPLE_ROWS = 1000
+"""Vectors of a sample: as many as a test of some thousand permutations can take in within a second."""
+SAMPLE_NUMBERS = 1 << 20
+"""Numbers of a sample, which bound the statistics' size: vectors of more than a thousand numbers have fewer rows."""
+_LEAST_ROWS = 100
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Sample:
+    """An even sample of the vectors seen so far: those that drew the lowest numbers.
+
+    Attributes:
+        width: Numbers of a vector; 1 of a feature of one number a row, of which nothing is kept; 0 if rows differ.
+        drawn: What each vector of the sample drew, 0 to 1.
+        vectors: ``[rows, width]``, float32.
+    """
+
+    width: int
+    drawn: Array = field(default_factory=lambda: np.zeros(0))
+    vectors: Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+
+    def merged(self, other: Sample) -> Sample:
+        """The sample of both."""
+        if self.width != other.width:
+            return Sample(0)
+        if self.width < 2:
+            return self
+        drawn, vectors = np.concatenate([self.drawn, other.drawn]), np.concatenate([self.vectors, other.vectors])
+        return Sample(self.width, drawn, vectors).thinned()
+
+    def thinned(self) -> Sample:
+        """As many of the vectors as a sample has."""
+        most = max(_LEAST_ROWS, min(SAMPLE_ROWS, SAMPLE_NUMBERS // self.width))
+        lowest = np.argsort(self.drawn, kind="stable")[:most]
+        return Sample(self.width, self.drawn[lowest], self.vectors[lowest])
+
+
+class VectorSamples(CombinerStatsGenerator):  # type: ignore[misc]
+    """Keeps a sample of the vectors of each feature that is a list of floats of one length in all rows.
+
+    Vectors with NaN or an infinity are left out. What a row draws depends on its batch alone, so that the same batches
+    give the same sample.
+    """
+
+    is_by_column = True
+
+    def __init__(self) -> None:
+        super().__init__("VectorSamples")
+
+    def create_accumulator(self) -> dict[str, Sample]:
+        """No rows."""
+        return {}
+
+    def add_input(self, accumulator: Any, batch: pa.RecordBatch) -> Any:
+        """Takes in a batch of list columns; None, of a slice that wants no sample, stays None."""
+        if accumulator is not None:
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                found = _sample(column)
+                if found is not None:
+                    accumulator[name] = accumulator[name].merged(found) if name in accumulator else found
+        return accumulator
+
+    def merge_accumulators(self, accumulators: Iterable[Any]) -> Any:
+        """One of several."""
+        merged, *others = accumulators
+        for other in others if merged is not None else ():
+            for name, sample in (other or {}).items():
+                merged[name] = merged[name].merged(sample) if name in merged else sample
+        return merged
+
+    def extract_output(self, accumulator: Mapping[str, Sample] | None) -> Any:
+        """The samples, as custom statistics of their features."""
+        found = statistics_pb2.DatasetFeatureStatistics()
+        for name, sample in (accumulator or {}).items():
+            if sample.width > 1:
+                feature = found.features.add()
+                feature.path.step.append(name)
+                pack_sample(feature, sample.vectors)
+        return found
+
+
+def with_vector_samples(options: Any) -> Any:
+    """TFDV's options, with samples of vectors and counts of single numbers among what is computed."""
+    generators = options.generators or []
+    for kind in (VectorSamples, NumberCounts):
+        if not any(isinstance(one, kind) for one in generators):
+            generators = [*generators, kind()]
+    options.generators = generators
+    return options
+
+
+def _sample(column: Any) -> Sample | None:
+    """A sample of a batch's column; None if it says nothing: no list of floats, or no row that has one."""
+    rows = len(column) - column.null_count
+    if not is_list(column.type) or not pa.types.is_floating(column.type.value_type) or not rows:
+        return None
+    values = column.values
+    if len(values) == rows:
+        return Sample(1)
+    width, left = divmod(len(values), rows)
+    if left or width < 2 or pc.min_max(pc.list_value_length(column)).as_py() != {"min": width, "max": width}:
+        return Sample(0)
+    matrix = values.to_numpy(zero_copy_only=False).astype(np.float32).reshape(rows, width)
+    matrix = matrix[np.isfinite(matrix).all(axis=1)]
+    drawn = np.random.default_rng(zlib.crc32(matrix.tobytes())).random(len(matrix))
+    return Sample(width, drawn, matrix).thinned()

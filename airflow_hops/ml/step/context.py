@@ -1,0 +1,181 @@
+"""The context of a step's function: its inputs, its output, progress, and a scratch folder."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.protocol import StepSpec, format_record
+from airflow_hops.core.processes.cpu_time import core_seconds
+from airflow_hops.core.store import ArtifactStore, ArtifactWriter
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """The first argument of every step's entry function.
+
+    Attributes:
+        spec: The step's spec.
+        scratch: A local folder of this try, removed with the step.
+        store: The artifact store.
+        started_s: Seconds spent in :meth:`starting`.
+        gpu_s: Seconds times GPUs of each training.
+    """
+
+    spec: StepSpec
+    scratch: Path
+    store: ArtifactStore = field(init=False)
+    started_s: list[float] = field(default_factory=list)
+    gpu_s: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        store = ArtifactStore(self.spec.store, storage_options=self.spec.storage_options)
+        object.__setattr__(self, "store", store)
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        """Counts its ``with`` block as start-up, not work: for example the start of Spark's JVM."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.started_s.append(time.monotonic() - began)
+
+    def input(self, role: str) -> Artifact:
+        """Returns the only artifact with a role.
+
+        Raises:
+            BadInput: there is none, or more than one.
+        """
+        found = self.spec.inputs.get(role, ())
+        if len(found) != 1:
+            raise BadInput(f"step {self.spec.step!r} expects one input artifact {role!r}, found {len(found)}")
+        return found[0]
+
+    def has_input(self, role: str) -> bool:
+        """Returns whether there is an artifact with a role."""
+        return bool(self.spec.inputs.get(role))
+
+    def inputs(self, role: str) -> tuple[Artifact, ...]:
+        """Returns all artifacts with a role, in the given order."""
+        return self.spec.inputs.get(role, ())
+
+    def local(self, role: str) -> Path:
+        """Returns a local directory with the files of the only artifact with a role."""
+        return self.store.local(self.input(role))
+
+    def output(self, **found: Artifact) -> ArtifactWriter:
+        """Opens the writer of this step's artifact; use it in a ``with`` statement and commit at its end.
+
+        Args:
+            found: Inputs that the step found itself, by role, for the lineage.
+
+        Raises:
+            BadInput: the spec names no output.
+        """
+        if self.spec.output is None:
+            raise BadInput(f"step {self.spec.step!r} writes an artifact, but its spec names no output")
+        writer = self.store.create(
+            self.spec.output.uri,
+            self.spec.output.kind,
+            self.spec.producer,
+            inputs={**self.spec.inputs, **{role: (artifact,) for role, artifact in found.items()}},
+            cache_key_parts=self.spec.cache_key_parts,
+        )
+        writer.cost = self.cost
+        return writer
+
+    def cost(self) -> dict[str, float]:
+        """What the step has cost so far, as :class:`~airflow_hops.core.contract.artifacts.Manifest` has it."""
+        return {"core_s": round(core_seconds(), 2), "gpu_s": round(sum(self.gpu_s), 2)}
+
+    def progress(self, fraction: float, text: str, metrics: Mapping[str, float] | None = None) -> None:
+        """Reports the progress of the step.
+
+        Args:
+            fraction: Completed share, 0 to 1.
+            text: Current activity, in a few words.
+            metrics: Current metrics (loss, rows per second).
+        """
+        print(format_record(text, progress=round(min(max(fraction, 0.0), 1.0), 4), metrics=metrics), flush=True)
+
+
+_current: list[StepContext] = []
+
+
+def make_current(context: StepContext) -> None:
+    """Makes a context the one that :func:`current_step` answers, in this process and its forks."""
+    _current[:] = [context]
+
+
+def current_step() -> StepContext | None:
+    """The context of the step or notebook that this process is, or was forked from; None if it is none."""
+    return _current[-1] if _current else None
+
+
+class RecordHandler(logging.Handler):
+    """Writes log records to standard output in the step protocol, one line each, with their level."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes one record; a message of several lines becomes several records."""
+        try:
+            for line in self.format(record).splitlines():
+                sys.stdout.write(format_record(line, level=record.levelno) + "\n")
+            sys.stdout.flush()
+        except Exception:
+            self.handleError(record)
+
+
+def resolve(entry: str) -> Callable[..., Any]:
+    """Imports ``module:function``.
+
+    Raises:
+        BadInput: the name has another form, or the module or function does not exist.
+    """
+    module_name, _, function_name = entry.partition(":")
+    if not module_name or not function_name:
+        raise BadInput(f"expected 'module:function', found {entry!r}")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise BadInput(
+                f"{entry!r}: there is no module {error.name!r} on the step's path ({', '.join(sys.path[:4])}, …); "
+                "user code lives beside the DAG file"
+            ) from error
+        raise
+    try:
+        function = getattr(module, function_name)
+    except AttributeError:
+        raise BadInput(f"{entry!r}: module {module.__file__} has no function {function_name!r}") from None
+    if not callable(function):
+        raise BadInput(f"{entry!r} is a {type(function).__name__}, expected a function")
+    return function  # type: ignore[no-any-return]
+
+
+def find_file(path: str, what: str) -> Path:
+    """A file of the user's, below a folder on the import path.
+
+    Args:
+        path: Relative to such a folder, or absolute.
+        what: What to call it in the message.
+
+    Raises:
+        BadInput: there is none.
+    """
+    folders = [Path()] if Path(path).is_absolute() else [Path(folder) for folder in sys.path if folder]
+    for folder in folders:
+        if (folder / path).is_file():
+            return (folder / path).resolve()
+    raise BadInput(
+        f"{what} {path!r}: there is no such file on the step's path ({', '.join(sys.path[:4])}, …); user code lives "
+        "beside the DAG file"
+    )

@@ -1,0 +1,128 @@
+"""Runs a function that was shipped by its source: ``@task.hops``."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import linecache
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.protocol import check_json
+from airflow_hops.ml.step.context import StepContext
+
+_HEADER = "from __future__ import annotations\n"
+"""Annotations may name what only the DAG file imports: they are not evaluated."""
+
+
+def run(context: StepContext, **shipped: Any) -> Any:
+    """The step: calls a shipped function, and returns what it returns.
+
+    Args:
+        context: The step.
+        **shipped: As :func:`call_shipped`.
+
+    Returns:
+        A JSON value, or the artifact that the function wrote.
+
+    Raises:
+        BadInput: as :func:`call_shipped`, or what the function returned is not a JSON value.
+    """
+    value = call_shipped(context, **shipped)
+    if not isinstance(value, Artifact):
+        check_json(value, f"what {shipped['function']}() returned")
+    return value
+
+
+def call_shipped(
+    context: StepContext,
+    *,
+    source: str,
+    function: str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    wants_context: bool = False,
+) -> Any:
+    """Defines a function from its source, calls it, and returns what it returns.
+
+    Args:
+        context: The step.
+        source: The function's source, without its decorators.
+        function: The function's name.
+        args: Positional arguments; JSON values.
+        kwargs: Keyword arguments; JSON values.
+        wants_context: Whether ``context`` is the first argument.
+
+    Raises:
+        BadInput: the source does not define the function, or uses a name that is not in it.
+    """
+    defined = define_shipped(context.scratch, source, function)
+    first = (context,) if wants_context else ()
+    return call_defined(defined, function, (*first, *args), kwargs or {})
+
+
+def define_shipped(folder: Path, source: str, function: str) -> Callable[..., Any]:
+    """Defines a function from its source.
+
+    Args:
+        folder: Where the source is written, so that it stands in tracebacks.
+        source: The function's source, without its decorators.
+        function: The function's name.
+
+    Raises:
+        BadInput: the source does not define the function, or uses a name that is not in it.
+    """
+    defined: Callable[..., Any] = getattr(_module(folder, source, function), function)
+    return defined
+
+
+def call_defined(defined: Callable[..., Any], function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Calls a function that :func:`define_shipped` has defined.
+
+    Raises:
+        BadInput: it uses a name that is not in its source.
+    """
+    try:
+        return defined(*args, **kwargs)
+    except NameError as error:
+        raise _explain(error, function) from error
+
+
+def _module(folder: Path, source: str, function: str) -> ModuleType:
+    """Imports the source from a file, so that its lines stand in tracebacks and its function can be pickled."""
+    name = f"hops_task_{function}"
+    path = folder / f"{name}.py"
+    path.write_text(_HEADER + source)
+    # The file is gone with the step's scratch folder when the traceback is written; an entry without a time stays.
+    linecache.cache[str(path)] = (len(source), None, (_HEADER + source).splitlines(keepends=True), str(path))
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except NameError as error:
+        raise _explain(error, function) from error
+    except SyntaxError as error:
+        raise BadInput(f"the source of {function}() does not parse: {error}\n{source}") from error
+    if not callable(getattr(module, function, None)):
+        raise BadInput(f"the source of {function}() does not define it:\n{source}")
+    return module
+
+
+def _explain(error: NameError, function: str) -> Exception:
+    """Says why a name of the DAG file is not there; other modules' name errors are their own affair."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    ours = trace is not None and trace.tb_frame.f_globals.get("__name__") == f"hops_task_{function}"
+    if not ours or isinstance(error, UnboundLocalError) or hasattr(builtins, str(error.name)):
+        return error
+    return BadInput(
+        f"{function}() uses {error.name!r}, which is defined outside it: only the function's own source is shipped; "
+        "import or define it inside the function, or pass it as an argument"
+    )

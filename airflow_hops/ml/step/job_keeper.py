@@ -1,0 +1,144 @@
+"""The job's side of :mod:`airflow_hops.core.store.jobs`: reports that it lives, and ends when nobody follows it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import sys
+import threading
+import time
+from typing import NoReturn
+
+from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.contract.protocol import StepResult, format_record
+from airflow_hops.core.processes.ending import end_everything
+from airflow_hops.core.processes.locks import lock_for_process, lock_holder
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.jobs import Job, JobRecord
+
+_LOOK_S = 0.5
+_LOCK_ATTEMPTS = 20
+
+
+class JobKeeper:
+    """Keeps a job's lock and record while its step works.
+
+    Two threads do it: one looks whether a worker is attached, the other, which may have to wait for the store, writes
+    the record and looks whether the job is asked to end.
+    """
+
+    def __init__(self, job: Job, store: ArtifactStore) -> None:
+        self._job, self._store = job, store
+        self._done = threading.Event()
+        self._storing = threading.Lock()
+        self._beat = 0
+        self._stored_at = time.monotonic()
+        self._store_error: BaseException | None = None
+
+    def begin(self) -> bool:
+        """Makes this process the job's.
+
+        Returns:
+            False when another process is, or has been, or when the job has been asked to end already.
+        """
+        if not self._lock() or self._asked_to_end():
+            return False
+        self._store_record("running")
+        # Ranks are forked from this process: never while a thread of it holds a lock of the store's libraries.
+        os.register_at_fork(
+            before=self._storing.acquire, after_in_parent=self._storing.release, after_in_child=self._storing.release
+        )
+        for target in (self._look, self._keep_record):
+            threading.Thread(target=target, name=f"job{target.__name__}", daemon=True).start()
+        return True
+
+    def finish(self, result: StepResult) -> None:
+        """Writes the result into the record, for a worker of another machine."""
+        self._done.set()
+        with self._storing:
+            try:
+                self._store_record("succeeded" if result.error is None else "ended", result)
+            except (OSError, HopsError) as error:
+                _say(f"the job's record {self._job.record} cannot be written: {error}", logging.WARNING)
+
+    def _lock(self) -> bool:
+        for _ in range(_LOCK_ATTEMPTS):
+            descriptor = lock_for_process(self._job.path / "running")
+            if descriptor is not None:
+                # Held as long as this process lives. Who comes second finds what the first has written.
+                if os.fstat(descriptor).st_size:
+                    return False
+                os.write(descriptor, json.dumps({"pid": os.getpid(), "session": os.getsid(0)}).encode())
+                return True
+            if lock_holder(self._job.path / "running") is not None:
+                return False
+            time.sleep(0.05)
+        return False
+
+    def _look(self) -> None:
+        attached_at = time.monotonic()
+        was_attached = True
+        while not self._done.wait(_LOOK_S):
+            now = time.monotonic()
+            attached = lock_holder(self._job.path / "attached") is not None
+            if attached:
+                attached_at = now
+            elif was_attached:
+                _say(
+                    "no worker follows this step any longer: it continues, and ends unless a retry finds it "
+                    f"within {self._job.orphan_timeout_s:g} s",
+                    logging.WARNING,
+                )
+            was_attached = attached
+            if now - attached_at > self._job.orphan_timeout_s:
+                with contextlib.suppress(Exception):
+                    self._store.remove_text(self._job.record)
+                self._end(f"no worker has come back within {self._job.orphan_timeout_s:g} s")
+            if now - self._stored_at > self._job.fence_s:
+                self._end(
+                    f"the store has not taken this job's record {self._job.record} for {self._job.fence_s:g} s "
+                    f"({self._store_error!r}), and a retry on another machine is about to consider it dead"
+                )
+
+    def _keep_record(self) -> None:
+        while not self._done.wait(self._job.beat_s):
+            try:
+                with self._storing:
+                    if self._done.is_set():
+                        return
+                    self._store_record("running")
+                    asked = self._asked_to_end()
+            except Exception as error:  # for how long, _look() sees
+                self._store_error = error
+                continue
+            if asked:
+                with contextlib.suppress(Exception):
+                    self._store_record("ended")
+                self._end("a retry on another machine takes this job's place")
+
+    def _end(self, why: str) -> NoReturn:
+        _say(f"{why}: the step ends", logging.ERROR)
+        if lock_holder(self._job.path / "attached") is None:  # else the worker removes it
+            shutil.rmtree(self._job.path, ignore_errors=True)
+        end_everything()
+
+    def _asked_to_end(self) -> bool:
+        try:
+            self._store.read_text(self._job.takeover)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _store_record(self, state: str, result: StepResult | None = None) -> None:
+        self._beat += 1
+        JobRecord(state, self._beat, result.to_dict() if result is not None else None).write(self._job, self._store)
+        self._stored_at = time.monotonic()
+
+
+def _say(text: str, level: int) -> None:
+    with contextlib.suppress(OSError):
+        sys.stdout.write(format_record(text, level=level) + "\n")
+        sys.stdout.flush()

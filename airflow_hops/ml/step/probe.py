@@ -1,0 +1,89 @@
+"""What the runtime environment holds and can do: ``python -m airflow_hops.ml.step.probe`` prints it as JSON."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import time
+import traceback
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+from airflow_hops.core.processes.garbage import uncollected
+
+DISTRIBUTIONS = {
+    "google.protobuf": "protobuf",
+    "tensorflow": "tensorflow",
+    "horovod.tensorflow": "horovod",
+    "tensorflow_serving.apis.predict_pb2": "tensorflow-serving-api",
+    "tensorflow_data_validation": "tensorflow-data-validation",
+    "pyspark.sql": "pyspark",
+    "mlflow": "mlflow",
+}
+"""By module, in the order in which they are imported."""
+
+
+def probe() -> dict[str, Any]:
+    """Imports the modules that steps need.
+
+    Returns:
+        ``modules``: for each its ``version``, ``seconds`` of the import beyond those before it, and ``error`` (None
+        when it imports); ``gpus`` (names that TensorFlow sees) and ``no_gpu`` (why it sees none), where there is
+        TensorFlow; ``horovod`` (what it was built with; NCCL by its version, as in ``nccl.h``), where that is.
+    """
+    found: dict[str, Any] = {"modules": {}}
+    for module, distribution in DISTRIBUTIONS.items():
+        begun = time.monotonic()
+        with uncollected():
+            error = _failure(lambda module=module: importlib.import_module(module))  # type: ignore[misc]
+        seconds = round(time.monotonic() - begun, 2)
+        found["modules"][module] = {"version": _version(distribution), "seconds": seconds, "error": error}
+    if found["modules"]["tensorflow"]["error"] is None:
+        import tensorflow
+
+        found["gpus"] = [device.name for device in tensorflow.config.list_physical_devices("GPU")]
+        found["no_gpu"] = None if found["gpus"] else why_no_gpu()
+    if found["modules"]["horovod.tensorflow"]["error"] is None:
+        import horovod.tensorflow as hvd
+
+        found["horovod"] = {"gloo": bool(hvd.gloo_built()), "mpi": bool(hvd.mpi_built()), "nccl": hvd.nccl_built()}
+    return found
+
+
+def why_no_gpu(driver_name: str = "libcuda.so.1") -> str:
+    """Why CUDA has no GPU for this process, as far as its driver says."""
+    try:
+        driver = ctypes.CDLL(driver_name)
+    except OSError as error:
+        return f"there is no NVIDIA driver ({error})"
+    assigned = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if assigned is not None and assigned.strip() in ("", "-1"):
+        return f"CUDA_VISIBLE_DEVICES is {assigned!r}"
+    if code := driver.cuInit(0):
+        return f"the NVIDIA driver finds none (cuInit: error {code})"
+    version = ctypes.c_int()
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    return f"the driver, of CUDA {version.value // 1000}.{version.value % 1000 // 10}, works, but not for TensorFlow"
+
+
+def _failure(action: Callable[[], object]) -> str | None:
+    try:
+        action()
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+    return None
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    print(json.dumps(probe()))

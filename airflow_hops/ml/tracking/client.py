@@ -1,0 +1,116 @@
+"""MLflow's client, and the database that it may have to make.
+
+Importing MLflow costs more than a second and making its database several, so this module does neither until it must.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.processes.files import staged
+from airflow_hops.core.processes.locks import locked
+from airflow_hops.core.processes.temporary_folders import temporary_folder
+
+
+def open_tracking(tracking_uri: str) -> Any:
+    """Opens MLflow, making a SQLite database (and its folder) that is not there yet.
+
+    Whoever wants the first deployment to be quick calls this beforehand: making the database takes seconds.
+
+    Args:
+        tracking_uri: ``sqlite:///…``, ``http://…`` or whatever else MLflow takes.
+
+    Raises:
+        HopsError: MLflow cannot be reached, or its database cannot be opened.
+    """
+    # MLflow waits for minutes on a server that is away; the task's own retries do that better.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+    try:
+        from mlflow.tracking import MlflowClient
+
+        if not tracking_uri.startswith("sqlite:"):
+            client = MlflowClient(tracking_uri)
+            client.search_experiments(max_results=1)
+            return client
+        path = _sqlite_path(tracking_uri)
+        # Two processes that make the tables at once fail on each other's.
+        with locked(path.with_name(f".{path.name}.lock")):
+            if not path.exists():
+                _make_database(path)
+            client = MlflowClient(tracking_uri)
+            client.search_experiments(max_results=1)
+            client.search_registered_models(max_results=1)
+        return client
+    except HopsError:
+        raise
+    except Exception as error:
+        raise HopsError(
+            f"MLflow at {tracking_uri} does not open ({type(error).__name__}: {error}); see the connection's field "
+            "'tracking_uri'"
+        ) from error
+
+
+def _make_database(path: Path) -> None:
+    """Makes MLflow's tables in memory and moves the finished file into place.
+
+    MLflow migrates an empty database through all of its history, and a disk's syncs would make that take seconds.
+    """
+    from mlflow.tracking import MlflowClient
+
+    memory = Path("/dev/shm")
+    with temporary_folder("mlflow", root=memory if os.access(memory, os.W_OK) else None) as folder:
+        made = folder / "mlflow.db"
+        MlflowClient(f"sqlite:///{made}").search_experiments(max_results=1)
+        with staged(path) as staging:
+            shutil.copyfile(made, staging)
+
+
+def experiment_id(client: Any, name: str) -> str:
+    """The id of an experiment, which is made if there is none of that name."""
+    from mlflow.exceptions import MlflowException
+
+    experiment = client.get_experiment_by_name(name)
+    if experiment is not None:
+        return str(experiment.experiment_id)
+    location = None
+    if client.tracking_uri.startswith("sqlite:"):
+        # MLflow's own default is a folder of the step's working directory, which is gone with the step.
+        location = f"{_sqlite_path(client.tracking_uri).with_suffix('').as_uri()}-artifacts/{name}"
+    try:
+        return str(client.create_experiment(name, artifact_location=location))
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another run has made it since
+            raise
+        return str(client.get_experiment_by_name(name).experiment_id)
+
+
+@contextmanager
+def mlflow_errors(client: Any) -> Iterator[None]:
+    """Turns what MLflow raises into an error that says where MLflow is.
+
+    Raises:
+        HopsError: MLflow failed.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        raise HopsError(f"MLflow at {client.tracking_uri}: {error}") from error
+
+
+def _sqlite_path(tracking_uri: str) -> Path:
+    path = tracking_uri.removeprefix("sqlite:///").partition("?")[0]
+    if not path or tracking_uri == path or not Path(path).is_absolute():
+        raise BadInput(f"tracking_uri is {tracking_uri!r}; expected sqlite:////absolute/path/of/mlflow.db")
+    return Path(path)

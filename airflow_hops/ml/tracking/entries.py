@@ -1,0 +1,114 @@
+"""What MLflow is told of a model: its parameters and metrics, in the form that MLflow takes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import Artifact, read_json
+from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.contract.redaction import masked
+
+_PARAM_CHARS = 6000
+"""MLflow's limit on a parameter's value."""
+
+
+def read_training(folder: Path) -> dict[str, Any]:
+    """What a training wrote of itself into its model artifact; empty where it wrote nothing."""
+    try:
+        value = read_json(folder / "training.json")
+    except FileNotFoundError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def params_of(model: Artifact, training: Mapping[str, Any]) -> dict[str, str]:
+    """Everything of the training's record that is not a series, and the window and features of the model."""
+    given = {
+        **{name: value for name, value in training.items() if not _is_series(value)},
+        **{name: model.properties[name] for name in ("window", "label", "features") if name in model.properties},
+    }
+    flat: dict[str, str] = {}
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            flat.update({f"{name}.{key}": param_text(item) for key, item in value.items()})
+        else:
+            flat[name] = param_text(value)
+    return {entry_name(name): value for name, value in flat.items()}
+
+
+def lineage_tags(model: Artifact) -> dict[str, str]:
+    """The tags of a run or a version that lead back to the store."""
+    trained = ModelProperties.of(model)
+    return {
+        "hops.model": model.uri,
+        "hops.fingerprint": model.fingerprint,
+        "hops.statistics": trained.statistics or "",
+        "hops.schema": trained.schema or "",
+    }
+
+
+def log_params(client: Any, run_id: Any, params: Mapping[str, str]) -> None:
+    """Logs parameters, however many there are, less credentials."""
+    from mlflow.entities import Param
+
+    given = [Param(name, value) for name, value in masked(params).items()]
+    for first in range(0, len(given), 100):  # MLflow's limit for one call
+        client.log_batch(run_id, params=given[first : first + 100])
+
+
+def metrics_of(model: Artifact, training: Mapping[str, Any], evaluation: Artifact | None) -> list[Any]:
+    """Metrics of each epoch, then the model's own, then the evaluation's."""
+    from mlflow.entities import Metric
+
+    at_ms = int(time.time() * 1000)
+    metrics = [
+        Metric(entry_name(name), float(value), at_ms, int(figures.get("epoch", position)))
+        for position, figures in enumerate(_epochs(training), start=1)
+        for name, value in figures.items()
+        if _is_number(value) and name != "epoch"
+    ]
+    metrics += [Metric(entry_name(f"model.{name}"), float(value), at_ms, 0) for name, value in model.metrics.items()]
+    if evaluation is not None:
+        metrics += [
+            Metric(entry_name(f"evaluation.{name}"), float(value), at_ms, 0)
+            for name, value in evaluation.metrics.items()
+        ]
+    return metrics
+
+
+def _epochs(training: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The figures of each epoch: a list of mappings, or a mapping of lists as in Keras's ``History.history``."""
+    for name in ("epochs", "history"):
+        value = training.get(name)
+        if isinstance(value, list) and all(isinstance(entry, Mapping) for entry in value):
+            return value
+        if isinstance(value, Mapping) and value and all(isinstance(series, list) for series in value.values()):
+            length = max(len(series) for series in value.values())
+            return [
+                {key: series[index] for key, series in value.items() if index < len(series)} for index in range(length)
+            ]
+    return []
+
+
+def _is_series(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return bool(value) and all(isinstance(item, list | Mapping) for item in value.values())
+    return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def entry_name(name: str) -> str:
+    """A name as MLflow takes it: other characters become underscores."""
+    return "".join(char if char.isalnum() or char in "_-./ " else "_" for char in name)
+
+
+def param_text(value: Any) -> str:
+    """A parameter's value as MLflow takes it: text, no longer than it may be."""
+    return (value if isinstance(value, str) else json.dumps(value))[:_PARAM_CHARS]

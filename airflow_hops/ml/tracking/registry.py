@@ -1,0 +1,191 @@
+"""MLflow's model registry: versions, their runs, and the aliases that name what serves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.ml.tracking.client import experiment_id, mlflow_errors, open_tracking
+from airflow_hops.ml.tracking.entries import lineage_tags, log_params, metrics_of, params_of
+from airflow_hops.ml.tracking.training_run import TRAINING_TAG
+
+CHAMPION = "champion"
+CHALLENGER = "challenger"
+
+
+@dataclass(frozen=True)
+class RegisteredVersion:
+    """A version in the registry.
+
+    Attributes:
+        version: Its number.
+        mlflow_run_id: The MLflow run that has its parameters and metrics.
+        created: False when the same model had been registered before.
+    """
+
+    version: int
+    mlflow_run_id: str
+    created: bool
+
+
+class ModelRegistry:
+    """The registered model of one name.
+
+    Args:
+        tracking_uri: MLflow's tracking URI; for SQLite, the database and its folder are made.
+        model_name: Name of the registered model.
+    """
+
+    def __init__(self, tracking_uri: str, model_name: str) -> None:
+        if not tracking_uri:
+            raise BadInput("MLflow's tracking URI is empty; set it in the connection's field 'tracking_uri'")
+        self.tracking_uri, self.model_name = tracking_uri, model_name
+
+    @cached_property
+    def client(self) -> Any:
+        """MLflow's client.
+
+        Raises:
+            HopsError: MLflow cannot be reached, or its database cannot be opened.
+        """
+        return open_tracking(self.tracking_uri)
+
+    def find(self, fingerprint: str) -> RegisteredVersion | None:
+        """The version that was registered for a model artifact, by fingerprint."""
+        with mlflow_errors(self.client):
+            found = self.client.search_model_versions(
+                f"name = '{self.model_name}' and tags.`hops.fingerprint` = '{fingerprint}'"
+            )
+            newest = max(found, key=lambda version: int(version.version), default=None)
+            return RegisteredVersion(int(newest.version), newest.run_id, False) if newest else None
+
+    def register(
+        self,
+        model: Artifact,
+        producer: Producer,
+        *,
+        training: Mapping[str, Any] | None = None,
+        evaluation: Artifact | None = None,
+    ) -> RegisteredVersion:
+        """Registers a model artifact as a version, with a run of its parameters and metrics.
+
+        A model that was registered before, by this try or another, keeps its version.
+
+        Args:
+            model: The model artifact.
+            producer: The task instance that registers it; its DAG names the experiment.
+            training: What the training wrote of itself (``training.json``).
+            evaluation: The evaluation artifact, whose metrics are logged.
+        """
+        found = self.find(model.fingerprint)
+        if found is not None:
+            return found
+        tags = {
+            **lineage_tags(model),
+            "hops.dag_id": producer.dag_id,
+            "hops.run_id": producer.run_id,
+        }
+        with mlflow_errors(self.client):
+            run_id = self._run(model, producer, tags, training or {}, evaluation)
+            self._create_registered_model()
+            source = model.uri
+            if self.tracking_uri.startswith("http") and source.startswith("file:"):
+                # An MLflow server refuses sources on a disk that it takes for its own.
+                source = f"hops-{source}"
+            created = self.client.create_model_version(
+                self.model_name, source=source, run_id=run_id, tags=tags, await_creation_for=0
+            )
+            return RegisteredVersion(int(created.version), run_id, True)
+
+    def set_alias(self, alias: str, version: int) -> None:
+        """Points an alias at a version."""
+        with mlflow_errors(self.client):
+            self.client.set_registered_model_alias(self.model_name, alias, str(version))
+
+    def delete_alias(self, alias: str) -> None:
+        """Removes an alias; one that is not there is no error."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self.client.delete_registered_model_alias(self.model_name, alias)
+        except MlflowException as error:
+            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                raise HopsError(f"MLflow at {self.tracking_uri}: {error}") from error
+
+    def point_aliases(self, champion: int | None, challenger: int | None) -> None:
+        """Has the aliases name what serves, whatever a killed task left; writes nothing where they do."""
+        with mlflow_errors(self.client):
+            found = self.client.search_registered_models(f"name = '{self.model_name}'")
+        aliases = {alias: int(version) for model in found for alias, version in model.aliases.items()}
+        for alias, version in ((CHAMPION, champion), (CHALLENGER, challenger)):
+            if version is None and alias in aliases:
+                self.delete_alias(alias)
+            elif version is not None and aliases.get(alias) != version:
+                self.set_alias(alias, version)
+
+    def model_of(self, version: int) -> tuple[str, str]:
+        """URI and fingerprint of the model artifact that a version was registered for.
+
+        Raises:
+            BadInput: there is no such version, or it was not registered by a deployment.
+        """
+        from mlflow.exceptions import MlflowException
+
+        try:
+            tags = self.client.get_model_version(self.model_name, str(version)).tags
+            return tags["hops.model"], tags["hops.fingerprint"]
+        except KeyError as error:
+            raise BadInput(
+                f"model {self.model_name!r} version {version} in MLflow at {self.tracking_uri} has no tag {error}; "
+                "it was not registered by DeployModelOperator"
+            ) from None
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise HopsError(f"MLflow at {self.tracking_uri}: {error}") from error
+            raise BadInput(
+                f"model {self.model_name!r} has no version {version} in MLflow at {self.tracking_uri}"
+            ) from error
+
+    def tag(self, version: int, name: str, value: str) -> None:
+        """Tags a version."""
+        with mlflow_errors(self.client):
+            self.client.set_model_version_tag(self.model_name, str(version), name, value)
+
+    def _run(
+        self,
+        model: Artifact,
+        producer: Producer,
+        tags: Mapping[str, str],
+        training: Mapping[str, Any],
+        evaluation: Artifact | None,
+    ) -> str:
+        """The run of a model: its training's, or else one of its own; one that a try began is taken up again."""
+        experiment = experiment_id(self.client, producer.dag_id)
+        same = f"tags.`hops.model` = '{model.uri}' and tags.`hops.fingerprint` = '{model.fingerprint}'"
+        begun = self.client.search_runs([experiment], same, max_results=1)
+        if begun and TRAINING_TAG in begun[0].data.tags:
+            run_id: str = begun[0].info.run_id
+            self._log_metrics(run_id, metrics_of(model, {}, evaluation))
+            return run_id
+        name = f"{producer.dag_id} {producer.run_id}"
+        run_id = (begun[0] if begun else self.client.create_run(experiment, run_name=name, tags=dict(tags))).info.run_id
+        log_params(self.client, run_id, params_of(model, training))
+        self._log_metrics(run_id, metrics_of(model, training, evaluation))
+        self.client.set_terminated(run_id)
+        return run_id
+
+    def _log_metrics(self, run_id: str, metrics: Sequence[Any]) -> None:
+        for first in range(0, len(metrics), 1000):  # MLflow's limit for one call
+            self.client.log_batch(run_id, metrics=metrics[first : first + 1000])
+
+    def _create_registered_model(self) -> None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self.client.create_registered_model(self.model_name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise

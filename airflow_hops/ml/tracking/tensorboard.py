@@ -1,0 +1,73 @@
+"""A TensorBoard of a training's event files, which ends with whoever started it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from airflow_hops.core.contract.protocol import WORKER_VARIABLE
+from airflow_hops.core.processes.ending import end_process
+from airflow_hops.core.processes.lifetime import end_with
+from airflow_hops.core.processes.programs import module_command, with_package
+
+
+@contextmanager
+def serving(logdir: Path) -> Iterator[None]:
+    """Serves a folder on this machine for as long as the ``with`` block lasts; the process's first line is its address.
+
+    Args:
+        logdir: Folder of event files; they may still be written.
+    """
+    # A process of its own: ranks are forked from this one, and would inherit a server's threads half.
+    command = module_command(sys.executable, __name__, "--logdir", logdir)
+    process = subprocess.Popen(command, env=with_package(os.environ), stdin=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        end_process(process, grace_s=5)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serves a folder on a free port of the loopback interface, until it is told to end."""
+    parser = argparse.ArgumentParser(prog="python -m airflow_hops.ml.tracking.tensorboard", description=__doc__)
+    parser.add_argument("--logdir", type=Path, required=True, help="folder of event files")
+    given = parser.parse_args(arguments)
+    end_with(os.environ.get(WORKER_VARIABLE, ""))
+
+    warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
+    # TensorBoard reads event files without TensorFlow where it finds this module (tensorboard/compat/__init__.py): it
+    # is up in a second in place of five, and takes a tenth of the memory.
+    sys.modules["tensorboard.compat.notf"] = types.ModuleType("tensorboard.compat.notf")
+    from tensorboard import default, program
+
+    board = program.TensorBoard(plugins=default.get_plugins())
+    board.configure(
+        argv=[
+            "tensorboard",
+            f"--logdir={given.logdir}",
+            "--host=127.0.0.1",
+            "--port=0",
+            "--reload_interval=2",
+            # The other loader is a process of its own, which could be left behind.
+            "--load_fast=false",
+        ]
+    )
+    print(f"TensorBoard of {given.logdir}: {board.launch()}", flush=True)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    ended.wait()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""The MLflow run of a training: what it was given, how it goes, what came of it, and what it was made from and with."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import Artifact, HopsError, Manifest
+from airflow_hops.core.contract.overlay import locked_packages, overlay_name
+from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.contract.redaction import masked
+from airflow_hops.core.contract.run_record import is_recorded, record_key
+from airflow_hops.ml.tracking.client import experiment_id, mlflow_errors, open_tracking
+from airflow_hops.ml.tracking.entries import entry_name, lineage_tags, log_params, metrics_of, param_text
+
+TRAINING_TAG = "hops.training"
+"""Names a training whatever number of tries it takes: its retry takes the run up again."""
+
+RECORD_TAG = "hops.record"
+"""The key of the run's record in the store."""
+
+log = logging.getLogger(__name__)
+
+
+class TrainingRun:
+    """A training's run in the experiment of its DAG.
+
+    Where MLflow fails, the log says so and the training goes on: what it has learnt is not lost for want of a note.
+
+    Args:
+        spec: The step's: the service ``tracking_uri``, MLflow's tracking URI, is empty for none, and the producer's DAG
+            names the experiment.
+        training: What names the training through all of its tries.
+
+    Attributes:
+        record: The key of its record in the store; None for none.
+    """
+
+    def __init__(self, spec: StepSpec, training: str) -> None:
+        self.tracking_uri, self.training, self.producer = spec.services.get("tracking_uri", ""), training, spec.producer
+        self.record = record_key(spec.cache_key_parts, spec.inputs) if is_recorded(spec) else None
+        self._client: Any = None
+        self._id: str | None = None
+        self._failed = not self.tracking_uri
+
+    def begin(
+        self,
+        params: Mapping[str, Any],
+        examples: Artifact | None,
+        manifest: Manifest | None,
+        code_paths: Sequence[str] = (),
+    ) -> None:
+        """Makes the run, or takes up that of an earlier try.
+
+        Args:
+            params: Hyperparameters, and what else the training was given.
+            examples: What it trains on.
+            manifest: Of the examples.
+            code_paths: Folders of user code; the run names the Git commit of the first.
+        """
+        self._attempt(lambda: self._begin(params, examples, manifest, code_paths))
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Logs metrics of a step or an epoch."""
+        if self._id is not None:
+            self._attempt(lambda: self._log(metrics, step))
+
+    def finish(self, model: Artifact | None, record: Mapping[str, Any], code: Mapping[str, str]) -> None:
+        """Logs what came of it.
+
+        Args:
+            model: The published model; None where the training returned a plain value.
+            record: What ``training.json`` holds.
+            code: Sources of the user's code by path, which are logged below ``code/``.
+        """
+        if self._id is not None:
+            self._attempt(lambda: self._finish(model, record, code))
+
+    def fail(self) -> None:
+        """Says that this try has failed."""
+        if self._id is not None:
+            self._attempt(lambda: self._client.set_terminated(self._id, "FAILED"))
+
+    @property
+    def id(self) -> str | None:
+        """The run's id, once there is one."""
+        return self._id
+
+    def attempt(self, work: Callable[[Any], None]) -> None:
+        """Has something done with MLflow's client once the run has begun, under the same rule."""
+        if self._id is not None:
+            self._attempt(lambda: work(self._client))
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        if self._failed:
+            return
+        try:
+            if self._client is None:
+                self._client = open_tracking(self.tracking_uri)
+            with mlflow_errors(self._client):
+                work()
+        except (HopsError, OSError) as error:
+            self._failed = True
+            log.warning("This training is no longer tracked: %s", error)
+
+    def _begin(
+        self,
+        params: Mapping[str, Any],
+        examples: Artifact | None,
+        manifest: Manifest | None,
+        code_paths: Sequence[str],
+    ) -> None:
+        from mlflow.utils.git_utils import get_git_commit
+
+        client, producer = self._client, self.producer
+        experiment = experiment_id(client, producer.dag_id)
+        begun = client.search_runs([experiment], f"tags.`{TRAINING_TAG}` = '{self.training}'", max_results=1)
+        if begun:
+            self._id = begun[0].info.run_id
+            client.update_run(self._id, status="RUNNING")
+        else:
+            tags = {
+                TRAINING_TAG: self.training,
+                "hops.dag_id": producer.dag_id,
+                "hops.run_id": producer.run_id,
+                "hops.task_id": producer.task_id,
+                "mlflow.source.type": "JOB",
+                "mlflow.source.name": f"{producer.dag_id}.{producer.task_id}",
+            }
+            if (runtime := overlay_name(Path(sys.prefix))) is not None:
+                tags |= {"hops.runtime": runtime, "hops.runtime_packages": " ".join(locked_packages(Path(sys.prefix)))}
+            if self.record is not None:
+                tags[RECORD_TAG] = self.record
+            if producer.map_index >= 0:
+                tags["hops.map_index"] = str(producer.map_index)
+            commit = get_git_commit(code_paths[0]) if code_paths else None
+            if commit:
+                tags["mlflow.source.git.commit"] = commit
+            name = f"{producer.dag_id} {producer.run_id} {producer.task_id}"
+            self._id = client.create_run(experiment, run_name=name, tags=masked(tags)).info.run_id
+            log_params(client, self._id, {entry_name(key): param_text(value) for key, value in masked(params).items()})
+            if examples is not None and manifest is not None:
+                client.log_inputs(self._id, datasets=_datasets(examples, manifest))
+        client.set_tag(self._id, "hops.try", str(producer.try_number))
+
+    def _log(self, metrics: Mapping[str, float], step: int) -> None:
+        from mlflow.entities import Metric
+
+        at_ms = int(time.time() * 1000)
+        self._client.log_batch(
+            self._id, metrics=[Metric(entry_name(name), float(value), at_ms, step) for name, value in metrics.items()]
+        )
+
+    def _finish(self, model: Artifact | None, record: Mapping[str, Any], code: Mapping[str, str]) -> None:
+        from mlflow.entities import RunTag
+
+        client, run = self._client, self._id
+        if model is not None:
+            tags = [RunTag(name, value) for name, value in lineage_tags(model).items()]
+            client.log_batch(run, metrics=metrics_of(model, {}, None), tags=tags)
+        client.log_text(run, environment_lock(), "environment/requirements.txt")
+        client.log_dict(run, dict(record), "training.json")
+        for name, text in code.items():
+            client.log_text(run, text, f"code/{name}")
+        client.set_terminated(run)
+
+
+def _datasets(examples: Artifact, manifest: Manifest) -> list[Any]:
+    """The splits that a training reads, with where they come from."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    inputs = {role: [artifact.uri for artifact in given] for role, given in manifest.inputs.items()}
+    source = {"uri": examples.uri, "kind": examples.kind, "fingerprint": examples.fingerprint, "made_from": inputs}
+    return [
+        DatasetInput(
+            dataset=Dataset(
+                name=f"{manifest.producer.task_id or examples.kind}/{split}",
+                digest=examples.fingerprint[:16],
+                source_type="hops",
+                source=json.dumps(source),
+                profile=json.dumps({"num_rows": counts.rows_out}),
+            ),
+            tags=[InputTag("mlflow.data.context", "training" if split == "train" else split)],
+        )
+        for split, counts in manifest.rows.items()
+    ]
+
+
+@cache
+def environment_lock() -> str:
+    """The libraries of this environment, as ``pip freeze`` would write them."""
+    # Setuptools puts the packages that it carries on the path; they are not installed.
+    own = [each for each in distributions() if "_vendor" not in Path(str(each.locate_file(""))).parts]
+    metadata = [each.metadata for each in own]  # a property that reads a file
+    found = {f"{each['Name']}=={each['Version']}" for each in metadata if each["Name"]}
+    return "\n".join(sorted(found, key=str.lower)) + "\n"

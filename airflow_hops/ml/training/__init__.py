@@ -1,0 +1,1 @@
+"""Training on one or many ranks: context, checkpoints, reader, and Horovod."""

@@ -1,0 +1,274 @@
+"""The callbacks of :meth:`~airflow_hops.ml.training.context.TrainContext.fit`: guards first, then epoch records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import horovod.tensorflow as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.keras import (
+    BroadcastCallback,
+    Guard,
+    MetricAverageCallback,
+    NanStopCallback,
+    StatisticsAverageCallback,
+)
+from airflow_hops.ml.training.keras.callbacks import metric_value
+
+if TYPE_CHECKING:
+    from airflow_hops.ml.training.context import TrainContext
+
+_COUNTERS: Mapping[type, tuple[str, ...]] = {
+    keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
+    keras.callbacks.ReduceLROnPlateau: ("wait", "cooldown_counter", "best"),
+    keras.callbacks.ModelCheckpoint: ("best",),
+}
+"""What changes in Keras's own callbacks as they go."""
+
+
+class FitCallbacks(keras.callbacks.CallbackList):
+    """The callbacks of one training that Keras runs in parts: the rest of a resumed epoch, then the other epochs.
+
+    Keras's ``fit`` takes one number of steps for all epochs, so each part is a separate ``fit``; the callbacks see one
+    training, between :meth:`begin` and :meth:`end`.
+    """
+
+    def begin(self) -> None:
+        """The training begins."""
+        super().on_train_begin()
+
+    def end(self) -> None:
+        """The training has ended."""
+        super().on_train_end()
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """A part begins."""
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """A part has ended."""
+
+
+def guarding_callbacks(context: TrainContext, guard: Guard) -> list[Any]:
+    """Returns the callbacks that check weights, loss and steps, and average metrics over all ranks."""
+    return [
+        BroadcastCallback(),
+        NanStopCallback(),
+        _EpochCallback(context),
+        StatisticsAverageCallback(),
+        MetricAverageCallback(),
+        guard,
+    ]
+
+
+class _EpochCallback(keras.callbacks.Callback):
+    """Sets the epoch of the data, reports that the rank is alive, and makes ranks end the epoch together."""
+
+    def __init__(self, context: TrainContext) -> None:
+        super().__init__()
+        self._context = context
+        self._where = ""
+        self._steps = 0
+        self._open = False
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Compares the ranks' numbers of steps per epoch, if they are known in advance."""
+        steps = self.params.get("steps")
+        by_rank = _gather_int(-1 if steps is None else steps, "hops_steps")
+        if len(set(by_rank)) > 1:
+            found = ", ".join(
+                f"rank {rank}: {steps if steps >= 0 else 'an unknown number'}" for rank, steps in enumerate(by_rank)
+            )
+            raise BadInput(
+                f"the ranks would take different numbers of steps an epoch ({found}), and all but the shortest "
+                "would wait forever; give each rank equally many batches, as context.examples does"
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """The epoch begins."""
+        self._context.begin_epoch(epoch)
+        self._where, self._steps, self._open = f"epoch {epoch + 1}", 0, True
+        self._context.on_alive(f"{self._where} begins")
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """A step is done."""
+        self._steps = batch + 1
+        self._context.on_alive(f"{self._where} step {batch + 1}")
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """The epoch's steps are done, and its validation begins."""
+        self._end_steps()
+
+    def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """A step of the validation is done."""
+        self._context.on_alive(f"{self._where} evaluation step {batch + 1}")
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """The epoch's steps are done."""
+        self._end_steps()
+
+    def _end_steps(self) -> None:
+        """Waits for all ranks to end the epoch; longer ranks continue without this one's gradients."""
+        if not self._open:
+            return
+        self._open = False
+        self._context.on_message("alive", where=f"the last of {self._steps} steps of {self._where}")
+        if hvd.size() == 1:
+            return
+        _join(hvd.join)
+        by_rank = _gather_int(self._steps, "hops_steps")
+        if len(set(by_rank)) > 1:
+            found = ", ".join(f"rank {rank}: {steps}" for rank, steps in enumerate(by_rank))
+            raise BadInput(
+                f"the ranks took different numbers of steps in {self._where} ({found}): the batches of "
+                f"rank {by_rank.index(min(by_rank))} ran out first; give each rank equally many, as context.examples "
+                "does"
+            )
+
+
+def _join(join: Callable[[], Any]) -> None:
+    """Waits for all ranks, which may continue without this one's gradients until then.
+
+    Horovod built with NCCL has this operation only for GPUs. Without a GPU, this does not wait: ranks with different
+    numbers of steps then hang, each at the position that it reports.
+    """
+    try:
+        # A function of its own each time: TensorFlow takes the operation for one without effects, and would reuse it.
+        tf.function(join).get_concrete_function()()
+    except tf.errors.InvalidArgumentError as error:
+        if "No OpKernel was registered" not in error.message:
+            raise
+
+
+class RecordCallback(keras.callbacks.Callback):
+    """Reports an epoch, writes its events and checkpoints, and makes all ranks stop together. The last callback.
+
+    Args:
+        context: The rank's.
+        epochs: Number of epochs.
+        rows: Rows of an epoch over all ranks, for the examples per second; 0 if unknown.
+        users: The user's own callbacks, whose counters are saved as well.
+        every_steps: Steps between checkpoints within an epoch; 0 for none.
+    """
+
+    def __init__(
+        self, context: TrainContext, epochs: int, *, rows: int = 0, users: Sequence[Any] = (), every_steps: int = 0
+    ) -> None:
+        super().__init__()
+        context.state.refuse_measurement("callbacks")
+        self._context, self._epochs, self._rows = context, epochs, rows
+        self._users, self._every_steps = list(users), every_steps
+        self._began = self._trained_until = 0.0
+        self._first = self._saved_at = 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Restores the state that the other callbacks have reset."""
+        state = self._context.state
+        self._saved_at = state.position.step
+        if state.snapshot is not None and state.is_at_snapshot:
+            _restore_counters(self._users, state.snapshot.callbacks, state.snapshot.callback_arrays)
+            state.restore_own_state(self.model)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Starts counting; in a resumed epoch, metrics and random numbers continue from their saved states."""
+        context = self._context
+        self._first = context.first_batch
+        if self._first:
+            context.state.restore_own_state(self.model)
+        context.state.move(epoch=epoch, batch=self._first)
+        self._began = self._trained_until = time.monotonic()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Writes a checkpoint if it is due."""
+        self._trained_until = time.monotonic()
+        context, steps = self._context, self.params.get("steps")
+        done = self._first + batch + 1
+        done = min(done, steps) if steps else done
+        step = context.position.step + done - context.position.batch
+        context.state.move(step=step, batch=done)
+        if self._every_steps and step - self._saved_at >= self._every_steps and done != steps:
+            self._save()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Records the epoch."""
+        context, metrics = self._context, {name: metric_value(name, value) for name, value in (logs or {}).items()}
+        seconds, steps = self._trained_until - self._began, context.position.batch
+        rows = round(self._rows * (steps - self._first) / max(steps, 1))
+        context.seconds += seconds
+        context.rows_trained += rows
+        context.history.append({**metrics, "seconds": seconds})
+        if context.rank == 0:
+            self._report(epoch, metrics, rows / seconds if seconds else 0.0)
+        self.model.stop_training = context.any_rank(self.model.stop_training or context.stop_requested)
+        stopped = self.model.stop_training and epoch + 1 < self._epochs
+        context.state.move(epoch=epoch + 1, batch=0, stopped=stopped)
+        self._save()
+
+    def _report(self, epoch: int, metrics: Mapping[str, float], rows_per_second: float) -> None:
+        context = self._context
+        context.on_message(
+            "progress",
+            epoch=len(context.history),
+            text=f"epoch {epoch + 1} of {self._epochs}",
+            fraction=(epoch + 1) / self._epochs,
+            metrics={**metrics, **({"examples_per_second": rows_per_second} if rows_per_second else {})},
+        )
+        context.events.write_epochs(context.history)
+
+    def _save(self) -> None:
+        self._saved_at = self._context.position.step
+        self._context.state.save(self.model, counters=_counters(self._users))
+
+
+def _gather_int(value: int, name: str) -> list[int]:
+    """Gathers a number of each rank, by rank."""
+    if hvd.size() == 1:
+        return [value]
+    return [int(found) for found in hvd.allgather(tf.constant([value], tf.int64), name=name).numpy()]
+
+
+def _counters(callbacks: Sequence[Any]) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+    """Returns the callbacks' counters, as JSON values and as arrays, by the callback's number and class."""
+    values: dict[str, Any] = {}
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    for number, callback in enumerate(callbacks):
+        key = f"{number} {type(callback).__name__}"
+        if hasattr(callback, "get_state"):
+            values[key] = callback.get_state()
+            continue
+        names = [name for kind, found in _COUNTERS.items() if isinstance(callback, kind) for name in found]
+        own = {name: getattr(callback, name) for name in names}
+        for name, weights in list(own.items()):
+            if isinstance(weights, list):
+                del own[name]
+                arrays |= {f"{key}|{name}|{i:04d}": np.asarray(array) for i, array in enumerate(weights)}
+        if own:
+            values[key] = {name: None if value is None else float(value) for name, value in own.items()}
+    return values, arrays
+
+
+def _restore_counters(
+    callbacks: Sequence[Any], values: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]
+) -> None:
+    for number, callback in enumerate(callbacks):
+        key = f"{number} {type(callback).__name__}"
+        if key not in values:
+            continue
+        if hasattr(callback, "set_state"):
+            callback.set_state(values[key])
+            continue
+        for name, value in values[key].items():
+            whole = name not in ("best",) and value is not None
+            setattr(callback, name, int(value) if whole else value)
+        lists: dict[str, list[np.ndarray[Any, Any]]] = {}
+        for full in sorted(arrays):
+            owner, name, _ = full.split("|")
+            if owner == key:
+                lists.setdefault(name, []).append(arrays[full])
+        for name, weights in lists.items():
+            setattr(callback, name, weights)

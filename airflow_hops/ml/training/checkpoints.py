@@ -1,0 +1,334 @@
+"""Checkpoints: everything that a training needs to continue as if it had never stopped, written atomically.
+
+A checkpoint is a folder ``step-<n>``: ``variables.npz`` (model and optimizer), ``callbacks.npz`` if callbacks keep
+arrays, ``rank-<n>.npz`` (each rank's own state) and ``checkpoint.json``, which has the position of the training and the
+checksums of the other files. It is created by a rename, so that the previous one remains after a kill at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import threading
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from airflow_hops import __version__
+from airflow_hops.core.contract.artifacts import BadInput, HopsError, read_json
+from airflow_hops.core.processes.files import sync
+
+CHECKPOINT_NAME = "checkpoint.json"
+CHECKPOINT_GLOB = "step-*"
+_FORMAT = 2
+_VARIABLES_NAME = "variables.npz"
+_CALLBACKS_NAME = "callbacks.npz"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Position:
+    """The position of a training.
+
+    Attributes:
+        step: Steps done, over all epochs.
+        epoch: Epochs done.
+        batch: Steps done of the current epoch; 0 at its start.
+        fit: Finished trainings of this training function: its calls of ``context.fit``.
+        stopped: Whether all ranks agreed to stop.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    fit: int = 0
+    stopped: bool = False
+
+    def __str__(self) -> str:
+        at = f"after epoch {self.epoch}" if self.batch == 0 else f"after step {self.batch} of epoch {self.epoch + 1}"
+        return f"{at} (step {self.step})"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A training at one moment, in memory.
+
+    Attributes:
+        position: Position of the training.
+        variables: Arrays of the model and its optimizer, by name; rank 0's.
+        rank_states: Each rank's own state, by rank; see :mod:`airflow_hops.ml.training.rank_state`.
+        history: Metrics of each epoch done.
+        callbacks: The callbacks' counters, JSON values, by callback.
+        callback_arrays: The callbacks' counters that are arrays.
+    """
+
+    position: Position
+    variables: Mapping[str, np.ndarray[Any, Any]] = field(repr=False)
+    rank_states: tuple[bytes, ...] = field(repr=False, default=())
+    history: tuple[Mapping[str, float], ...] = ()
+    callbacks: Mapping[str, Any] = field(default_factory=dict)
+    callback_arrays: Mapping[str, np.ndarray[Any, Any]] = field(repr=False, default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A finished checkpoint on disk.
+
+    Attributes:
+        path: Folder of the checkpoint.
+        position: Position of the training.
+        ranks: Number of ranks that it was saved with.
+        history: Metrics of each epoch done.
+    """
+
+    path: Path
+    position: Position
+    ranks: int
+    history: tuple[Mapping[str, float], ...]
+
+    @classmethod
+    def of(cls, path: Path, description: Mapping[str, Any]) -> Checkpoint:
+        """Returns the checkpoint that ``checkpoint.json`` describes."""
+        history = tuple(description["history"])
+        return cls(path, Position(**description["position"]), description["ranks"], history)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Reads the description of a checkpoint.
+
+    Raises:
+        BadInput: another version of this package wrote it.
+        HopsError: it is damaged.
+    """
+    return Checkpoint.of(path, _read_description(path))
+
+
+def check_files(path: Path) -> None:
+    """Compares a checkpoint's files with the checksums that it was written with.
+
+    Raises:
+        BadInput: another version of this package wrote it.
+        HopsError: it is damaged; the message names the file.
+    """
+    for name, crc in _read_description(path)["files"].items():
+        try:
+            found = zlib.crc32((path / name).read_bytes())
+        except OSError as error:
+            raise HopsError(f"{path / name}: cannot be read ({error})") from None
+        if found != crc:
+            raise HopsError(f"{path / name}: damaged: its CRC-32 is {found:08x}, expected {crc:08x}")
+
+
+def copy_variables(model: Any, optimizer: Any = None) -> dict[str, np.ndarray[Any, Any]]:
+    """Copies the variables of a model and its optimizer.
+
+    Args:
+        model: A Keras model.
+        optimizer: Its optimizer, if it was not compiled with one.
+    """
+    return {name: variable.numpy() for name, variable in _variables(model, optimizer).items()}
+
+
+def write_checkpoint(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
+    """Writes a checkpoint and removes the oldest beyond ``keep``.
+
+    Args:
+        folder: Folder of the checkpoints; it is created.
+        snapshot: State of the training.
+        keep: Number of checkpoints to keep.
+
+    Returns:
+        The checkpoint's folder.
+
+    Raises:
+        HopsError: it cannot be written; earlier ones remain.
+        BadInput: a weight is not a number.
+    """
+    bad = [n for n, values in snapshot.variables.items() if values.dtype.kind == "f" and not np.isfinite(values).all()]
+    if bad:
+        raise BadInput(
+            f"variable {bad[0].partition('|')[2]!r} holds values that are not numbers {snapshot.position}; no "
+            "checkpoint was written. Lower the learning rate, clip gradients, or look for such values in the "
+            "examples"
+        )
+    path = folder / f"step-{snapshot.position.step:08d}"
+    staging = folder / f".{path.name}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for rubbish in folder.glob(f".{CHECKPOINT_GLOB}"):
+            shutil.rmtree(rubbish, ignore_errors=True)
+        staging.mkdir()
+        _write_files(staging, snapshot)
+        if path.exists():
+            shutil.rmtree(path)
+        staging.rename(path)
+        sync(folder)
+    except OSError as error:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise HopsError(
+            f"{path}: the checkpoint cannot be written ({error}); free some space there. Earlier checkpoints are "
+            "complete"
+        ) from error
+    for old in sorted(folder.glob(CHECKPOINT_GLOB))[:-keep]:
+        hidden = old.rename(folder / f".{old.name}")  # who copies it meanwhile finds it whole or gone
+        shutil.rmtree(hidden, ignore_errors=True)
+    return path
+
+
+def load_snapshot(checkpoint: Checkpoint) -> Snapshot:
+    """Reads a checkpoint.
+
+    Raises:
+        BadInput: another version of this package wrote it.
+        HopsError: it cannot be read.
+    """
+    path = checkpoint.path
+    value = _read_description(path)
+    try:
+        variables = _read_arrays(path / _VARIABLES_NAME)
+        arrays = _read_arrays(path / _CALLBACKS_NAME) if (path / _CALLBACKS_NAME).exists() else {}
+        states = tuple((path / _rank_name(rank)).read_bytes() for rank in range(checkpoint.ranks))
+    except (OSError, ValueError, zlib.error) as error:
+        raise HopsError(f"{path}: cannot be read ({error}); delete the checkpoint to start again") from None
+    return Snapshot(checkpoint.position, variables, states, checkpoint.history, value["callbacks"], arrays)
+
+
+def restore_variables(snapshot: Snapshot, model: Any, optimizer: Any = None, *, where: str = "the checkpoint") -> None:
+    """Sets the variables of a model and its optimizer to those of a snapshot, of any number of ranks.
+
+    Args:
+        snapshot: State of the training.
+        model: A Keras model, built.
+        optimizer: Its optimizer, if it was not compiled with one.
+        where: Source of the snapshot, for the error.
+
+    Raises:
+        BadInput: the snapshot is of another architecture.
+    """
+    variables, values = _variables(model, optimizer), snapshot.variables
+    for name in [*variables, *values]:
+        expected = tuple(variables[name].shape) if name in variables else None
+        found = values[name].shape if name in values else None
+        if expected != found:
+            raise BadInput(
+                f"{where}: variable {name.partition('|')[2]!r} has shape {found} there and {expected} in the model; "
+                "the checkpoint is of another architecture: delete it to start again, or restore the model that it "
+                "was made with"
+            )
+    for name, variable in variables.items():
+        array = values[name]
+        if array.dtype.kind == "V":  # NumPy forgets the names of bfloat16 and its like
+            array = array.view(variable.numpy().dtype)
+        variable.assign(array)
+
+
+class CheckpointWriter:
+    """Writes checkpoints in a thread, one at a time, so that training does not wait for the disk.
+
+    An error of the thread is raised by the next call.
+
+    Args:
+        folder: Folder of the checkpoints.
+        keep: Number of checkpoints to keep.
+        on_written: Called in the thread with the folder of each complete checkpoint.
+    """
+
+    def __init__(self, folder: Path, keep: int, on_written: Callable[[Path], None]) -> None:
+        self._folder, self._keep, self._on_written = folder, keep, on_written
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Starts writing a snapshot, after the previous one has been written."""
+        self.finish()
+        self._thread = threading.Thread(target=self._write, args=(snapshot,), name="checkpoint")
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises the error of the last checkpoint, if it has failed."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def finish(self) -> None:
+        """Waits for the last checkpoint."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.check()
+
+    def _write(self, snapshot: Snapshot) -> None:
+        try:
+            self._on_written(write_checkpoint(self._folder, snapshot, keep=self._keep))
+        except BaseException as error:
+            self._error = error
+
+
+def _read_description(path: Path) -> Mapping[str, Any]:
+    file = path / CHECKPOINT_NAME
+    try:
+        value: Mapping[str, Any] = read_json(file)
+        written, by = value.get("format", 1), value.get("airflow_hops", "an earlier version")
+    except (OSError, ValueError, AttributeError) as error:
+        raise HopsError(f"{file}: cannot be read ({error})") from None
+    if written != _FORMAT:
+        raise BadInput(
+            f"{file}: a checkpoint of format {written}, written by airflow-hops {by}; airflow-hops {__version__} reads "
+            f"format {_FORMAT}. Finish the training with the version that started it, or delete the checkpoint to "
+            "start again"
+        )
+    return value
+
+
+def _write_files(staging: Path, snapshot: Snapshot) -> None:
+    np.savez(staging / _VARIABLES_NAME, **snapshot.variables)  # type: ignore[arg-type]
+    if snapshot.callback_arrays:
+        np.savez(staging / _CALLBACKS_NAME, **snapshot.callback_arrays)  # type: ignore[arg-type]
+    for rank, state in enumerate(snapshot.rank_states):
+        (staging / _rank_name(rank)).write_bytes(state)
+    files = {file.name: zlib.crc32(file.read_bytes()) for file in sorted(staging.iterdir())}
+    description = {
+        "format": _FORMAT,
+        "airflow_hops": __version__,
+        "position": asdict(snapshot.position),
+        "ranks": len(snapshot.rank_states),
+        "history": list(snapshot.history),
+        "callbacks": dict(snapshot.callbacks),
+        "files": files,
+    }
+    (staging / CHECKPOINT_NAME).write_text(json.dumps(description))
+    for file in (*staging.iterdir(), staging):
+        sync(file)
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    with np.load(path, allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+def _rank_name(rank: int) -> str:
+    return f"rank-{rank:05d}.npz"
+
+
+def _variables(model: Any, optimizer: Any = None) -> dict[str, Any]:
+    """Weights and optimizer state by position and path: paths alone need not be unique.
+
+    Paths begin with the layers' own names, which count up within a process, so only their last part is telling.
+    """
+    optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
+    found = {f"model-{i:04d}|{_path(v)}": v for i, v in enumerate(model.weights)}
+    if optimizer is not None:
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
+        found |= {f"optimizer-{i:04d}|{_path(v)}": v for i, v in enumerate(optimizer.variables)}
+    return found
+
+
+def _path(variable: Any) -> str:
+    return str(variable.path).rpartition("/")[2]

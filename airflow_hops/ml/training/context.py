@@ -1,0 +1,407 @@
+"""The context of a training function: its rank, its data, its hyperparameters, and its folders."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.ml.training.checkpoints import Checkpoint, Position
+from airflow_hops.ml.training.event_files import EventFiles
+from airflow_hops.ml.training.shares import Shares
+from airflow_hops.ml.training.training_state import TrainingState
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from airflow_hops.core.contract.target import Target
+    from airflow_hops.ml.features.feature_specs import OutputSpec
+    from airflow_hops.ml.training.keras import Guard
+    from airflow_hops.ml.training.reader import SplitReader
+    from airflow_hops.ml.training.tables import SplitTable
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class TrainContext:
+    """The argument of a training function, ``train(context) -> keras.Model``.
+
+    Attributes:
+        rank: Number of this rank, 0 to ``size`` - 1.
+        size: Number of ranks.
+        local_rank: Number of this rank among those of its host.
+        params: Hyperparameters.
+        seed: Seeds weights and the order of rows; all generators have been seeded with it and the rank.
+        feature_outputs: The transform's outputs by name, with dtype, width and vocabulary size; the model's inputs.
+        target: What to predict: the label's column, the problem, its classes, the column of the rows' weights, and
+            further labels; None without examples.
+        examples_dir: Folder of the transformed examples; None without examples.
+        checkpoint_dir: Folder that outlives this try.
+        tensorboard_dir: Folder of rank 0's event files.
+        splits_uri: Address of the splits if the ranks read them from a remote store; empty for ``examples_dir``.
+        storage_options: fsspec options of that store.
+        resumed_from: The checkpoint of an earlier try, or None.
+        checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for none.
+        guard_every_steps: Steps between two comparisons of the ranks' weights; 0 for none, None for the default.
+        keep_checkpoints: Number of checkpoints to keep.
+        guards: The guards of this try's trainings.
+        strategy: The ``tf.distribute.Strategy`` of a training without Horovod.
+        is_measured: Whether :meth:`fit` only measures its first steps: see :mod:`airflow_hops.ml.training.pace`.
+        state: Position and state of the training, for checkpoints.
+        events: Rank 0's TensorBoard event files.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    params: Mapping[str, Any]
+    seed: int
+    feature_outputs: Mapping[str, OutputSpec]
+    target: Target | None
+    examples_dir: Path | None
+    checkpoint_dir: Path
+    tensorboard_dir: Path
+    splits_uri: str = ""
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    resumed_from: Checkpoint | None = None
+    checkpoint_every_steps: int = 0
+    guard_every_steps: int | None = None
+    keep_checkpoints: int = 3
+    guards: list[Guard] = field(default_factory=list)
+    strategy: tf.distribute.Strategy | None = None
+    is_measured: bool = False
+    on_message: Callable[..., None] = lambda kind, **fields: None
+    on_alive: Callable[[str], None] = lambda _: None
+    bring_back: Callable[[str], None] = lambda _: None
+    ask_ranks: Callable[[bool], bool] | None = None
+    epoch: int = 0
+    first_batch: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
+    columns_taken: tuple[str, ...] | None = None
+    seconds: float = 0.0
+    exchange_seconds: float = 0.0
+    rows_trained: int = 0
+    epochs_begun: int = 0
+    _fits: int = 0
+    stop_requested: bool = False
+    _agreed_stop: bool = False
+    _stop_calls: int = 0
+    state: TrainingState = field(init=False)
+    events: EventFiles = field(init=False)
+    _shares: Shares = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state, self.events, self._shares = TrainingState(self), EventFiles(self.tensorboard_dir), Shares(self)
+        self.epoch = self.initial_epoch
+
+    @property
+    def position(self) -> Position:
+        """Where the training stands."""
+        return self.state.position
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """Metrics of each epoch, including those before the checkpoint."""
+        return self.state.history
+
+    @property
+    def initial_epoch(self) -> int:
+        """Epochs that an earlier try has done; 0 for a first try."""
+        return self.resumed_from.position.epoch if self.resumed_from else 0
+
+    def reader(self, split: str, columns: Sequence[str] | None = None) -> SplitReader:
+        """Opens this rank's rows of a split.
+
+        Args:
+            split: ``train``, ``eval``.
+            columns: Which of :attr:`feature_outputs` to read; None for all.
+
+        Raises:
+            BadInput: the split or a column does not exist, or cannot be read.
+        """
+        return self._shares.reader(split, columns)
+
+    def steps(self, split: str, batch_size: int) -> int:
+        """Returns the number of steps of an epoch, the same on every rank.
+
+        Args:
+            split: ``train``, ``eval``.
+            batch_size: Rows of a step over all ranks.
+        """
+        return self._shares.steps(split, batch_size)
+
+    def examples(
+        self,
+        split: str,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        repeat: bool = False,
+        first_step: int = 0,
+        columns: Sequence[str] | None = None,
+    ) -> tf.data.Dataset:
+        """Returns this rank's share of a split: features by name, labels and, if the examples have them, row weights.
+
+        Labels are class numbers (int64) or, in a regression, float32; several labels are a dict. Weights are float32.
+
+        Each rank gets its own rows, every row occurs once per epoch, and all ranks take the same number of steps,
+        whatever the file sizes.
+
+        Args:
+            split: ``train``, ``eval``.
+            batch_size: Rows of a step over all ranks; this rank's batches are a ``size``-th of it.
+            shuffle: Whether to shuffle each pass, seeded with seed, rank and epoch.
+            repeat: Whether the dataset starts again when it ends.
+            first_step: The batch to start with, in a resumed epoch; the batches from there on are those of the whole
+                epoch.
+            columns: Which of :attr:`feature_outputs` to read; None for all.
+        """
+        dataset = self._shares.dataset(split, batch_size, shuffle=shuffle, first_step=first_step, columns=columns)
+        return dataset.repeat() if repeat else dataset
+
+    def table(self, split: str, columns: Sequence[str] | None = None) -> SplitTable:
+        """Reads all of this rank's rows of a split, for NumPy, pandas, PyTorch, XGBoost or LightGBM.
+
+        ``columns`` names the :attr:`feature_outputs` to read, in this order; None for all. A model that takes a matrix
+        is served the columns that were read of the split ``train``.
+        """
+        return self._shares.table(split, columns)
+
+    def can_share(self, split: str) -> bool:
+        """Whether a split has rows for every rank."""
+        return self._shares.suffice(split)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Sets the epoch that the data is shuffled for; :meth:`fit` calls it. A resumed epoch keeps its order."""
+        self.epoch = epoch
+        self.epochs_begun += 1
+
+    def report(self, step: int, **metrics: float) -> None:
+        """Streams metrics to the task's log and to TensorBoard; rank 0's count, the others' are ignored.
+
+        Args:
+            step: The position of the training, in any unit.
+            metrics: Numbers by name.
+        """
+        self.on_alive(f"step {step}")
+        if self.rank == 0:
+            numbers = {name: float(value) for name, value in metrics.items()}
+            self.on_message("report", step=int(step), metrics=numbers)
+            self.events.write("train", step, numbers)
+
+    def request_stop(self) -> None:
+        """Asks all ranks to stop at their next check; :meth:`fit` checks after each epoch."""
+        self.stop_requested = True
+
+    def should_stop(self, every: int = 1) -> bool:
+        """Returns whether any rank has asked to stop. Every rank must call it equally often; all get the same answer.
+
+        In a trial of a search, it also returns True once the trial is pruned or stopped: return then within 5 seconds.
+
+        Asking the other ranks takes one Horovod cycle and an all-reduce, a few ms. In a loop over steps, pass
+        ``every=100``: the calls in between return the last answer.
+
+        Args:
+            every: Ask the other ranks only once in this many calls.
+        """
+        if self._stop_calls == 0:
+            self.on_message("heeds_stop")
+        if self._stop_calls % every == 0:
+            self._agreed_stop = self.any_rank(self.stop_requested)
+        self._stop_calls += 1
+        return self._agreed_stop
+
+    def any_rank(self, flag: bool) -> bool:
+        """Returns whether the flag is set on any rank; every rank must call it."""
+        import horovod.tensorflow as hvd
+        import tensorflow as tf
+
+        if self.size == 1:
+            return flag
+        if self.ask_ranks is not None:
+            return self.ask_ranks(flag)
+        return bool(hvd.allreduce(tf.constant(int(flag)), op=hvd.Max, name="hops_any_rank").numpy())
+
+    def restore(self, model: Any, optimizer: Any = None) -> Position:
+        """Restores the state of an earlier try, if there is one, and gives all ranks the weights of rank 0.
+
+        Besides the weights, it restores the optimizer, the random generators of Python, NumPy, TensorFlow and Keras,
+        and the states of the model's random layers and metrics. If the number of ranks has changed, the epoch starts
+        again with the new shards.
+
+        Args:
+            model: A Keras model, built.
+            optimizer: Its optimizer, where it was not compiled with one.
+
+        Returns:
+            The position of the training: the steps and epochs done, and the steps done of the current epoch.
+
+        Raises:
+            BadInput: the checkpoint is of a model with another architecture.
+        """
+        return self.state.restore(model, optimizer)
+
+    def checkpoint(
+        self,
+        model: Any,
+        *,
+        step: int,
+        epoch: int = 0,
+        batch: int = 0,
+        optimizer: Any = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        """Writes a checkpoint, in your own training loop; :meth:`fit` writes them for you. Every rank must call it.
+
+        Training continues while it is written. If writing fails, the next call raises the error.
+
+        Args:
+            model: The Keras model.
+            step: Steps done, over all epochs.
+            epoch: Epochs done.
+            batch: Steps done of the current epoch.
+            optimizer: The optimizer, where the model was not compiled with one.
+            metrics: Metrics of the epoch that has just ended, for ``training.json``.
+
+        Raises:
+            HopsError: the previous checkpoint could not be written.
+            BadInput: a weight is not a number.
+        """
+        if metrics is not None:
+            self.history.append({name: float(value) for name, value in metrics.items()})
+        self.state.move(step=int(step), epoch=int(epoch), batch=int(batch))
+        self.state.save(model, optimizer)
+
+    def checkpoint_files(self, step: int, files: Mapping[str, bytes]) -> None:
+        """Writes a checkpoint of a model other than Keras's, after ``step`` steps: the library's files by name."""
+        self.state.move(step=int(step))
+        self.state.save_files(files)
+
+    def resumed_files(self) -> dict[str, bytes]:
+        """Returns the files that the last :meth:`checkpoint_files` of an earlier try saved; none in a first try."""
+        return self.state.read_files()
+
+    def callbacks(
+        self, *, epochs: int, reader: SplitReader | None = None, guard_every_steps: int | None = None
+    ) -> list[Any]:
+        """Returns the callbacks that :meth:`fit` adds, for your own ``model.fit``, with a checkpoint after each epoch.
+
+        Args:
+            epochs: Number of epochs, for the progress report.
+            reader: Reader of the training split, ``context.reader("train")``: each epoch must give each of its rows
+                once. None for other data, whose rows are not checked.
+            guard_every_steps: Number of steps between comparisons of the ranks' weights; by default the context's.
+        """
+        from airflow_hops.ml.training.callbacks import RecordCallback, guarding_callbacks
+
+        guard = self.make_guard(guard_every_steps, reader)
+        rows = reader.total_rows if reader else 0
+        return [*guarding_callbacks(self, guard), RecordCallback(self, epochs, rows=rows)]
+
+    def fit(
+        self,
+        model: Any,
+        *,
+        epochs: int,
+        batch_size: int,
+        split: str = "train",
+        validation_split: str | None = "eval",
+        callbacks: Sequence[Any] = (),
+        guard_every_steps: int | None = None,
+        checkpoint_every_steps: int | None = None,
+    ) -> list[dict[str, float]]:
+        """Runs ``model.fit`` on all ranks from the last checkpoint on; checks and saves the weights each epoch.
+
+        A training function may call it several times. In a resumed training, calls that had finished are skipped.
+
+        Args:
+            model: A compiled Keras 3 model whose optimizer is a
+                :func:`airflow_hops.ml.training.keras.DistributedOptimizer`.
+            epochs: Passes over the examples.
+            batch_size: Rows of a step over all ranks.
+            split: What to train on.
+            validation_split: What to measure after each epoch; None for nothing.
+            callbacks: Your own callbacks; they see metrics over all ranks. In a resumed epoch they see batches counted
+                from 0. Checkpoints hold the counters of Keras's own callbacks, and of those that have methods
+                ``get_state() -> JSON`` and ``set_state(JSON)``.
+            guard_every_steps: Number of steps between comparisons of the ranks' weights; by default the operator's.
+            checkpoint_every_steps: Number of steps between checkpoints within an epoch; by default the operator's.
+
+        Returns:
+            Metrics of each epoch, including those before the checkpoint.
+        """
+        from airflow_hops.ml.training.fitting import fit_model
+
+        number, self._fits = self._fits, self._fits + 1
+        if number < self.position.fit:
+            log.info("call %d of context.fit had finished before the checkpoint: it is skipped", number + 1)
+            return self.history
+        return fit_model(
+            self,
+            model,
+            number,
+            epochs=epochs,
+            batch_size=batch_size,
+            split=split,
+            validation_split=validation_split,
+            callbacks=callbacks,
+            guard_every_steps=guard_every_steps,
+            checkpoint_every_steps=checkpoint_every_steps,
+        )
+
+    def close(self) -> None:
+        """Waits for the last checkpoint, and closes the event files.
+
+        Raises:
+            HopsError: the checkpoint could not be written.
+        """
+        self.events.close()
+        self.state.close()
+
+    @property
+    def reading_failure(self) -> Exception | None:
+        """The error that occurred while reading examples: TensorFlow's own does not show whether a retry may help."""
+        return self._shares.failure
+
+    def make_guard(self, every_steps: int | None, reader: SplitReader | None = None) -> Guard:
+        """Makes the guard of a training, and adds it to :attr:`guards`."""
+        from airflow_hops.ml.training.keras import GUARD_EVERY_STEPS, Guard
+
+        self.state.join()
+        every = self.guard_every_steps if every_steps is None else every_steps
+        guard = Guard(
+            GUARD_EVERY_STEPS if every is None else every,
+            reader.rows_given if reader else None,
+            reader.total_rows if reader else None,
+        )
+        self.guards.append(guard)
+        return guard
+
+
+_current: list[TrainContext] = []
+
+
+def current_context() -> TrainContext:
+    """Returns the context of this rank, for a script, which gets no argument.
+
+    Raises:
+        HopsError: this process is not a rank of a training.
+    """
+    if not _current:
+        raise HopsError("there is no training in this process; HorovodTrainOperator runs scripts as ranks of one")
+    return _current[-1]
+
+
+@contextlib.contextmanager
+def made_current(context: TrainContext) -> Iterator[None]:
+    """Makes :func:`current_context` return a context within the ``with`` block."""
+    _current.append(context)
+    try:
+        yield
+    finally:
+        _current.pop()

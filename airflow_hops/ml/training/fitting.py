@@ -1,0 +1,162 @@
+"""``model.fit`` from a checkpoint on, as :meth:`airflow_hops.ml.training.context.TrainContext.fit` runs it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.callbacks import FitCallbacks, RecordCallback, guarding_callbacks
+from airflow_hops.ml.training.checkpoints import Position
+from airflow_hops.ml.training.keras import exchange_seconds
+from airflow_hops.ml.training.pace import Pace
+
+if TYPE_CHECKING:
+    from airflow_hops.ml.features.feature_specs import OutputSpec
+    from airflow_hops.ml.training.context import TrainContext
+
+_EVALUATION_ROWS = 8192
+_EVALUATION_BYTES = 64 << 20
+
+log = logging.getLogger(__name__)
+
+
+def evaluation_rows(outputs: Mapping[str, OutputSpec]) -> int:
+    """Rows of an evaluation batch: large for speed, except for images."""
+    bytes_per_row = 4 * sum(math.prod(output.shape) for output in outputs.values())
+    return max(1, min(_EVALUATION_ROWS, _EVALUATION_BYTES // max(bytes_per_row, 1)))
+
+
+def fit_model(
+    context: TrainContext,
+    model: Any,
+    number: int,
+    *,
+    epochs: int,
+    batch_size: int,
+    split: str,
+    validation_split: str | None,
+    callbacks: Sequence[Any],
+    guard_every_steps: int | None,
+    checkpoint_every_steps: int | None,
+) -> list[dict[str, float]]:
+    """Trains a model; see :meth:`airflow_hops.ml.training.context.TrainContext.fit` for the arguments.
+
+    Keras's ``fit`` takes one number of steps for all epochs. The rest of a resumed epoch is therefore a separate
+    ``fit``; the callbacks see both as one training.
+
+    Args:
+        context: The rank's.
+        model: The model.
+        number: Number of trainings of this training function before this one.
+        epochs: Passes over the examples.
+        batch_size: Rows of a step over all ranks.
+        split: The split to train on.
+        validation_split: The split to evaluate.
+        callbacks: The user's.
+        guard_every_steps: Steps between comparisons of the weights.
+        checkpoint_every_steps: Steps between checkpoints.
+    """
+    if context.is_measured:  # of which neither the user's callbacks nor an evaluation should know
+        validation_split, callbacks = None, ()
+    columns = input_names(model, context.feature_outputs)
+    reader, steps = context.reader(split, columns), context.steps(split, batch_size)
+    whole = context.examples(split, batch_size, shuffle=True, columns=columns)
+    validation = None
+    if validation_split is not None and context.can_share(validation_split):
+        rows = max(evaluation_rows(context.feature_outputs), context.size)
+        validation = context.examples(validation_split, rows, columns=columns)
+    _prepare(context, model, context.examples(split, batch_size, columns=columns))
+    if not context.state.is_restored and context.resumed_from is not None:
+        context.restore(model)
+    start = context.position
+    every_steps = context.checkpoint_every_steps if checkpoint_every_steps is None else checkpoint_every_steps
+    guard = context.make_guard(guard_every_steps, reader)
+    last: Pace | RecordCallback
+    if context.is_measured:
+        last = Pace(context.any_rank, reader.total_rows / steps, min(batch_size, reader.total_rows))
+    else:
+        last = RecordCallback(context, epochs, rows=reader.total_rows, users=callbacks, every_steps=every_steps)
+    together = FitCallbacks(
+        [*guarding_callbacks(context, guard), *callbacks, last],
+        add_history=True,
+        model=model,
+        epochs=epochs,
+        steps=steps,
+    )
+    together.begin()
+    for first_epoch, last_epoch, first_batch in _parts(start, epochs):
+        context.first_batch = first_batch
+        examples = whole
+        if first_batch:
+            examples = context.examples(split, batch_size, shuffle=True, first_step=first_batch, columns=columns)
+        model.fit(
+            examples,
+            validation_data=validation,
+            initial_epoch=first_epoch,
+            epochs=last_epoch,
+            steps_per_epoch=steps - first_batch if first_batch else None,
+            shuffle=False,
+            verbose=0,
+            callbacks=together,
+        )
+        if model.stop_training:
+            break
+    together.end()
+    context.exchange_seconds += exchange_seconds(model.optimizer)
+    context.state.position = Position(step=context.position.step, fit=number + 1)
+    return context.history
+
+
+def _parts(start: Position, epochs: int) -> list[tuple[int, int, int]]:
+    """What is left to do: the first epoch, the last but one, and the first batch of each."""
+    if start.stopped:
+        return []
+    if not start.batch:
+        return [(start.epoch, epochs, 0)]
+    return [(start.epoch, start.epoch + 1, start.batch), (start.epoch + 1, epochs, 0)]
+
+
+def input_names(model: Any, outputs: Mapping[str, Any]) -> list[str] | None:
+    """Returns the transform's outputs that a model takes, by the names of its inputs; None for all of them.
+
+    A model that does not declare its inputs, such as a subclassed one, takes all.
+
+    Args:
+        model: A Keras model.
+        outputs: The transform's outputs by name.
+
+    Raises:
+        BadInput: the model's inputs are a dict with a name that is not among the outputs.
+    """
+    try:
+        inputs = model.input
+    except (AttributeError, ValueError):
+        return None
+    if isinstance(inputs, dict):
+        unknown = [name for name in inputs if name not in outputs]
+        if unknown:
+            raise BadInput(
+                f"the model's input {', '.join(map(repr, unknown))} is not among the transform's outputs: "
+                f"{', '.join(outputs)}"
+            )
+        return list(inputs)
+    names = [each.name for each in (inputs if isinstance(inputs, list | tuple) else [inputs])]
+    return names if all(name in outputs for name in names) else None
+
+
+def _prepare(context: TrainContext, model: Any, examples: Any) -> None:
+    """Builds what Keras builds at the first batch only, and turns off what cannot work."""
+    if context.size > 1 and model.jit_compile:
+        # Keras turns it on by itself where it can; XLA has no all-reduce of Horovod's.
+        log.info("jit_compile is turned off: XLA has no Horovod all-reduce")
+        model.jit_compile = False
+    if model.built and not context.position.batch:
+        return
+    features, *labels = next(iter(examples))
+    if not model.built:
+        model(features)
+    if context.position.batch:
+        model.test_on_batch(features, *labels)  # makes the metrics' variables, whose values the checkpoint holds

@@ -1,0 +1,346 @@
+"""The agent: what starts a gang's ranks on a host that is not the supervisor's, and ends them there.
+
+Two processes a host. The *guard* (:func:`serve_agent`) starts the agent, and when the stream or the agent ends, kills
+all that is left of it and removes its files. The *agent* imports TensorFlow and Horovod once, forks the ranks, and
+relays what comes from them. Each ends what is left when the other is killed, so that nothing outlives a gang.
+
+What goes over the stream, in frames: from the agent ``hello`` (its versions), ``ready`` (files taken in, libraries
+imported), ``events`` (of the ranks), files of rank 0's output, ``alive``, ``failed``, ``ended``; to the agent ``job``,
+the job's files, ``go``, ``stack``, ``alive``, ``end``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.processes.ending import descendants, kill_descendants
+from airflow_hops.core.processes.garbage import uncollected
+from airflow_hops.core.processes.lifetime import adopt_orphans, end_with_parent
+from airflow_hops.core.processes.locks import lock_folder
+from airflow_hops.core.processes.programs import module_command, with_package
+from airflow_hops.core.processes.temporary_folders import make_temporary_folder, remove_left_behind
+from airflow_hops.ml.training.gang.crew import Event, RankJob
+from airflow_hops.ml.training.gang.forked import ForkedCrew
+from airflow_hops.ml.training.gang.frames import GREETING, Frames
+from airflow_hops.ml.training.gang.placement import Placement
+from airflow_hops.ml.training.gang.rendezvous import horovod_environment
+from airflow_hops.ml.training.gang.transfer import FileReceiver, FileSender
+
+ALIVE_INTERVAL_S = 2.0
+SILENCE_S = 15.0
+"""How often either side of a stream says that it lives, and after how long a silence the other takes it for dead."""
+
+_LIBRARIES = ("tensorflow", "keras", "horovod")
+_STALE_S = 60.0
+_LOOK_S = 0.2
+_END_S = 2.0
+
+
+def versions() -> dict[str, str | None]:
+    """Of what must be the same on all hosts: Python without its patch number, and libraries; None for a missing one."""
+    found: dict[str, str | None] = {"python": ".".join(platform.python_version_tuple()[:2])}
+    for name in _LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def serve_agent(reading: int, writing: int | None = None, scratch: Path | None = None) -> int:
+    """Runs an agent on a stream, in a process of its own, and cleans up behind it.
+
+    Args:
+        reading: Descriptor that frames come from.
+        writing: Descriptor that frames go to; by default the same, a socket.
+        scratch: Folder for its files; by default a new one. It is removed.
+
+    Returns:
+        The agent's exit code, or the negative number of a signal.
+    """
+    writing = reading if writing is None else writing
+    adopt_orphans()
+    # A host that has lost its power leaves what it was sent.
+    remove_left_behind(Path(tempfile.gettempdir()), "agent", age_s=_STALE_S)
+    scratch, lock = (scratch, lock_folder(scratch)) if scratch else make_temporary_folder("agent")
+    strangers = set(descendants(os.getpid()))
+    try:
+        agent = subprocess.Popen(
+            module_command(sys.executable, __name__, str(reading), str(writing), scratch, str(os.getpid())),
+            stdin=subprocess.DEVNULL,
+            stdout=2,  # standard output may be the stream
+            pass_fds={reading, writing},
+            env=_environment(),
+            cwd=scratch,
+            start_new_session=True,
+        )
+        try:
+            _wait_for_end(agent, reading)
+        finally:
+            kill_descendants(spared=strangers)
+            shutil.rmtree(scratch, ignore_errors=True)
+    finally:
+        os.close(lock)
+    code = agent.wait()
+    if code < 0:
+        print(f"the agent was ended by {signal.Signals(-code).name}", file=sys.stderr, flush=True)
+    return code
+
+
+def main(reading: int, writing: int, scratch: Path, guard: int) -> int:
+    """The agent's process.
+
+    Returns:
+        Its exit code.
+    """
+    _end_with_guard(scratch, guard)
+    adopt_orphans()
+    frames = Frames(reading, writing)
+    try:
+        frames.send_bytes(GREETING)
+        frames.send({"type": "hello", "versions": versions()})
+        try:
+            agent = _Agent(frames, scratch)
+        except Exception as error:
+            text = str(error) if isinstance(error, HopsError) else f"{type(error).__name__}: {error}"
+            frames.send({"type": "failed", "message": text, "retryable": getattr(error, "retryable", True)})
+            return 1
+        agent.relay()
+        return 0
+    except (EOFError, TimeoutError, BrokenPipeError, ConnectionError):
+        return 1  # the supervisor is gone: the guard does the rest
+
+
+class _Agent:
+    """Takes in a job and forks its ranks.
+
+    Args:
+        frames: To the supervisor.
+        scratch: Folder for files.
+    """
+
+    def __init__(self, frames: Frames, scratch: Path) -> None:
+        self._frames, self._scratch = frames, scratch
+        self._ending = threading.Event()
+        self._output = scratch / "output"
+        self._output.mkdir()
+        self._files = FileSender(frames, self._output)
+        with _saying_alive(frames):
+            job = self._receive()
+            os.environ.update(job["environment"])
+            with uncollected():  # the ranks
+                import horovod.tensorflow  # noqa: F401
+            frames.send({"type": "ready"})
+            self._expect("go")
+        placements = [Placement(**placement) for placement in job["placements"]]
+        interface = find_interface(job["address"])
+        self._crew = ForkedCrew(
+            placements,
+            RankJob(
+                entry=job["entry"],
+                params=job["params"],
+                inputs={name: scratch / "inputs" / name for name in job["inputs"]},
+                output=self._output if job["has_output"] else None,
+                cpu_ranks=frozenset(job["cpu_ranks"]),
+            ),
+            {
+                placement.rank: {
+                    **job["environment"],
+                    **horovod_environment(placement, job["address"], job["port"], interface),
+                }
+                for placement in placements
+            },
+            private=(frames.reading, frames.writing),
+        )
+        self._left = {placement.rank for placement in placements}
+        self._has_output = job["has_output"]
+        self._signals: list[tuple[int, int]] = []
+
+    def relay(self) -> None:
+        """Sends what comes from the ranks, until all have ended or the supervisor wants them to."""
+        threading.Thread(target=self._listen, name="supervisor", daemon=True).start()
+        said = time.monotonic()
+        while self._left:
+            if self._ending.is_set():
+                self._crew.end()
+            while self._signals:
+                self._crew.signal(*self._signals.pop())
+            events = self._crew.events(0 if self._ending.is_set() else _LOOK_S)
+            self._send(events)
+            if not events and time.monotonic() - said > ALIVE_INTERVAL_S:
+                self._frames.send({"type": "alive"})
+            if events or time.monotonic() - said > ALIVE_INTERVAL_S:
+                said = time.monotonic()
+        kill_descendants()
+        self._frames.send({"type": "ended"})
+
+    def _send(self, events: list[Event]) -> None:
+        waiting: list[tuple[int, str, Any]] = []
+        for event in events:
+            path = self._path_to_send(event)
+            if path is not None:
+                self._flush(waiting)
+                try:
+                    self._files.send(path)
+                except HopsError as error:
+                    failure = {"type": "error", "name": "HopsError", "message": str(error), "retryable": False}
+                    waiting.append((event.rank, "message", failure))
+            waiting.append((event.rank, event.kind, event.value))
+            if event.kind == "exit":
+                self._left.discard(event.rank)
+        self._flush(waiting)
+
+    def _path_to_send(self, event: Event) -> str | None:
+        """What is to be sent of the output before an event is; the empty path stands for all of it."""
+        if event.rank != 0 or not self._has_output:
+            return None
+        if event.kind == "message" and event.value["type"] == "files":
+            return str(event.value["path"])
+        return "" if event.kind == "exit" and event.value == 0 else None
+
+    def _flush(self, waiting: list[tuple[int, str, Any]]) -> None:
+        if waiting:
+            self._frames.send({"type": "events", "events": waiting})
+            waiting.clear()
+
+    def _receive(self) -> dict[str, Any]:
+        job = self._expect("job")
+        folders = [self._scratch / "code" / str(number) for number in range(job["code_paths"])]
+        files = FileReceiver(self._scratch)
+        try:
+            while True:
+                message, body = self._frames.receive(SILENCE_S)
+                if message["type"] != "alive":
+                    files.take(message, body)
+                    if message["type"] == "place":
+                        break
+        finally:
+            files.close()
+        for folder in [*folders, *(self._scratch / "inputs" / name for name in job["inputs"])]:
+            if not folder.is_file():  # a packaged DAG is an archive
+                folder.mkdir(parents=True, exist_ok=True)
+        sys.path[:0] = map(str, folders)
+        return job
+
+    def _expect(self, kind: str) -> dict[str, Any]:
+        while True:
+            message, _ = self._frames.receive(SILENCE_S)
+            if message["type"] == kind:
+                return message
+            if message["type"] != "alive":
+                raise EOFError
+
+    def _listen(self) -> None:
+        """Takes in what the supervisor says; when it is silent or gone, everything ends at once."""
+        try:
+            while not self._ending.is_set():
+                message, _ = self._frames.receive(SILENCE_S)
+                if message["type"] == "signal":
+                    self._signals.append((message["rank"], message["signal"]))
+                elif message["type"] == "end":
+                    self._ending.set()
+                    time.sleep(_END_S)
+        finally:
+            os._exit(1)
+
+
+def find_interface(address: str) -> str:
+    """Name of the network interface by which this host reaches an address.
+
+    Raises:
+        HopsError: there is none.
+    """
+    import psutil
+
+    own = own_address(address)
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(found.address.partition("%")[0] == own for found in addresses):
+            return name
+    raise HopsError(f"no network interface has the address {own}, by which {address} is reached")
+
+
+def own_address(peer: str) -> str:
+    """IPv4 address of this host as seen from the way to another.
+
+    Args:
+        peer: Name or address of the other host.
+
+    Raises:
+        HopsError: there is no such host, or no way to it.
+    """
+    try:
+        # Horovod's rendezvous knows no IPv6.
+        family, kind, _, _, target = socket.getaddrinfo(peer, 9, socket.AF_INET, socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)  # of a datagram socket: nothing is sent
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise HopsError(f"{peer} cannot be reached from {socket.gethostname()}: {error}") from error
+
+
+@contextlib.contextmanager
+def _saying_alive(frames: Frames) -> Iterator[None]:
+    """Says so from a thread, which is gone before ranks are forked."""
+    over = threading.Event()
+
+    def say() -> None:
+        with contextlib.suppress(OSError):
+            while not over.wait(ALIVE_INTERVAL_S):
+                frames.send({"type": "alive"})
+
+    thread = threading.Thread(target=say, name="alive", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _environment() -> Mapping[str, str]:
+    """Of an agent: the host's, with this very package, and none of another environment's modules."""
+    return {
+        **with_package(os.environ, sys.path),
+        "PYTHONUNBUFFERED": "1",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
+    }
+
+
+def _wait_for_end(agent: subprocess.Popen[bytes], reading: int) -> None:
+    """Waits until the agent has ended, or the stream has."""
+    poll = select.poll()
+    poll.register(reading, select.POLLRDHUP)  # and POLLHUP and POLLERR, which are always told
+    while agent.poll() is None and not poll.poll(1000 * _LOOK_S):
+        pass
+
+
+def _end_with_guard(scratch: Path, guard: int) -> None:
+    """Has the kernel tell the agent when its guard has been killed; it cleans up then."""
+
+    def end(number: int, frame: Any) -> None:
+        kill_descendants()
+        shutil.rmtree(scratch, ignore_errors=True)
+        os._exit(1)
+
+    signal.signal(signal.SIGTERM, end)
+    end_with_parent(guard, signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])))

@@ -1,0 +1,201 @@
+"""Forked ranks: how they are started, read and reaped, on whatever host this process runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.processes.ending import descendants, send_signal
+from airflow_hops.core.processes.forks import fork
+from airflow_hops.ml.training.devices import get_gpus
+from airflow_hops.ml.training.gang.crew import Crew, Event, RankJob, Work
+from airflow_hops.ml.training.gang.leases import GpuLeases
+from airflow_hops.ml.training.gang.placement import Placement
+from airflow_hops.ml.training.gang.rank import run_rank
+
+_LINE_BYTES = 1 << 16
+
+
+@dataclass
+class _Process:
+    """A forked rank.
+
+    Attributes:
+        pid: Its process.
+        streams: Read ends of its pipes, to the kind of what comes from them.
+        pending: What came after the last line's end, by pipe.
+        exit_code: Of its process, once that has been reaped.
+    """
+
+    pid: int
+    streams: dict[int, str]
+    pending: dict[int, bytes] = field(default_factory=dict)
+    exit_code: int | None = None
+    gone: bool = False
+
+
+class ForkedCrew(Crew):
+    """Ranks forked from this process, which has TensorFlow and Horovod imported and has run nothing of them.
+
+    Args:
+        placements: Of the ranks, all on this machine.
+        work: What they do.
+        environments: Variables of each, by rank.
+        private: Descriptors of this process that no rank may hold.
+
+    Where this host has GPUs, each slot (local rank) gets one of its own, leased for as long as the crew or one of its
+    ranks lives; a job's ``cpu_ranks`` get none.
+
+    Raises:
+        BadInput: there are GPUs, but fewer than slots.
+        HopsError: TensorFlow runs already in this process, or too many GPUs are leased to others.
+    """
+
+    def __init__(
+        self,
+        placements: Sequence[Placement],
+        work: Work,
+        environments: Mapping[int, Mapping[str, str]],
+        private: Sequence[int] = (),
+    ) -> None:
+        super().__init__(placements)
+        check_forkable()
+        self._processes: dict[int, _Process] = {}
+        self._selector = selectors.DefaultSelector()
+        self._ended = False
+        self._private = tuple(private)
+        gpus = get_gpus({**os.environ, **environments[placements[0].rank]})  # ranks may be given fewer than the step
+        cpu_ranks = work.cpu_ranks if isinstance(work, RankJob) else frozenset()
+        slots = sorted({placement.local_rank for placement in placements if placement.rank not in cpu_ranks})
+        self._leases = GpuLeases(gpus, len(slots), Path.cwd().name) if gpus else None
+        try:
+            for placement in placements:
+                own = {}
+                if self._leases is not None:
+                    gpu = None if placement.rank in cpu_ranks else slots.index(placement.local_rank)
+                    own = self._leases.environment(gpu)
+                self._fork(placement, work, {**environments[placement.rank], **own})
+        except BaseException:
+            self.end()
+            raise
+
+    def events(self, timeout_s: float) -> list[Event]:
+        """What has come since the last call."""
+        found: list[Event] = []
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._read(0 if found else max(0.0, min(deadline - time.monotonic(), 0.05)), found)
+            for rank, process in self._processes.items():
+                if process.exit_code is None:
+                    pid, status = os.waitpid(process.pid, os.WNOHANG)
+                    if pid:
+                        process.exit_code = os.waitstatus_to_exitcode(status)
+                if process.exit_code is not None and not process.gone:
+                    process.gone = True
+                    self._read(0, found)  # its last words are in the pipes
+                    found.append(Event(rank, "exit", process.exit_code))
+            if found or time.monotonic() >= deadline:
+                break
+        if self._ended:
+            for process in self._processes.values():
+                for descriptor in list(process.streams):  # which a process that it has left behind holds open
+                    self._close(process, descriptor)
+            self._selector.close()
+        return found
+
+    def signal(self, rank: int, number: int) -> None:
+        """Signals a rank's process, if it still runs."""
+        if self._processes[rank].exit_code is None:
+            send_signal(self._processes[rank].pid, number)
+
+    def end(self) -> None:
+        """Kills the ranks and what they have started."""
+        running = [process for process in self._processes.values() if process.exit_code is None]
+        for process in running:
+            for pid in [*descendants(process.pid), process.pid]:
+                send_signal(pid, signal.SIGKILL)
+        for process in running:
+            process.exit_code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
+        self._ended = True
+        if self._leases is not None:
+            self._leases.release()
+
+    def _fork(self, placement: Placement, work: Work, environment: dict[str, str]) -> None:
+        output_read, output_write = os.pipe()
+        channel_read, channel_write = os.pipe()
+        others = [stream for process in self._processes.values() for stream in process.streams]
+
+        def rank() -> int:
+            for descriptor in (output_read, channel_read, *others, *self._private):
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+            return run_rank(placement, work, environment, output_write, channel_write)
+
+        pid = fork(rank)
+        os.close(output_write)
+        os.close(channel_write)
+        process = _Process(pid, {output_read: "output", channel_read: "message"})
+        self._processes[placement.rank] = process
+        for descriptor in process.streams:
+            os.set_blocking(descriptor, False)
+            self._selector.register(descriptor, selectors.EVENT_READ, placement.rank)
+
+    def _close(self, process: _Process, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        del process.streams[descriptor]
+
+    def _read(self, timeout_s: float, found: list[Event]) -> None:
+        """Takes in what the ranks have written; returns when there is no more of it for now."""
+        if not self._selector.get_map():
+            time.sleep(timeout_s)
+            return
+        while events := self._selector.select(timeout_s):
+            timeout_s = 0
+            for key, _ in events:
+                process = self._processes[key.data]
+                try:
+                    chunk = os.read(key.fd, 1 << 16)
+                except BlockingIOError:
+                    continue
+                *lines, rest = (process.pending.get(key.fd, b"") + chunk).split(b"\n")
+                process.pending[key.fd] = rest
+                kind = process.streams[key.fd]
+                if not chunk:
+                    self._close(process, key.fd)
+                    lines = [rest] if rest else []
+                elif kind == "output" and len(rest) > _LINE_BYTES:  # a bar of progress, an array: no line ever ends
+                    lines.append(process.pending.pop(key.fd))
+                for line in lines:
+                    if kind == "output":
+                        found.append(Event(key.data, "output", line.decode(errors="replace")))
+                    else:
+                        with contextlib.suppress(ValueError):  # cut off by the rank's death
+                            found.append(Event(key.data, "message", json.loads(line)))
+
+
+def check_forkable() -> None:
+    """Checks that ranks can be forked from this process.
+
+    Raises:
+        HopsError: TensorFlow runs already in it.
+    """
+    if "tensorflow" not in sys.modules:
+        return
+    from tensorflow.python.eager import context
+
+    running = context.context_safe()
+    if running is not None and running._initialized:
+        raise HopsError(
+            "TensorFlow runs already in this process, and ranks are forked from it: its threads would not come along; "
+            "train before any TensorFlow operation, or in a process of its own"
+        )

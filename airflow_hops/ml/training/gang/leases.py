@@ -1,0 +1,119 @@
+"""Leases of GPUs: two tasks of one host never share one.
+
+A lease is a lock on a file that every process of the host agrees upon. The kernel holds it for as long as one of the
+processes lives that have the file open, the ranks among them, so that a crash gives it back and an orphan does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.processes.locks import open_folder, try_lock
+from airflow_hops.core.processes.temporary_folders import shared_temporary_folder
+from airflow_hops.ml.training.devices import Gpu
+
+FOLDER_VARIABLE = "HOPS_GPU_LEASES"
+"""Environment variable with the folder of the locks; by default ``hops-gpu-leases`` below the host's temporary one."""
+
+
+class GpuLeases:
+    """Leased GPUs.
+
+    Args:
+        gpus: Those to choose from.
+        count: How many are wanted.
+        holder: Who wants them, for the message that others get.
+
+    Attributes:
+        ids: What ``CUDA_VISIBLE_DEVICES`` calls them.
+
+    Raises:
+        BadInput: there are fewer, or a lock is not this user's to take.
+        HopsError: too many of them are leased to others.
+    """
+
+    def __init__(self, gpus: Sequence[Gpu], count: int, holder: str) -> None:
+        if count > len(gpus):
+            raise BadInput(
+                f"{count} ranks need a GPU each, but this host has {len(gpus)}; lower np or the host's slots"
+            )
+        self.ids: list[str] = []
+        self._descriptors: list[int] = []
+        held: list[str] = []
+        try:
+            for gpu in gpus:
+                if len(self.ids) == count:
+                    break
+                by = self._take(gpu.id, holder)
+                if by is None:
+                    self.ids.append(gpu.id)
+                else:
+                    held.append(f"{gpu.id}: {by}")
+            if len(self.ids) < count:
+                raise HopsError(
+                    f"{count} of this host's {len(gpus)} GPUs are wanted, and {len(held)} are leased "
+                    f"({'; '.join(held)}); give the tasks a pool with as many slots as there are GPUs"
+                )
+        except BaseException:
+            self.release()
+            raise
+
+    def environment(self, slot: int | None) -> dict[str, str]:
+        """The variables by which the rank in a slot sees the slot's GPU alone; one without a slot sees none."""
+        return {"CUDA_VISIBLE_DEVICES": "" if slot is None else self.ids[slot]}
+
+    def release(self) -> None:
+        """Gives them back, unless a rank still lives."""
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    def _take(self, gpu: str, holder: str) -> str | None:
+        """Leases a GPU; answers who has it where it is leased."""
+        folder, name = _folder(), f"{re.sub(r'[^A-Za-z0-9_.-]', '_', gpu)}.lock"
+        try:
+            descriptor = _open(folder, name)
+        except OSError as error:
+            raise BadInput(
+                f"{folder / name}: the GPU cannot be leased: {error.strerror}; expected a file that all users of this "
+                f"host's GPUs may write, in a folder that is no symbolic link ({FOLDER_VARIABLE} names another folder)"
+            ) from error
+        if not try_lock(descriptor):
+            by = os.pread(descriptor, 500, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            return by or "somebody"
+        self._descriptors.append(descriptor)
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, f"{holder} (process {os.getpid()})\n".encode(), 0)
+        with contextlib.suppress(OSError):  # another user's file
+            os.fchmod(descriptor, 0o666)
+        return None
+
+
+def _open(folder: Path, name: str) -> int:
+    try:
+        folder.mkdir(parents=True)
+        is_new = True
+    except FileExistsError:
+        is_new = False
+    # Anybody may make links below the host's temporary folder: nothing here follows one.
+    inside = open_folder(folder)
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        if is_new:
+            os.fchmod(inside, 0o1777)
+        try:
+            return os.open(name, flags, dir_fd=inside)  # not O_CREAT, which the kernel may refuse for another's file
+        except FileNotFoundError:
+            return os.open(name, flags | os.O_CREAT, 0o666, dir_fd=inside)
+    finally:
+        os.close(inside)
+
+
+def _folder() -> Path:
+    given = os.environ.get(FOLDER_VARIABLE)
+    return Path(given) if given else shared_temporary_folder() / "hops-gpu-leases"

@@ -1,0 +1,340 @@
+"""Ranks on other hosts, which an agent on each starts and ends; this side takes in what they say."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.protocol import check_json
+from airflow_hops.ml.training.gang.agent import ALIVE_INTERVAL_S, SILENCE_S, versions
+from airflow_hops.ml.training.gang.crew import Crew, Event, RankJob
+from airflow_hops.ml.training.gang.frames import Frames
+from airflow_hops.ml.training.gang.placement import Placement
+from airflow_hops.ml.training.gang.rendezvous import rendezvous
+from airflow_hops.ml.training.gang.transfer import DISCARD, FILE, PLACE, FileReceiver, send_folder
+
+_START_S = 60.0
+_END_S = 2.5
+_LOOK_S = 0.05
+_LOOPBACK = ("127.", "::1")
+# How the libraries compute and what they log is the same on all hosts; which devices they see is each host's affair.
+_LIBRARY_VARIABLE = re.compile(r"(TF|XLA|KERAS|HOROVOD|NCCL|GLOO|OMP|MKL|ORT)_(?!CONFIG$)\w+")
+
+
+@dataclass(frozen=True)
+class AgentLine:
+    """A stream to the agent of a host.
+
+    Attributes:
+        host: Name of the host, as in the placements of its ranks.
+        frames: The stream.
+        address: Of this machine, as the host reaches it.
+        last_words: What is known of why the stream has ended: what the SSH client said, an executor's log.
+        is_final: Whether those words tell of something that a retry would find again.
+        close: Ends the stream for both sides, and whatever carries it. It may be called more than once; the descriptors
+            stay open until the crew closes them.
+        ranks: Which ranks the agent starts, where a host has several agents; by default all of the host's.
+    """
+
+    host: str
+    frames: Frames
+    address: str
+    last_words: Callable[[], str]
+    is_final: Callable[[], bool]
+    close: Callable[[], None]
+    ranks: Sequence[int] | None = None
+
+
+class RemoteCrew(Crew):
+    """Ranks on other hosts, and Horovod's rendezvous server on this one.
+
+    No rank starts before all agents are found to hold the right versions, and have the job's files and the libraries.
+
+    Args:
+        placements: Of the ranks.
+        job: What they do.
+        environment: Variables for all of them.
+        lines: To the agents, which have all of the placements between them. They are closed by :meth:`end`, and on
+            errors.
+
+    Raises:
+        BadInput: a host holds other versions of Python, TensorFlow, Keras or Horovod than this machine.
+        HopsError: an agent did not start, or is gone; the message names its host.
+    """
+
+    def __init__(
+        self,
+        placements: Sequence[Placement],
+        job: RankJob,
+        environment: Mapping[str, str],
+        lines: Sequence[AgentLine],
+    ) -> None:
+        super().__init__(placements)
+        self._queue: queue.Queue[Event] = queue.Queue()
+        self._closing = contextlib.ExitStack()
+        self._over = threading.Event()
+        try:
+            files = FileReceiver(job.output) if job.output is not None else None
+        except OSError as error:
+            for line in lines:
+                line.close()
+            raise HopsError(f"{job.output}: files from other hosts cannot be written: {error}") from error
+        if files is not None:
+            self._closing.callback(files.close)
+        self._agents = [_Agent(line, _placements_of(line, placements), self._queue, files) for line in lines]
+        for agent in self._agents:
+            threading.Thread(target=self._say_alive, args=(agent,), name="alive", daemon=True).start()
+        try:
+            check_json(job.params, f"params of {job.entry}")
+            self._wait_for("hello")
+            self._check_versions()
+            address = rendezvous_address([line.address for line in lines])
+            port, serve = self._closing.enter_context(rendezvous(placements, address))
+            serve()
+            self._send_jobs(job, environment, port)
+            self._wait_for("ready")
+            for agent in self._agents:
+                agent.say(type="go")
+        except BaseException:
+            self.end()
+            raise
+
+    def events(self, timeout_s: float) -> list[Event]:
+        """What has come since the last call; a host that has gone silent has lost its ranks."""
+        deadline = time.monotonic() + timeout_s
+        found: list[Event] = []
+        while True:
+            for agent in self._agents:
+                agent.check()
+            try:
+                found.append(self._queue.get(timeout=max(0.0, min(deadline - time.monotonic(), _LOOK_S))))
+                while True:
+                    found.append(self._queue.get_nowait())
+            except queue.Empty:
+                if found or time.monotonic() >= deadline:
+                    return found
+
+    def signal(self, rank: int, number: int) -> None:
+        """Has the rank's agent signal it."""
+        for agent in self._agents:
+            if rank in agent.left:
+                agent.say(type="signal", rank=rank, signal=number)
+
+    def end(self) -> None:
+        """Has the agents kill the ranks, and ends the streams; what is left then dies of that."""
+        for agent in self._agents:
+            agent.say(type="end")
+        deadline = time.monotonic() + _END_S
+        for agent in self._agents:
+            agent.over.wait(max(0.0, deadline - time.monotonic()))
+        self._over.set()
+        with ThreadPoolExecutor(len(self._agents) or 1) as pool:
+            list(pool.map(lambda agent: agent.close(), self._agents))
+        self._closing.close()
+
+    def _wait_for(self, state: str) -> None:
+        while not all(agent.state == state for agent in self._agents):
+            self._check_agents()
+            time.sleep(_LOOK_S / 5)
+
+    def _check_agents(self) -> None:
+        for agent in self._agents:
+            agent.check()
+            if agent.over.is_set():
+                message = f"no agent could be started on host {agent.line.host}: {agent.why_gone()}"
+                raise BadInput(message) if agent.line.is_final() else HopsError(message)
+
+    def _check_versions(self) -> None:
+        own = versions()
+        for agent in self._agents:
+            for name, version in own.items():
+                found = agent.versions.get(name)
+                if found != version:
+                    raise BadInput(
+                        f"{agent.line.host}: its runtime environment has {name} {found or 'not at all'}, expected "
+                        f"{version} as on the host of the step; make it from the same pins with 'airflow hops runtime "
+                        "create', or name its Python"
+                    )
+
+    def _send_jobs(self, job: RankJob, environment: Mapping[str, str], port: int) -> None:
+        # A host that is this machine reaches it by its loopback, but the other hosts' ranks do not reach that.
+        outside = [agent.line.address for agent in self._agents if not agent.line.address.startswith(_LOOPBACK)]
+
+        def send(agent: _Agent) -> None:
+            line = agent.line
+            agent.say(
+                type="job",
+                placements=[asdict(placement) for placement in agent.placements],
+                entry=job.entry,
+                params=dict(job.params),
+                environment={
+                    **{name: value for name, value in os.environ.items() if _LIBRARY_VARIABLE.fullmatch(name)},
+                    **environment,
+                },
+                inputs=list(job.inputs),
+                code_paths=len(job.code_paths),
+                has_output=job.output is not None,
+                cpu_ranks=sorted(job.cpu_ranks),
+                address=outside[0] if outside and line.address.startswith(_LOOPBACK) else line.address,
+                port=port,
+            )
+            try:
+                for number, folder in enumerate(map(Path, job.code_paths)):
+                    send_folder(line.frames, folder, f"code/{number}", code=True)
+                for name, folder in job.inputs.items():
+                    send_folder(line.frames, folder, f"inputs/{name}")
+                line.frames.send({"type": PLACE, "path": "", "files": []})
+            except OSError as error:
+                if error.filename is not None:
+                    raise
+                # The stream has ended: that is told with the agent's last words.
+
+        with ThreadPoolExecutor(len(self._agents)) as pool:
+            sending = [pool.submit(send, agent) for agent in self._agents]
+            try:
+                while wait(sending, _LOOK_S).not_done:
+                    self._check_agents()
+            except BaseException:
+                for agent in self._agents:
+                    agent.line.close()  # a send that nobody takes in ends with its stream
+                raise
+        for sent in sending:
+            sent.result()
+
+    def _say_alive(self, agent: _Agent) -> None:
+        while not self._over.wait(ALIVE_INTERVAL_S):
+            agent.say(type="alive")
+
+
+class _Agent:
+    """What is known of an agent; a thread reads its stream.
+
+    Attributes:
+        line: To it.
+        placements: Of its ranks.
+        left: Ranks that have not ended.
+        state: The last of ``hello``, ``ready``, ``ended`` that it has said.
+        versions: Of its libraries.
+        failure: The error that it has found.
+        over: Set when nothing more will come.
+    """
+
+    def __init__(
+        self, line: AgentLine, placements: list[Placement], events: queue.Queue[Event], files: FileReceiver | None
+    ) -> None:
+        self.line, self.placements = line, placements
+        self._queue, self._files = events, files
+        self.left = {placement.rank for placement in placements}
+        self.state = ""
+        self.versions: Mapping[str, str | None] = {}
+        self.failure: HopsError | None = None
+        self.over = threading.Event()
+        self._chatter = ""
+        self._silent_s = 0.0
+        self._heard = time.monotonic()
+        threading.Thread(target=self._read, name=f"agent on {line.host}", daemon=True).start()
+
+    def say(self, **message: Any) -> None:
+        """Sends a message, if the agent is still there."""
+        if not self.over.is_set():
+            with contextlib.suppress(OSError):
+                self.line.frames.send(message)
+
+    def check(self) -> None:
+        """Ends a stream that has been silent for too long; raises what could not be taken in.
+
+        Raises:
+            HopsError: the agent has sent what cannot be taken in.
+        """
+        if self.failure is not None:
+            raise self.failure
+        patience_s = SILENCE_S if self.state else _START_S
+        if not self.over.is_set() and time.monotonic() - self._heard > patience_s:
+            self._silent_s = patience_s
+            self.line.close()
+
+    def close(self) -> None:
+        """Ends the stream."""
+        self.line.close()
+        if self.over.wait(_END_S):
+            self.line.frames.close()
+
+    def why_gone(self) -> str:
+        """Why nothing comes any more, in words."""
+        reason = f"nothing was heard for {self._silent_s:g} s" if self._silent_s else "the connection has ended"
+        words = self.line.last_words() or self._chatter
+        return reason + (f"; the last words were:\n{words}" if words else "")
+
+    def _read(self) -> None:
+        frames = self.line.frames
+        try:
+            self._chatter = frames.skip_to_greeting()
+            while self.state != "ended":
+                message, body = frames.receive()
+                self._heard = time.monotonic()
+                self._take(message, body)
+        except EOFError as error:
+            self._chatter = self._chatter or str(error)
+        except HopsError as error:
+            self.failure = type(error)(f"{self.line.host}: {error}")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self.failure = HopsError(f"{self.line.host}: {error}")
+        finally:
+            self._report_lost_ranks()
+            self.over.set()
+
+    def _take(self, message: Mapping[str, Any], body: bytes) -> None:
+        kind = message["type"]
+        if kind == "events":
+            for rank, event_kind, value in message["events"]:
+                if event_kind == "exit":
+                    self.left.discard(rank)
+                self._queue.put(Event(rank, event_kind, value))
+        elif kind in (FILE, PLACE, DISCARD) and self._files is not None:
+            self._files.take(message, body)
+        elif kind == "failed":
+            raise (HopsError if message["retryable"] else BadInput)(message["message"])
+        elif kind != "alive":
+            self.state = kind
+            self.versions = message.get("versions", self.versions)
+
+    def _report_lost_ranks(self) -> None:
+        """Ranks whose agent is gone are gone, or about to be."""
+        if not self.left:
+            return
+        why = str(self.failure) if self.failure is not None else f"{self.line.host}: {self.why_gone()}"
+        for rank in sorted(self.left):
+            for line in why.splitlines():
+                self._queue.put(Event(rank, "output", line))
+            self._queue.put(Event(rank, "exit", None))
+        self.left = set()
+
+
+def _placements_of(line: AgentLine, placements: Sequence[Placement]) -> list[Placement]:
+    if line.ranks is None:
+        return [placement for placement in placements if placement.host == line.host]
+    return [placement for placement in placements if placement.rank in line.ranks]
+
+
+def rendezvous_address(addresses: Sequence[str]) -> str:
+    """The address on which the server listens: the one by which all hosts reach this machine, or all of them.
+
+    Args:
+        addresses: Of this machine, as each host reaches it.
+    """
+    if len(set(addresses)) == 1:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind((addresses[0], 0))
+            return addresses[0]  # and none of a translator's
+    return ""

@@ -1,0 +1,77 @@
+"""The rendezvous of ranks: Horovod's, for Gloo."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.gang.placement import Placement
+
+LOOPBACK = "lo"
+
+
+def horovod_environment(placement: Placement, address: str, port: int, interface: str) -> dict[str, str]:
+    """The variables by which Horovod's Gloo controller finds its place.
+
+    Args:
+        placement: The rank's.
+        address: Of the rendezvous server, as the rank's host reaches it.
+        port: Of the rendezvous server.
+        interface: Name of the network interface of the rank's host, by which the other ranks reach it.
+    """
+    return {
+        "HOROVOD_HOSTNAME": placement.host,
+        "HOROVOD_RANK": str(placement.rank),
+        "HOROVOD_SIZE": str(placement.size),
+        "HOROVOD_LOCAL_RANK": str(placement.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(placement.local_size),
+        "HOROVOD_CROSS_RANK": str(placement.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(placement.cross_size),
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_GLOO_IFACE": interface,
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+    }
+
+
+def stall_environment(stall_timeout_s: float) -> dict[str, str]:
+    """Has Horovod say in the log which ranks it waits for, long before the gang is given up.
+
+    Raises:
+        BadInput: that is no time.
+    """
+    if isinstance(stall_timeout_s, bool) or not isinstance(stall_timeout_s, int | float):
+        raise BadInput(f"stall_timeout_s is {stall_timeout_s!r}, expected a number of seconds")
+    if not 0 < stall_timeout_s < math.inf:
+        raise BadInput(f"stall_timeout_s is {stall_timeout_s}, expected a number of seconds, more than 0")
+    return {"HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, int(stall_timeout_s / 6)))}
+
+
+@contextlib.contextmanager
+def rendezvous(placements: Sequence[Placement], address: str = "127.0.0.1") -> Iterator[tuple[int, Callable[[], None]]]:
+    """Horovod's rendezvous server: its port, and what starts it once ranks are forked.
+
+    Args:
+        placements: Of the gang's ranks.
+        address: The address of this machine on which it listens.
+    """
+    from horovod.runner.common.util.hosts import SlotInfo
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+    server = RendezvousHTTPServer((address, 0), RendezvousHandler, 0)
+    server.daemon_threads = True
+    server.init(
+        [SlotInfo(p.host, p.rank, p.local_rank, p.cross_rank, p.size, p.local_size, p.cross_size) for p in placements]
+    )
+    # Connections wait in the socket's backlog until the thread starts: a fork must not find threads.
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    try:
+        yield server.server_address[1], thread.start
+    finally:
+        if thread.is_alive():
+            server.shutdown()
+        server.server_close()

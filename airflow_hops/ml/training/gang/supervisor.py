@@ -1,0 +1,284 @@
+"""Watches a gang: all ranks finish, or all end within seconds and the error names the rank at fault."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.protocol import Line, format_record, parse_line
+from airflow_hops.ml.training.gang.crew import Crew, RankLauncher, Work
+from airflow_hops.ml.training.gang.failures import count_oom_kills, describe_exit, quote_log
+from airflow_hops.ml.training.gang.local import LocalRanks
+from airflow_hops.ml.training.gang.placement import Placement
+from airflow_hops.ml.training.gang.rendezvous import stall_environment
+
+_LAST_LINES = 20
+POLL_S = 0.05
+_STACK_S = 0.5
+_NO_STACK_S = 5.0
+_CAUSE_GRACE_S = 1.0
+_SECOND_HAND_GRACE_S = 5.0
+_SECOND_HAND = re.compile(r"horovod|connection (closed|reset)|shut ?down", re.IGNORECASE)
+_ALARMING = re.compile(r"\b(error|fatal|warning)\b|: [EF] ", re.IGNORECASE)
+_STACK_HEADER = "Stack (most recent call first):"
+_STACK_LINE = re.compile(r'^  File "')
+_STACK_LINES = 8
+_IN_COLLECTIVE = re.compile(r"/horovod/|tensorflow/python/eager/execute\.py")
+
+OnMessage = Callable[[int, Mapping[str, Any]], None]
+"""Called with a rank's number and a message that it has sent."""
+
+
+@dataclass
+class WatchedRank:
+    """The state of a rank that is watched.
+
+    Attributes:
+        placement: Where it stands.
+        log: Its log file.
+    """
+
+    placement: Placement
+    log: TextIO
+    last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
+    stack: list[str] = field(default_factory=list)
+    last_alive: float = field(default_factory=time.monotonic)
+    where: str = "its start"
+    ended: bool = False
+    exit_code: int | None = None
+    error: Mapping[str, Any] | None = None
+    result: Any = None
+    finished: bool = False
+
+    @property
+    def in_collective(self) -> bool:
+        """Whether its stack says that it waits for the other ranks (or runs a graph, which may)."""
+        return any(_IN_COLLECTIVE.search(line) for line in self.stack[1:5])
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended, or is about to, without having finished."""
+        return self.error is not None or (self.ended and not (self.finished and self.exit_code == 0))
+
+    @property
+    def killed(self) -> bool:
+        """Whether a signal ended it, or its host has gone."""
+        return self.ended and (self.exit_code is None or self.exit_code < 0)
+
+    @property
+    def second_hand(self) -> bool:
+        """Whether it failed merely because another rank did."""
+        return self.error is not None and bool(_SECOND_HAND.search(f"{self.error['name']} {self.error['message']}"))
+
+    def hear(self, message: Mapping[str, Any]) -> bool:
+        """Takes in a message of the rank; whether it is of interest to others."""
+        self.last_alive = time.monotonic()
+        self.where = message.get("where", self.where)
+        if message["type"] == "result":
+            self.result, self.finished = message["value"], True
+        elif message["type"] == "error":
+            self.error = message
+        return message["type"] not in ("result", "error", "alive", "files")
+
+
+def run_gang(
+    work: Work,
+    size: int,
+    *,
+    logs: Path,
+    launcher: RankLauncher | None = None,
+    environment: Mapping[str, str] | None = None,
+    stall_timeout_s: float = 300.0,
+    on_message: OnMessage | None = None,
+) -> list[Any]:
+    """Runs ``work`` on ``size`` ranks.
+
+    Rank 0's output goes to standard output, the others' warnings and errors too, with their rank before them; the whole
+    of it goes to ``rank-<n>.log``.
+
+    Args:
+        work: Called in each rank's process with its placement and its channel.
+        size: Number of ranks.
+        logs: Folder of the log files; it is made.
+        launcher: Where the ranks run; this machine by default.
+        environment: Variables for all ranks.
+        stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
+        on_message: Called with the rank and each message that it sends, signs of life apart.
+
+    Returns:
+        What ``work`` returned, by rank.
+
+    Raises:
+        BadInput: a rank failed in a way that a retry would repeat, or there are too few slots.
+        HopsError: a rank failed, died or stalled; or TensorFlow runs already in this process.
+    """
+    launcher = launcher or LocalRanks()
+    placements = launcher.place(size)
+    own = stall_environment(stall_timeout_s)
+    logs.mkdir(parents=True, exist_ok=True)
+    oom_kills = count_oom_kills()
+    crew = launcher.start(placements, work, {**own, **(environment or {})})
+    supervisor = Supervisor(crew, logs, stall_timeout_s, on_message or (lambda rank, message: None), oom_kills)
+    try:
+        return supervisor.watch()
+    finally:
+        supervisor.end()
+
+
+class Supervisor:
+    """The watching side of a gang.
+
+    Args:
+        crew: The ranks.
+        logs: Folder of the log files.
+        stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
+        on_message: Called with the rank and each message that it sends, signs of life apart.
+        oom_kills: :func:`airflow_hops.ml.training.gang.failures.count_oom_kills` before the ranks began.
+    """
+
+    def __init__(
+        self, crew: Crew, logs: Path, stall_timeout_s: float, on_message: OnMessage, oom_kills: int | None = None
+    ) -> None:
+        self._crew, self._stall_timeout_s, self._on_message = crew, stall_timeout_s, on_message
+        self._oom_kills = oom_kills
+        try:
+            self.ranks = [
+                WatchedRank(placement, (logs / f"rank-{placement.rank}.log").open("w", buffering=1))
+                for placement in crew.placements
+            ]
+        except OSError as error:
+            crew.end()
+            raise HopsError(f"{logs}: the ranks' logs cannot be written: {error}") from error
+
+    def watch(self) -> list[Any]:
+        """Waits for all ranks to finish, or raises for the one that did not.
+
+        Returns:
+            What the ranks returned.
+        """
+        while not all(rank.ended for rank in self.ranks):
+            self._take_in(POLL_S)
+            if any(rank.failed for rank in self.ranks):
+                culprit = self._find_culprit()
+                self.end()
+                raise self._failure(culprit)
+            stalled = self._find_stalled()
+            if stalled:
+                error = self._describe_stall(stalled)
+                self.end()
+                raise error
+        return [rank.result for rank in self.ranks]
+
+    def end(self) -> None:
+        """Kills what still runs, takes in its last words, and closes the logs."""
+        self._crew.end()
+        try:
+            if not all(rank.log.closed for rank in self.ranks):
+                self._take_in(0)
+        finally:
+            for rank in self.ranks:
+                with contextlib.suppress(OSError):  # what could not be written before is told by then
+                    rank.log.close()
+
+    def _take_in(self, timeout_s: float) -> None:
+        for event in self._crew.events(timeout_s):
+            rank = self.ranks[event.rank]
+            if event.kind == "output":
+                self._take_line(rank, event.value)
+            elif event.kind == "exit":
+                rank.ended, rank.exit_code = True, event.value
+            elif rank.hear(event.value):
+                self._on_message(event.rank, event.value)
+
+    def _take_line(self, rank: WatchedRank, text: str) -> None:
+        line = parse_line(text)
+        try:
+            rank.log.write(line.text + "\n")
+        except OSError as error:
+            raise HopsError(f"{rank.log.name}: the rank's log cannot be written: {error}") from error
+        if line.text == _STACK_HEADER:
+            rank.stack = [line.text]
+            return
+        if rank.stack and _STACK_LINE.match(line.text):
+            rank.stack.append(line.text)
+            return
+        rank.last_lines.append(line.text)
+        if not _SECOND_HAND.search(line.text):  # a rank that prints lives; Horovod prints that it waits
+            rank.last_alive = time.monotonic()
+        if rank.placement.rank == 0:
+            print(text, flush=True)
+        elif line.level >= logging.WARNING or (line == Line(logging.INFO, text) and _ALARMING.search(text)):
+            level = max(line.level, logging.WARNING)
+            print(format_record(f"[rank {rank.placement.rank}] {line.text}", level=level), flush=True)
+
+    def _find_culprit(self) -> WatchedRank:
+        """The rank that failed by itself, not because its peers were gone."""
+        began = time.monotonic()
+        while True:
+            waited_s = time.monotonic() - began
+            failed = [rank for rank in self.ranks if rank.failed]
+            first_hand = [rank for rank in failed if not rank.second_hand]
+            # A rank that was killed says nothing; its peers' complaints may come first.
+            killed = [rank for rank in first_hand if rank.killed]
+            if killed or (first_hand and waited_s > _CAUSE_GRACE_S):
+                return (killed or first_hand)[0]
+            if waited_s > _SECOND_HAND_GRACE_S or all(rank.ended for rank in self.ranks):
+                return (first_hand or failed)[0]
+            self._take_in(POLL_S)
+
+    def _ask_for_stacks(self) -> None:
+        """Has the ranks say where they stand; one that does not answer in time stands still altogether."""
+        asked = [rank for rank in self.ranks if not rank.ended]
+        for rank in asked:
+            rank.stack = []
+            self._crew.signal(rank.placement.rank, signal.SIGUSR1)
+        began = time.monotonic()
+        while time.monotonic() - began < (_STACK_S if all(rank.stack for rank in asked) else _NO_STACK_S):
+            self._take_in(POLL_S)
+
+    def _find_stalled(self) -> list[WatchedRank]:
+        now = time.monotonic()
+        return [r for r in self.ranks if not r.ended and now - r.last_alive > self._stall_timeout_s]
+
+    def _describe_stall(self, stalled: list[WatchedRank]) -> HopsError:
+        """Whom the others wait for: one of the stalled ranks, or another that these wait for."""
+        self._ask_for_stacks()
+        # Who waits in a collective waits for one who does not, and who may have been heard of a little later.
+        idle = [rank for rank in self.ranks if not rank.ended and not rank.in_collective]
+        others_wait = [rank for rank in stalled if rank in idle] or idle
+        culprit = min(others_wait or stalled, key=lambda rank: rank.last_alive)
+        others = [r for r in self.ranks if r is not culprit]
+        seen = "; ".join(
+            f"rank {r.placement.rank} was last seen after {r.where}"
+            + (", and waits for the others" if r.in_collective and others_wait else "")
+            for r in others
+        )
+        stack = "\n".join(f"  {line}" for line in culprit.stack[1 : _STACK_LINES + 1])
+        return HopsError(
+            f"{culprit.placement} made no progress for {self._stall_timeout_s:g} s (stall_timeout_s) after "
+            f"{culprit.where}"
+            + (f" ({seen})" if seen else "")
+            + "; all ranks were ended."
+            + (f"\nWhere it stands, the innermost call first:\n{stack}\n" if stack else " ")
+            + quote_log(culprit.last_lines)
+        )
+
+    def _failure(self, rank: WatchedRank) -> HopsError:
+        quoted = quote_log(rank.last_lines)
+        if rank.error is not None:
+            where = f"({rank.placement}, after {rank.where}; all ranks were ended)"
+            message = f"{rank.error['message']} {where}. {quoted}"
+            return HopsError(message) if rank.error["retryable"] else BadInput(message)
+        is_here = rank.placement.host == socket.gethostname()
+        exit_ = describe_exit(rank.exit_code, self._oom_kills if is_here else None)
+        return HopsError(f"{rank.placement} was ended by {exit_} after {rank.where}; all ranks were ended. {quoted}")

@@ -1,0 +1,200 @@
+"""Files between hosts: sent in chunks as frames, and put in place when they are whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.ml.training.gang.frames import Frames
+
+_CHUNK_BYTES = 1 << 20
+_NO_CODE = frozenset({"__pycache__", ".git", ".venv", "node_modules"})
+
+FILE = "file"
+PLACE = "place"
+DISCARD = "discard"
+"""The types of messages: a chunk of a file; what has come is whole, and goes to its place; it is not, and goes away."""
+
+
+class FileSender:
+    """Sends the files of a folder.
+
+    Args:
+        frames: Where to.
+        root: The folder.
+    """
+
+    def __init__(self, frames: Frames, root: Path) -> None:
+        self._frames, self._root = frames, root
+        self._sent: dict[str, tuple[int, int]] = {}
+
+    def send(self, path: str = "") -> None:
+        """Sends a file or a folder, less what was sent before and has not changed since.
+
+        What is gone before all of it has been read is not sent at all.
+
+        Args:
+            path: Relative to the folder; by default all of it, and what is no longer in it is removed at the other end.
+
+        Raises:
+            HopsError: the path, or a link below it, leads out of the folder.
+            OSError: the other end is gone, or a file cannot be read.
+        """
+        top = self._root / checked_path(path) if path else self._root
+        states: dict[str, tuple[int, int]] = {}
+        try:
+            self._send_files(top, states)
+        except FileNotFoundError:
+            self._frames.send({"type": DISCARD})
+            return
+        self._sent.update(states)
+        self._frames.send({"type": PLACE, "path": path, "files": list(states)})
+
+    def _send_files(self, top: Path, states: dict[str, tuple[int, int]]) -> None:
+        inside = self._root.resolve()
+        for file in [top] if top.is_file() else _files(top):
+            if not file.resolve().is_relative_to(inside):
+                raise HopsError(f"{file} leads out of the output folder; expected files, or links within it")
+            name = file.relative_to(self._root).as_posix()
+            status = file.stat()
+            states[name] = (status.st_size, status.st_mtime_ns)
+            if self._sent.get(name) != states[name]:
+                send_file(self._frames, file, name)
+
+
+class FileReceiver:
+    """Takes in files, out of sight until they are whole.
+
+    Args:
+        root: Folder that they go to; it is made.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        root.mkdir(parents=True, exist_ok=True)
+        self._staging = Path(tempfile.mkdtemp(prefix=".arriving-", dir=root))
+        self._file: BinaryIO | None = None
+        self._placed: set[str] = set()
+
+    def take(self, message: Mapping[str, Any], body: bytes) -> None:
+        """Takes in a message of the types of this module.
+
+        Raises:
+            HopsError: a path leads out of the folder, or a file cannot be written.
+        """
+        try:
+            if message["type"] == FILE:
+                self._take_chunk(message, body)
+            elif message["type"] == PLACE:
+                self._place(message["path"], message["files"])
+            else:
+                self.close()
+                self._staging.mkdir()
+        except OSError as error:
+            raise HopsError(f"{self._root}: what came from another host cannot be written: {error}") from error
+
+    def close(self) -> None:
+        """Removes what has not become whole."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # a full disk
+                self._file.close()
+            self._file = None
+        shutil.rmtree(self._staging, ignore_errors=True)
+
+    def _take_chunk(self, message: Mapping[str, Any], body: bytes) -> None:
+        if self._file is None:
+            path = self._staging / checked_path(message["path"])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("wb")
+        self._file.write(body)
+        if message["last"]:
+            self._file.close()
+            self._file = None
+
+    def _place(self, path: str, names: list[str]) -> None:
+        source, target = self._staging / path, self._root / path
+        if path and source.is_dir() and not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source.rename(target)  # all of the folder at once
+        for file in list(_files(self._staging)):
+            place = self._root / file.relative_to(self._staging)
+            if not place.parent.resolve().is_relative_to(self._root.resolve()):
+                raise HopsError(f"{place} leads out of {self._root}")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            file.replace(place)
+        if not path:
+            for gone in self._placed - set(names):
+                (self._root / gone).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # not empty
+                    (self._root / gone).parent.rmdir()
+        self._placed.update(names)
+
+
+def send_file(frames: Frames, file: Path, name: str) -> None:
+    """Sends a file.
+
+    Args:
+        frames: Where to.
+        file: The file.
+        name: Its path at the other end.
+
+    Raises:
+        OSError: the other end is gone, or the file cannot be read.
+    """
+    with file.open("rb") as source:
+        chunk = source.read(_CHUNK_BYTES)
+        while True:
+            following = source.read(_CHUNK_BYTES)
+            frames.send({"type": FILE, "path": name, "last": not following}, chunk)
+            if not following:
+                return
+            chunk = following
+
+
+def send_folder(frames: Frames, folder: Path, name: str, *, code: bool = False) -> None:
+    """Sends the files in a folder, links followed, or a single file.
+
+    Args:
+        frames: Where to.
+        folder: The folder, or the file.
+        name: Its path at the other end.
+        code: Leave out what is no source: compiled files, environments, version control.
+
+    Raises:
+        BadInput: there is no such folder.
+        OSError: the other end is gone, or a file cannot be read.
+    """
+    if folder.is_file():
+        send_file(frames, folder, name)
+        return
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: there is no such folder; expected one for ranks on other hosts to read")
+    for file in _files(folder, _NO_CODE if code else frozenset()):
+        send_file(frames, file, f"{name}/{file.relative_to(folder).as_posix()}")
+
+
+def checked_path(path: str) -> str:
+    """A relative path that stays below its folder.
+
+    Raises:
+        HopsError: it does not.
+    """
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
+        raise HopsError(f"path {path!r} from another host: expected one below the output folder")
+    return path
+
+
+def _files(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[Path]:
+    for place, folders, names in os.walk(folder, followlinks=True):
+        here = Path(place).resolve()
+        # A link to a folder above would lead round for ever.
+        folders[:] = [f for f in sorted(set(folders) - without) if not here.is_relative_to((here / f).resolve())]
+        # What is no file, or a link to none, cannot be read: an editor's lock, a socket, a pipe.
+        yield from (file for file in (Path(place) / name for name in sorted(names)) if file.is_file())

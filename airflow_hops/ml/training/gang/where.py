@@ -1,0 +1,96 @@
+"""Where the ranks of a step run: what the operator says of it becomes a launcher."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.step.context import StepContext
+from airflow_hops.ml.training.gang.crew import RankJob, RankLauncher
+from airflow_hops.ml.training.gang.local import LocalRanks
+from airflow_hops.ml.training.gang.placement import Host, Placement
+from airflow_hops.ml.training.gang.rank import Channel
+from airflow_hops.ml.training.gang.ssh import SshRanks, SshSettings, parse_hosts
+from airflow_hops.ml.training.gang.supervisor import run_gang
+
+_ANSWER_S = 60.0
+
+Where = Mapping[str, Any]
+"""``{"kind": "local", "slots": 2}``, ``{"kind": "spark"}``, or ``{"kind": "ssh", "hosts": "gpu-1:4,gpu-2:4"}``."""
+
+
+def rank_launcher(where: Where | None, context: StepContext, *, cpu_ranks: int = 0) -> RankLauncher:
+    """What starts ranks there.
+
+    Args:
+        where: ``kind`` and what belongs to it: ``local`` with ``slots``; ``spark``; ``ssh`` with ``hosts``,
+            ``hosts_from`` (what a message calls them), ``user``, ``port``, ``key_file``, ``config_file``, ``python``
+            and ``address``. What is None or not there has its default; None is all slots of this machine.
+        context: The step's; with ranks on Spark, that of a step which was launched with spark-submit. It must not
+            have started a thread.
+        cpu_ranks: How many of the ranks need no GPU.
+
+    Raises:
+        BadInput: the hosts cannot be used.
+    """
+    where = where or {"kind": "local"}
+    match where["kind"]:
+        case "local":
+            return LocalRanks(where.get("slots"), cpu_ranks)
+        case "ssh":
+            return _ssh_ranks(where)
+        case "spark":
+            from airflow_hops.ml.spark.context import start_spark_context_of
+            from airflow_hops.ml.training.gang.spark import SparkRanks
+
+            return SparkRanks(start_spark_context_of(context))
+    raise BadInput(f"where is {dict(where)!r}, expected kind 'local', 'ssh' or 'spark'")
+
+
+def examine(context: StepContext, *, where: Where) -> list[str]:
+    """The step behind a connection's test: has a rank on every host meet the others.
+
+    Args:
+        context: The step's.
+        where: As in :func:`rank_launcher`; of kind ``ssh`` or ``local``.
+
+    Returns:
+        What each host says of itself.
+
+    Raises:
+        BadInput: a host cannot take ranks.
+        HopsError: a host cannot be reached, or not by the others.
+    """
+    launcher = rank_launcher(where, context)
+    ranks = 1
+    if isinstance(launcher, SshRanks):
+        ranks = len(launcher.hosts)
+        launcher = SshRanks([Host(host.name, 1) for host in launcher.hosts], launcher.settings)
+    return run_gang(
+        RankJob("airflow_hops.ml.training.gang.where:describe_host"),
+        ranks,
+        logs=context.scratch / "logs",
+        launcher=launcher,
+        stall_timeout_s=_ANSWER_S,
+    )
+
+
+def describe_host(placement: Placement, channel: Channel, *, folders: Mapping[str, Path]) -> str:
+    """What a rank does for :func:`examine`: meets the others, and describes where it runs."""
+    import horovod.tensorflow as hvd
+
+    hvd.init()
+    hvd.allgather_object(placement.host)
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("tensorflow", "keras", "horovod"))
+    return f"{placement.host}: {sys.executable}, Python {platform.python_version()}, {libraries}"
+
+
+def _ssh_ranks(where: Where) -> SshRanks:
+    names = ("user", "port", "key_file", "config_file", "python", "address")
+    settings = {name: where[name] for name in names if where.get(name)}
+    return SshRanks(parse_hosts(where["hosts"], where.get("hosts_from", "hosts")), SshSettings(**settings))

@@ -1,0 +1,158 @@
+"""Keras callbacks for training on several ranks, under Horovod's names."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import horovod.tensorflow as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.keras.exchange import JIT_COMPILE
+from airflow_hops.ml.training.keras.optimizer import average_before_loss_scaling
+from airflow_hops.ml.training.keras.weights import average_statistics, broadcast_weights, sum_over_ranks
+
+
+class BroadcastCallback(keras.callbacks.Callback):
+    """Starts all ranks from one rank's weights, and checks that gradients are exchanged.
+
+    Args:
+        root_rank: The rank whose weights are used.
+    """
+
+    def __init__(self, root_rank: int = 0) -> None:
+        super().__init__()
+        self.root_rank = root_rank
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Broadcasts the weights."""
+        if hvd.size() > 1 and self.model.jit_compile:
+            raise BadInput(JIT_COMPILE)
+        average_before_loss_scaling(self.model.optimizer)
+        broadcast_weights(self.model, self.root_rank)
+
+
+class MetricAverageCallback(keras.callbacks.Callback):
+    """Replaces each epoch's metrics with those over the rows of all ranks.
+
+    Keras's metrics keep sums: of losses and rows, of true and false positives at each threshold. They are added over
+    the ranks, so the result is that of one process on all rows: exact for shards of different sizes, and for an AUC,
+    which is not the mean of the ranks' AUCs. A variable whose ``aggregation`` is ``mean`` is averaged; one with
+    ``none`` is left unchanged. Other values in the logs become means over the ranks.
+
+    Place it before every callback that reads metrics: those that reduce the learning rate or stop when a metric stops
+    improving then decide the same on all ranks.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._exact: dict[str, float] = {}
+        self._in_epoch = False
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Resets the values of the previous epoch."""
+        self._exact, self._in_epoch = {}, True
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Collects the training metrics before the validation metrics replace them."""
+        if self._in_epoch:
+            self._exact = self._over_all_ranks()
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Collects the validation metrics."""
+        if self._in_epoch:
+            self._exact |= {f"val_{name}": value for name, value in self._over_all_ranks().items()}
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Puts the metrics over all ranks into the logs, in place."""
+        self._in_epoch = False
+        if not logs or hvd.size() == 1:
+            return
+        exact = self._exact or self._over_all_ranks()
+        logs.update({name: value for name, value in exact.items() if name in logs})
+        names = sorted(set(logs) - set(exact))
+        if names:
+            values = tf.constant([metric_value(name, logs[name]) for name in names], tf.float64)
+            averaged = hvd.allreduce(values, op=hvd.Average, name="hops_logs").numpy()
+            logs.update(zip(names, (float(value) for value in averaged), strict=True))
+
+    def _over_all_ranks(self) -> dict[str, float]:
+        if hvd.size() == 1:
+            return {}
+        variables = [variable for metric in self.model.metrics for variable in metric.variables]
+        summed = [variable for variable in variables if variable.aggregation in ("sum", "mean")]
+        sum_over_ranks(summed, "hops_metrics")
+        for variable in summed:
+            if variable.aggregation == "mean":
+                variable.assign(variable / hvd.size())
+        return {name: metric_value(name, value) for name, value in self.model.get_metrics_result().items()}
+
+
+def metric_value(name: str, value: Any) -> float:
+    """Returns a metric as a number.
+
+    Raises:
+        BadInput: it has several values, such as an F1 score for each class.
+    """
+    if np.ndim(value):
+        raise BadInput(
+            f"metric {name!r} has shape {tuple(np.shape(value))}, expected a number; make the metric average, for "
+            "example with average='macro'"
+        )
+    return float(value)
+
+
+class StatisticsAverageCallback(keras.callbacks.Callback):
+    """Averages the ranks' non-trainable weights, such as a batch normalization's moving statistics.
+
+    This is done after each epoch's steps, before the validation, and thus before the model is saved or exported.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pending = False
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Marks the start of an epoch's steps."""
+        self._pending = True
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Averages before an epoch's validation."""
+        self._average()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Averages if there was no validation."""
+        self._average()
+
+    def _average(self) -> None:
+        if self._pending:
+            self._pending = False
+            average_statistics(self.model)
+
+
+class NanStopCallback(keras.callbacks.Callback):
+    """Stops the training with an error as soon as the loss is not a number.
+
+    It checks the epoch's mean loss so far once per execution, which takes a microsecond and finds a loss that was not a
+    number in any step of a ``steps_per_execution``. An error on one rank ends all ranks.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Remembers the epoch."""
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Checks the loss."""
+        loss = float((logs or {}).get("loss", 0.0))
+        if not math.isfinite(loss):
+            raise BadInput(
+                f"the loss is {loss} at step {batch + 1} of epoch {self._epoch + 1}; lower the learning rate, clip "
+                "gradients, or look for values that are not numbers in the examples"
+            )

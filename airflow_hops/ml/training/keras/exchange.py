@@ -1,0 +1,159 @@
+"""Exchanges gradients with one grouped Horovod all-reduce, under a name that all ranks agree on."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+from tensorflow.python.framework.config import is_op_determinism_enabled
+
+from airflow_hops.core.contract.artifacts import BadInput
+
+JIT_COMPILE = (
+    "the model is compiled with jit_compile=True, but XLA has no Horovod all-reduce, so no gradient could be "
+    "exchanged; compile it with jit_compile=False"
+)
+
+
+@dataclass(frozen=True)
+class GradientExchange:
+    """Combines the ranks' gradients.
+
+    Attributes:
+        compression: Compression of the gradients: ``horovod.tensorflow.Compression.none`` or ``.fp16``.
+        sparse_as_dense: Whether to convert sparse gradients to dense ones first.
+        op: ``horovod.tensorflow.Average`` or ``.Sum``.
+        name: Name of the all-reduce; None for a name made of the gradients' shapes. A name derived from the graph, as
+            Horovod uses, differs as soon as one rank builds one layer more than the others, and then the all-reduce
+            hangs.
+        seconds: Variable to which the seconds spent are added, or None.
+    """
+
+    compression: Any
+    sparse_as_dense: bool
+    op: Any
+    name: str | None = None
+    seconds: tf.Variable | None = None
+
+    @classmethod
+    def of(
+        cls, who: str, compression: Any, sparse_as_dense: bool, op: Any, name: str | None, *, timed: bool = False
+    ) -> GradientExchange:
+        """Makes an exchange, with Horovod's defaults for values that are not given.
+
+        Raises:
+            BadInput: Horovod is not initialized, or does not support these arguments.
+        """
+        if not hvd.is_initialized():
+            raise BadInput(
+                f"{who}: Horovod is not initialized; call it in the function that HorovodTrainOperator runs, "
+                "or call horovod.tensorflow.init() first"
+            )
+        op = hvd.Average if op is None else op
+        if op == hvd.Adasum:
+            raise BadInput(f"{who}: op is Adasum, which Horovod has for MPI only; expected Average or Sum")
+        if op not in (hvd.Average, hvd.Sum):
+            raise BadInput(f"{who}: op is {op!r}, expected horovod.tensorflow.Average or Sum")
+        seconds = None
+        if timed:
+            with tf.device("CPU:0"):
+                seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="exchange_seconds")
+        return cls(compression or hvd.Compression.none, sparse_as_dense, op, name, seconds)
+
+    def dense(self, grads: Sequence[Any]) -> list[Any]:
+        """Returns the gradients, with sparse ones converted to dense ones if requested."""
+        if not self.sparse_as_dense:
+            return list(grads)
+        return [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
+
+    @tf.autograph.experimental.do_not_convert  # converting it, and Horovod, would take a loop of one's own seconds
+    def combine(self, grads: Sequence[Any]) -> list[Any]:
+        """Returns the gradients of all ranks, averaged or summed; None stays None.
+
+        Raises:
+            BadInput: XLA compiles the graph.
+        """
+        combined = list(grads)
+        given = [i for i, gradient in enumerate(grads) if gradient is not None]
+        if hvd.size() == 1 or not given:
+            return combined
+        from tensorflow.python.ops import control_flow_util
+
+        if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+            raise BadInput(JIT_COMPILE)
+        for i, gradient in zip(given, self._timed_allreduce([grads[i] for i in given]), strict=True):
+            combined[i] = gradient
+        return combined
+
+    def _timed_allreduce(self, grads: list[Any]) -> list[Any]:
+        # Where operations are to be deterministic, TensorFlow has no clock.
+        if self.seconds is None or is_op_determinism_enabled():
+            return self._allreduce(grads)
+        # All gradients are there before the clock starts: the all-reduce waits for the last of them anyway.
+        with tf.device("CPU:0"), tf.control_dependencies(grads):
+            began = tf.timestamp()
+        with tf.control_dependencies([began]):
+            grads = [tf.identity(gradient) for gradient in grads]
+        combined = self._allreduce(grads)
+        with tf.device("CPU:0"), tf.control_dependencies(combined):
+            self.seconds.assign_add(tf.timestamp() - began)
+        return combined
+
+    def _allreduce(self, grads: list[Any]) -> list[Any]:
+        shapes = str([(gradient.dtype.name, gradient.shape.as_list()) for gradient in grads])
+        combined: list[Any] = hvd.grouped_allreduce(
+            grads,
+            op=self.op,
+            compression=self.compression,
+            name=self.name or f"hops_gradients_{zlib.crc32(shapes.encode()):08x}",
+            ignore_name_scope=True,
+        )
+        return combined
+
+
+class DistributedGradientTape:
+    """A ``tf.GradientTape`` whose gradients are averaged over all ranks, for your own training loops.
+
+    Horovod's own accepts TensorFlow's variables; this one also accepts those of Keras 3.
+
+    .. code-block:: python
+
+        with tf.GradientTape() as tape:
+            loss = loss_function(labels, model(features, training=True))
+        tape = DistributedGradientTape(tape)
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_weights), model.trainable_weights))
+
+    Use a plain optimizer: with a :func:`DistributedOptimizer`, gradients would be averaged twice.
+
+    Args:
+        tape: The tape that recorded the forward pass.
+        compression: Compression of the gradients: ``horovod.tensorflow.Compression.none`` (the default) or ``.fp16``.
+        sparse_as_dense: Whether to convert an embedding's sparse gradients to dense ones.
+        op: ``horovod.tensorflow.Average`` (the default) or ``.Sum``.
+        name: Name of the all-reduce. Required if a step takes gradients of two sets of variables of the same shapes.
+
+    Raises:
+        BadInput: Horovod is not initialized, or does not support these arguments.
+    """
+
+    def __init__(
+        self,
+        tape: tf.GradientTape,
+        *,
+        compression: Any = None,
+        sparse_as_dense: bool = True,
+        op: Any = None,
+        name: str | None = None,
+    ) -> None:
+        self._tape = tape
+        self._exchange = GradientExchange.of("DistributedGradientTape", compression, sparse_as_dense, op, name)
+
+    def gradient(self, target: Any, sources: Any, output_gradients: Any = None) -> Any:
+        """Returns the gradients like :meth:`tf.GradientTape.gradient`, averaged over all ranks."""
+        grads = self._tape.gradient(target, sources, output_gradients)
+        flat = self._exchange.combine(self._exchange.dense(tf.nest.flatten(grads)))
+        return tf.nest.pack_sequence_as(grads, flat)

@@ -1,0 +1,143 @@
+"""The guard: stops a training whose ranks' weights diverge, or that does not see each row of its split once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import horovod.tensorflow as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.keras.weights import short_checksum, weights_differ
+
+GUARD_EVERY_STEPS = 500
+"""Steps between two checks: each takes about as long as one small step, so that they cost less than 1%."""
+
+_END_OF_EPOCH = -1
+
+
+class Guard(keras.callbacks.Callback):
+    """Compares the ranks' weights, and the rows that they have seen with those of the split.
+
+    After the first step, after every ``every_steps`` steps and at each epoch's end, a checksum of the trainable weights
+    (:func:`airflow_hops.ml.training.keras.weights.short_checksum`) is gathered from all ranks: 48 bytes a rank. With
+    ``steps_per_execution`` above 1 a check happens at the end of the execution in which it is due. Every rank sees the
+    same values, and therefore raises the same error.
+
+    Args:
+        every_steps: Steps between two checks; 0 for no checks.
+        rows_seen: Returns the number of rows that this rank was given in the current epoch; None to not check rows.
+        rows_expected: Number of rows that all ranks together must be given in an epoch, or a function that returns it.
+
+    Attributes:
+        checks: Number of comparisons made.
+        checksums: Checksums of the weights at the end of each epoch, 16 hex digits.
+        rows: Number of rows that all ranks together were given in each epoch; None for an epoch that was stopped early.
+        seconds: Seconds that the comparisons took, including the wait for other ranks.
+
+    Raises:
+        BadInput: ``every_steps`` is not a number of steps. During training: weights differ, ranks are at different
+            steps, or rows are missing or were given twice.
+    """
+
+    def __init__(
+        self,
+        every_steps: int = GUARD_EVERY_STEPS,
+        rows_seen: Callable[[], int] | None = None,
+        rows_expected: int | Callable[[], int] | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(every_steps, bool) or not isinstance(every_steps, int) or every_steps < 0:
+            raise BadInput(f"guard_every_steps is {every_steps!r}, expected a number of steps, or 0 for no guard")
+        self.every_steps = every_steps
+        self.checks = 0
+        self.checksums: list[str] = []
+        self.rows: list[int | None] = []
+        self.seconds = 0.0
+        self._rows_seen, self._rows_expected = rows_seen, rows_expected
+        self._epoch = self._step = self._unchecked = 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Makes the first check due after the first step."""
+        self._unchecked = self.every_steps
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Remembers the epoch."""
+        self._epoch, self._step = epoch, 0
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Compares the weights if a check is due."""
+        self._unchecked += batch + 1 - self._step
+        self._step = batch + 1
+        if self.every_steps and self._unchecked >= self.every_steps:
+            self._compare(f"after step {self._step} of epoch {self._epoch + 1}")
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Compares the weights, and the rows with those expected."""
+        if not self.every_steps:
+            return
+        checksum, rows = self._compare(f"at the end of epoch {epoch + 1}", end=True)
+        self.checksums.append(f"{checksum & 0xFFFFFFFFFFFFFFFF:016x}")
+        self.rows.append(self._check_rows(rows) if min(rows) >= 0 else None)
+
+    def _compare(self, when: str, *, end: bool = False) -> tuple[int, list[int]]:
+        """Gathers the ranks' figures; returns the checksum and the rows by rank, negative where they are not known."""
+        self._unchecked = 0
+        self.checks += 1
+        known = end and self._rows_seen is not None and not self.model.stop_training
+        rows = self._rows_seen() if known and self._rows_seen is not None else -1
+        began = time.monotonic()
+        checksum = short_checksum(self.model.trainable_weights)
+        found = _gather([checksum, self._epoch, self._step, _END_OF_EPOCH if end else 0, rows])
+        self.seconds += time.monotonic() - began
+        ended = np.flatnonzero(found[:, 0] == 0).tolist()
+        if ended:
+            raise BadInput(
+                f"rank {', '.join(map(str, ended))} has ended epoch {self._epoch + 1} before step {self._step}, which "
+                "others have done: its batches ran out; each rank must be given equally many an epoch"
+            )
+        found = found[:, 1:]
+        where = {(int(epoch), int(step), int(at)) for epoch, step, at in found[:, 1:4]}
+        if len(where) > 1:
+            raise BadInput(_stand_apart(found))
+        if len(set(found[:, 0].tolist())) > 1:
+            hexadecimal = [f"{int(value) & 0xFFFFFFFFFFFFFFFF:016x}" for value in found[:, 0]]
+            raise weights_differ(hexadecimal, when, self.model.optimizer)
+        return int(found[0, 0]), [int(value) for value in found[:, 4]]
+
+    def _check_rows(self, rows: list[int]) -> int:
+        expected = self._rows_expected() if callable(self._rows_expected) else self._rows_expected
+        if expected is not None and sum(rows) != expected:
+            by_rank = ", ".join(f"rank {rank}: {seen}" for rank, seen in enumerate(rows))
+            raise BadInput(
+                f"epoch {self._epoch + 1} has given the model {sum(rows)} rows over all ranks ({by_rank}), but the "
+                f"split holds {expected}: rows are {'lost' if sum(rows) < expected else 'given twice'}; each rank must "
+                "read its own share, whole"
+            )
+        return sum(rows)
+
+
+def _gather(figures: list[int]) -> np.ndarray[Any, Any]:
+    """Gathers from all ranks a 1 and the figures given, int64 of shape ``[ranks, 1 + figures]``.
+
+    It is a sum of which each rank fills its row. All-reduces are what a rank that has joined, as Horovod calls it,
+    still takes part in; its row is zeros.
+    """
+    rows = np.zeros((hvd.size(), 1 + len(figures)), np.int64)
+    rows[hvd.rank()] = [1, *figures]
+    if hvd.size() == 1:
+        return rows
+    gathered: np.ndarray[Any, Any] = hvd.allreduce(tf.constant(rows), op=hvd.Sum, name="hops_guard").numpy()
+    return gathered
+
+
+def _stand_apart(found: np.ndarray[Any, Any]) -> str:
+    places = ", ".join(
+        f"rank {rank} {'at the end of' if at == _END_OF_EPOCH else 'within'} epoch {epoch + 1} after step {step}"
+        for rank, (_, epoch, step, at, _) in enumerate(found.tolist())
+    )
+    return f"the ranks stand at different steps: {places}; each must be given equally many batches an epoch"

@@ -1,0 +1,154 @@
+"""An optimizer of Keras 3 whose gradients are averaged across ranks.
+
+Horovod's own ``DistributedOptimizer`` was made for Keras 2: with a Keras 3 optimizer it trains silently without
+exchanging any gradient. This one overrides the method that Keras 3 calls, and
+:class:`airflow_hops.ml.training.keras.Guard` checks that it takes effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.keras.exchange import GradientExchange
+
+_optimizers_made = 0
+
+
+class _DistributedOptimizer:
+    """Mixed in before a Keras optimizer's class."""
+
+    _hops_exchange: GradientExchange
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Averages the gradients across ranks, then updates the variables with them."""
+        grads = self._hops_exchange.dense(grads)
+        if not _accumulation_steps(self):
+            grads = self._hops_exchange.combine(grads)
+        super().apply(grads, trainable_variables)  # type: ignore[misc]
+
+    def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
+        # Where Keras accumulates gradients it comes here once an update, and what it clips must be the average.
+        if _accumulation_steps(self):
+            grads = self._hops_exchange.combine(grads)
+        clipped: list[Any] = super()._clip_gradients(grads)  # type: ignore[misc]
+        return clipped
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    *,
+    compression: Any = None,
+    sparse_as_dense: bool = True,
+    backward_passes_per_step: int = 1,
+    op: Any = None,
+) -> Any:
+    """Makes a Keras 3 optimizer average its gradients across all ranks before it clips and applies them.
+
+    Equal batches on N ranks then train like one batch of N times the size in a single process.
+
+    Args:
+        optimizer: A Keras 3 optimizer. It is changed in place, keeps its state, and is serialized as the original.
+        compression: Compression of the exchanged gradients: ``horovod.tensorflow.Compression.none`` (the default) or
+            ``.fp16``.
+        sparse_as_dense: Whether to convert an embedding's sparse gradients to dense ones, on one rank as on many. This
+            makes ranks equal to the last bit, is faster except for very large vocabularies, and sums a batch's
+            gradients of the same row, which Keras's sparse Adam applies one after the other.
+        backward_passes_per_step: Number of batches whose gradients a rank averages locally before they are exchanged
+            and applied. It is Keras's own ``gradient_accumulation_steps``, which you can give instead. With a
+            ``LossScaleOptimizer``, gradients are exchanged at every batch, because the ranks must agree on which to
+            skip.
+        op: ``horovod.tensorflow.Average`` (the default) or ``.Sum``.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        BadInput: it is not a Keras 3 optimizer, Horovod is not initialized, or an argument has another value.
+    """
+    global _optimizers_made
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise BadInput(
+            f"DistributedOptimizer expects a Keras 3 optimizer, found {type(optimizer).__module__}."
+            f"{type(optimizer).__name__}; tf_keras optimizers go to horovod.tensorflow.keras.DistributedOptimizer"
+        )
+    if is_distributed(optimizer):
+        return optimizer
+    name = f"hops_gradients_{_optimizers_made}"
+    exchange = GradientExchange.of("DistributedOptimizer", compression, sparse_as_dense, op, name, timed=True)
+    _accumulate(optimizer, backward_passes_per_step, sparse_as_dense)
+    _distribute(optimizer, exchange)
+    _optimizers_made += 1
+    return optimizer
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Returns whether :func:`DistributedOptimizer` was applied to the optimizer."""
+    return isinstance(optimizer, _DistributedOptimizer)
+
+
+def exchange_seconds(optimizer: Any) -> float:
+    """Returns the seconds that this rank's steps spent exchanging gradients, including the wait for other ranks.
+
+    They are measured in the graph, from the last gradient until the averages are available. On a GPU, a gradient counts
+    as available once its computation is queued, so the value is an upper bound.
+
+    Args:
+        optimizer: An optimizer of :func:`DistributedOptimizer`, or Keras's wrapper of it; for any other, 0 is returned.
+    """
+    holder: Any = optimizer if is_distributed(optimizer) else getattr(optimizer, "inner_optimizer", None)
+    return float(holder._hops_exchange.seconds.numpy()) if is_distributed(holder) else 0.0
+
+
+def average_before_loss_scaling(optimizer: Any) -> None:
+    """Averages the gradients of a scaled loss before they are checked for overflow.
+
+    Keras wraps the optimizer of a ``mixed_float16`` model in one that skips a step when a gradient overflows. If
+    gradients were averaged inside it, a rank that skips a step would keep the others waiting.
+
+    Args:
+        optimizer: A compiled model's optimizer; only a ``LossScaleOptimizer`` is changed.
+    """
+    inner: Any = getattr(optimizer, "inner_optimizer", None)
+    if is_distributed(optimizer) or not is_distributed(inner):
+        return
+    _distribute(optimizer, inner._hops_exchange)
+    object.__setattr__(inner, "__class__", type(inner).__bases__[1])
+
+
+def _distribute(optimizer: Any, exchange: GradientExchange) -> None:
+    kind = type(optimizer)
+    # Under its own name: a saved model must load where this package is not.
+    mixed = type(kind.__name__, (_DistributedOptimizer, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+    object.__setattr__(optimizer, "__class__", mixed)
+    object.__setattr__(optimizer, "_hops_exchange", exchange)
+
+
+def _accumulation_steps(optimizer: Any) -> int:
+    return getattr(optimizer, "gradient_accumulation_steps", None) or 0
+
+
+def _accumulate(optimizer: Any, steps: int, sparse_as_dense: bool) -> None:
+    """Sets Keras's ``gradient_accumulation_steps``, or raises BadInput where it cannot be."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise BadInput(f"backward_passes_per_step is {steps!r}, expected a number of batches, 1 or more")
+    accumulating = getattr(optimizer, "inner_optimizer", optimizer)
+    own = _accumulation_steps(accumulating)
+    if steps > 1:
+        if own not in (0, steps):
+            raise BadInput(
+                f"backward_passes_per_step is {steps}, but the optimizer's gradient_accumulation_steps is {own}; "
+                "they mean the same: give one of them"
+            )
+        if accumulating.built:
+            raise BadInput("backward_passes_per_step must be given before the optimizer is built; wrap a new one")
+        if isinstance(accumulating, keras.optimizers.MultiOptimizer):
+            raise BadInput(
+                "backward_passes_per_step is not for a MultiOptimizer; give its parts gradient_accumulation_steps"
+            )
+        accumulating.gradient_accumulation_steps = steps
+    if not sparse_as_dense and max(steps, own) > 1:
+        raise BadInput("accumulated gradients are dense: sparse_as_dense must be True")

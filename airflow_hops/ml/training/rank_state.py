@@ -1,0 +1,132 @@
+"""The state that differs between ranks: random generators, metrics so far, variables that are not equal to rank 0's.
+
+The counters of TensorFlow's stateful random operations (``tf.random.normal``, ``tf.nn.dropout``) are in its kernels and
+cannot be saved. Keras's layers and ``keras.random``, ``tf.random.Generator``, NumPy's and Python's own generators
+continue exactly.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import zlib
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import horovod.tensorflow as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+
+from airflow_hops.ml.training.keras import rank_variables
+
+_LENGTH_BYTES = 8
+
+
+def seed_rank(seed: int, rank: int) -> None:
+    """Seeds all generators of a rank, each rank's differently: ranks should drop out different units."""
+    keras.utils.set_random_seed(seed + rank)
+    tf.random.set_global_generator(_GeneratorAtFirstUse(seed + rank))
+
+
+class _GeneratorAtFirstUse:
+    """A ``tf.random.Generator`` that is made when it is used: that starts TensorFlow, which others do not need.
+
+    Args:
+        seed: Its seed.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    @cached_property
+    def _generator(self) -> tf.random.Generator:
+        with tf.init_scope():  # its variable is of no function that is being traced
+            return tf.random.Generator.from_seed(self._seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._generator, name)
+
+
+def gather_rank_states(model: Any, optimizer: Any = None) -> tuple[bytes, ...]:
+    """Returns the states of all ranks, by rank; every rank must call it.
+
+    Args:
+        model: The Keras model that is trained.
+        optimizer: Its optimizer, if it was not compiled with one.
+    """
+    own = _own_variables(model)
+    if not hvd.is_initialized() or hvd.size() == 1:
+        return (_capture(own),)
+    shared = _shared_variables(model, optimizer)
+    if shared:
+        mine = np.array([zlib.crc32(np.ascontiguousarray(v.numpy()).data) for v in shared.values()], np.int64)
+        first = hvd.broadcast(tf.constant(mine), root_rank=0, name="hops_first_rank_variables").numpy()
+        own |= {name: shared[name] for name, differs in zip(shared, mine != first, strict=True) if differs}
+    state = _capture(own)
+    framed = np.frombuffer(len(state).to_bytes(_LENGTH_BYTES, "little") + state, np.uint8)
+    every = hvd.allgather(tf.constant(framed), name="hops_rank_states").numpy().tobytes()
+    states, position = [], 0
+    while position < len(every):
+        begin = position + _LENGTH_BYTES
+        position = begin + int.from_bytes(every[position:begin], "little")
+        states.append(every[begin:position])
+    return tuple(states)
+
+
+def restore_rank_state(state: bytes, model: Any, optimizer: Any = None) -> None:
+    """Restores the state of this rank, except for variables that the model lacks or has in another shape.
+
+    Args:
+        state: The state of this rank, from :func:`gather_rank_states`.
+        model: The Keras model that is trained.
+        optimizer: Its optimizer, if it was not compiled with one.
+    """
+    with np.load(io.BytesIO(state), allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    others = json.loads(arrays.pop("others").tobytes())
+    version, gauss = others["python"]
+    random.setstate((version, tuple(int(word) for word in arrays.pop("python")), gauss))
+    np.random.set_state(("MT19937", arrays.pop("numpy"), *others["numpy"]))
+    variables = {**_own_variables(model), **_shared_variables(model, optimizer)}
+    for name, values in arrays.items():
+        if name in variables and tuple(variables[name].shape) == values.shape:
+            variables[name].assign(values)
+
+
+def _capture(variables: Mapping[str, Any]) -> bytes:
+    version, words, gauss = random.getstate()
+    _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # type: ignore[misc]
+    others = {"python": [version, gauss], "numpy": [int(position), int(has_gauss), float(cached)]}
+    buffer = io.BytesIO()
+    np.savez(
+        buffer,
+        python=np.array(words, np.uint64),
+        numpy=np.asarray(keys),
+        others=np.frombuffer(json.dumps(others).encode(), np.uint8),
+        **{name: variable.numpy() for name, variable in variables.items()},
+    )
+    return buffer.getvalue()
+
+
+def _own_variables(model: Any) -> dict[str, Any]:
+    """What differs by rank: states of random layers and generators, and of metrics."""
+    from keras.src.random.seed_generator import global_seed_generator
+
+    weights = {id(variable) for variable in model.weights}
+    seeds = [variable for variable in model.variables if id(variable) not in weights]
+    return {
+        **{f"seed-{i}": variable for i, variable in enumerate(seeds)},
+        **{f"metric-{i}": variable for i, variable in enumerate(model.metrics_variables)},
+        "tensorflow": tf.random.get_global_generator().state,
+        "keras": global_seed_generator().state,
+    }
+
+
+def _shared_variables(model: Any, optimizer: Any) -> dict[str, Any]:
+    """Variables of the model and its optimizer that may differ by rank for a while."""
+    found = rank_variables(model) if optimizer is None else [*model.non_trainable_weights, *optimizer.variables]
+    seeds = {id(variable) for variable in _own_variables(model).values()}
+    return {f"shared-{i}": variable for i, variable in enumerate(found) if id(variable) not in seeds}

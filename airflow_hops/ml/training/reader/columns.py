@@ -1,0 +1,230 @@
+"""Columns of a split: Arrow columns as the arrays that TensorFlow takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import tensorflow as tf
+
+from airflow_hops.core.contract.artifacts import BadInput
+
+_STRING_OVERHEAD_BYTES = 24
+Check = Callable[[pa.Array, str], None]
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """The type of a column, the same in all files of a split.
+
+    Attributes:
+        arrow: Type of a value: a number, a bool, or binary.
+        width: Values per row, if all rows have the same number; None for one value per row.
+        is_ragged: Whether the number of values differs between rows.
+        is_coded: Whether strings are kept as codes into the distinct ones of a window, which cost less to shuffle and
+            to hand to TensorFlow.
+    """
+
+    arrow: pa.DataType
+    width: int | None = None
+    is_ragged: bool = False
+    is_coded: bool = False
+
+    @property
+    def dtype(self) -> tf.DType:
+        """TensorFlow's type of a value."""
+        return tf.string if pa.types.is_binary(self.arrow) else tf.as_dtype(self.arrow.to_pandas_dtype())
+
+    @property
+    def tensors(self) -> list[tf.TensorSpec]:
+        """The tensors of a batch: codes and strings, values and row splits where rows are ragged, else one."""
+        if self.is_coded:
+            return [tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.string)]
+        if self.is_ragged:
+            return [tf.TensorSpec([None], self.dtype), tf.TensorSpec([None], tf.int64)]
+        return [tf.TensorSpec([None] if self.width is None else [None, self.width], self.dtype)]
+
+    def row_bytes(self, values_per_row: float, bytes_per_value: float) -> float:
+        """Memory of a row, decoded; estimated.
+
+        Args:
+            values_per_row: Mean length of a row's list; 1 for plain columns.
+            bytes_per_value: Mean length of a string; ignored for numbers.
+        """
+        if self.is_coded:
+            return 4.0
+        if self.dtype == tf.string:
+            return values_per_row * (bytes_per_value + _STRING_OVERHEAD_BYTES)
+        return values_per_row * float(self.dtype.size) + (8 if self.is_ragged else 0)
+
+    def __str__(self) -> str:
+        value = self.dtype.name
+        return f"list of {value}" if self.is_ragged else value if self.width is None else f"{self.width} x {value}"
+
+
+def column_type(found: pa.DataType, where: str, *, width: int | None = None, is_coded: bool = False) -> ColumnType:
+    """Returns the type of an Arrow column.
+
+    Args:
+        found: Its type in the file.
+        where: File and column, for the message.
+        width: Values of a row that are expected of a list of any length; None makes it ragged.
+        is_coded: Whether plain strings are read as codes.
+
+    Raises:
+        BadInput: TensorFlow has no such type.
+    """
+    if pa.types.is_fixed_size_list(found):
+        return ColumnType(_value_type(found.value_type, where), width=found.list_size)
+    if pa.types.is_list(found) or pa.types.is_large_list(found):
+        return ColumnType(_value_type(found.value_type, where), width=width, is_ragged=width is None)
+    value = _value_type(found, where)
+    return ColumnType(value, is_coded=is_coded and pa.types.is_binary(value))
+
+
+def _value_type(found: pa.DataType, where: str) -> pa.DataType:
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if _is_text(found):
+        return pa.binary()
+    if pa.types.is_integer(found) or pa.types.is_floating(found) or pa.types.is_boolean(found):
+        return found
+    raise BadInput(
+        f"{where} is of type {found}, which TensorFlow tensors do not support; cast it to a number or a string "
+        "beforehand"
+    )
+
+
+def to_arrays(
+    column: pa.ChunkedArray, kind: ColumnType, where: str, *, fill: Any = None, check: Check | None = None
+) -> list[np.ndarray[Any, Any]]:
+    """The arrays of a column: codes and strings, values and row splits, or one.
+
+    Args:
+        column: Rows of a window.
+        kind: What the column holds.
+        where: For messages: the split and the column.
+        fill: Replacement of missing values; None if there must not be any.
+        check: Checks the column before it is converted to arrays.
+
+    Raises:
+        BadInput: there are missing values and nothing to fill in, or rows of another width.
+    """
+    if kind.is_coded and not column.null_count:
+        return _coded(column)
+    array = _whole(column)
+    if kind.width is None and not kind.is_ragged:
+        array = _filled(array, kind, fill, where)
+        if check is not None:
+            check(array, where)
+        if kind.is_coded:
+            return _coded(pa.chunked_array([array.dictionary_encode()]))
+        return [array.to_numpy(zero_copy_only=False)]
+    if array.null_count:
+        raise BadInput(f"{where} has {array.null_count} missing lists; use an empty list for a missing value")
+    flat = _filled(array.flatten(), kind, fill, where).to_numpy(zero_copy_only=False)
+    if kind.is_ragged:
+        offsets = np.asarray(array.offsets.to_numpy(), np.int64)
+        return [flat, offsets - offsets[0]]
+    if not pa.types.is_fixed_size_list(array.type):
+        lengths = np.diff(array.offsets.to_numpy())
+        if (lengths != kind.width).any():
+            raise BadInput(
+                f"{where} is a list of {lengths.min()} to {lengths.max()} values; expected {kind.width} in each row"
+            )
+    return [flat.reshape(len(array), kind.width)]
+
+
+def take(arrays: Sequence[np.ndarray[Any, Any]], kind: ColumnType, rows: Any) -> list[np.ndarray[Any, Any]]:
+    """Some rows of a column's arrays, as arrays of the same kind.
+
+    Args:
+        arrays: From :func:`to_arrays`.
+        kind: What the column holds.
+        rows: Row numbers, or a slice.
+    """
+    first, *rest = arrays
+    if not kind.is_ragged:
+        return [first[rows], *rest]
+    splits = rest[0]
+    if isinstance(rows, slice):
+        splits = splits[rows.start : rows.stop + 1]
+        return [first[splits[0] : splits[-1]], splits - splits[0]]
+    starts, lengths = splits[:-1][rows], np.diff(splits)[rows]
+    taken = np.concatenate([[0], np.cumsum(lengths)])
+    return [first[np.repeat(starts - taken[:-1], lengths) + np.arange(taken[-1])], taken]
+
+
+def batch_arrays(
+    arrays: Sequence[np.ndarray[Any, Any]], kind: ColumnType, first: int, last: int
+) -> list[np.ndarray[Any, Any]]:
+    """The arrays of a batch, one for each of :attr:`ColumnType.tensors`: rows ``first`` to before ``last``."""
+    taken = take(arrays, kind, slice(first, last))
+    if not kind.is_coded:
+        return taken
+    codes, strings = taken
+    # A string costs more on its way to TensorFlow than all else of a row.
+    if len(strings) <= len(codes):
+        return [codes, strings]
+    return [np.arange(len(codes), dtype=np.int32), strings[codes]]
+
+
+def plain_types(table: pa.Table, kinds: Mapping[str, ColumnType]) -> pa.Table:
+    """Gives columns of one kind the same type, so that tables of several files can be concatenated."""
+    columns = []
+    for name, kind in kinds.items():
+        column = table.column(name)
+        if pa.types.is_dictionary(column.type):
+            wanted = pa.dictionary(pa.int32(), kind.arrow) if kind.is_coded else kind.arrow
+            column = column if column.type == wanted else column.cast(wanted)
+        elif kind.is_coded:
+            column = column.cast(kind.arrow).dictionary_encode()
+        elif _is_text(column.type) and column.type != kind.arrow:
+            column = column.cast(kind.arrow)
+        columns.append(column)
+    return pa.table(columns, names=list(kinds))
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):  # combine_chunks of pyarrow 10 keeps the wrapper for some types
+        array = pa.concat_arrays(array.chunks)
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def _coded(column: pa.ChunkedArray) -> list[np.ndarray[Any, Any]]:
+    unified = column.unify_dictionaries()
+    codes = np.concatenate([chunk.indices.to_numpy(zero_copy_only=False) for chunk in unified.chunks] or [[]])
+    values = unified.chunk(0).dictionary if unified.num_chunks else pa.array([], pa.binary())
+    return [codes.astype(np.int32, copy=False), values.cast(pa.binary()).to_numpy(zero_copy_only=False)]
+
+
+def _filled(array: pa.Array, kind: ColumnType, fill: Any, where: str) -> pa.Array:
+    if _is_text(array.type):
+        array = array.cast(pa.binary())
+    if not array.null_count:
+        return array
+    if fill is None:
+        raise BadInput(
+            f"{where} has {array.null_count} missing values; a transform leaves none, and for other files, set "
+            "their replacement in fill_values"
+        )
+    try:
+        value = pa.scalar(fill.encode() if isinstance(fill, str) else fill, kind.arrow)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise BadInput(f"{where}: fill_values has {fill!r}, which is no {kind.dtype.name} ({error})") from None
+    return pc.fill_null(array, value)
+
+
+def _is_text(found: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(found)
+        or pa.types.is_large_string(found)
+        or pa.types.is_binary(found)
+        or pa.types.is_large_binary(found)
+        or pa.types.is_fixed_size_binary(found)
+    )

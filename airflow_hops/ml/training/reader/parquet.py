@@ -1,0 +1,162 @@
+"""Parquet files of a split: their row groups, and the columns to read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import tensorflow as tf
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.features.feature_specs import OutputSpec
+from airflow_hops.ml.readers.raw_file import explained
+from airflow_hops.ml.training.reader.columns import ColumnType, column_type, plain_types
+from airflow_hops.ml.training.reader.files import SplitFiles
+from airflow_hops.ml.training.reader.units import Unit
+
+_DICTIONARY_ENCODINGS = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
+_FOOTERS_AT_ONCE = 8
+
+
+class ParquetUnits:
+    """The row groups of a split's Parquet files.
+
+    Args:
+        files: The files.
+        columns: The columns to read, with their expected types, or None.
+
+    Attributes:
+        units: The row groups, in the order of the files, without empty ones.
+        kinds: Types of the columns.
+
+    Raises:
+        BadInput: a file cannot be read, lacks a column, or has one of another type than the first file.
+    """
+
+    def __init__(self, files: SplitFiles, columns: Mapping[str, OutputSpec | None]) -> None:
+        self._files = files
+        self._opened: tuple[int, Any] | None = None
+        self._lock = threading.Lock()
+        with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+            footers = list(pool.map(lambda number: _footer(files, number), range(len(files))))
+        self.kinds: dict[str, ColumnType] = {}
+        self.units: list[Unit] = []
+        coded = _coded_columns(footers)
+        for number, footer in enumerate(footers):
+            kinds = _kinds(footer, columns, files.name(number), coded)
+            self.kinds = self.kinds or kinds
+            _check_same(self.kinds, kinds, files.name(0), files.name(number))
+            self.units += _row_groups(footer, number, self.kinds)
+
+    def read(self, unit: Unit) -> pa.Table:
+        """Reads and decodes the columns of a row group.
+
+        Raises:
+            BadInput: it cannot be read.
+        """
+        with self._lock:
+            try:
+                opened = self._open(unit.file)
+                names = list(self.kinds)
+                return plain_types(opened.read_row_group(unit.index, names, use_threads=True), self.kinds)
+            except (OSError, pa.ArrowException) as error:
+                raise BadInput(f"{self.where(unit)}: it cannot be read ({error})") from None
+
+    def where(self, unit: Unit) -> str:
+        """A unit's name, for messages."""
+        return f"{self._files.name(unit.file)}, row group {unit.index}"
+
+    def _open(self, number: int) -> Any:
+        if self._opened is None or self._opened[0] != number:
+            coded = [name for name, kind in self.kinds.items() if kind.is_coded]
+            self._opened = (number, pq.ParquetFile(self._files.local(number), read_dictionary=coded))
+        return self._opened[1]
+
+
+def parquet_rows(files: SplitFiles) -> int:
+    """Rows of Parquet files, from their footers."""
+    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+        footers = pool.map(lambda number: _footer(files, number), range(len(files)))
+        return sum(footer.num_rows for footer in footers)
+
+
+def _footer(files: SplitFiles, number: int) -> Any:
+    try:
+        with files.open(number) as stream:
+            return pq.read_metadata(stream)
+    except (OSError, pa.ArrowException) as error:
+        raise BadInput(f"{files.name(number)}: not a readable Parquet file ({error})") from None
+
+
+def _kinds(
+    footer: Any, columns: Mapping[str, OutputSpec | None], name: str, coded: frozenset[str]
+) -> dict[str, ColumnType]:
+    with explained(name):
+        schema = footer.schema.to_arrow_schema()
+    kinds = {}
+    for column, spec in columns.items():
+        if column not in schema.names:
+            raise BadInput(
+                f"{name}: there is no column {column!r}; it has {', '.join(schema.names)}. Give columns that all files "
+                "have; a features.json belongs to the examples that were written with it"
+            )
+        kinds[column] = kind = column_type(
+            schema.field(column).type,
+            f"{name}: column {column!r}",
+            width=spec.width if spec else None,
+            is_coded=column in coded and (spec is None or spec.image is None),
+        )
+        expected = _expected(spec)
+        if expected is not None and str(expected) != str(kind):
+            raise BadInput(f"{name}: column {column!r} is {kind}, but features.json says {expected}")
+    return kinds
+
+
+def _expected(spec: OutputSpec | None) -> ColumnType | None:
+    if spec is None or spec.image is not None:
+        return None
+    dtype = tf.as_dtype(spec.dtype)
+    return ColumnType(pa.binary() if dtype == tf.string else pa.from_numpy_dtype(dtype.as_numpy_dtype), spec.width)
+
+
+def _check_same(expected: Mapping[str, ColumnType], found: Mapping[str, ColumnType], first: str, other: str) -> None:
+    for column, kind in expected.items():
+        if found[column] != kind:
+            raise BadInput(
+                f"{other}: column {column!r} is {found[column]}, but {kind} in {first}; all files of a split must have "
+                "the same types"
+            )
+
+
+def _coded_columns(footers: Sequence[Any]) -> frozenset[str]:
+    """Columns that the first row group of all keeps as codes."""
+    for footer in footers:
+        if footer.num_row_groups:
+            group = footer.row_group(0)
+            chunks = [group.column(number) for number in range(group.num_columns)]
+            return frozenset(chunk.path_in_schema for chunk in chunks if _DICTIONARY_ENCODINGS & set(chunk.encodings))
+    return frozenset()
+
+
+def _row_groups(footer: Any, file: int, kinds: Mapping[str, ColumnType]) -> list[Unit]:
+    units = []
+    for index in range(footer.num_row_groups):
+        group = footer.row_group(index)
+        if not group.num_rows:
+            continue
+        size = 0.0
+        for number in range(group.num_columns):
+            chunk = group.column(number)
+            path = chunk.path_in_schema  # of a list: <column>.list.<name of its values>
+            kind = kinds.get(path) or kinds.get(path.rsplit(".", 2)[0])
+            if kind is not None:
+                values = chunk.num_values / group.num_rows
+                size += group.num_rows * kind.row_bytes(
+                    values, chunk.total_uncompressed_size / max(chunk.num_values, 1)
+                )
+        units.append(Unit(file, index, group.num_rows, int(size)))
+    return units

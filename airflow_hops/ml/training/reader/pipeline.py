@@ -1,0 +1,142 @@
+"""The ``tf.data`` pipeline of a pass.
+
+Python cuts each batch, in one call, from windows that a thread reads ahead. The graph around it is deliberately small:
+TensorFlow prepares it again for each pass, and preparing a graph that slices every column takes longer than a pass over
+a hundred thousand rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from airflow_hops.core.contract.images import ImageSpec
+from airflow_hops.ml.features.images import decode_images
+from airflow_hops.ml.training.reader.columns import ColumnType
+from airflow_hops.ml.training.reader.plan import PassPlan
+
+_PREFETCHED_BATCHES = 8
+
+Arrays = list[np.ndarray[Any, Any]]
+Window = Mapping[str, Arrays]
+
+
+class WindowsAhead:
+    """The windows of a pass: the current one, from which batches are cut, and the next, which is read in the meantime.
+
+    Args:
+        load: Reads a window of an epoch.
+        windows: Number of windows.
+    """
+
+    def __init__(self, load: Callable[[int, int], Window], windows: int) -> None:
+        self._load, self._windows = load, windows
+        self._reading = ThreadPoolExecutor(1, "hops-reader")
+        self._begun: dict[tuple[int, int], Future[Window]] = {}
+        self._lock = Lock()
+
+    def get(self, epoch: int, window: int) -> Window:
+        """A window; waits for it."""
+        wanted = [(epoch, number) for number in (window, window + 1) if number < self._windows]
+        with self._lock:
+            self._begun = {key: self._begun.get(key) or self._reading.submit(self._load, *key) for key in wanted}
+            future = self._begun[epoch, window]
+        return future.result()
+
+
+def batches(
+    plan: PassPlan,
+    kinds: Mapping[str, ColumnType],
+    targets: Sequence[str | tuple[str, ...]],
+    begin: Callable[[], tuple[int, int]],
+    give: Callable[[int, int], Arrays],
+    rows_given: tf.Variable,
+    *,
+    images: Mapping[str, ImageSpec],
+    threads: int,
+) -> tf.data.Dataset:
+    """The batches of a pass.
+
+    Args:
+        plan: How many there are, and where they begin.
+        kinds: What the columns hold.
+        targets: The column that is the label, or those of several, and that of the weights, where there are such.
+        begin: Called at the beginning of each pass; returns its epoch and the step to begin with.
+        give: Called with epoch and step; returns the batch's arrays, in the order of :attr:`ColumnType.tensors`.
+        rows_given: int64; counts the rows that have been handed out in this pass.
+        images: Columns of encoded images, and what is made of them.
+        threads: How many batches of them are decoded at once.
+    """
+    bounds = tf.constant(plan.bounds)
+    specs = [spec for kind in kinds.values() for spec in kind.tensors]
+
+    def begun() -> tuple[Any, Any, Any]:
+        epoch, first = begin()
+        # One number says epoch and step.
+        return np.int64(first), np.int64(epoch * plan.steps + first), np.int64((epoch + 1) * plan.steps)
+
+    def one_pass(_: Any) -> tf.data.Dataset:
+        first, low, high = tf.numpy_function(begun, [], [tf.int64] * 3)
+        rows_given.assign(tf.reshape(bounds[first], []))
+        return tf.data.Dataset.range(tf.reshape(low, []), tf.reshape(high, []))
+
+    def cut(number: Any) -> list[Any]:
+        return give(*divmod(int(number), plan.steps))
+
+    def batch(number: Any) -> Any:
+        tensors = tf.numpy_function(cut, [number], [spec.dtype for spec in specs])
+        for tensor, spec in zip(tensors, specs, strict=True):
+            tensor.set_shape(spec.shape)
+        return _element(kinds, targets, tensors)
+
+    def count(*element: Any) -> Any:
+        leaf = tf.nest.flatten(element[1 if targets else 0])[0]
+        rows = leaf.nrows(tf.int64) if isinstance(leaf, tf.RaggedTensor) else tf.shape(leaf, tf.int64)[0]
+        rows_given.assign_add(rows)
+        return element if targets else element[0]
+
+    def decode(*element: Any) -> Any:
+        decoded = {name: decode_images(element[0][name], spec) for name, spec in images.items()}
+        features = {**element[0], **decoded}
+        return (features, *element[1:]) if targets else features
+
+    unconverted = tf.autograph.experimental.do_not_convert
+    dataset = tf.data.Dataset.range(1).flat_map(unconverted(one_pass)).map(unconverted(batch))
+    if images:
+        dataset = dataset.map(unconverted(decode), num_parallel_calls=threads, deterministic=True)
+    dataset = dataset.prefetch(_PREFETCHED_BATCHES)
+    # Counted behind the prefetch: what has been handed out, not what is ready.
+    return dataset.map(unconverted(count)).with_options(_options(threads if images else 1))
+
+
+def _element(kinds: Mapping[str, ColumnType], targets: Sequence[str | tuple[str, ...]], tensors: Sequence[Any]) -> Any:
+    left = list(tensors)
+    columns = {}
+    for name, kind in kinds.items():
+        values, *rest = (left.pop(0) for _ in kind.tensors)
+        if kind.is_ragged:
+            values = tf.RaggedTensor.from_row_splits(values, rest[0], validate=False)
+        columns[name] = tf.gather(rest[0], values) if kind.is_coded else values
+    if not targets:
+        return columns
+
+    def take(name: str) -> Any:
+        values = columns.pop(name)
+        return tf.cast(values, tf.float32) if values.dtype == tf.float64 else values
+
+    taken = [take(each) if isinstance(each, str) else {name: take(name) for name in each} for each in targets]
+    return columns, *taken
+
+
+def _options(threads: int) -> tf.data.Options:
+    options = tf.data.Options()
+    options.deterministic = True
+    options.threading.private_threadpool_size = threads
+    options.autotune.enabled = False
+    options.experimental_optimization.inject_prefetch = False
+    return options

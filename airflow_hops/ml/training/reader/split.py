@@ -1,0 +1,255 @@
+"""A rank's share of a split as ``tf.data``: held in memory if it fits, otherwise read window by window."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.images import ImageSpec
+from airflow_hops.core.processes import machine_memory
+from airflow_hops.ml.features.feature_specs import OutputSpec
+from airflow_hops.ml.training.reader.columns import ColumnType, batch_arrays, take, to_arrays
+from airflow_hops.ml.training.reader.encoded import check_images
+from airflow_hops.ml.training.reader.files import CACHE_BYTES, SplitFiles
+from airflow_hops.ml.training.reader.parquet import ParquetUnits, parquet_rows
+from airflow_hops.ml.training.reader.pipeline import Window, WindowsAhead, batches
+from airflow_hops.ml.training.reader.plan import PassPlan
+from airflow_hops.ml.training.reader.tfrecord import TFRecordUnits, record_counts
+from airflow_hops.ml.training.reader.units import Piece, Share, Unit, share
+
+BUFFER_BYTES = 64 << 20
+_MEMORY_SHARE = 4
+
+
+class SplitReader:
+    """A rank's share of a split; see :func:`open_split`.
+
+    Attributes:
+        rows: Rows of this rank.
+        total_rows: Rows of the split, over all ranks.
+        smallest_rows: Rows of the rank with the fewest; ranks differ by at most one row.
+        in_memory: Whether the share is held in memory.
+        kinds: Types of the columns.
+        failure: The error that occurred while a dataset was read: TensorFlow's own does not show whether a retry may
+            help.
+    """
+
+    def __init__(
+        self,
+        units: Any,
+        share: Share,
+        *,
+        rank: int,
+        label: str | Sequence[str] | None,
+        weight: str | None,
+        fill_values: Mapping[str, Any],
+        where: str,
+        in_memory: bool,
+        buffer_bytes: int,
+        images: Mapping[str, ImageSpec],
+        threads: int,
+    ) -> None:
+        self.kinds: dict[str, ColumnType] = units.kinds
+        self.rows, self.total_rows, self.smallest_rows = share.rows, share.total_rows, share.smallest_rows
+        self.in_memory = in_memory
+        self.failure: Exception | None = None
+        self._units, self._share, self._rank = units, share, rank
+        labels = label if label is None or isinstance(label, str) else tuple(label)
+        self._targets = [each for each in (labels, weight) if each is not None]
+        self._fill, self._where, self._buffer_bytes = dict(fill_values), where, buffer_bytes
+        self._images, self._threads = dict(images), threads
+        self._kept: tuple[Unit, pa.Table] | None = None
+        with tf.device("/CPU:0"):
+            self._given = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._columns = self._read(share.pieces) if in_memory else None
+
+    def steps(self, batch_size: int) -> int:
+        """Steps of an epoch: the same on every rank.
+
+        Args:
+            batch_size: Rows of a step over all ranks.
+        """
+        return self._share.steps(batch_size)
+
+    def rows_given(self) -> int:
+        """Rows of the current pass that have been returned, including those before its first step."""
+        return int(self._given.numpy())
+
+    def dataset(
+        self,
+        batch_size: int,
+        *,
+        shuffle_seed: int | None = None,
+        epoch: Callable[[], int] | None = None,
+        first_step: Callable[[], int] | None = None,
+    ) -> tf.data.Dataset:
+        """Returns this rank's batches of a pass, each row once.
+
+        Args:
+            batch_size: Rows of a step over all ranks; this rank's batches have a ``size``-th of them.
+            shuffle_seed: Seed of the order; None for the order of the files. The order depends only on this seed, the
+                rank and the epoch.
+            epoch: Called at the start of each pass; returns its number. None counts passes from 0.
+            first_step: Called at the start of each pass; returns the first batch of the pass, and the batches from
+                there on are those of the whole pass. None starts at 0; only then is the dataset's cardinality known in
+                advance.
+
+        Returns:
+            A finite dataset of features by name, with the label (or several, by name) and the weight, if there is one:
+            ``[batch]``, ``[batch, width]``, or ragged. Labels and weights of float64 become float32, as Keras expects.
+
+        Raises:
+            BadInput: ``batch_size`` is not a number of rows.
+        """
+        if batch_size < 1:
+            raise BadInput(f"batch_size is {batch_size}, expected 1 row or more")
+        plan = PassPlan(self._share, self._rank, self.steps(batch_size), shuffle_seed, self._rows_of_window())
+        windows = WindowsAhead(partial(self._window, plan), plan.windows)
+        passes = count()
+
+        def begin() -> tuple[int, int]:
+            number = next(passes) if epoch is None else epoch()
+            step = 0 if first_step is None else first_step()
+            if not 0 <= step <= plan.steps:
+                raise self._fail(BadInput(f"first_step is {step}, but a pass has {plan.steps} steps"))
+            return number, step
+
+        def give(number: int, step: int) -> list[np.ndarray[Any, Any]]:
+            try:
+                window, first, last = plan.batch(step)
+                columns = windows.get(number, window)
+            except Exception as error:
+                raise self._fail(error) from error
+            return [a for name, kind in self.kinds.items() for a in batch_arrays(columns[name], kind, first, last)]
+
+        dataset = batches(
+            plan, self.kinds, self._targets, begin, give, self._given, images=self._images, threads=self._threads
+        )
+        if first_step is None:
+            dataset = dataset.apply(tf.data.experimental.assert_cardinality(plan.steps))
+        return dataset
+
+    def _fail(self, error: Exception) -> Exception:
+        self.failure = error
+        return error
+
+    def _rows_of_window(self) -> int:
+        return max(1, int(self._buffer_bytes * self.rows / max(self._share.size_bytes, 1)))
+
+    def _window(self, plan: PassPlan, epoch: int, window: int) -> Window:
+        """The columns of a window, in its order."""
+        if self._columns is not None:
+            columns, rows = self._columns, plan.rows_in_memory(epoch, window)
+        else:
+            columns, rows = self._read(plan.pieces(epoch, window)), plan.rows_of_pieces(epoch, window)
+        return {name: take(columns[name], kind, rows) for name, kind in self.kinds.items()}
+
+    def _read(self, pieces: Sequence[Piece]) -> dict[str, list[np.ndarray[Any, Any]]]:
+        table = pa.concat_tables([self._table(piece.unit).slice(piece.first, piece.rows) for piece in pieces])
+        return {
+            name: to_arrays(table.column(name), kind, f"{self._where}: column {name!r}", fill=self._fill.get(name))
+            for name, kind in self.kinds.items()
+        }
+
+    def _table(self, unit: Unit) -> pa.Table:
+        """A unit, decoded; the last one is kept, since the next window may begin in it."""
+        if self.in_memory:
+            return self._checked(unit)
+        kept = self._kept
+        if kept is None or kept[0] != unit:
+            self._kept = kept = None  # two at once would take twice the memory
+            self._kept = kept = (unit, self._checked(unit))
+        return kept[1]
+
+    def _checked(self, unit: Unit) -> pa.Table:
+        table = self._units.read(unit)
+        for name in self._images:
+            check_images(table.column(name), f"{self._units.where(unit)}: column {name!r}")
+        return table
+
+
+def open_split(
+    source: str | Path,
+    columns: Sequence[str] | Mapping[str, OutputSpec | None],
+    *,
+    rank: int = 0,
+    size: int = 1,
+    label: str | Sequence[str] | None = None,
+    weight: str | None = None,
+    format: str | None = None,
+    fill_values: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    cache_dir: str | Path | None = None,
+    cache_bytes: int = CACHE_BYTES,
+    memory_bytes: int | None = None,
+    buffer_bytes: int = BUFFER_BYTES,
+    threads: int | None = None,
+) -> SplitReader:
+    """Opens one of ``size`` equal shares of the rows of a split.
+
+    Args:
+        source: Folder, file or glob of Parquet or TFRecord files: a local path, or any URI that fsspec opens.
+        columns: The features to read, by name, with their expected types as in ``features.json``.
+        rank: Number of the share.
+        size: Number of shares.
+        label: The label's column, or the columns of several labels; None for none.
+        weight: The column of the row weights; None for none. It requires a label.
+        format: ``parquet`` or ``tfrecord``; None takes Parquet if there are files of both.
+        fill_values: Replacements of missing values, by column; in other columns, a missing value is an error.
+        storage_options: For fsspec.
+        cache_dir: Folder for fetched remote files; None for this user's cache.
+        cache_bytes: Maximum size of that folder.
+        memory_bytes: A share is held in memory if the decoded split, divided by ``size``, takes no more than this.
+            None: a quarter of the memory of the machine, or of the control group, divided by ``size``. (Not of the
+            memory that is free at the moment: a resumed training must keep its order.)
+        buffer_bytes: Decoded bytes of a window. A share that is not held in memory is shuffled window by window, with
+            about three windows and one row group in memory.
+        threads: Number of batches of images that are decoded in parallel. None: the number of TensorFlow's threads.
+
+    Raises:
+        BadInput: there are no files or fewer rows than ranks; a file cannot be read, lacks a column, or has a column of
+            another type than the first file; there are missing values, or rows of another width.
+    """
+    wanted = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns)
+    if weight is not None and label is None:
+        raise BadInput(f"weight is {weight!r}, but there is no label; expected both, or no weight")
+    for name in (*((label,) if isinstance(label, str) else label or ()), *(() if weight is None else (weight,))):
+        wanted.setdefault(name, None)
+    files = SplitFiles(
+        source, format=format, storage_options=storage_options, cache_dir=cache_dir, cache_bytes=cache_bytes
+    )
+    units: Any = ParquetUnits(files, wanted) if files.format == "parquet" else TFRecordUnits(files, wanted)
+    split_bytes = sum(unit.size_bytes for unit in units.units)
+    budget = machine_memory.memory_bytes() // _MEMORY_SHARE // size if memory_bytes is None else memory_bytes
+    return SplitReader(
+        units,
+        share(units.units, rank, size, str(source)),
+        rank=rank,
+        label=label,
+        weight=weight,
+        fill_values=fill_values or {},
+        where=str(source),
+        in_memory=split_bytes // size <= budget,
+        buffer_bytes=buffer_bytes,
+        images={name: spec.image for name, spec in wanted.items() if spec is not None and spec.image is not None},
+        threads=threads or tf.config.threading.get_intra_op_parallelism_threads() or len(os.sched_getaffinity(0)),
+    )
+
+
+def row_count(source: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> int:
+    """Returns the number of rows of a split, without reading them.
+
+    Raises:
+        BadInput: there are no files, or one cannot be read.
+    """
+    files = SplitFiles(source, storage_options=storage_options)
+    return parquet_rows(files) if files.format == "parquet" else sum(record_counts(files))

@@ -1,0 +1,256 @@
+"""TFRecord files of ``tf.Example``: each file is decoded completely, into the same columns as Parquet."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.processes.files import write_atomically
+from airflow_hops.ml.features.feature_specs import OutputSpec
+from airflow_hops.ml.readers import tfrecord
+from airflow_hops.ml.training.reader.columns import ColumnType
+from airflow_hops.ml.training.reader.files import SplitFiles
+from airflow_hops.ml.training.reader.units import Unit
+
+COUNTS_FILE = "counts.json"
+_RECORDS_AT_ONCE = 4096
+_RECORDS_LOOKED_AT = 256
+_TYPES = {"int64_list": tf.int64, "float_list": tf.float32, "bytes_list": tf.string}
+
+
+@dataclass(frozen=True)
+class _Feature:
+    """What the first records tell of a feature.
+
+    Attributes:
+        dtype: TensorFlow's type of a value.
+        lengths: Number of values in each record.
+        bytes_per_value: Mean length of a string.
+    """
+
+    dtype: tf.DType
+    lengths: np.ndarray[Any, Any]
+    bytes_per_value: float
+
+    def row_bytes(self, kind: ColumnType) -> float:
+        """Memory of a record's values, decoded; estimated."""
+        return kind.row_bytes(float(self.lengths.mean()), self.bytes_per_value)
+
+
+class TFRecordUnits:
+    """The files of a split; each is a unit.
+
+    Types and widths come from the first records, because the format does not state them: one value per record, the same
+    number in each, or any number (ragged).
+
+    Args:
+        files: The files.
+        columns: The features to read, with their expected types, or None.
+
+    Attributes:
+        units: The files that hold records.
+        kinds: Types of the features.
+
+    Raises:
+        BadInput: a file cannot be read, or lacks a feature.
+    """
+
+    def __init__(self, files: SplitFiles, columns: Mapping[str, OutputSpec | None]) -> None:
+        self._files = files
+        counts = record_counts(files)
+        holding = [number for number, rows in enumerate(counts) if rows]
+        self.kinds: dict[str, ColumnType] = {}
+        self.units: list[Unit] = []
+        if not holding:
+            return
+        records = _first_records(files, holding)
+        found = {column: _feature(records, column, files.name(holding[0])) for column in columns}
+        self.kinds = {column: _kind(found[column], spec, column, files) for column, spec in columns.items()}
+        self._wanted = {
+            column: tf.io.RaggedFeature(feature.dtype, row_splits_dtype=tf.int64) for column, feature in found.items()
+        }
+        row_bytes = sum(found[column].row_bytes(kind) for column, kind in self.kinds.items())
+        self.units = [Unit(number, 0, counts[number], int(counts[number] * row_bytes) + 1) for number in holding]
+
+    def read(self, unit: Unit) -> pa.Table:
+        """Decodes the features of a file's records.
+
+        Raises:
+            BadInput: the file is damaged, or has a different number of records or features of other types.
+        """
+        name = self._files.name(unit.file)
+        parts = []
+        for records in _batches(self._files, unit.file, _RECORDS_AT_ONCE):
+            try:
+                with tf.device("/CPU:0"):
+                    decoded = tf.io.parse_example(records, self._wanted)
+            except tf.errors.InvalidArgumentError as error:
+                raise BadInput(
+                    f"{name}: {_first_line(error.message)}; all files of a split must hold tf.Example of the same types"
+                ) from None
+            parts.append(
+                pa.table(
+                    [_column(decoded[column], kind, column, name) for column, kind in self.kinds.items()], [*self.kinds]
+                )
+            )
+        table = pa.concat_tables(parts)
+        if table.num_rows != unit.rows:
+            raise BadInput(f"{name} holds {table.num_rows} records, but {unit.rows} were counted ({COUNTS_FILE})")
+        return table
+
+    def where(self, unit: Unit) -> str:
+        """A unit's name, for messages."""
+        return self._files.name(unit.file)
+
+
+def record_counts(files: SplitFiles) -> list[int]:
+    """Returns the number of records of each file: from ``counts.json`` in its folder (names to numbers), else counted.
+
+    Raises:
+        BadInput: a file is damaged, or ``counts.json`` does not have that form.
+    """
+    told = _told_counts(files)
+    return [
+        told[name] if (name := files.name(number).rpartition("/")[2]) in told else _counted(files, number)
+        for number in range(len(files))
+    ]
+
+
+def _told_counts(files: SplitFiles) -> dict[str, int]:
+    text = files.beside(COUNTS_FILE)
+    if text is None:
+        return {}
+    try:
+        counts = json.loads(text)
+        return {str(name): int(rows) for name, rows in counts.items()}
+    except (ValueError, TypeError, AttributeError):
+        raise BadInput(
+            f"{files.source}/{COUNTS_FILE}: expected a JSON object of file names and numbers of records"
+        ) from None
+
+
+def _counted(files: SplitFiles, number: int) -> int:
+    key = hashlib.sha256(files.version(number).encode()).hexdigest()[:32]
+    known = files.cache_dir / "counts" / key
+    try:
+        return int(known.read_text())
+    except (FileNotFoundError, ValueError):
+        pass
+    name, path = files.name(number), Path(files.local(number))
+    if path.suffix == ".gz" or name.endswith(".gz"):
+        rows = sum(len(records) for records in _batches(files, number, _RECORDS_AT_ONCE))
+    else:
+        with path.open("rb") as stream:
+            rows = sum(1 for _ in tfrecord.record_bounds(stream, name))
+    write_atomically(known, str(rows))
+    return rows
+
+
+def _first_records(files: SplitFiles, holding: Sequence[int]) -> list[Any]:
+    found: list[bytes] = []
+    for number in holding:
+        found += next(_batches(files, number, _RECORDS_LOOKED_AT))
+        if len(found) >= _RECORDS_LOOKED_AT:
+            break
+    try:
+        return [tf.train.Example.FromString(record) for record in found[:_RECORDS_LOOKED_AT]]
+    except DecodeError:
+        raise BadInput(f"{files.name(holding[0])}: its records are not tf.Example") from None
+
+
+def _batches(files: SplitFiles, number: int, size: int) -> Iterator[list[bytes]]:
+    compression = "GZIP" if files.name(number).endswith(".gz") else ""
+    try:
+        dataset = tf.data.TFRecordDataset(files.local(number), compression, buffer_size=1 << 20).batch(size)
+        for batch in dataset:
+            yield batch.numpy().tolist()
+    except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
+        raise BadInput(_what_is_wrong(files, number) or f"{files.name(number)}: {_first_line(str(error))}") from None
+
+
+def _what_is_wrong(files: SplitFiles, number: int) -> str | None:
+    """Names the record that TensorFlow could not read."""
+    name = files.name(number)
+    opening: Any = gzip.open if name.endswith(".gz") else Path.open
+    read = 0
+    try:
+        with opening(Path(files.local(number)), "rb") as stream:
+            for _ in tfrecord.records(stream, name):
+                read += 1
+    except BadInput as error:
+        return f"{error} (record {read}, counted from 0)"
+    except (EOFError, OSError, zlib.error) as error:
+        return f"{name}, after record {read}: it cannot be decompressed ({error}); the file is truncated or damaged"
+    return None
+
+
+def _feature(records: Sequence[Any], column: str, name: str) -> _Feature:
+    """What the first records tell of a feature.
+
+    Raises:
+        BadInput: none of them has it.
+    """
+    lists = [record.features.feature[column] for record in records if column in record.features.feature]
+    kinds = {kind for feature in lists if (kind := feature.WhichOneof("kind")) is not None}
+    if len(kinds) != 1:
+        known = sorted({found for record in records for found in record.features.feature})
+        what = (
+            f"is of several types ({', '.join(sorted(kinds))})"
+            if kinds
+            else f"does not exist; there are {', '.join(known)}"
+        )
+        raise BadInput(f"{name}: feature {column!r} {what}")
+    kind = kinds.pop()
+    values = [getattr(feature, kind).value for feature in lists]
+    lengths = np.array([len(found) for found in values] + [0] * (len(records) - len(lists)))
+    size = sum(len(value) for found in values for value in found) if kind == "bytes_list" else 0
+    return _Feature(_TYPES[kind], lengths, size / max(int(lengths.sum()), 1))
+
+
+def _kind(found: _Feature, spec: OutputSpec | None, column: str, files: SplitFiles) -> ColumnType:
+    value = pa.binary() if found.dtype == tf.string else pa.from_numpy_dtype(found.dtype.as_numpy_dtype)
+    if spec is not None and spec.image is None:
+        wanted = tf.as_dtype(spec.dtype)
+        if (wanted == tf.string) != (found.dtype == tf.string):
+            raise BadInput(f"{files.source}: feature {column!r} is {found.dtype.name}, expected {spec.dtype}")
+        narrow = value if wanted == tf.string else pa.from_numpy_dtype(wanted.as_numpy_dtype)
+        return ColumnType(narrow, width=spec.width)
+    widest = int(found.lengths.max(initial=0))
+    if widest <= 1:
+        return ColumnType(value)
+    is_ragged = bool((found.lengths != widest).any())
+    return ColumnType(value, width=None if is_ragged else widest, is_ragged=is_ragged)
+
+
+def _column(found: Any, kind: ColumnType, column: str, name: str) -> pa.Array:
+    """Returns a feature as :func:`~airflow_hops.ml.training.reader.columns.to_arrays` takes it: lists, or values."""
+    splits = found.row_splits.numpy()
+    values = pa.array(found.values.numpy(), pa.binary() if found.dtype == tf.string else None)
+    if values.type != kind.arrow:
+        values = pc.cast(values, kind.arrow)
+    if kind.is_ragged or kind.width is not None:
+        return pa.ListArray.from_arrays(pa.array(splits.astype(np.int32)), values)
+    lengths = np.diff(splits)
+    if (lengths > 1).any():
+        longest = int(lengths.max())
+        raise BadInput(f"{name}: feature {column!r} has {longest} values in a record; expected one in each")
+    if len(values) == len(lengths):
+        return values
+    return values.take(pa.array(splits[:-1], pa.int64(), mask=lengths == 0))
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]

@@ -1,0 +1,104 @@
+"""Units of rows in which a split is read and decoded, and the ranks' shares of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from airflow_hops.core.contract.artifacts import BadInput
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Rows that are decoded together: a row group of a Parquet file, or the records of a TFRecord file.
+
+    Attributes:
+        file: Number of the file.
+        index: Number of the unit within the file.
+        rows: Number of rows.
+        size_bytes: Estimated memory of the decoded rows.
+    """
+
+    file: int
+    index: int
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of a unit, from ``first`` up to, but not including, ``last``."""
+
+    unit: Unit
+    first: int
+    last: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.last - self.first
+
+
+@dataclass(frozen=True)
+class Share:
+    """A rank's rows of a split: contiguous, across files and units; shares differ by at most one row.
+
+    Attributes:
+        pieces: The pieces of units that hold the rows.
+        rows: Number of rows.
+        total_rows: Rows of the split, over all ranks.
+        smallest_rows: Rows of the smallest share.
+    """
+
+    pieces: tuple[Piece, ...]
+    rows: int
+    total_rows: int
+    smallest_rows: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Estimated memory of the decoded share."""
+        return sum(piece.unit.size_bytes * piece.rows // piece.unit.rows for piece in self.pieces)
+
+    def steps(self, batch_size: int) -> int:
+        """Steps of an epoch: the same on every rank.
+
+        Args:
+            batch_size: Rows of a step over all ranks.
+        """
+        return max(1, min(-(-self.total_rows // batch_size), self.smallest_rows))
+
+    def bounds(self, steps: int) -> np.ndarray[Any, Any]:
+        """The boundaries of the batches: ``steps`` + 1 row numbers. Batches differ by at most one row."""
+        return np.arange(steps + 1, dtype=np.int64) * self.rows // steps
+
+
+def share(units: Sequence[Unit], rank: int, size: int, where: str) -> Share:
+    """Divides the rows of a split into equal, contiguous shares.
+
+    Args:
+        units: All units of the split.
+        rank: Number of the share.
+        size: Number of shares.
+        where: The split's name, for the message.
+
+    Raises:
+        BadInput: there are fewer rows than ranks.
+    """
+    if not 0 <= rank < size:
+        raise BadInput(f"rank is {rank} of {size}; expected 0 to size - 1")
+    total = sum(unit.rows for unit in units)
+    if total < size:
+        raise BadInput(f"{where} holds {total} rows, fewer than the {size} ranks; give it more rows, or lower np")
+    begin, end = total * rank // size, total * (rank + 1) // size
+    pieces = []
+    position = 0
+    for unit in units:
+        first, last = max(begin - position, 0), min(end - position, unit.rows)
+        position += unit.rows
+        if first < last:
+            pieces.append(Piece(unit, first, last))
+    return Share(tuple(pieces), end - begin, total, total // size)

@@ -1,0 +1,163 @@
+"""The state of a training, saved as checkpoints and restored from the last checkpoint of an earlier try."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.checkpoints import (
+    CheckpointWriter,
+    Position,
+    Snapshot,
+    copy_variables,
+    load_snapshot,
+    restore_variables,
+)
+
+if TYPE_CHECKING:
+    from airflow_hops.ml.training.context import TrainContext
+
+log = logging.getLogger(__name__)
+
+
+class TrainingState:
+    """The state of a training on one rank, which a ``TrainContext`` saves and restores.
+
+    Args:
+        context: The rank's.
+
+    Attributes:
+        position: Position of the training.
+        history: Metrics of each epoch, including those before the checkpoint.
+        snapshot: The snapshot to restore from, once :meth:`restore` has read it.
+        is_restored: Whether :meth:`restore` was called.
+    """
+
+    def __init__(self, context: TrainContext) -> None:
+        self._context = context
+        self._writer: CheckpointWriter | None = None
+        found = context.resumed_from
+        self.position = found.position if found else Position()
+        self.history: list[dict[str, float]] = [dict(metrics) for metrics in found.history] if found else []
+        self.snapshot: Snapshot | None = None
+        self.is_restored = False
+
+    def move(self, **changes: Any) -> None:
+        """Updates fields of :attr:`position`."""
+        self.position = replace(self.position, **changes)
+
+    def join(self) -> None:
+        """Initializes Horovod in a training of one process, because Keras's callbacks query it."""
+        import horovod.tensorflow as hvd
+
+        if self._context.size == 1 and self._context.strategy is None and not hvd.is_initialized():
+            hvd.init()
+
+    def restore(self, model: Any, optimizer: Any = None) -> Position:
+        """See :meth:`airflow_hops.ml.training.context.TrainContext.restore`."""
+        from airflow_hops.ml.training.keras import broadcast_weights
+
+        self.join()
+        resumed_from, self.is_restored = self._context.resumed_from, True
+        if resumed_from is not None:
+            snapshot = load_snapshot(resumed_from)
+            restore_variables(snapshot, model, optimizer, where=str(resumed_from.path))
+            if len(snapshot.rank_states) != self._context.size:
+                self._begin_epoch_anew(len(snapshot.rank_states))
+            self.snapshot = replace(snapshot, variables={})  # they take as much memory as the model
+        broadcast_weights(model)
+        self.restore_own_state(model, optimizer)
+        return self.position
+
+    @property
+    def is_at_snapshot(self) -> bool:
+        """Whether nothing has been trained since the snapshot."""
+        if self.snapshot is None:
+            return False
+        there, here = self.snapshot.position, self.position
+        return (there.fit, there.step) == (here.fit, here.step)
+
+    def restore_own_state(self, model: Any, optimizer: Any = None) -> None:
+        """Restores this rank's own state, such as random generators; :meth:`restore` calls it."""
+        from airflow_hops.ml.training.rank_state import restore_rank_state
+
+        if self.snapshot is not None and len(self.snapshot.rank_states) == self._context.size:
+            restore_rank_state(self.snapshot.rank_states[self._context.rank], model, optimizer)
+
+    def save(self, model: Any, optimizer: Any = None, counters: tuple[Mapping[str, Any], Any] = ({}, {})) -> None:
+        """Writes a checkpoint at :attr:`position`."""
+        from airflow_hops.ml.training.rank_state import gather_rank_states
+
+        self.refuse_measurement("checkpoint")
+        context = self._context
+        context.on_alive(f"the checkpoint {self.position}")
+        states = gather_rank_states(model, optimizer)
+        if context.rank == 0:
+            variables = copy_variables(model, optimizer)
+            snapshot = Snapshot(self.position, variables, states, tuple(self.history), *counters)
+            self._write(snapshot)
+
+    def save_files(self, files: Mapping[str, bytes]) -> None:
+        """Writes a checkpoint of the user's own files at :attr:`position`; ranks other than 0 are ignored."""
+        self.refuse_measurement("checkpoint_files")
+        if self._context.rank:
+            return
+        contents = {name: np.frombuffer(content, np.uint8) for name, content in files.items()}
+        self._write(Snapshot(self.position, contents, (b"",), tuple(self.history)))
+
+    def read_files(self) -> dict[str, bytes]:
+        """Returns the files that :meth:`save_files` saved in the checkpoint that the training resumes from."""
+        found = self._context.resumed_from
+        if found is None:
+            return {}
+        return {name: content.tobytes() for name, content in load_snapshot(found).variables.items()}
+
+    def refuse_measurement(self, method: str) -> None:
+        """A training loop of the user's own would go on to its end, once for each number of ranks.
+
+        Raises:
+            BadInput: the training is only measured.
+        """
+        if self._context.is_measured:
+            raise BadInput(
+                f"np is 'auto', which measures the first steps of context.fit, but context.{method} is called before "
+                "it, as in a training loop of your own; give np a number"
+            )
+
+    def close(self) -> None:
+        """Waits for the last checkpoint.
+
+        Raises:
+            HopsError: it could not be written.
+        """
+        if self._writer is not None:
+            self._writer.finish()
+
+    def _write(self, snapshot: Snapshot) -> None:
+        context = self._context
+        if self._writer is None:
+            self._writer = CheckpointWriter(context.checkpoint_dir, context.keep_checkpoints, self._announce)
+        self._writer.write(snapshot)
+
+    def _announce(self, path: Path) -> None:
+        self._context.bring_back(f"{self._context.checkpoint_dir.name}/{path.name}")
+        self._context.on_message("checkpoint", name=path.name)
+
+    def _begin_epoch_anew(self, ranks: int) -> None:
+        from airflow_hops.ml.training.rank_state import seed_rank
+
+        self.move(batch=0)
+        seed_rank(self._context.seed + self.position.step * self._context.size, self._context.rank)
+        log.warning(
+            "the checkpoint is of %d ranks, and there are %d: training continues %s with new shards and new random "
+            "numbers; its weights will not be those of an uninterrupted training to the last bit",
+            ranks,
+            self._context.size,
+            self.position,
+        )

@@ -1,0 +1,1 @@
+"""Runs again: back-tests, reproduction, and comparison of runs."""

@@ -1,0 +1,246 @@
+"""The candidates of a back-test: each trained and assessed once, whichever policies ask for it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, TypeVar
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.core.contract.backtest import ASSESSMENT_FILE, Assessment, Candidate
+from airflow_hops.core.contract.properties import ModelProperties, StatisticsProperties
+from airflow_hops.core.contract.protocol import Output, StepSpec
+from airflow_hops.core.contract.retraining import as_utc
+from airflow_hops.core.contract.run_record import BACKTEST
+from airflow_hops.core.store.model_records import read_record
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.replay.backtest.plan import BacktestPlan, in_days
+from airflow_hops.replay.backtest.replay import AssessedCandidate
+from airflow_hops.replay.pipeline import PipelineReplay
+
+_ASSESS = "airflow_hops.ml.stages.backtest:run"
+
+Made = TypeVar("Made")
+
+
+def champion_properties(hook: RuntimeHook, model_name: str) -> ModelProperties:
+    """What is known of a model's champion.
+
+    Raises:
+        BadInput: the model has none.
+    """
+    champion = read_record(hook.store, model_name).champion
+    if champion is None:
+        raise BadInput(f"model {model_name!r} has no champion in {hook.store.root}; deploy one first")
+    return ModelProperties.of(champion.model)
+
+
+class Candidates:
+    """Trains and assesses candidates by the champion's own pipeline; safe to use from several threads.
+
+    Args:
+        hook: The connection.
+        plan: What is tried on what history.
+        say: Told of progress, in sentences.
+        spark_conn_id: Connection of the steps that run on Spark.
+    """
+
+    def __init__(
+        self, hook: RuntimeHook, plan: BacktestPlan, say: Callable[[str], None], spark_conn_id: str = "spark_default"
+    ) -> None:
+        self._hook, self._plan, self._say = hook, plan, say
+        self._spark_conn_id = spark_conn_id
+        self._lock = threading.Lock()
+        self._made: dict[tuple[Any, Any], Future[Any]] = {}
+        self._of_thread = threading.local()
+        self._hooks: list[RuntimeHook] = []
+        self._killed = False
+        self._key = ""
+
+    @property
+    def dag_id(self) -> str:
+        """The DAG whose steps are run again."""
+        return self._pipeline.dag_id
+
+    @property
+    def notes(self) -> list[str]:
+        """What is not recorded, and what holds instead, in sentences."""
+        (skew, performance), notes = self._monitor, list(self._pipeline.notes)
+        if not skew:
+            notes.append("No comparison by a SkewOperator is recorded: its defaults hold, without a time_feature.")
+        if not performance and any(delay is not None for *_, delay in self._plan.tried()):
+            notes.append(
+                "No measurement by a PerformanceOperator is recorded: its defaults hold, and if no policy names a "
+                "window, all rows since the training are measured."
+            )
+        return notes
+
+    @cached_property
+    def ticks(self) -> list[datetime]:
+        """End of the first candidate's training data, and the ends of the periods after it.
+
+        Raises:
+            BadInput: the history is too short, or the champion's window has no length and none is given.
+        """
+        if self._plan.first is not None:
+            return self._plan.ticks(self._plan.first)
+        start, end = self._pipeline.first_window
+        if not start or not end:
+            raise BadInput(
+                f"the champion of {self._plan.model_name!r} learnt from {start or 'the beginning'} to "
+                f"{end or 'the end'}, a window without a length; say the length of the first one: --first 90d"
+            )
+        return self._plan.ticks(as_utc(end) - as_utc(start))
+
+    def first(self) -> AssessedCandidate:
+        """The model with which every policy begins.
+
+        Raises:
+            BadInput: a policy names what the champion does not have, or there are no rows in the first or the last
+                period's length of the history.
+        """
+        self._plan.check_names(self._champion)
+        _ = self._history  # without which nothing need be trained
+        found = self.of(self._plan.start, self.ticks[0] - self._plan.shortest_delay)
+        earliest = self._earliest(Artifact.from_dict(found.candidate.statistics))
+        if earliest is not None and earliest >= self._plan.start + self._plan.every:
+            raise BadInput(
+                f"the history is to begin at {in_days(self._plan.start)}, but its first row is of {in_days(earliest)}; "
+                "begin it where its data begins"
+            )
+        rows = [found.period(tick).rows for tick in self.ticks[1:]]
+        if not rows[-1]:
+            last = max((number for number, count in enumerate(rows, 1) if count), default=0)
+            raise BadInput(
+                f"the history has no rows from {in_days(self.ticks[last])} to {in_days(self.ticks[-1])}, but is to end "
+                f"at {in_days(self._plan.end)}; end it where its data ends"
+            )
+        return found
+
+    def of(self, start: datetime | None, end: datetime) -> AssessedCandidate:
+        """The candidate of a window; of several threads that ask for it, one makes it.
+
+        Args:
+            start: Start of its training data; None, or one before the history, for that of the history.
+            end: Its end.
+        """
+        start = max(start or self._plan.start, self._plan.start)
+        return self._once((start, end), lambda: self._trained(start, end))
+
+    def gate(self, candidate: Candidate, champion: Candidate) -> tuple[bool, tuple[str, ...]]:
+        """Whether a candidate may take a champion's place, by the recorded evaluation; and why."""
+        key = (candidate.model["uri"], champion.model["uri"])
+        return self._once(key, lambda: self._pipeline.gate(candidate, champion))
+
+    def kill(self) -> None:
+        """Ends the running steps with all their processes."""
+        with self._lock:
+            self._killed = True
+            hooks = list(self._hooks)
+        for hook in hooks:
+            hook.kill()
+
+    @property
+    def _pipeline(self) -> PipelineReplay:
+        """That of this thread, with a hook of its own."""
+        if not hasattr(self._of_thread, "pipeline"):
+            hook = self._of_thread.hook = RuntimeHook(self._hook.hops_conn_id, runtime=self._hook.runtime)
+            hook.settings = self._hook.settings
+            with self._lock:
+                self._hooks.append(hook)
+                if self._killed:
+                    hook.kill()
+            made = PipelineReplay(
+                hook, self._plan.model_name, spark_conn_id=self._spark_conn_id, on_line=lambda line: None
+            )
+            with self._lock:
+                self._key = self._key or made.key
+            if made.key != self._key:
+                raise BadInput(
+                    f"model {self._plan.model_name!r} has another champion, or its sources have changed, since the "
+                    "back-test began; start it again"
+                )
+            self._of_thread.pipeline = made
+        pipeline: PipelineReplay = self._of_thread.pipeline
+        return pipeline
+
+    def _once(self, key: tuple[Any, Any], make: Callable[[], Made]) -> Made:
+        with self._lock:
+            mine = key not in self._made
+            future = self._made.setdefault(key, Future())
+        if mine:
+            try:
+                future.set_result(make())
+            except BaseException as error:
+                future.set_exception(error)
+                raise
+        made: Made = future.result()
+        return made
+
+    def _trained(self, start: datetime, end: datetime) -> AssessedCandidate:
+        began = time.monotonic()
+        candidate, cached = self._pipeline.train(start, end)
+        if not cached:
+            self._say(f"Trained on {in_days(start)} to {in_days(end)} in {time.monotonic() - began:.0f} s")
+        return AssessedCandidate(candidate, self._assessed(candidate), cached)
+
+    def _assessed(self, candidate: Candidate) -> Assessment:
+        plan = self._plan
+        skew, performance = self._monitor
+        params = {
+            "ticks": [tick.isoformat() for tick in self.ticks],
+            "trained_until": candidate.end,
+            "delays_s": [delay.total_seconds() for delay in plan.label_delays],
+            "skew": {**skew, "model_name": plan.model_name, "attribute": plan.needs_effects},
+            "performance": {**performance, **plan.measured_by},
+        }
+        inputs = {"history": (self._history,)}
+        for name in ("model", "statistics", "schema", "examples"):
+            if not (found := getattr(candidate, name)):
+                raise BadInput(
+                    f"the champion of {plan.model_name!r} was trained without {name}, with which it would be compared"
+                )
+            inputs[name] = (Artifact.from_dict(found),)
+        # Back-tests of other ticks keep their assessments elsewhere.
+        named = json.dumps([params, [each.fingerprint for (each,) in inputs.values()]], sort_keys=True)
+        run_id = f"{plan.model_name}_assessed_{hashlib.sha256(named.encode()).hexdigest()[:16]}"
+        producer, hook = Producer(BACKTEST, run_id, "assess"), self._of_thread.hook
+        output = Output(hook.store.address(producer, "assessment"), "assessment")
+        spec = StepSpec("assess", _ASSESS, params, inputs=inputs, output=output, producer=producer)
+        uri = hook.run(spec, on_line=lambda line: None).value["uri"]
+        return Assessment.from_dict(hook.store.read_json(f"{uri}/{ASSESSMENT_FILE}"))
+
+    @property
+    def _monitor(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Options of the live monitors; a run of theirs meanwhile changes nothing."""
+        return self._once(("monitor", None), lambda: self._pipeline.monitor())
+
+    @property
+    def _champion(self) -> ModelProperties:
+        return champion_properties(self._hook, self._plan.model_name)
+
+    @cached_property
+    def _history(self) -> Artifact:
+        start, end = self._plan.start, self.ticks[-1]
+        try:
+            return self._pipeline.history(start, end)
+        except BadInput as error:
+            raise BadInput(
+                f"the rows from {in_days(start)} to {in_days(end)} cannot be prepared; see that the sources have "
+                f"rows in all of that time: {error}"
+            ) from error
+
+    def _earliest(self, statistics: Artifact) -> datetime | None:
+        """Time of the earliest row that statistics are of; None where that is not known."""
+        of, store, found = StatisticsProperties.of(statistics), self._hook.store, []
+        for split in of.splits if of.time else ():
+            features = store.read_json(f"{statistics.uri}/{split}/statistics.json")["features"]
+            found.append(features.get(of.time, {}).get("min"))
+        known = [seconds for seconds in found if seconds is not None]
+        return datetime.fromtimestamp(min(known), UTC) if known else None

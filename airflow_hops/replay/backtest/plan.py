@@ -1,0 +1,271 @@
+"""What a back-test is to do: history, periods, policies by name."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.names import suggestion
+from airflow_hops.core.contract.performance import METRICS
+from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.contract.retraining import (
+    Age,
+    AnyOf,
+    Drift,
+    Performance,
+    PipelineFault,
+    RetrainingPolicy,
+    as_utc,
+)
+
+NEVER = "never"
+BUILT_IN = (NEVER, "monthly", "weekly", "drift", "performance")
+
+_MOST = 10_000
+"""Periods of a history."""
+
+_WHEN = {"monthly": Age(timedelta(days=27.5)), "weekly": Age(timedelta(days=6.5)), "drift": Drift()}
+"""Half a day of slack, as data seldom ends to the second; a month has 28 days at least."""
+
+
+@dataclass(frozen=True)
+class BacktestPlan:
+    """The history, and what is tried on it.
+
+    Attributes:
+        model_name: The model, whose champion's steps are run again.
+        start: Start of the history.
+        end: Its end.
+        policies: By name; None for the one that never retrains.
+        every: Length of a period, at whose end policies decide.
+        first: Length of the first model's training window, :attr:`shortest_delay` included; None for that of the
+            champion's own.
+        label_delays: How long labels come after their rows; policies that depend on labels are tried with each, others
+            with the shortest.
+        price: What a training costs, in the metric's unit on average over the whole history.
+        jobs: Policies that are replayed at once, and so at most trainings.
+
+    Raises:
+        BadInput: a value is out of range.
+    """
+
+    model_name: str
+    start: datetime
+    end: datetime
+    policies: Mapping[str, RetrainingPolicy | None]
+    every: timedelta = timedelta(days=7)
+    first: timedelta | None = None
+    label_delays: Sequence[timedelta] = (timedelta(0),)
+    price: float = 0.0
+    jobs: int = 1
+
+    def __post_init__(self) -> None:
+        if self.start >= self.end:
+            raise BadInput(f"from is {in_days(self.start)} and to is {in_days(self.end)}, expected from before to")
+        for name, length in (("every", self.every), ("first", self.first)):
+            if length is not None and length <= timedelta(0):
+                raise BadInput(f"{name} is {length}, expected a duration of more than 0")
+        if not self.label_delays or min(self.label_delays) < timedelta(0):
+            raise BadInput(f"label_delays is {list(map(str, self.label_delays))}, expected durations of 0 or more")
+        if not 0 <= self.price < float("inf"):
+            raise BadInput(f"price is {self.price:g}, expected a number of 0 or more")
+        if self.policies.get(NEVER) is not None:
+            raise BadInput(
+                f"policy {NEVER!r} is one that retrains; name it otherwise: {NEVER!r} is what others are compared with"
+            )
+        windows = {each.window for of in self.policies.values() for each in _of_kind(of, Performance)}
+        if len(windows) > 1:
+            told = ", ".join(sorted(in_words(each) if each else "none" for each in windows))
+            raise BadInput(f"Performance has the windows {told} in these policies; run a back-test for each of them")
+        if self.jobs < 1:
+            raise BadInput(f"jobs is {self.jobs}, expected at least 1")
+
+    @property
+    def shortest_delay(self) -> timedelta:
+        """That of labels for policies that do not depend on them: they, too, train on rows with labels."""
+        return min(self.label_delays)
+
+    def ticks(self, first: timedelta) -> list[datetime]:
+        """End of the first model's training data, and the ends of the periods after it.
+
+        Args:
+            first: Length of the first model's training window, the shortest delay of labels included.
+
+        Raises:
+            BadInput: there are fewer than two periods, or the first labels come after the first model.
+        """
+        if first <= max(self.label_delays):
+            raise BadInput(
+                f"the first model would learn from the first {in_words(first)}, but labels come after "
+                f"{in_words(max(self.label_delays))}; expected a longer first, or a shorter delay"
+            )
+        periods = int((self.end - self.start - first) / self.every)
+        if periods > _MOST:
+            raise BadInput(f"every is {self.every}, of which the history has {periods:,}; expected at most {_MOST:,}")
+        if periods < 2:
+            until = in_days(self.start + first)
+            raise BadInput(
+                f"the history from {in_days(self.start)} to {in_days(self.end)} is too short: the first model learns "
+                f"until {until}, and {max(periods, 0)} whole periods of {in_words(self.every)} follow; expected at "
+                "least two. Begin earlier, end later, or shorten first or every"
+            )
+        return [self.start + first + number * self.every for number in range(periods + 1)]
+
+    def tried(self) -> Iterator[tuple[str, RetrainingPolicy | None, timedelta | None]]:
+        """Names, policies and delays of labels, :data:`NEVER` among them; those that use labels once for each delay."""
+        policies = dict(self.policies)
+        if None not in policies.values():
+            policies = {NEVER: None, **policies}
+        for name, policy in policies.items():
+            if _of_kind(policy, Performance):
+                yield from ((f"{name}@{in_words(delay)}", policy, delay) for delay in dict.fromkeys(self.label_delays))
+            else:
+                yield name, policy, None
+
+    @property
+    def needs_effects(self) -> bool:
+        """Whether a policy looks at the effects of drift, which take long to compute."""
+        return any(each.min_effect is not None for of in self.policies.values() for each in _of_kind(of, Drift))
+
+    @property
+    def measured_by(self) -> dict[str, Any]:
+        """What policies say of how performance is measured; estimates take long to compute."""
+        found = [each for of in self.policies.values() for each in _of_kind(of, Performance)]
+        windows = {each.window.total_seconds() for each in found if each.window is not None}
+        return {"estimates": any(each.estimates for each in found), **({"window_s": windows.pop()} if windows else {})}
+
+    def check_names(self, model: ModelProperties) -> None:
+        """Finds features and metrics that this model does not have, before anything is trained.
+
+        Raises:
+            BadInput: a policy names one.
+        """
+        features = model.inputs or model.features or ()
+        metrics = METRICS.get(model.problem or "", ())
+        for name, policy in self.policies.items():
+            for drift in _of_kind(policy, Drift) if features else ():
+                for feature in drift.features if drift.features != "*" else ():
+                    _check_known(f"policy {name!r}: Drift names the feature", feature, features)
+            for performance in _of_kind(policy, Performance) if metrics else ():
+                _check_known(f"policy {name!r}: Performance names the metric", performance.metric, metrics)
+
+
+def named_policies(
+    names: Sequence[str], model: ModelProperties, code_paths: Sequence[str] = ()
+) -> dict[str, RetrainingPolicy | None]:
+    """The policies of these names.
+
+    Args:
+        names: Each one of :data:`BUILT_IN`, a JSON file's path, or ``module:attribute`` of a policy or the DAG of a
+            ``retraining_loop``.
+        model: The champion's properties, of which the policy ``performance`` takes its metric.
+        code_paths: Folders in which modules are looked for.
+
+    Raises:
+        BadInput: there is no such policy.
+    """
+    found: dict[str, RetrainingPolicy | None] = {}
+    for name in dict.fromkeys([names] if isinstance(names, str) else names):
+        short = name.removesuffix(".json").rpartition("/")[2]
+        if short in found:
+            raise BadInput(f"policy {name!r}: there is another policy {short!r}; name the file otherwise")
+        found[short] = _named(name, model, code_paths)
+    return found
+
+
+def _named(name: str, model: ModelProperties, code_paths: Sequence[str]) -> RetrainingPolicy | None:
+    if name == "performance" and (model.problem or "") not in METRICS:
+        raise BadInput("policy 'performance': the champion does not say its problem, and so no metric; name one's own")
+    if name == NEVER:
+        return None
+    if name in BUILT_IN:
+        when = _WHEN.get(name) or Performance(METRICS[model.problem or ""][0], drop=0.0)
+        # Nobody is there in a back-test to look into candidates that were rejected in a row, for which Rejected waits.
+        return RetrainingPolicy(when=when, unless=AnyOf(PipelineFault()))
+    if name.endswith(".json"):
+        try:
+            return RetrainingPolicy.from_json(Path(name).expanduser().read_text(), name)
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"policy {name!r}: the file cannot be read ({error})") from error
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise BadInput(
+            f"there is no policy {name!r}; expected one of {', '.join(BUILT_IN)}, module:attribute, or a JSON file"
+            + suggestion(name, BUILT_IN)
+        )
+    return _policy_of(name, _imported(name, module, attribute, code_paths))
+
+
+def _imported(name: str, module: str, attribute: str, code_paths: Sequence[str]) -> Any:
+    sys.path[:0] = code_paths
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # standard output is the report's
+            found = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # whatever the user's module raises
+        where = ", ".join(code_paths) or "Python's path"
+        raise BadInput(f"policy {name!r}: module {module!r} cannot be imported from {where} ({error!r})") from error
+    finally:
+        del sys.path[: len(code_paths)]
+    if not hasattr(found, attribute):
+        known = [each for each in vars(found) if not each.startswith("_")]
+        raise BadInput(
+            f"policy {name!r}: {getattr(found, '__file__', module)} has no {attribute!r}{suggestion(attribute, known)}"
+        )
+    return getattr(found, attribute)
+
+
+def _policy_of(name: str, found: Any) -> RetrainingPolicy:
+    tasks = getattr(found, "task_dict", {}).values()
+    given = (found, *(getattr(task, "policy", None) for task in tasks))
+    policies = [each for each in given if isinstance(each, RetrainingPolicy)]
+    if len(policies) != 1:
+        raise BadInput(
+            f"policy {name!r} is {type(found).__name__}, expected a RetrainingPolicy, or a DAG with one task that "
+            f"requests retrainings (found {len(policies)})"
+        )
+    return policies[0]
+
+
+def _of_kind(policy: RetrainingPolicy | None, kind: type[Any]) -> list[Any]:
+    """The single conditions of a kind that a policy rests on."""
+    leaves = [*policy.when.leaves(), *policy.unless.leaves()] if policy else []
+    return [each for each in leaves if isinstance(each, kind)]
+
+
+def _check_known(what: str, name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        raise BadInput(f"{what} {name!r}; the model has {', '.join(known)}{suggestion(name, known)}")
+
+
+def moment(name: str, value: str | datetime) -> datetime:
+    """A time, UTC where it names no zone.
+
+    Args:
+        name: What messages call it.
+        value: The time, or its text in ISO 8601.
+
+    Raises:
+        BadInput: it is none.
+    """
+    try:
+        return as_utc(str(value))
+    except (ValueError, OverflowError):
+        raise BadInput(f"{name} is {value!r}, expected a time in ISO 8601, like 2013-04-01") from None
+
+
+def in_words(duration: timedelta) -> str:
+    """A duration like ``7d`` or ``12h``."""
+    days = duration / timedelta(days=1)
+    return f"{days:g}d" if days == int(days) else f"{duration / timedelta(hours=1):g}h"
+
+
+def in_days(at: datetime) -> str:
+    """A time as its day, with the time of day unless that is midnight."""
+    return at.strftime("%Y-%m-%d" if at.time() == at.time().min else "%Y-%m-%d %H:%M")

@@ -1,0 +1,186 @@
+"""Replays a retraining policy: the fold of its decisions over what candidates were worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.backtest import Assessment, Candidate, PeriodAssessment, delay_key
+from airflow_hops.core.contract.performance import PerformanceProperties, VersionPerformance
+from airflow_hops.core.contract.retraining import Decision, RetrainingPolicy, Situation, Sliding, as_utc, decide
+from airflow_hops.core.contract.skew import SkewProperties
+
+
+@dataclass(frozen=True)
+class AssessedCandidate:
+    """A candidate, and what it was worth.
+
+    Attributes:
+        candidate: The candidate.
+        assessment: What it was worth in each period after its training.
+        cached: Whether an earlier back-test trained it.
+    """
+
+    candidate: Candidate
+    assessment: Assessment
+    cached: bool = False
+
+    @property
+    def window(self) -> tuple[str, str]:
+        """Start and end of its training data."""
+        return self.candidate.start, self.candidate.end
+
+    def period(self, end: datetime) -> PeriodAssessment:
+        """What it was worth in the period that ends at a tick.
+
+        Raises:
+            LookupError: it was not assessed then.
+        """
+        found = next((each for each in self.assessment.periods if as_utc(each.end) == end), None)
+        if found is None:
+            raise LookupError(f"the candidate of {self.candidate.end} has no assessment of the period until {end}")
+        return found
+
+
+_UNLABELLED = "; no label has come since the change, so that it learns from the beginning of the history"
+
+Train = Callable[[datetime | None, datetime], AssessedCandidate]
+"""Gives the candidate of a window; its start is None for that of the history."""
+
+Gate = Callable[[Candidate, Candidate], tuple[bool, tuple[str, ...]]]
+"""Whether a candidate may take a champion's place, and why."""
+
+
+@dataclass(frozen=True)
+class Requested:
+    """A retraining that was requested.
+
+    Attributes:
+        tick: Number of the tick, from 0.
+        reason: Why.
+        candidate: What it trained.
+        champion: What served then.
+        promoted: Whether the gate let it serve.
+        gate: The gate's reasons.
+    """
+
+    tick: int
+    reason: str
+    candidate: AssessedCandidate
+    champion: AssessedCandidate
+    promoted: bool
+    gate: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a policy did.
+
+    Attributes:
+        serving: What served in each period.
+        decisions: One for each tick; none of the policy that never retrains.
+        requested: The retrainings.
+    """
+
+    serving: tuple[AssessedCandidate, ...]
+    decisions: tuple[Decision, ...] = ()
+    requested: tuple[Requested, ...] = ()
+
+
+def replay(
+    policy: RetrainingPolicy | None,
+    ticks: Sequence[datetime],
+    first: AssessedCandidate,
+    *,
+    train: Train,
+    gate: Gate,
+    label_delay_s: float = 0.0,
+) -> Course:
+    """Lets a policy decide at each tick, with what it would have known then.
+
+    Training and rollout take no time here: a candidate that is requested at a tick and passes the gate serves from that
+    tick on. It learns from the rows whose labels have come by then: its window ends ``label_delay_s`` before the tick.
+    A sliding one keeps its length; one since a change of which no label has come begins with the history. What is
+    requested at the last tick is not trained, since no period follows. A policy that asks a person is told yes.
+
+    Args:
+        policy: The policy; None for none, which never retrains.
+        ticks: Ends of the periods, ascending.
+        first: The model that serves in the first period.
+        train: Gives candidates.
+        gate: Decides whether they serve.
+        label_delay_s: Seconds from a row to its label.
+
+    Raises:
+        BadInput: the policy names what is not compared or measured.
+    """
+    if policy is None:
+        return Course((first,) * len(ticks))
+    champion, version, requested, serving = first, 1, [], []
+    delay = timedelta(seconds=label_delay_s)
+    decisions: list[Decision] = []
+    costs: dict[str, tuple[float, float]] = {}
+    for number, tick in enumerate(ticks):
+        serving.append(champion)
+        situation = replace(_situation(champion, tick, version, label_delay_s), costs=costs)
+        decisions.append(decide(policy, situation, decisions[-1] if decisions else None))
+        if not decisions[-1].requested or number + 1 == len(ticks):
+            continue
+        start = _learns_from(decisions[-1], policy, delay)
+        candidate = train(start, tick - delay)
+        costs[decisions[-1].cause] = (candidate.candidate.core_s, candidate.candidate.gpu_s)
+        promoted, reasons = gate(candidate.candidate, champion.candidate)
+        reason = decisions[-1].reason + (_UNLABELLED if decisions[-1].window[0] and start is None else "")
+        requested.append(Requested(number, reason, candidate, champion, promoted, reasons))
+        if promoted:
+            champion, version = candidate, version + 1
+    return Course(tuple(serving), tuple(decisions), tuple(requested))
+
+
+def _learns_from(decision: Decision, policy: RetrainingPolicy, delay: timedelta) -> datetime | None:
+    """Start of the training data of a request; None for that of the history."""
+    if decision.window[0] is None:
+        return None
+    start = as_utc(decision.window[0])
+    if isinstance(policy.window, Sliding):
+        return start - delay
+    return start if start < as_utc(decision.at) - delay else None
+
+
+def _situation(champion: AssessedCandidate, tick: datetime, version: int, label_delay_s: float) -> Situation:
+    """What the monitor would have known of the champion at a tick."""
+    period = champion.period(tick)
+    skew = SkewProperties.from_dict(period.skew)
+    skew = replace(
+        skew,
+        reference=replace(skew.reference, version=version),
+        # The compared data ends with the tick, whatever the time of its last row; without rows it has no end.
+        window_end=tick.isoformat() if skew.window_end is not None else None,
+    )
+    model = str(champion.candidate.model["uri"])
+    measured = period.measured.get(delay_key(label_delay_s))
+    return Situation(
+        at=tick,
+        clock="data",
+        skew=skew,
+        report=(model, tick.isoformat()),
+        rows=period.compared,
+        span=(skew.window_start or period.start, skew.window_end),
+        trained_until=as_utc(champion.candidate.end),
+        unwell=skew.unwell,
+        now=tick,
+        **_measured(champion.assessment, measured and replace(measured, version=version), tick),
+    )
+
+
+def _measured(assessment: Assessment, of: VersionPerformance | None, tick: datetime) -> dict[str, Any]:
+    """The ``performance`` artifact, or why there is none, as a situation has it."""
+    if of is None:
+        return {"unmeasured": "no prediction is in the window of the measurement"}
+    properties = PerformanceProperties(
+        problem=assessment.problem, metric=assessment.metric, as_of=tick.isoformat(), versions=(of,)
+    )
+    return {"measured": Artifact(f"backtest:{tick.isoformat()}", "performance", "", properties=properties.to_dict())}

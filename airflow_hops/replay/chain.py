@@ -1,0 +1,213 @@
+"""The recorded steps that made a model, from the ingest of its data on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Manifest, Producer
+from airflow_hops.core.contract.properties import Window
+from airflow_hops.core.contract.retraining import as_utc
+from airflow_hops.core.contract.run_record import INGEST_ENTRY, RunRecord, record_key
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.run_records import read_record
+from airflow_hops.core.store.schema_history import IMPORTED
+
+_REMEDY = "run the training DAG once more, and deploy its model"
+
+
+@dataclass(frozen=True)
+class ChainStep:
+    """A step that depends on the window of an ingest.
+
+    Attributes:
+        made: What the later steps took of it: its artifact, or the good rows beside that of a validation.
+        record: What it was given.
+        producer: The task instance.
+        uris: Addresses of what it stands for: ``made``, and what the task made in earlier runs, from which a frozen
+            schema was inferred.
+    """
+
+    made: Artifact
+    record: RunRecord
+    producer: Producer
+    uris: list[str] = field(default_factory=list)
+
+    @property
+    def has_window(self) -> bool:
+        """Whether it is an ingest that selects rows by their time."""
+        return self.record.entry == INGEST_ENTRY and bool(self.record.params.get("window_end"))
+
+    def inputs(self, instead: Mapping[str, Artifact]) -> dict[str, tuple[Artifact, ...]]:
+        """Its inputs by role, some of which others stand for, by their URIs."""
+        given = self.record.artifacts().items()
+        return {role: tuple(instead.get(each.uri, each) for each in artifacts) for role, artifacts in given}
+
+
+def chain_of(store: ArtifactStore, artifacts: Iterable[Artifact]) -> tuple[ChainStep, ...]:
+    """The steps that artifacts were made by, as far as they depend on the window of an ingest.
+
+    Returns:
+        The steps, each after those whose artifacts it takes.
+
+    Raises:
+        BadInput: an artifact or a record is gone, or nothing depends on a window.
+    """
+    walk = _Walk(store)
+    given = list(artifacts)
+    for artifact in given:
+        walk.visit(artifact)
+    if not walk.steps:
+        raise BadInput(
+            f"{given[0].uri}: none of the steps that made it is an ingest with a window_end, so that it cannot be made "
+            "again for another window; expected a pipeline that begins with IngestOperator(window_start=…, "
+            "window_end=…) and sources with a time_column"
+        )
+    return tuple(walk.steps)
+
+
+def window_of(chain: Iterable[ChainStep]) -> Window:
+    """Start (None: open) and end of the data that a chain ingests, ISO 8601 UTC.
+
+    Raises:
+        BadInput: its ingests have different windows; or another step was given a time of theirs, which nothing would
+            move with them.
+    """
+    chain, windows = list(chain), {}
+    for step in chain:
+        if step.has_window:
+            start, end = step.record.params.get("window_start"), step.record.params["window_end"]
+            windows[step.record.step] = (as_utc(start).isoformat() if start else None, as_utc(end).isoformat())
+    window: Window = next(iter(windows.values()))
+    if len(set(windows.values())) > 1:
+        told = ", ".join(f"{name} {start or 'the beginning'} to {end}" for name, (start, end) in windows.items())
+        raise BadInput(f"the ingests of the pipeline have different windows ({told}), but a candidate has one for all")
+    for step in chain:
+        for path, text in _texts(step.record.params) if not step.has_window else ():
+            with suppress(ValueError):
+                if as_utc(text).isoformat() in window:
+                    raise BadInput(
+                        f"step {step.record.step!r} was given {text!r} as {path}, which the data's window begins or "
+                        "ends with: it would stay the same for every window of a back-test; have the step read it from "
+                        f"the properties of what it is given instead, and {_REMEDY}"
+                    )
+    return window
+
+
+def _texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """All texts of a JSON value, by their paths, but for those of artifacts."""
+    if isinstance(value, str):
+        yield path.removeprefix("/"), value
+    elif isinstance(value, Mapping) and not {"uri", "kind", "fingerprint"} <= value.keys():
+        for name, item in value.items():
+            yield from _texts(item, f"{path}/{name}")
+    elif isinstance(value, list | tuple):
+        for place, item in enumerate(value):
+            yield from _texts(item, f"{path}/{place}")
+
+
+def ancestors(chain: Iterable[ChainStep], uri: str) -> tuple[ChainStep, ...]:
+    """The steps of a chain that made the artifact at an address, in their order."""
+    wanted, found = {uri}, []
+    for step in reversed(list(chain)):
+        if wanted.intersection(step.uris):
+            wanted |= {each.uri for given in step.inputs({}).values() for each in given}
+            found.append(step)
+    return tuple(reversed(found))
+
+
+def recorded(store: ArtifactStore, uris: Iterable[str]) -> Iterator[tuple[Manifest, RunRecord]]:
+    """The manifests and records of those artifacts that are there and have a record, the newest first."""
+    found: list[Manifest] = []
+    for uri in uris:
+        with suppress(BadInput):
+            found.append(store.manifest(uri))
+    for manifest in sorted(found, key=lambda manifest: manifest.created_at, reverse=True):
+        if (record := record_of(store, manifest)) is not None:
+            yield manifest, record
+
+
+def record_of(store: ArtifactStore, manifest: Manifest) -> RunRecord | None:
+    """The record of the step that made an artifact; None if there is none."""
+    # What a schema was imported from is no part of its step's key.
+    parts = {name: part for name, part in manifest.cache_key_parts.items() if name != IMPORTED}
+    return read_record(store, manifest.producer.dag_id, record_key(parts, manifest.inputs))
+
+
+def with_artifacts(value: Any, instead: Mapping[str, Artifact]) -> Any:
+    """A JSON value in which other artifacts stand for some, by their URIs: arguments of functions have them."""
+    if isinstance(value, str):
+        return instead[value].uri if value in instead else value
+    if isinstance(value, list | tuple):
+        return [with_artifacts(item, instead) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    if {"uri", "kind", "fingerprint"} <= value.keys() and value["uri"] in instead:
+        return instead[value["uri"]].to_dict()
+    return {name: with_artifacts(item, instead) for name, item in value.items()}
+
+
+class _Walk:
+    """Finds steps from the last to the first."""
+
+    def __init__(self, store: ArtifactStore) -> None:
+        self._store = store
+        self._depends: dict[str, bool] = {}
+        self._tasks: dict[tuple[Any, ...], ChainStep] = {}
+        self.steps: list[ChainStep] = []
+
+    def visit(self, artifact: Artifact) -> bool:
+        """Whether an artifact depends on a window; the steps that it was made by are then found."""
+        if artifact.uri not in self._depends:
+            self._depends[artifact.uri] = self._visit(artifact)
+        return self._depends[artifact.uri]
+
+    def _visit(self, artifact: Artifact) -> bool:
+        maker = self._maker(artifact)
+        record = record_of(self._store, maker)
+        given = maker.inputs if record is None else record.artifacts()
+        # The schema last, as it may be that of an earlier run: data of the model's own run stands for that run's.
+        inputs = sorted((a for artifacts in given.values() for a in artifacts), key=lambda a: a.kind == "schema")
+        of = maker.producer
+        task = (of.dag_id, of.task_id, of.map_index, artifact.kind)
+        if task in self._tasks:
+            self._tasks[task].uris.append(artifact.uri)
+            return True
+        found = [self.visit(each) for each in inputs]
+        if record is None:
+            if any(found) or artifact.kind == "snapshot":
+                raise BadInput(_no_record(artifact))
+            return False
+        step = ChainStep(artifact, record, of, [artifact.uri])
+        if depends := any(found) or step.has_window:
+            if task in self._tasks:
+                raise BadInput(
+                    f"{artifact.uri}: task {of.task_id!r} goes on from what it made in an earlier run, "
+                    f"{self._tasks[task].made.uri}; such a pipeline cannot be run for another window alone"
+                )
+            self._tasks[task] = step
+            self.steps.append(step)
+        return depends
+
+    def _maker(self, artifact: Artifact) -> Manifest:
+        """The manifest of the artifact that a step made."""
+        store = self._store
+        try:
+            _, manifest = store.find(artifact)
+            if artifact.kind == "examples" and not manifest.cache_key_parts:  # the good rows of a validation
+                return store.manifest(store.address(manifest.producer, "anomalies"))
+        except BadInput as error:
+            raise BadInput(f"{artifact.uri}: what the model was made from is gone ({error}); {_REMEDY}") from error
+        return manifest
+
+
+def _no_record(artifact: Artifact) -> str:
+    remedy = _REMEDY
+    if artifact.kind == "schema":
+        remedy = f"have its schema inferred anew with 'airflow hops schema reset', {_REMEDY}"
+    return (
+        f"{artifact.uri}: the store has no record of the step that made it (an older version of this package did, or "
+        f"the record was removed), so that it cannot be made for another window; {remedy}"
+    )

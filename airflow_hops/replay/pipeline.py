@@ -1,0 +1,369 @@
+"""Runs the steps that made a served model again, for other windows of time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Manifest, Producer, cache_key
+from airflow_hops.core.contract.backtest import Candidate
+from airflow_hops.core.contract.json_fields import JsonFields
+from airflow_hops.core.contract.properties import AnomaliesProperties, ModelProperties
+from airflow_hops.core.contract.protocol import Line, Output, StepSpec
+from airflow_hops.core.contract.retraining.situation import as_utc
+from airflow_hops.core.contract.run_record import BACKTEST, RunRecord
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.core.store.model_records import read_record, recorded_models
+from airflow_hops.core.store.monitoring import monitoring_reports
+from airflow_hops.core.store.schema_history import IMPORTED
+from airflow_hops.core.store.source_files import fingerprint_of_sources
+from airflow_hops.environments.named import runtime_fingerprint
+from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
+from airflow_hops.launchers.spark import DEFAULT_CONN_ID
+from airflow_hops.replay.chain import ChainStep, ancestors, chain_of, recorded, window_of, with_artifacts
+from airflow_hops.replay.reproduction import launcher_of, recorded_params, run_again, unpack_code
+from airflow_hops.user_code.fingerprints import package_fingerprint
+
+_MADE = "made.json"
+_LOOK_S = 0.5
+Time = str | datetime
+
+
+@dataclass(frozen=True)
+class _Made(JsonFields):
+    """What is kept of a window: ``made.json``, which is written when all is made.
+
+    Attributes:
+        key: The pipeline's.
+        artifacts: Those that are kept, by the step that made them, as the pipeline names it. Another champion of the
+            same key has other addresses.
+        core_s: CPU seconds of all steps.
+        gpu_s: Seconds times GPUs.
+        wall_s: Seconds that making them took.
+    """
+
+    key: str
+    artifacts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    core_s: float = 0.0
+    gpu_s: float = 0.0
+    wall_s: float = 0.0
+
+    def artifact(self, step: str) -> Artifact:
+        """What a step made."""
+        return Artifact.from_dict(self.artifacts[step])
+
+
+class PipelineReplay:
+    """The pipeline of a served model, which trains it on other windows with the code that it was trained with.
+
+    The steps are those of the records of the champion and of all that it was made from. The window is that of the
+    ingests; the schema is inferred from the statistics of each candidate, as if a person had accepted what had changed.
+    All lies below ``_backtest`` in the store. Ranks run on this machine.
+
+    Args:
+        hook: The connection. An instance, and its hook, are for one thread.
+        model_name: The model.
+        spark_conn_id: Spark connection for the steps that ran on Spark.
+        on_line: Called with each line of the steps' output; by default lines go to the hook's log.
+
+    Attributes:
+        champion: The champion's model artifact.
+        dag_id: The DAG that trained it.
+        first_window: Start (None: open) and end of the data that it was trained on, ISO 8601 UTC.
+        notes: What is not as it was for the champion, in sentences.
+        key: What decides what a window gives: code, parameters, sources, this package and the environment.
+
+    Raises:
+        BadInput: there is no champion; or the record of a step, a source, or the window is missing.
+    """
+
+    def __init__(
+        self,
+        hook: RuntimeHook,
+        model_name: str,
+        *,
+        spark_conn_id: str = DEFAULT_CONN_ID,
+        on_line: Callable[[Line], None] | None = None,
+    ) -> None:
+        self._hook, self._store, self.model_name = hook, hook.store, model_name
+        self._spark_conn_id, self._on_line = spark_conn_id, on_line
+        served = read_record(self._store, model_name).champion
+        if served is None:
+            known = ", ".join(recorded_models(self._store)) or "none"
+            raise BadInput(f"model {model_name!r} has no champion in {self._store.root}; deployed models: {known}")
+        self.champion = served.model
+        self.notes: list[str] = []
+        self.dag_id = self._manifest_of_champion().producer.dag_id
+        self._evaluation = self._find_evaluation()
+        tested = self._evaluation.artifacts().get("examples", ()) if self._evaluation else ()
+        chain_of(self._store, [self.champion])  # it alone must depend on a window
+        self._chain = chain_of(self._store, [self.champion, *tested])
+        of_examples = [step.made for step in self._chain if step.made.kind in ("examples", "transformed_examples")]
+        self._history = next((each for each in of_examples if each.kind == "examples"), None)
+        own = {each.uri: each for each in of_examples}
+        self._examples = next((own[each.uri] for each in tested if each.uri in own), None) or self._last(of_examples)
+        self._names = {uri: f"step {number}" for number, step in enumerate(self._chain) for uri in step.uris}
+        self.first_window = window_of(self._chain)
+        self.key = self._make_key()
+
+    def train(self, start: Time, end: Time) -> tuple[Candidate, bool]:
+        """Trains a candidate; one that is there from an earlier back-test is taken.
+
+        Args:
+            start: First moment of its data, UTC where it names no zone.
+            end: Its end.
+
+        Returns:
+            The candidate, and whether it was there.
+
+        Raises:
+            BadInput: a step cannot use its data: there are no rows in the window, for example.
+            HopsError: a step failed.
+        """
+        window = _window(start, end)
+        trained = ModelProperties.of(self.champion)
+        kept = [self.champion.uri, trained.statistics, trained.schema, self._examples.uri]
+        kept += [each.uri for each in (self._evaluation.artifacts().get("examples", ()) if self._evaluation else ())]
+        made, was_there = self._make(window, self._run_id(*window), self._chain, kept)
+        model = made.artifact(self._names[self.champion.uri])
+        found = ModelProperties.of(model)
+        candidate = Candidate(
+            start=window[0].isoformat(),
+            end=window[1].isoformat(),
+            model=model.to_dict(),
+            statistics=self._reference(found.statistics),
+            schema=self._reference(found.schema),
+            examples=made.artifact(self._names[self._examples.uri]).to_dict(),
+            core_s=made.core_s,
+            gpu_s=made.gpu_s,
+            wall_s=made.wall_s,
+        )
+        return candidate, was_there
+
+    def history(self, start: Time, end: Time) -> Artifact:
+        """The examples of all rows of a span of time, as the ingest and what prepares examples make them.
+
+        Raises:
+            BadInput: the pipeline makes no ``examples``, or as :meth:`train`.
+            HopsError: a step failed.
+        """
+        if self._history is None:
+            raise BadInput(f"{self.champion.uri}: no step before the training makes an artifact 'examples'")
+        window, uri = _window(start, end), self._history.uri
+        made, _ = self._make(window, f"{self._run_id(*window)}_history", ancestors(self._chain, uri), [uri])
+        return made.artifact(self._names[uri])
+
+    def gate(self, candidate: Candidate, champion: Candidate) -> tuple[bool, tuple[str, ...]]:
+        """Whether the pipeline's evaluation blesses a candidate, compared with another in the place of the champion.
+
+        Returns:
+            The decision and its reasons. Where no evaluation of the pipeline is found, every candidate serves.
+
+        Raises:
+            HopsError: the evaluation failed.
+        """
+        if self._evaluation is None:
+            return True, ("the pipeline has no evaluation that is recorded, so that every candidate serves",)
+        start, end = _window(candidate.start, candidate.end)
+        run_id, serving = self._run_id(start, end), Artifact.from_dict(champion.model)
+        made = self._read(self._store.uri(BACKTEST, run_id))
+        if made is None:
+            raise BadInput(f"the candidate of {start} to {end} is not in the store any more; train it again")
+        new = {uri: made.artifact(step) for uri, step in self._names.items() if step in made.artifacts}
+        task = f"{self._evaluation.step}-{serving.fingerprint[:12]}"
+        step = ChainStep(Artifact("", "evaluation", ""), self._evaluation, Producer(task_id=task))
+        # The evaluated model may be that of another run than the champion's.
+        inputs = {**step.inputs(new), "model": (Artifact.from_dict(candidate.model),), "champion": (serving,)}
+        with temporary_folder("step", "code") as code:
+            found = self._run(step, run_id, inputs, code).properties
+        return bool(found["blessed"]), tuple(found["reasons"])
+
+    def monitor(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Parameters of the newest recorded comparison and of the newest measurement of the model's requests.
+
+        Returns:
+            Those of the steps ``skew`` and ``performance``; empty where there is none.
+        """
+        own = ModelProperties.of(self.champion).label
+        of_skew, of_performance = (
+            recorded(self._store, (each.uri for each in monitoring_reports(self._store, self.model_name, kind)))
+            for kind in ("skew", "performance")
+        )
+        skew = next((record for _, record in of_skew), None)
+        # A further label's measurements say nothing of the metric that is compared.
+        performance = next((record for _, record in of_performance if record.params.get("label") in (None, own)), None)
+        return dict(skew.params) if skew else {}, dict(performance.params) if performance else {}
+
+    def kill(self) -> None:
+        """Ends the running step; what is running in another thread then fails. What is trained is kept."""
+        self._hook.kill()
+
+    def _manifest_of_champion(self) -> Manifest:
+        try:
+            return self._store.manifest(self.champion.uri)
+        except BadInput as error:
+            raise BadInput(f"the champion of model {self.model_name!r}: {error}") from error
+
+    def _find_evaluation(self) -> RunRecord | None:
+        """The record of the evaluation of the champion, or of the DAG's newest one of this model."""
+        uris = (uri for uri in self._store.artifacts(self._store.uri(self.dag_id)) if uri.endswith("/evaluation"))
+        newest = None
+        for found, record in recorded(self._store, uris):
+            if record.params.get("model_name") == self.model_name:
+                if any(each.fingerprint == self.champion.fingerprint for each in found.inputs.get("model", ())):
+                    return record
+                newest = newest or record
+        how = "candidates are judged as by the newest one of its DAG" if newest else "every candidate serves"
+        self.notes.append(f"No evaluation of the champion is recorded: {how}.")
+        return newest
+
+    def _last(self, examples: list[Artifact]) -> Artifact:
+        found = [each for each in examples if each.kind == "examples"] or examples
+        if not found:
+            raise BadInput(f"{self.champion.uri}: no step before the training makes examples")
+        return found[-1]
+
+    def _make_key(self) -> str:
+        parts = {"code": package_fingerprint(), "runtime": runtime_fingerprint(self._hook.settings.runtime)}
+        numbered: dict[str, Artifact] = {}
+        for number, step in enumerate(self._chain):
+            params = recorded_params(step.record, Path())  # the first to say which secrets are not known
+            if step.has_window:
+                sources = {table: Source.from_value(table, of) for table, of in params["sources"].items()}
+                try:
+                    parts[f"sources {number}"] = fingerprint_of_sources(sources)
+                except (BadInput, OSError) as error:
+                    raise BadInput(f"the sources of model {self.model_name!r}: {error}; restore them") from error
+                params |= {"window_start": None, "window_end": None}
+            given = {role: [a.fingerprint for a in found] for role, found in step.inputs(numbered).items()}
+            what = [step.record.entry, with_artifacts(params, numbered), given]
+            code = [step.record.parts.get(name) for name in ("user code", "conf")]
+            parts[f"step {number}"] = json.dumps([*what, *code], sort_keys=True)
+            numbered |= dict.fromkeys(step.uris, Artifact(f"step {number}", step.made.kind, f"step {number}"))
+        return cache_key(parts)
+
+    def _run_id(self, start: datetime, end: datetime) -> str:
+        first, last = (f"{at:%Y%m%dT%H%M%S}{at.microsecond or ''}" for at in (start, end))
+        return f"{self.model_name}_{self.key[:12]}_{first}_{last}"
+
+    def _reference(self, uri: str | None) -> dict[str, Any]:
+        return {} if uri is None else self._store.manifest(uri).reference(uri).to_dict()
+
+    def _make(
+        self, window: tuple[datetime, datetime], run_id: str, steps: Iterable[ChainStep], kept: Iterable[str | None]
+    ) -> tuple[_Made, bool]:
+        """Runs steps for a window, and keeps some of their artifacts; or takes what was made before."""
+        folder = self._store.uri(BACKTEST, run_id)
+        wanted = {uri: self._names[uri] for uri in kept if uri in self._names}
+        with self._lock(folder):
+            made = self._read(folder)
+            if made is not None and made.artifacts.keys() >= set(wanted.values()):
+                self._remove_others(run_id, steps, made)
+                return made, True
+            began, new, costs = time.monotonic(), dict[str, Artifact](), list[Mapping[str, float]]()
+            with temporary_folder("step", "code") as code:
+                for number, step in enumerate(steps):
+                    try:
+                        found = self._run(step, run_id, step.inputs(new), code / str(number), new, window)
+                    except StepFailed as error:
+                        kind = HopsError if error.retryable else BadInput
+                        raise kind(f"{self.model_name} on {window[0]} to {window[1]}: {error}") from error
+                    costs.append(self._store.manifest(found.uri).cost)
+                    if step.made.kind != found.kind:
+                        found = Artifact.from_dict(AnomaliesProperties.of(found).examples or {})
+                    new |= dict.fromkeys(step.uris, found)
+            total = {name: round(sum(cost.get(name, 0.0) for cost in costs), 2) for name in ("core_s", "gpu_s")}
+            wall_s = round(time.monotonic() - began, 2)
+            artifacts = {name: new[uri].to_dict() for uri, name in wanted.items()}
+            made = _Made(self.key, artifacts, total["core_s"], total["gpu_s"], wall_s)
+            self._store.write_text(f"{folder}/{_MADE}", json.dumps(made.to_dict(), indent=1))
+            self._remove_others(run_id, steps, made)
+            return made, False
+
+    def _lock(self, folder: str) -> ExitStack:
+        """Waits for other back-tests that make the same, until it is killed."""
+        while not self._hook.killed:
+            with suppress(TimeoutError), ExitStack() as held:
+                held.enter_context(self._store.lock(folder, _LOOK_S))
+                return held.pop_all()
+        raise StepFailed("it was killed while another back-test trained for the same window", retryable=True)
+
+    def _run(
+        self,
+        step: ChainStep,
+        run_id: str,
+        inputs: Mapping[str, tuple[Artifact, ...]],
+        code: Path,
+        new: Mapping[str, Artifact] = {},
+        window: tuple[datetime, datetime] | None = None,
+    ) -> Artifact:
+        """Runs a step; what a back-test that was killed has left of it is taken."""
+        if self._hook.killed:
+            raise StepFailed(f"step {step.record.step!r} was killed before it began", retryable=True)
+        record, store = step.record, self._store
+        params = with_artifacts(recorded_params(record, code), new)
+        if window and step.has_window:
+            params |= {"window_start": window[0].isoformat(), "window_end": window[1].isoformat()}
+        if "tensorboard" in params:
+            params["tensorboard"] = False  # nobody looks
+        producer = replace(step.producer, dag_id=BACKTEST, run_id=run_id, try_number=1)
+        uri, kind = self._address(step, run_id), str(record.output_kind)
+        spec = StepSpec(
+            step=record.step,
+            entry=record.entry,
+            params=params,
+            inputs=inputs,
+            output=Output(uri, kind),
+            producer=producer,
+            code_paths=unpack_code(store, record, code),
+            services={"tracking_uri": ""},
+        )
+        parts = self._hook.complete(spec).cache_key_parts
+        if store.exists(uri):
+            manifest = store.manifest(uri)
+            there = {name: part for name, part in manifest.cache_key_parts.items() if name != IMPORTED}
+            if there == parts and store.damage(uri, manifest) is None:
+                return manifest.reference(uri)
+        if kind == "schema":  # where one is, it is not inferred again
+            store.remove_folder(uri.rpartition("/")[0])
+        launcher = launcher_of(self._hook, record, self._spark_conn_id)
+        return Artifact.from_dict(run_again(self._hook, spec, self._on_line, launcher).value)
+
+    def _address(self, step: ChainStep, run_id: str) -> str:
+        producer = replace(step.producer, dag_id=BACKTEST, run_id=run_id)
+        return self._store.address(producer, str(step.record.output_kind))
+
+    def _read(self, folder: str) -> _Made | None:
+        """What was made for a window; None where that is nothing, or not whole any more."""
+        try:
+            made = _Made.from_dict(self._store.read_json(f"{folder}/{_MADE}"))
+            for step in made.artifacts:
+                artifact = made.artifact(step)
+                manifest = self._store.manifest(artifact.uri)
+                if manifest.fingerprint != artifact.fingerprint or self._store.damage(artifact.uri, manifest):
+                    return None
+        except (FileNotFoundError, BadInput, TypeError, ValueError, KeyError, AttributeError):
+            return None
+        return made if made.key == self.key else None
+
+    def _remove_others(self, run_id: str, steps: Iterable[ChainStep], made: _Made) -> None:
+        """Removes what nothing needs any more; also what was left where a back-test was killed here."""
+        kept = {made.artifact(step).uri for step in made.artifacts}
+        for step in steps:
+            address = self._address(step, run_id)
+            for uri in {address, f"{address.rpartition('/')[0]}/{step.made.kind}"} - kept:
+                self._store.remove_folder(uri)
+
+
+def _window(start: Time, end: Time) -> tuple[datetime, datetime]:
+    first, last = as_utc(str(start)), as_utc(str(end))
+    if first >= last:
+        raise BadInput(f"the window begins at {first} and ends at {last}; expected an end after the start")
+    return first, last

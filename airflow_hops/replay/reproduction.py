@@ -1,0 +1,353 @@
+"""Runs a recorded run again: finds its record, checks its data, unpacks its code, runs its step."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.core.contract.protocol import Line, Output, StepResult, StepSpec
+from airflow_hops.core.contract.redaction import REDACTED, masked
+from airflow_hops.core.contract.run_record import (
+    FILE_PARAMS,
+    REPRODUCED,
+    REPRODUCED_APP,
+    SEARCH_ENTRY,
+    TRAIN_ENTRY,
+    RunRecord,
+    record_key,
+)
+from airflow_hops.core.contract.search import TrialRecord
+from airflow_hops.core.contract.times import now
+from airflow_hops.core.contract.training import AUTO
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.run_records import read_code, read_record
+from airflow_hops.core.store.studies import StudyFolder, study_folder
+from airflow_hops.hooks.runtime import Launcher, RuntimeHook
+from airflow_hops.launchers.spark import DEFAULT_CONN_ID, SparkLauncher
+
+_LOOKUP = "airflow_hops.ml.stages.reproduce.lookup:run"
+_COMPARE = "airflow_hops.ml.stages.reproduce.compare:run"
+_OF_WHAT_WAS_CAPTURED = ("skew", "performance")
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+_VERSION = re.compile(r"(?P<model>[^/]+)/v?(?P<version>\d+)")
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A run that is to be reproduced.
+
+    Attributes:
+        name: What to call it.
+        record: What its step was given.
+        artifact: What it made; None where it made no artifact, or that is gone.
+        metrics: Its metrics by name.
+        experiment: Folder of an experiment of the package ``hops``.
+        best: Parameters of a search's best trial.
+        trial_metric: Of a trial, its search's metric: the name of a number that its function returned alone.
+        lacking: What of the record is not known, for a run without one.
+    """
+
+    name: str
+    record: RunRecord
+    artifact: Artifact | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    experiment: str | None = None
+    best: Mapping[str, Any] | None = None
+    trial_metric: str | None = None
+    lacking: tuple[str, ...] = ()
+
+
+def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> RecordedRun:
+    """Finds a run.
+
+    Args:
+        hook: The connection.
+        name: MLflow's id of a run, ``<model>/<version>``, or an artifact's URI or path in the store.
+        incomplete: Whether to make up a record from what a training wrote of itself, where there is none.
+
+    Raises:
+        BadInput: there is no such run, or it has no record.
+    """
+    told: Mapping[str, Any] = {}
+    if _RUN_ID.fullmatch(name):
+        told = _look_up(hook, {"run_id": name})
+    elif (version := _VERSION.fullmatch(name)) is not None:
+        told = _look_up(hook, {"model": version["model"], "version": int(version["version"])})
+    store = hook.store
+    artifact = _artifact_of(store, told) if told else None
+    if not told:
+        uri = _address(store, name)
+        artifact = store.manifest(uri).reference(uri)
+    dag_id, key = told.get("dag_id", ""), told.get("record")
+    logged = told.get("metrics", {}).items()
+    metrics: Mapping[str, float] = {n.removeprefix("model."): v for n, v in logged if n.startswith("model.")}
+    if artifact is not None:
+        manifest = store.manifest(artifact.uri)
+        key = record_key(manifest.cache_key_parts, manifest.inputs)
+        dag_id, metrics = manifest.producer.dag_id, manifest.metrics
+    record = read_record(store, dag_id, key) if key else None
+    if record is None:
+        if not incomplete or artifact is None:
+            raise BadInput(_no_record(name, artifact))
+        return _from_training(store, name, artifact)
+    if record.output_kind in _OF_WHAT_WAS_CAPTURED and record.params.get("model_name"):
+        raise BadInput(
+            f"{name}: this step measured what had been captured until then, which its record does not hold; what can "
+            "be reproduced is a step whose inputs are artifacts or sources"
+        )
+    if "trial" in told:
+        trial = study_folder(store, dag_id, told["task"], told["study"]).trial(told["trial"])
+        if trial is None or trial.state != "complete":
+            state = "not in the store any more" if trial is None else trial.state
+            raise BadInput(
+                f"{name}: trial {told['trial']} of study {told['study']!r} is {state}, expected a complete one"
+            )
+        training = trial_record(record, trial)
+        return RecordedRun(name, training, None, trial.metrics, trial_metric=record.params["metrics"][0])
+    best = None
+    if record.entry == SEARCH_ENTRY and artifact is not None:
+        best = masked(artifact.properties.get("params"))
+    elif record.entry == SEARCH_ENTRY and record.params.get("study") is None:
+        trial = _best_trial(study_folder(store, dag_id, told["task"], told["dag_run_id"]))
+        best, metrics = (trial.params, trial.metrics) if trial else (None, {})
+    return RecordedRun(name, record, artifact, metrics, told.get("experiment"), best)
+
+
+def trial_record(search: RunRecord, trial: TrialRecord) -> RunRecord:
+    """The record of a trial: a training with the trial's parameters."""
+    if search.entry != SEARCH_ENTRY:
+        raise BadInput("the trial is one of an experiment of the package hops; reproduce the run that it is nested in")
+    training = search.params["training"]
+    params = {**training, "params": {**training["params"], **trial.params}, "any_value": True, "tensorboard": False}
+    secrets = [path.removeprefix("training/") for path in search.secrets if path.startswith("training/")]
+    return replace(search, entry=TRAIN_ENTRY, params=params, secrets=secrets)
+
+
+def data_problems(store: ArtifactStore, record: RunRecord) -> Iterator[str]:
+    """What of a record's input artifacts is not what it was."""
+    for role, artifacts in record.artifacts().items():
+        for artifact in artifacts:
+            try:
+                found, manifest = store.find(artifact)
+                if (damage := store.damage(found.uri, manifest)) is not None:
+                    yield f"input {role!r}: {damage}"
+            except BadInput as error:
+                yield f"input {role!r}: {error}"
+
+
+def unpack_code(store: ArtifactStore, record: RunRecord, folder: Path) -> tuple[str, ...]:
+    """Writes a record's user code to a folder.
+
+    Returns:
+        The folders of user code, in their order.
+
+    Raises:
+        BadInput: it was not kept, or is damaged.
+    """
+    if record.code_left_out:
+        left = ", ".join(record.code_left_out[:5])
+        raise BadInput(f"of the run's code, {left} is not kept: it was too large, or a link that leads out of the code")
+    for name, content in read_code(store, record).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    paths = [folder / str(number) for number in range(record.code_paths)]
+    for path in paths:
+        path.mkdir(parents=True, exist_ok=True)
+    return tuple(map(str, paths))
+
+
+def step_again(hook: RuntimeHook, run: RecordedRun, code: Path) -> StepSpec:
+    """The step of a run, which writes to a place of its own in the store, and tells MLflow nothing.
+
+    Args:
+        hook: The connection.
+        run: The run.
+        code: Folder to unpack the user code to; for an incomplete record the one that has it.
+
+    Raises:
+        BadInput: a secret is not known, or the code was not kept, or is damaged.
+    """
+    record, store = run.record, hook.store
+    code_paths = (str(code),) if run.lacking else unpack_code(store, record, code)
+    params = recorded_params(record, code)
+    if params.get("np") == AUTO and run.artifact is not None:  # a measurement may choose another number now
+        params["np"] = store.manifest(run.artifact.uri).properties["ranks"]
+    producer = Producer(REPRODUCED, f"{record.dag_id}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}", record.step)
+    output = Output(store.address(producer, record.output_kind), record.output_kind) if record.output_kind else None
+    repeated = {} if run.experiment is None else {REPRODUCED_APP: run.experiment.split("/")[-2]}
+    return StepSpec(
+        step=record.step,
+        entry=record.entry,
+        params=params,
+        inputs=record.artifacts(),
+        output=output,
+        producer=producer,
+        code_paths=code_paths,
+        services={"tracking_uri": "", **repeated},
+    )
+
+
+def recorded_params(record: RunRecord, code: Path) -> dict[str, Any]:
+    """The parameters of a step that is run again.
+
+    Raises:
+        BadInput: a secret is not known.
+    """
+    params = _with_secrets(record)
+    for name in FILE_PARAMS:
+        if record.script is not None and params.get(name) not in (None, record.script.partition("/")[2]):
+            params[name] = str(code / record.script)  # it was named by an absolute path, or one that leads up
+    if record.entry == SEARCH_ENTRY:  # trials that were run before are not to be taken for its own
+        params |= {"reuse": False, "study": None}
+    return params
+
+
+def launcher_of(hook: RuntimeHook, record: RunRecord, spark_conn_id: str = DEFAULT_CONN_ID) -> Launcher | None:
+    """Where a step is run again: on Spark if it ran there, by this connection; None for this machine."""
+    if "conf" not in record.parts and record.params.get("engine") != "spark":
+        return None
+    conf = json.loads(record.parts.get("conf", "{}"))
+    if secrets := sorted(name for name, value in conf.items() if REDACTED in str(value)):
+        raise BadInput(
+            f"the record has no secrets, and conf had {', '.join(secrets)}; credentials belong into the Spark "
+            f"connection {spark_conn_id!r}, not into conf: run the step anew with them there"
+        )
+    return SparkLauncher(hook.settings.runtime, spark_conn_id, conf, hook.warm_start())
+
+
+def run_again(
+    hook: RuntimeHook, spec: StepSpec, on_line: Callable[[Line], None] | None, launcher: Launcher | None = None
+) -> StepResult:
+    """Runs the step, never from the cache.
+
+    Raises:
+        HopsError: it failed.
+    """
+    try:
+        return hook.run(spec, launcher=launcher, cache=False, on_line=on_line)
+    except KeyboardInterrupt:
+        hook.kill()
+        raise
+
+
+def compare_models(
+    hook: RuntimeHook, recorded: Artifact, reproduced: Artifact, record: RunRecord, *, same_environment: bool
+) -> dict[str, Any]:
+    """What :func:`airflow_hops.ml.stages.reproduce.compare.run` says of two models."""
+    inputs = {"recorded": (recorded,), "reproduced": (reproduced,), "examples": record.artifacts().get("examples", ())}
+    spec = StepSpec("compare", _COMPARE, {"weights_decide": same_environment}, inputs=inputs)
+    value: dict[str, Any] = hook.run(spec, cache=False, on_line=lambda line: None).value
+    return value
+
+
+def _artifact_of(store: ArtifactStore, told: Mapping[str, Any]) -> Artifact | None:
+    """The model that MLflow names; None of a run whose model is gone, or was replaced by that of another run.
+
+    Raises:
+        BadInput: that is so of a registered version, of which nothing else is known.
+    """
+    uri = told.get("model")
+    if uri is None or ("record" in told and not store.exists(uri)):
+        return None
+    with suppress(BadInput):
+        found, manifest = store.find(Artifact(uri, "model", str(told.get("fingerprint"))))
+        return manifest.reference(found.uri)
+    if "record" not in told:
+        raise BadInput(f"{uri}: another model is stored there now; name the run that trained this one, by MLflow's id")
+    return None
+
+
+def _best_trial(folder: StudyFolder) -> TrialRecord | None:
+    study = folder.read()
+    return None if study is None or study.best is None else folder.trial(study.best)
+
+
+def _look_up(hook: RuntimeHook, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = hook.run(
+        StepSpec("look-up", _LOOKUP, params=params), cache=False, on_line=lambda line: None
+    ).value
+    return found
+
+
+def _address(store: ArtifactStore, name: str) -> str:
+    if "://" in name:
+        return name.rstrip("/")
+    if Path(name).is_absolute():
+        return Path(name).as_uri()
+    return store.uri(*name.strip("/").split("/"))
+
+
+def _with_secrets(record: RunRecord) -> dict[str, Any]:
+    """The parameters, and the secrets among them: variables of the training's environment come from that of this."""
+    params = dict(record.params)
+    missing = []
+    for path in record.secrets:
+        place, _, variable = path.rpartition("/")
+        if place == "env" and variable in os.environ:
+            params["env"] = {**params["env"], variable: os.environ[variable]}
+        elif place == "training/env" and variable in os.environ:
+            env = {**params["training"]["env"], variable: os.environ[variable]}
+            params["training"] = {**params["training"], "env": env}
+        else:
+            missing.append(path)
+    if missing:
+        raise BadInput(
+            f"the record has no secrets, and the run was given {', '.join(missing)}; set those of 'env' as variables "
+            "of this environment; others cannot be given: credentials of sources belong into the workers' environment, "
+            "where their libraries find them, such as AWS_SECRET_ACCESS_KEY"
+        )
+    return params
+
+
+def _no_record(name: str, artifact: Artifact | None) -> str:
+    what = "nothing but MLflow's entries" if artifact is None else f"its {artifact.kind} artifact {artifact.uri}"
+    return (
+        f"{name}: the store has no record of this run (an older version of this package made it, or it was removed): "
+        f"its code, its environment and the options of its step are not known; what there is: {what}. Give "
+        "--incomplete to train again with the parameters of its training.json, and the present code and environment"
+    )
+
+
+def _from_training(store: ArtifactStore, name: str, model: Artifact) -> RecordedRun:
+    """What a training without a record wrote of itself.
+
+    Raises:
+        BadInput: it is no training of a function.
+    """
+    uri = f"{model.uri}/training.json"
+    try:
+        told = store.read_json(uri)
+        train = {"script" if told["train"].endswith((".py", ".ipynb")) else "train": told["train"]}
+        options = {option: told[option] for option in ("params", "seed", "deterministic", "strategy")}
+        secrets = tuple(f"params/{param}" for param, value in told["params"].items() if REDACTED in json.dumps(value))
+    except (FileNotFoundError, LookupError, TypeError, AttributeError) as error:
+        raise BadInput(f"{uri}: not what a training writes ({error!r}); {name} cannot be run again") from error
+    manifest = store.manifest(model.uri)
+    record = RunRecord(
+        dag_id=manifest.producer.dag_id,
+        step=manifest.producer.task_id,
+        entry=TRAIN_ENTRY,
+        params={**train, **options, "np": told["ranks"]},
+        inputs={
+            role: [store.manifest(a.uri).reference(a.uri).to_dict() | {"fingerprint": a.fingerprint} for a in given]
+            for role, given in manifest.inputs.items()
+        },
+        parts=manifest.cache_key_parts,
+        package_version="",
+        python=str(told.get("versions", {}).get("python", "")),
+        packages={},
+        started=now(),
+        secrets=secrets,
+        output_kind=model.kind,
+    )
+    lacking = ("code", "environment", "options of the step other than params, seed, deterministic, strategy and ranks")
+    return RecordedRun(name, record, model, manifest.metrics, lacking=lacking)

@@ -1,0 +1,228 @@
+"""Compares a run with its reproduction: what went in, and what came out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import airflow_hops
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.protocol import StepResult
+from airflow_hops.core.contract.run_record import RunRecord
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.environments.named import packages_of, python_version
+from airflow_hops.user_code.fingerprints import package_fingerprint
+from airflow_hops.user_code.locked_environment import changed_packages
+
+Verdict = Literal["same", "within tolerance", "differs", "not compared"]
+OF_TIME = frozenset({"seconds", "examples_per_second", "scaling_efficiency"})
+"""Metrics of how long something took."""
+
+_NAMED_PACKAGES = 5
+_NEAR_ZERO = 1e-3
+"""Numbers below it may differ by that share of it."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A line of the comparison.
+
+    Attributes:
+        what: What is compared.
+        recorded: What it was.
+        reproduced: What it is now.
+        verdict: Whether they are the same.
+        is_result: Whether it counts for the result, rather than explaining it.
+    """
+
+    what: str
+    recorded: str
+    reproduced: str
+    verdict: Verdict
+    is_result: bool = True
+
+
+def compare_environments(record: RunRecord, runtime: Path) -> Iterator[Compared]:
+    """The libraries, Python and this package, as recorded and as in the environment that is used."""
+    changed = changed_packages(record.packages, packages_of(runtime)) if record.packages else {}
+    names = list(changed)[:_NAMED_PACKAGES]
+    more = f" and {len(changed) - len(names)} more" if len(changed) > len(names) else ""
+    before, after = (", ".join(f"{name} {changed[name][side] or '-'}" for name in names) + more for side in (0, 1))
+    count = f"{len(record.packages)} packages"
+    if not record.packages:
+        yield Compared("libraries", "not recorded", str(runtime), "not compared", is_result=False)
+    else:
+        yield Compared("libraries", before or count, after or count, _verdict(not changed), is_result=False)
+    python = python_version(runtime)
+    yield Compared("Python", record.python, python, _verdict(python == record.python), is_result=False)
+    same = record.parts.get("code") == package_fingerprint()
+    version = airflow_hops.__version__
+    now = version if same or version != record.package_version else f"{version}, other code"
+    yield Compared("airflow-hops", record.package_version or "?", now, _verdict(same), is_result=False)
+
+
+def compare_metrics(before: Mapping[str, float], after: Mapping[str, float], tolerance: float) -> Iterator[Compared]:
+    """The metrics, less those of time.
+
+    Args:
+        before: Of the run.
+        after: Of its reproduction.
+        tolerance: How much they may differ, as a share.
+    """
+    for name in sorted((before.keys() | after.keys()) - OF_TIME):
+        one, other = before.get(name), after.get(name)
+        if one is None or other is None:
+            before_it, after_it = ("none" if each is None else f"{each:.8g}" for each in (one, other))
+            yield Compared(f"metric {name}", before_it, after_it, "differs")
+        else:
+            yield Compared(f"metric {name}", f"{one:.8g}", f"{other:.8g}", _close(one, other, tolerance))
+
+
+def compare_curves(store: ArtifactStore, recorded: Artifact, reproduced: Artifact, tolerance: float) -> list[Compared]:
+    """The metrics of each epoch, by their largest difference; nothing where there are none."""
+    try:
+        one, other = (store.read_json(f"{uri}/training.json")["epochs"] for uri in (recorded.uri, reproduced.uri))
+        if not one and not other:
+            return []
+        if len(one) != len(other):
+            return [Compared("curves", f"{len(one)} epochs", f"{len(other)} epochs", "differs")]
+        names = {name for epoch in one for name in epoch} - {"seconds"}
+        pairs = [(a[n], b.get(n, math.nan)) for a, b in zip(one, other, strict=True) for n in names & a.keys()]
+    except (FileNotFoundError, BadInput, LookupError, TypeError, AttributeError):
+        return []
+    verdicts = {_close(float(a), float(b), tolerance) for a, b in pairs}
+    largest = max((abs(float(a) - float(b)) for a, b in pairs), default=0.0)
+    worst: Verdict = next((v for v in ("differs", "within tolerance") if v in verdicts), "same")  # type: ignore[assignment]
+    text = f"{len(one)} epochs, {len(names)} metrics"
+    return [Compared("curves", text, f"largest difference {largest:.3g}" if largest else text, worst)]
+
+
+def compare_found(found: Mapping[str, Any], tolerance: float) -> Iterator[Compared]:
+    """The weights and predictions of two models, as :mod:`airflow_hops.ml.stages.reproduce.compare` says.
+
+    Weights that are not identical are no verdict, since equal models can have different ones: predictions decide. They
+    may differ by the tolerance itself, being shares of 1 or of the standard deviation.
+    """
+    weights, predictions = found["weights"], found["predictions"]
+    count = f"{weights['tensors']} tensors" if "tensors" in weights else "its files"
+    difference = weights.get("difference")
+    text = "identical bits" if weights["identical"] else "other tensors" if "tensors" in weights else "other bits"
+    if difference:
+        text = f"largest difference {difference:.3g}"
+    decides = weights["identical"] or (predictions is not None and "difference" not in predictions)
+    yield Compared("weights", count, text, _verdict(weights["identical"]), is_result=decides)
+    if predictions is None:
+        return
+    if "difference" not in predictions:
+        yield Compared("predictions", "", predictions["why"], "not compared", is_result=False)
+        return
+    largest, rows = predictions["difference"], f"{predictions['rows']:,} rows of the eval split"
+    yield Compared("predictions", rows, f"largest difference {largest:.3g}", _within(largest, tolerance))
+
+
+def compare_contents(recorded: Artifact, reproduced: Artifact) -> Compared:
+    """The files of two artifacts of any kind."""
+    same = recorded.fingerprint == reproduced.fingerprint
+    return Compared("files", recorded.fingerprint[:12], reproduced.fingerprint[:12], _verdict(same))
+
+
+def compare_best(best: Mapping[str, Any], result: StepResult) -> Compared:
+    """The parameters of the best trials of two searches."""
+    value = result.value if isinstance(result.value, Mapping) else {}
+    now = (Artifact.from_dict(value).properties if result.is_artifact else value).get("params")
+    return Compared("best parameters", json.dumps(best)[:60], json.dumps(now)[:60], _verdict(best == now))
+
+
+def compare_notebooks(store: ArtifactStore, recorded: Artifact, reproduced: Artifact) -> Iterator[Compared]:
+    """The outputs of the cells of two executed notebooks, and the values that these left."""
+    one, other = (_outputs(store, artifact) for artifact in (recorded, reproduced))
+    differing = [place for place, (a, b) in enumerate(zip(one, other, strict=False), start=1) if a != b]
+    said = (
+        f"{len(differing)} differ, the first is code cell {differing[0]}" if differing else f"{len(other)} code cells"
+    )
+    same = not differing and len(one) == len(other)
+    yield Compared("outputs of cells", f"{len(one)} code cells", said, _verdict(same))
+    left, left_now = (artifact.properties.get("result") for artifact in (recorded, reproduced))
+    if (left, left_now) != (None, None):
+        yield Compared("result", json.dumps(left)[:60], json.dumps(left_now)[:60], _verdict(left == left_now))
+
+
+def compare_experiments(store: ArtifactStore, recorded: str, reproduced: str, tolerance: float) -> Iterator[Compared]:
+    """The best metric, and its hyperparameters, of two experiments of the package ``hops``, by their folders."""
+    one, other = (store.read_json(f"{uri}/experiment.json") for uri in (recorded, reproduced))
+    before, after = ({} if each["metric"] is None else {"metric": each["metric"]} for each in (one, other))
+    yield from compare_metrics(before, after, tolerance)
+    best, best_now = str(one["hyperparameter"]), str(other["hyperparameter"])
+    yield Compared("best hyperparameters", best[:60], best_now[:60], _verdict(best == best_now))
+
+
+def compare_values(before: Mapping[str, float], value: Any, tolerance: float) -> Iterator[Compared]:
+    """What a training function returned instead of a model: its metrics, or a number where it has a single one."""
+    if after := returned_metrics(value, next(iter(before)) if len(before) == 1 else None, before):
+        yield from compare_metrics(before, after, tolerance)
+    else:
+        yield Compared("value", "not kept", json.dumps(value)[:60], "not compared", is_result=False)
+
+
+def compare_trial(
+    before: Mapping[str, float], reported: Mapping[str, float], result: StepResult, metric: str, tolerance: float
+) -> Iterator[Compared]:
+    """The metrics of a trial: what it reported, those of its training, and what its function returned.
+
+    Args:
+        before: Of the trial.
+        reported: What its reproduction said while it ran.
+        result: Of its reproduction.
+        metric: The name of a number that the function returned alone.
+        tolerance: As in :func:`compare_metrics`.
+    """
+    of_fit = {
+        f"eval_{n.removeprefix('val_')}" if n.startswith("val_") else f"train_{n}": v for n, v in reported.items()
+    }
+    if result.is_artifact:
+        made: Mapping[str, float] = Artifact.from_dict(result.value).metrics
+    else:
+        made = returned_metrics(result.value, metric, before)
+    after = {**of_fit, **reported, **made}
+    yield from compare_metrics(before, {name: after[name] for name in before.keys() & after.keys()}, tolerance)
+
+
+def returned_metrics(value: Any, metric: str | None, names: Collection[str]) -> dict[str, float]:
+    """The numbers by name in what a function returned.
+
+    Args:
+        value: It.
+        metric: The name of a number alone; None for none.
+        names: Those that count.
+    """
+    if isinstance(value, Mapping) and isinstance(value.get("metrics"), Mapping):
+        value = value["metrics"]
+    given = value if isinstance(value, Mapping) else {metric or "": value}
+    return {n: float(v) for n, v in given.items() if n in names and isinstance(v, int | float)}
+
+
+def _outputs(store: ArtifactStore, notebook: Artifact) -> list[Any]:
+    cells = store.read_json(f"{notebook.uri}/notebook.ipynb")["cells"]
+    outputs = [cell.get("outputs", []) for cell in cells if cell.get("cell_type") == "code"]
+    return [
+        [{k: v for k, v in each.items() if k not in ("execution_count", "metadata")} for each in o] for o in outputs
+    ]
+
+
+def _close(one: float, other: float, tolerance: float) -> Verdict:
+    if one == other or (math.isnan(one) and math.isnan(other)):
+        return "same"
+    close = math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance * _NEAR_ZERO)
+    return "within tolerance" if close else "differs"
+
+
+def _within(difference: float, tolerance: float) -> Verdict:
+    return "same" if difference == 0 else "within tolerance" if difference <= tolerance else "differs"
+
+
+def _verdict(same: bool) -> Verdict:
+    return "same" if same else "differs"

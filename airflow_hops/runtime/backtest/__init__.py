@@ -1,5 +1,0 @@
-"""What a candidate of a back-test was worth in each period after its training."""
-
-from airflow_hops.runtime.backtest.stage import run
-
-__all__ = ["run"]

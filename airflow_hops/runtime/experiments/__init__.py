@@ -1,5 +1,0 @@
-"""Experiments: a function that is run in processes of the step, and what is kept of it in the store."""
-
-from airflow_hops.runtime.experiments.experiment import Experiment, run_experiment
-
-__all__ = ["Experiment", "run_experiment"]

@@ -1,5 +1,0 @@
-"""The GPUs of this process."""
-
-from airflow_hops.hops.devices import get_num_gpus
-
-__all__ = ["get_num_gpus"]

@@ -1,6 +1,0 @@
-"""The model server as deploy, rollout and the traffic operators steer it."""
-
-from airflow_hops.runtime.model_server.server import ModelServer, VersionRefused
-from airflow_hops.runtime.model_server.version_folders import check_model
-
-__all__ = ["ModelServer", "VersionRefused", "check_model"]

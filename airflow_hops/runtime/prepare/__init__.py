@@ -1,5 +1,0 @@
-"""Prepare: raw tables to labelled examples, by the user's Spark code."""
-
-from airflow_hops.runtime.prepare.stage import run
-
-__all__ = ["run"]

@@ -1,5 +1,0 @@
-"""Hyperparameter search: many trainings of one function, and the model of the best."""
-
-from airflow_hops.runtime.search.stage import run
-
-__all__ = ["run"]

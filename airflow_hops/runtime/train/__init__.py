@@ -1,6 +1,0 @@
-"""Training: a user's function on every rank of a gang, and the model that comes out of it."""
-
-from airflow_hops.runtime.train.stage import run
-from airflow_hops.runtime.train.training import Training, train_model
-
-__all__ = ["Training", "run", "train_model"]

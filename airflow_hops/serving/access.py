@@ -1,0 +1,169 @@
+"""Access control: one table of all RPCs and REST routes, and the tokens that it asks for."""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+from collections.abc import Iterable, Iterator, Mapping
+
+import grpc
+
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.tokens import TokenFile
+
+
+class Right(enum.Enum):
+    """The right that a token gives."""
+
+    OPEN = "ask for health"
+    PREDICT = "predict"
+    FEEDBACK = "give feedback"
+    CONTROL = "read and change everything else"
+
+
+RIGHTS: Mapping[str, Right] = {
+    "GET /healthz": Right.OPEN,
+    "GET /readyz": Right.OPEN,
+    "/grpc.health.v1.Health/Check": Right.OPEN,
+    "/grpc.health.v1.Health/Watch": Right.OPEN,
+    # A client of TensorFlow Serving needs signatures and states to predict.
+    "POST /v1/models/MODEL[/versions/N|/labels/L]:predict": Right.PREDICT,
+    "POST /v1/models/MODEL[/versions/N|/labels/L]:classify": Right.PREDICT,
+    "POST /v1/models/MODEL[/versions/N|/labels/L]:regress": Right.PREDICT,
+    "GET /v1/models/MODEL[/versions/N|/labels/L]/metadata": Right.PREDICT,
+    "GET /v1/models/MODEL[/versions/N|/labels/L]": Right.PREDICT,
+    "GET /v1/models[/versions/N|/labels/L]/metadata": Right.PREDICT,
+    "GET /v1/models[/versions/N|/labels/L]": Right.PREDICT,
+    "/tensorflow.serving.PredictionService/Predict": Right.PREDICT,
+    "/tensorflow.serving.PredictionService/Classify": Right.PREDICT,
+    "/tensorflow.serving.PredictionService/Regress": Right.PREDICT,
+    "/tensorflow.serving.PredictionService/MultiInference": Right.PREDICT,
+    "/tensorflow.serving.PredictionService/GetModelMetadata": Right.PREDICT,
+    "/tensorflow.serving.ModelService/GetModelStatus": Right.PREDICT,
+    # A label counts for whoever's request it names, and ids can be guessed.
+    "POST /v1/feedback": Right.FEEDBACK,
+    "/tensorflow.serving.ModelService/HandleReloadConfigRequest": Right.CONTROL,
+    "/hops.serving.TrafficService/GetTraffic": Right.CONTROL,
+    "/hops.serving.TrafficService/SetTraffic": Right.CONTROL,
+    "/tensorflow.ProfilerService/Profile": Right.CONTROL,
+    "/tensorflow.ProfilerService/Terminate": Right.CONTROL,
+    "/tensorflow.ProfilerService/Monitor": Right.CONTROL,
+    "GET /v1/models/MODEL:traffic": Right.CONTROL,
+    "POST /v1/models/MODEL:traffic": Right.CONTROL,
+    "GET /v1/models/MODEL:shadow": Right.CONTROL,
+    "POST /v1/models/MODEL:shadow": Right.CONTROL,
+    "GET /v1/config": Right.CONTROL,
+    "GET /v1/logs": Right.CONTROL,
+    "GET /v1/stats": Right.CONTROL,
+    "GET /v1/stats/series": Right.CONTROL,
+    "GET /v1/workers": Right.CONTROL,
+    "GET /v1/fronts": Right.CONTROL,
+    "GET /v1/capture": Right.CONTROL,
+    "POST /v1/capture:flush": Right.CONTROL,
+    "GET /monitoring/prometheus/metrics": Right.CONTROL,
+}
+"""The right that each RPC (``/package.Service/Method``) and REST route (``METHOD /path``) asks for."""
+
+
+def right_of(operation: str) -> Right:
+    """Returns the right that an RPC or route asks for.
+
+    Raises:
+        LookupError: It has no entry in the table: whoever adds one decides who may use it.
+    """
+    if operation not in RIGHTS:
+        raise LookupError(f"{operation} is not in airflow_hops.serving.access.RIGHTS; expected the right it needs")
+    return RIGHTS[operation]
+
+
+class Access:
+    """Lets those through who show a token for what they want.
+
+    Args:
+        control: Tokens for everything. None asks for no token at all.
+        prediction: Tokens for predictions alone; None lets everyone predict.
+        feedback: Tokens for feedback alone.
+    """
+
+    def __init__(
+        self, control: TokenFile | None, prediction: TokenFile | None = None, feedback: TokenFile | None = None
+    ) -> None:
+        self._files = [file for file in (control, prediction, feedback) if file is not None]
+        self._granting: dict[Right, list[TokenFile]] = {}
+        if control is not None:
+            self._granting[Right.CONTROL] = [control]
+            self._granting[Right.FEEDBACK] = [control, *([feedback] if feedback else [])]
+            if prediction is not None:
+                self._granting[Right.PREDICT] = [control, prediction]
+
+    def asks_for(self, right: Right) -> bool:
+        """Whether a right needs a token."""
+        return right in self._granting
+
+    def check(self, right: Right, authorization: str | bytes | None) -> None:
+        """Lets a request pass, or raises.
+
+        Args:
+            right: What the request is for.
+            authorization: Its header, or metadata, of that name.
+
+        Raises:
+            ServingError: It shows no token that the server knows (UNAUTHENTICATED), or one for other things
+                (PERMISSION_DENIED).
+        """
+        granting = self._granting.get(right)
+        if granting is None:
+            return
+        given = _token(authorization)
+        if any(file.holds(given) for file in granting):
+            return
+        flags = " or ".join(file.flag for file in reversed(granting))
+        if any(file.holds(given) for file in self._files):
+            raise ServingError(
+                grpc.StatusCode.PERMISSION_DENIED, f"This token may not {right.value}; expected a token of {flags}"
+            )
+        raise ServingError(
+            grpc.StatusCode.UNAUTHENTICATED,
+            f"To {right.value} takes the header 'Authorization: Bearer TOKEN' with a token of {flags}",
+        )
+
+
+def authorization_of(metadata: Iterable[tuple[str, str | bytes]]) -> str | bytes | None:
+    """Returns the ``authorization`` among a gRPC call's metadata."""
+    return next((value for key, value in metadata if key == "authorization"), None)
+
+
+def warnings_of(host: str, access: Access, plain_ports: Iterable[str]) -> Iterator[str]:
+    """Yields what is open to others than this machine, for the log at the start.
+
+    Args:
+        host: Address that the server listens at.
+        access: What it asks tokens for.
+        plain_ports: Ports that speak no TLS, with the flags that would have them do so.
+    """
+    if _is_loopback(host):
+        return
+    needs = {
+        Right.PREDICT: "predict (--prediction_token_file)",
+        Right.CONTROL: "change config and traffic, read logs, config and counts, give feedback, have captured requests "
+        "written, and take profiles where those are enabled (--control_token_file)",
+    }
+    may = [text for right, text in needs.items() if not access.asks_for(right)]
+    if may:
+        yield f"--host={host}: whoever reaches the server may, without a token, {'; and '.join(may)}"
+    if len(may) < len(needs):
+        for port in plain_ports:
+            yield f"--host={host}: tokens can be read on their way to the {port}"
+
+
+def _token(authorization: str | bytes | None) -> bytes:
+    given = authorization.encode("utf-8", "replace") if isinstance(authorization, str) else authorization or b""
+    scheme, _, token = given.partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else b""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,242 @@
+"""Choosing a version for a request that names neither version nor label."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import os
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.serving_api import traffic_config
+from airflow_hops.core.serving_api.config import ConfigError
+from airflow_hops.core.serving_api.traffic_config import TrafficConfig, read_traffic_config
+
+log = logging.getLogger(__name__)
+
+# Percents are whole numbers: a hundred slots hold every split exactly.
+_SLOTS = 100
+# Coprime to 100: a hundred requests in a row visit every percent once, spread evenly between the versions.
+_STRIDE = 61
+
+
+@dataclass(frozen=True)
+class Split:
+    """Shares of the loaded versions of one model.
+
+    Attributes:
+        versions: Versions that get traffic, ascending.
+        bounds: Upper ends of their shares, cumulative; the last is the sum of the shares.
+        slots: The version that owns each hundredth of the sticky keys, loaded or not.
+    """
+
+    versions: tuple[int, ...]
+    bounds: tuple[int, ...]
+    slots: tuple[int, ...] = ()
+
+    @classmethod
+    def among(cls, percents: Mapping[int, int], loaded: Mapping[int, object], slots: tuple[int, ...]) -> Split | None:
+        """Returns the split over those versions that are loaded and have a share, or None when none is."""
+        versions = tuple(sorted(version for version in percents if percents[version] and version in loaded))
+        if not versions:
+            return None
+        return cls(versions, tuple(itertools.accumulate(percents[version] for version in versions)), slots)
+
+    def at(self, point: int, of: int) -> int:
+        """Returns the version at a point from 0 to ``of``, exclusive; in whole numbers, so that shares are exact."""
+        return self.versions[bisect_right(self.bounds, point * self.bounds[-1] // of)]
+
+    def of_key(self, model: str, key: str) -> int:
+        """Returns the version of a sticky key: its slot's, or another's while that is not loaded."""
+        digest = hashlib.blake2b(f"{model}\0{key}".encode(), digest_size=16).digest()
+        version = self.slots[int.from_bytes(digest[:8], "big") % _SLOTS]
+        if version in self.versions:
+            return version
+        return self.at(int.from_bytes(digest[8:], "big"), 2**64)
+
+    def percents(self) -> dict[int, float]:
+        """The shares in effect, in percent."""
+        lower = (0, *self.bounds)
+        return {
+            version: 100.0 * (upper - low) / self.bounds[-1]
+            for version, low, upper in zip(self.versions, lower, self.bounds, strict=False)
+        }
+
+
+def deal_slots(percents: Mapping[int, int], previous: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """Deals the hundred slots of the sticky keys among versions.
+
+    Args:
+        percents: Version to percent; they sum to 100.
+        previous: The owners so far: a slot changes its owner only from a version whose share shrinks to one whose
+            share grows. None deals them in the order of the versions.
+
+    Returns:
+        The version that owns each slot.
+    """
+    if previous is None:
+        return tuple(version for version in sorted(percents) for _ in range(percents[version]))
+    slots = list(previous)
+    surplus = {version: slots.count(version) - percents.get(version, 0) for version in {*slots, *percents}}
+    for grower in sorted(version for version in surplus if surplus[version] < 0):
+        for giver in sorted(version for version in surplus if surplus[version] > 0):
+            count = min(surplus[giver], -surplus[grower])
+            owned = [slot for slot, version in enumerate(slots) if version == giver]
+            # The end that is next to the grower: two versions always share in the order that a restart deals.
+            for slot in owned[-count:] if grower > giver else owned[:count]:
+                slots[slot] = grower
+            surplus[giver] -= count
+            surplus[grower] += count
+            if not surplus[grower]:
+                break
+    return tuple(slots)
+
+
+class TrafficTable:
+    """The splits and the shadow traffic of all models, read from the traffic file and set at run time.
+
+    A version's share goes to the model's other versions while it is not loaded. A request with a sticky key always
+    goes to the same version (and, as a share grows, keys only move to the version that grew); others are dealt evenly.
+
+    Args:
+        traffic_file: The file, or None to have them in memory alone; a missing file holds none.
+
+    Raises:
+        ConfigError: The file is there and not valid.
+    """
+
+    def __init__(self, traffic_file: str | os.PathLike[str] | None) -> None:
+        self._file = Path(traffic_file) if traffic_file else None
+        self._lock = threading.Lock()
+        self._stamp = self._current_stamp()
+        self._slots: dict[str, tuple[int, ...]] = {}
+        self._counters: dict[str, itertools.count[int]] = {}
+        self._warned: set[tuple[str, tuple[int, ...]]] = set()
+        self._traffic = TrafficConfig()
+        self._take(read_traffic_config(self._file) if self._file else self._traffic)
+
+    @property
+    def file(self) -> Path | None:
+        """The file that holds what is set at run time, so that a restart has it; None if memory alone does."""
+        return self._file
+
+    @property
+    def shadow(self) -> Mapping[str, Mapping[int | str, int]]:
+        """Model to version or label to the percent of requests of which it gets a copy."""
+        return self._traffic.shadow
+
+    def percents(self, model: str) -> dict[int, int] | None:
+        """Returns the split of a model as it was set, loaded versions or not; None if there is none."""
+        split = self._traffic.models.get(model)
+        return None if split is None else dict(split)
+
+    def set_split(self, model: str, percents: Mapping[int, int] | None) -> None:
+        """Sets the split of a model, in the file if there is one.
+
+        Raises:
+            ConfigError: The split or the file is not valid; nothing changes then.
+            OSError: The file cannot be written; nothing changes then.
+        """
+        if percents is not None:
+            traffic_config.check_split(percents, f"models.{model}")
+        self._set(traffic_config.set_traffic, "models", model, percents)
+
+    def set_shadow(self, model: str, percents: Mapping[int | str, int] | None) -> None:
+        """Sets the shadow traffic of a model, in the file if there is one.
+
+        Raises:
+            ConfigError: The percents or the file are not valid; nothing changes then.
+            OSError: The file cannot be written; nothing changes then.
+        """
+        if percents is not None:
+            traffic_config.check_shadow(percents, f"shadow.{model}")
+        self._set(traffic_config.set_shadow, "shadow", model, percents)
+
+    def copy_shadow(self, shadow: Mapping[str, Mapping[int | str, int]]) -> None:
+        """Takes the shadow traffic of another process's table, which has told the log of it."""
+        self._traffic = TrafficConfig(shadow={model: dict(percents) for model, percents in shadow.items()})
+
+    def reload(self) -> bool:
+        """Reads the file again if it changed; one that is not valid leaves everything as it is.
+
+        Returns:
+            Whether any split may have changed.
+        """
+        with self._lock:
+            stamp = self._current_stamp()
+            if self._file is None or stamp == self._stamp:
+                return False
+            self._stamp = stamp
+            try:
+                traffic = read_traffic_config(self._file)
+            except ConfigError as error:
+                log.error("traffic file ignored, the splits stay as they were: %s", error)
+                return False
+            self._take(traffic)
+            return True
+
+    def split(self, model: str, loaded: Mapping[int, object]) -> Split | None:
+        """Returns the split of a model over its loaded versions; None if the latest version answers."""
+        percents = self._traffic.models.get(model)
+        if percents is None:
+            return None
+        missing = tuple(sorted(version for version in percents if percents[version] and version not in loaded))
+        if missing and (model, missing) not in self._warned:
+            self._warned.add((model, missing))
+            log.warning("model %s: versions %s have traffic but are not loaded; the others take it", model, missing)
+        return Split.among(percents, loaded, self._slots[model])
+
+    def choose(self, model: str, split: Split, sticky_key: str | None) -> int:
+        """Returns the version for one request."""
+        if sticky_key:
+            return split.of_key(model, sticky_key)
+        counter = self._counters.get(model)
+        if counter is None:
+            counter = self._counters.setdefault(model, itertools.count())
+        return split.at(next(counter) * _STRIDE % 100, 100)
+
+    def _set(self, write: Callable[..., Any], section: str, model: str, percents: Mapping[Any, int] | None) -> None:
+        with self._lock:
+            if self._file is not None:
+                write(self._file, model, percents)
+                self._stamp = self._current_stamp()
+                self._take(read_traffic_config(self._file))
+                return
+            sections: dict[str, Any] = {"models": dict(self._traffic.models), "shadow": dict(self._traffic.shadow)}
+            sections[section].pop(model, None)
+            if percents is not None:
+                sections[section][model] = dict(percents)
+            self._take(TrafficConfig(**sections))
+
+    def _take(self, traffic: TrafficConfig) -> None:
+        # Slots first: a split that is looked up while this goes on finds those of its model.
+        self._slots = {
+            **self._slots,
+            **{model: deal_slots(percents, self._slots.get(model)) for model, percents in traffic.models.items()},
+        }
+        self._warned.clear()
+        before, self._traffic = self._traffic, traffic
+        for what, then, now in (("traffic", before.models, traffic.models), ("shadow", before.shadow, traffic.shadow)):
+            for model in sorted(then.keys() | now.keys()):
+                if then.get(model) != now.get(model):
+                    log.info("model %s %s: %s", model, what, _in_words(now.get(model)))
+
+    def _current_stamp(self) -> tuple[int, int, int] | None:
+        if self._file is None:
+            return None
+        try:
+            status = self._file.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _in_words(percents: Mapping[Any, int] | None) -> str:
+    if percents is None:
+        return "not split any more"
+    return ", ".join(f"{percent}% to {target}" for target, percent in percents.items()) or "none"

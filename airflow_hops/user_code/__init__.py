@@ -1,0 +1,1 @@
+"""Fingerprints of the user code and the libraries that a step depends on."""

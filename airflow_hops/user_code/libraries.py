@@ -1,0 +1,177 @@
+"""The libraries of the runtime environment: which of them a step can depend on, and so belong to its cache key."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from airflow_hops.core.contract.overlay import base_of, locked_packages
+from airflow_hops.environments.runtime import added_requirements, pins_file, pins_fingerprint, pins_of
+from airflow_hops.environments.uv_program import package_name
+from airflow_hops.user_code.source_references import module_name
+
+_UNNAMED = {"bottleneck", "numexpr", "scikit-umfpack"}
+"""Libraries that pandas and SciPy compute with where they are installed, though no metadata says so."""
+
+_DEVELOPMENT = re.compile(r"test|dev|doc|lint|typ|check|cov|bench|style|enabler|^(all|full|complete)$")
+"""Extras with what a library's developers need, or with all of the other extras."""
+
+_TEST_TOOL = re.compile(r"^Classifier: (Framework :: Pytest|Topic :: Software Development :: Testing)", re.MULTILINE)
+_REQUIREMENT = re.compile(r"^Requires-Dist: *([\w.-]+)(?:.*\bextra *== *['\"]([^'\"]+))?", re.MULTILINE)
+_STARTED_BY_PYTHON = re.compile(
+    r"^([^/,]+\.pth|sitecustomize\.py|usercustomize\.py|tensorflow-plugins/.*),", re.MULTILINE
+)
+_MAPPED = re.compile(r"'\w[\w.]*': '(/[^']+)'")
+_ENTRY_POINTS = re.compile(r"^\[(?!(?:console_scripts|gui_scripts|pytest11)\])", re.MULTILINE)
+"""Groups of entry points that libraries load."""
+
+
+class Libraries:
+    """The distributions of an environment, those of its base included, without starting its Python.
+
+    Args:
+        runtime: The environment's folder.
+    """
+
+    def __init__(self, runtime: Path) -> None:
+        self._runtime, self._base = runtime, base_of(runtime)
+        folders = dict.fromkeys([self._base, runtime])
+        self._site_packages = [site for folder in folders for site in folder.glob("lib/python3*/site-packages")]
+
+    def key(self, mentions: Callable[[Iterable[str]], bool]) -> str:
+        """The part of a step's cache key that tells the libraries that it can depend on.
+
+        These are the pinned, added and locked ones, less testing tools that were added; what the step's code mentions;
+        what any of these requires, also optionally; and what Python or a library loads without being asked. Others,
+        such as a pytest that was installed by hand, make no difference.
+
+        Args:
+            mentions: Whether any of some names stands in the step's code.
+        """
+        counted = "\n".join(sorted(map(self._state, self._counted(mentions))))
+        pins = pins_fingerprint(self._base)
+        return "\n".join([pins, *locked_packages(self._runtime), hashlib.sha256(counted.encode()).hexdigest()])
+
+    def has_module(self, top: str) -> bool:
+        """Whether a distribution holds a top-level module; what it holds changes only with its version."""
+        return any(map(self._is_owned, self._files_of(top)))
+
+    def source_folders(self, top: str) -> Iterator[Path]:
+        """Folders outside of all distributions that hold a top-level module: sources in place, and what was copied."""
+        for folder in self._source_folders:
+            if (folder / top).is_dir() or any(folder.glob(f"{top}.*")):
+                yield folder
+        for site in self._site_packages:
+            if any(file.parent == site and not self._is_owned(file) for file in self._files_of(top)):
+                yield site
+
+    def _files_of(self, top: str) -> list[Path]:
+        """The files or folders of the site packages that may hold a top-level module."""
+        files = [
+            file for site in self._site_packages for file in site.glob(f"{top}.*") if module_name(file.name) == top
+        ]
+        return [*files, *(site / top for site in self._site_packages if (site / top).is_dir())]
+
+    def _counted(self, mentions: Callable[[Iterable[str]], bool]) -> set[str]:
+        """The names of the distributions that a step with such code can depend on."""
+        pins = [pins_of(self._base), pins_file(), pins_file("java.txt")]
+        declared = {package_name(line) for file in pins for line in file.read_text().splitlines() if "==" in line}
+        declared |= {package_name(line) for line in locked_packages(self._runtime)}
+        added = {package_name(requirement) for requirement in added_requirements(self._base)}
+        others = self._infos.keys() - declared
+        counted = self._infos.keys() - others
+        for name in others:
+            is_added = name in added and not _TEST_TOOL.search(_text(self._infos[name], "METADATA"))
+            if is_added or self._acts_by_itself(name) or mentions(self._names(name)):
+                counted.add(name)
+        waiting = set(counted) if others - counted else set()
+        while waiting:
+            waiting = {required for name in waiting for required in self._requirements(name)} & others - counted
+            counted |= waiting
+        return counted
+
+    @cached_property
+    def _infos(self) -> dict[str, Path]:
+        """The folder with the metadata of each distribution, by name."""
+        kinds = ("*.dist-info", "*.egg-info")
+        infos = (info for site in self._site_packages for kind in kinds for info in site.glob(kind))
+        return {package_name(info.name.removesuffix(info.suffix).partition("-")[0]): info for info in infos}
+
+    @cached_property
+    def _source_folders(self) -> list[Path]:
+        """Folders that ``.pth`` files put on the path, and projects that are installed in place."""
+        folders = []
+        for site in self._site_packages:
+            lines = [line.strip() for file in sorted(site.glob("*.pth")) for line in file.read_text().splitlines()]
+            folders += [site / line for line in lines if line and not line.startswith(("#", "import ", "import\t"))]
+            for finder in sorted(site.glob("__editable__*_finder.py")):  # setuptools' own, for other layouts
+                folders += [Path(path).parent for path in _MAPPED.findall(_text(site, finder.name))]
+        for origin in self._origins.values():
+            if origin.get("dir_info", {}).get("editable"):
+                project = Path(unquote(urlsplit(origin["url"]).path))
+                folders += [project, project / "src"]
+        return list(dict.fromkeys(folder for folder in folders if folder not in self._site_packages))
+
+    @cached_property
+    def _origins(self) -> dict[Path, dict[str, Any]]:
+        """Origins of distributions that are not from an index (PEP 610)."""
+        files = (file for site in self._site_packages for file in site.glob("*-info/direct_url.json"))
+        origins = {}
+        for file in files:
+            try:
+                origins[file.parent] = dict(json.loads(_text(file.parent, file.name)))
+            except (ValueError, TypeError):
+                origins[file.parent] = {}
+        return origins
+
+    def _state(self, name: str) -> str:
+        """A distribution's version; its files, too, where it came from a path or an address, not from an index."""
+        info = self._infos[name]
+        origin = hashlib.sha256(_text(info, "RECORD").encode()).hexdigest() if info in self._origins else ""
+        return f"{info.name} {origin}"
+
+    def _acts_by_itself(self, name: str) -> bool:
+        info = self._infos[name]
+        record = _text(info, "RECORD")
+        of_python = not record or _STARTED_BY_PYTHON.search(record)  # without a record it may be anything
+        return bool(name in _UNNAMED or of_python or _ENTRY_POINTS.search(_text(info, "entry_points.txt")))
+
+    def _names(self, name: str) -> set[str]:
+        """Names that code may mention a distribution by: its own, its modules', its programs'."""
+        paths = [line.partition(",")[0].split("/") for line in _text(self._infos[name], "RECORD").splitlines()]
+        modules = {path[0].partition(".")[0] for path in paths if not path[0].endswith("-info")}
+        programs = {path[-1] for path in paths if path[-2:-1] == ["bin"]}
+        return {self._infos[name].name.partition("-")[0], name, *modules, *programs} - {"", "__pycache__"}
+
+    def _requirements(self, name: str) -> set[str]:
+        """Returns the requirements of a distribution, and its optional ones that are installed."""
+        header = _text(self._infos[name], "METADATA").partition("\n\n")[0]
+        pairs = [(package_name(required), extra) for required, extra in _REQUIREMENT.findall(header)]
+        for_developers = {required for required, extra in pairs if _DEVELOPMENT.search(extra)}
+        return {required for required, extra in pairs if not extra or required not in for_developers}
+
+    def _is_owned(self, file: Path) -> bool:
+        """Whether a file or folder of the site packages is a distribution's."""
+        like = self._infos.get(file.name.partition(".")[0].replace("_", "-").lower())
+        records = chain([_text(like, "RECORD")] if like else [], self._records)
+        starts = [f"{file.name}{end}" for end in "/,"]
+        return any(f"\n{start}" in record or record.startswith(start) for record in records for start in starts)
+
+    @cached_property
+    def _records(self) -> list[str]:
+        return [_text(info, "RECORD") for info in self._infos.values()]
+
+
+def _text(info: Path, name: str) -> str:
+    """A file of a distribution's metadata; empty if there is none."""
+    try:
+        return (info / name).read_bytes().decode("latin-1")  # ten times as fast as UTF-8; what is sought is ASCII
+    except (FileNotFoundError, NotADirectoryError):
+        return ""

@@ -1,0 +1,86 @@
+"""Finds the environment that holds the packages of a lock, or makes it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.overlay import base_of
+from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.environments.named import installed_packages, list_overlays, make_overlay, overlay_folder, packages_of
+from airflow_hops.environments.runtime import STAMP_NAME, create_environment, pins_file, pins_of
+from airflow_hops.environments.uv_program import Say
+
+_PINS = "lock.txt"
+
+
+def changed_packages(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+    """The packages whose versions differ between two environments, by name; None where one is not there."""
+    names = sorted({*before, *after})
+    return {name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)}
+
+
+def find_or_make(
+    runtime: Path, lock: Mapping[str, str], from_elsewhere: Collection[str], *, find_uv: Callable[[], str], say: Say
+) -> Path:
+    """The folder of an environment with exactly the packages of a lock.
+
+    It is the given one, its base, one that lies on this base, or one that was made for this lock before; otherwise it
+    is made: of the base and what the lock has beyond it, or, where the base has other versions, from the lock alone.
+
+    Args:
+        runtime: Folder of the present environment.
+        lock: Versions by package.
+        from_elsewhere: Those that an index does not have, or others of their names.
+        find_uv: Finds the uv program.
+        say: Called with each line of progress.
+
+    Raises:
+        BadInput: it would have to be made, with a package that did not come from an index.
+        HopsError: it cannot be made.
+    """
+    base = base_of(runtime)
+    name = f"lock-{_fingerprint(lock)[:12]}"
+    whole = base.with_name(f"{base.name}-{name}")
+    there = [runtime, base, *(each.folder for each in list_overlays(base) if each.state.good), whole]
+    for folder in there:
+        if (folder / "bin" / "python").exists() and packages_of(folder) == dict(lock):
+            return folder
+    own = installed_packages(base)
+    adds_only = all(lock.get(package) == version for package, version in own.items())
+    if lost := [name for name in from_elsewhere if name not in own or not adds_only]:
+        raise BadInput(
+            f"no environment here has the run's packages, and {', '.join(lost)} came from a path or an address: it "
+            "cannot be installed by its version; install it as the run had it, or give --environment present"
+        )
+    if adds_only:
+        added = [f"{package}=={version}" for package, version in lock.items() if package not in own]
+        say(f"environment {name}: {base} and {len(added)} more packages")
+        make_overlay(base, name, added, pins_of(base), uv=find_uv(), say=say)
+        folder = overlay_folder(base, name)
+    else:
+        differing = len(changed_packages(lock, own))
+        say(f"environment {whole}: {len(lock)} packages, since {base} differs in {differing}; it takes minutes and GBs")
+        folder = _make_whole(whole, lock, find_uv(), say)
+    if changed := changed_packages(lock, packages_of(folder)):
+        raise HopsError(f"{folder}: made for the lock, but differs from it in {', '.join(changed)}")
+    return folder
+
+
+def _make_whole(folder: Path, lock: Mapping[str, str], uv: str, say: Say) -> Path:
+    with temporary_folder("uv") as scratch:
+        pins = scratch / _PINS
+        pins.write_text("".join(f"{package}=={version}\n" for package, version in sorted(lock.items())))
+        shutil.copy(pins_file().with_name("uv.toml"), scratch)
+        create_environment(folder, pins, uv=uv, force=folder.exists(), say=say)
+    (folder / STAMP_NAME).unlink()  # it is of no pins that this package has
+    return folder
+
+
+def _fingerprint(lock: Mapping[str, str]) -> str:
+    return hashlib.sha256(
+        "".join(f"{name}=={version}\n" for name, version in sorted(lock.items())).encode()
+    ).hexdigest()

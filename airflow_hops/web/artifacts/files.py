@@ -1,0 +1,130 @@
+"""The files of an artifact, to keep on one's own machine; and the page of a notebook, to look at."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from base64 import b64encode
+from collections.abc import Iterator
+from hashlib import sha256
+from html import escape, unescape
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import quote
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter, Header, HTTPException, Query, Response
+from fastapi.params import Path as PathParameter
+from fastapi.responses import HTMLResponse, StreamingResponse
+
+import airflow_hops
+from airflow_hops.core.contract.properties import NOTEBOOK_PAGE
+from airflow_hops.web.access import may_read
+from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, reaching
+
+_LOGS = "logs/"
+"""Folder of a model with what its training's ranks wrote."""
+
+router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}", tags=["artifacts"])
+# What lies in a store is nobody's page: it is kept and never shown, whatever its name ends with.
+_HEADERS = {
+    "Content-Security-Policy": "sandbox; default-src 'none'",
+    "Cache-Control": "private, no-store",
+}
+# A notebook's scripts may draw, in a document of an origin of its own: they have no cookies, load nothing, call nobody,
+# this API included, and cannot send a form. Nothing of this keeps a document from going to another address, with what
+# it has read in that address: the document that frames it does, by frame-src. But browsers have no rule against WebRTC,
+# by which scripts reach any host: other scripts than this package's run only for a reader who asks for them.
+_NOTEBOOK_POLICY = (
+    "sandbox allow-scripts; default-src 'none'; script-src {}; style-src 'unsafe-inline'; img-src data:; "
+    "font-src data:; form-action 'none'"
+)
+_DIVE_PAGE = Path(airflow_hops.__file__).parent / "ml" / "stages" / "notebook" / "dive.html"
+_DIVE_SCRIPT = _DIVE_PAGE.read_text().partition("<script>")[2].partition("</script>")[0]
+_FRAME_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-src 'self'; base-uri 'none'",
+    "Cache-Control": "private, no-store",
+}
+_FRAME = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>Notebook</title>
+<style>html, body, iframe {{ margin: 0; border: 0; width: 100%; height: 100%; display: block }}
+body {{ display: flex; flex-direction: column }} p {{ margin: 4px 8px; font: 13px sans-serif }}</style></head>
+<body>{}</body></html>
+"""
+_WITHOUT_SCRIPTS = """<p>Scripts of this notebook do not run here, since they could send what they read to other hosts.
+<a href="?scripts=true">Run them</a></p><iframe title="Notebook" sandbox="allow-scripts" src="?framed=true"></iframe>"""
+_WITH_SCRIPTS = """<iframe title="Notebook" sandbox="allow-scripts" src="?framed=true&amp;scripts=true"></iframe>"""
+
+
+@router.get(
+    "/files/{file:path}",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}},
+)
+def download_file(
+    user: GetUserDep,
+    found: TaskArtifact,
+    file: Annotated[str, PathParameter(max_length=4096, description="Path in the artifact's manifest")],
+) -> StreamingResponse:
+    """A file of an artifact, as an attachment.
+
+    Raises:
+        HTTPException: 403, it is a log of a task whose logs the user may not read; 404, the file is not in the
+            manifest; 410, it was deleted; 502, the store cannot be read.
+    """
+    dag_id = found.manifest.producer.dag_id
+    if file.startswith(_LOGS) and not may_read(user, dag_id, DagAccessEntity.TASK_LOGS):
+        raise HTTPException(403, f"{file} is a log; reading it takes the right to the logs of DAG {dag_id!r}")
+    content = _stream(found, file)
+    name = quote(file.rpartition("/")[2], safe="")
+    headers = {**_HEADERS, "Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
+    return StreamingResponse(content, media_type="application/octet-stream", headers=headers)
+
+
+@router.get(
+    "/page",
+    response_class=HTMLResponse,
+    responses={200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
+)
+def show_notebook(
+    found: TaskArtifact,
+    framed: Annotated[bool, Query(description="The notebook's own document, for the frame")] = False,
+    scripts: Annotated[bool, Query(description="Whether its scripts run, which can reach other hosts")] = False,
+    sec_fetch_dest: Annotated[str, Header(include_in_schema=False)] = "",
+    sec_fetch_site: Annotated[str, Header(include_in_schema=False)] = "",
+) -> Response:
+    """The page of an executed notebook, in a frame: its scripts cannot act as the reader.
+
+    Raises:
+        HTTPException: 404, the artifact is no notebook; 410, it was deleted; 502, the store cannot be read.
+    """
+    # The notebook's document is of another origin: it cannot ask for its own scripts, by a link or a refresh.
+    scripts = scripts and sec_fetch_site in ("same-origin", "none")
+    content = _stream(found, NOTEBOOK_PAGE if found.artifact.kind == "notebook" else "")
+    if not framed or sec_fetch_dest == "document":
+        return HTMLResponse(_FRAME.format(_WITH_SCRIPTS if scripts else _WITHOUT_SCRIPTS), headers=_FRAME_HEADERS)
+    page = b"".join(content)
+    sources = "'unsafe-inline'" if scripts else " ".join(_known_scripts(page.decode(errors="replace"))) or "'none'"
+    headers = {"Content-Security-Policy": _NOTEBOOK_POLICY.format(sources), "Cache-Control": "private, no-store"}
+    return Response(page, media_type="text/html; charset=utf-8", headers=headers)
+
+
+def _known_scripts(page: str) -> Iterator[str]:
+    """Hashes of the scripts of :func:`airflow_hops.hops.pipeline.dive`, in whose frames nothing but data differs."""
+    before, after = (escape(part) for part in _DIVE_SCRIPT.split("DATA"))
+    for match in re.finditer(f"{re.escape(before)}([^<>]*?){re.escape(after)}", page):
+        with contextlib.suppress(ValueError):
+            json.loads(unescape(match[1]))
+            yield f"'sha256-{b64encode(sha256(unescape(match[0]).encode()).digest()).decode()}'"
+
+
+def _stream(found: FoundArtifact, file: str) -> Iterator[bytes]:
+    if not found.has(file):
+        raise HTTPException(404, f"the {found.artifact.kind} has no file {file!r}" if file else "this is no notebook")
+    with reaching(found.store):
+        try:
+            return found.store.stream(found.store.file(found.artifact.uri, file))
+        except FileNotFoundError:
+            raise HTTPException(410, f"{file} of {found.artifact.uri} was deleted") from None

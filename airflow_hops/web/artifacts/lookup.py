@@ -1,0 +1,295 @@
+"""Finds artifacts. One is asked for by the task instance that made it, and never by an address in the store."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
+from airflow.utils.session import create_session
+from fastapi import Depends, HTTPException
+from fastapi.params import Path as PathParameter
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from airflow_hops.core.contract.artifacts import (
+    Artifact,
+    BadInput,
+    HopsError,
+    Manifest,
+    Producer,
+    UnreadableFile,
+    parse_json,
+)
+from airflow_hops.core.store import ArtifactStore, kept_version
+from airflow_hops.core.store.files import LocalFiles
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.web.access import READS_ARTIFACTS, may_read
+from airflow_hops.web.artifacts.definitions import PipelineDag, definitions
+
+MapIndex = Annotated[int, PathParameter(ge=-1, lt=2**31, description="Index of a mapped task; -1 for other tasks")]
+Kind = Annotated[str, PathParameter(pattern=r"^[a-z][a-z0-9_]*$", description="Kind of the artifact", max_length=64)]
+
+
+@dataclass(frozen=True)
+class FoundArtifact:
+    """An artifact that is there, and that the user may see.
+
+    Attributes:
+        hook: The connection of its pipeline: store, runtime environment, MLflow.
+        artifact: The reference.
+        manifest: Its manifest.
+    """
+
+    hook: RuntimeHook
+    artifact: Artifact
+    manifest: Manifest
+
+    @property
+    def store(self) -> ArtifactStore:
+        """The store that it is in."""
+        return self.hook.store
+
+    @property
+    def fingerprint(self) -> str:
+        """What an answer that is made from it is cached by."""
+        return self.artifact.fingerprint
+
+    def has(self, path: str) -> bool:
+        """Whether it has a file."""
+        return any(entry.path == path for entry in self.manifest.files)
+
+    def read_text(self, path: str) -> str:
+        """The text of one of its files.
+
+        Args:
+            path: As the manifest names it.
+
+        Raises:
+            HTTPException: 404, the manifest names no such file; 410, it is gone; 502, the store cannot be read.
+        """
+        if not self.has(path):
+            names = ", ".join(sorted(entry.path for entry in self.manifest.files)[:8])
+            raise HTTPException(404, f"{self.artifact.kind} has no file {path!r}; it has {names or 'none'}")
+        with reaching(self.store):
+            try:
+                return self.store.read_text(self.store.file(self.artifact.uri, path))
+            except FileNotFoundError:
+                raise HTTPException(410, f"{path} of {self.artifact.uri} was deleted") from None
+
+    def read_json(self, path: str) -> Any:
+        """The JSON value in one of its files.
+
+        Raises:
+            HTTPException: as :meth:`read_text`; 502, it is not JSON.
+        """
+        try:
+            return parse_json(self.read_text(path), f"{self.artifact.uri}/{path}")
+        except UnreadableFile as error:
+            raise HTTPException(502, str(error)) from error
+
+
+def find_artifact(
+    user: GetUserDep,
+    _: Annotated[None, READS_ARTIFACTS],
+    dag_id: str,
+    run_id: str,
+    task_id: str,
+    map_index: MapIndex,
+    kind: Kind,
+) -> FoundArtifact:
+    """The artifact of a task instance.
+
+    Raises:
+        HTTPException: 403, another DAG made it that the user may not read; 404, there is no such run, task or
+            artifact; 410, it was deleted or replaced; 502, the store cannot be read.
+    """
+    with create_session() as session:
+        pipeline = pipeline_of(session, dag_id)
+        run_of(session, dag_id, run_id)
+        returned = _returned(session, dag_id, run_id, task_id, map_index, kind)
+        known = returned or _has_instance(session, dag_id, run_id, task_id, map_index)
+    if not known:
+        raise HTTPException(404, f"run {run_id!r} of DAG {dag_id!r} has no task instance {task_id!r} [{map_index}]")
+    hook = hook_of(pipeline.conn_id(task_id))
+    artifact = returned or published(hook.store, Producer(dag_id, run_id, task_id, map_index), kind)
+    if artifact is None:
+        raise HTTPException(404, f"task {task_id!r} of run {run_id!r} has not made an artifact of kind {kind!r}")
+    return _open(user, dag_id, hook, artifact)
+
+
+def find_frozen_schema(user: GetUserDep, _: Annotated[None, READS_ARTIFACTS], dag_id: str, name: str) -> FoundArtifact:
+    """The frozen schema of a pipeline, by its name: that of its ``SchemaOperator``, by default the task's id.
+
+    Raises:
+        HTTPException: as :func:`find_artifact`.
+    """
+    with create_session() as session:
+        hook = hook_of(pipeline_of(session, dag_id).conn_id())
+    store = hook.store
+    try:
+        uri = store.uri(dag_id, "_frozen", name, "schema")
+    except BadInput as error:
+        raise HTTPException(422, f"name: {error}") from error
+    manifest = manifest_at(store, uri)
+    if manifest is None or manifest.producer.dag_id != dag_id:
+        raise HTTPException(404, f"DAG {dag_id!r} has no frozen schema {name!r}")
+    return _open(user, dag_id, hook, manifest.reference(uri))
+
+
+TaskArtifact = Annotated[FoundArtifact, Depends(find_artifact)]
+"""The artifact of a route ``/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}``, access checked."""
+FrozenSchema = Annotated[FoundArtifact, Depends(find_frozen_schema)]
+"""The frozen schema of a route below ``/dags/{dag_id}/schemas/{name}``, access checked."""
+
+
+def pipeline_of(session: Session, dag_id: str) -> PipelineDag:
+    """The pipeline of a DAG.
+
+    Raises:
+        HTTPException: 404, there is none.
+    """
+    pipeline = definitions.pipeline(session, dag_id)
+    if pipeline is None:
+        raise HTTPException(404, f"DAG {dag_id!r} does not exist, or has no tasks of this package")
+    return pipeline
+
+
+def run_of(session: Session, dag_id: str, run_id: str) -> DagRun:
+    """A run of a DAG.
+
+    Raises:
+        HTTPException: 404, the DAG has no such run.
+    """
+    run: DagRun | None = session.scalar(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
+    if run is None:
+        raise HTTPException(404, f"DAG {dag_id!r} has no run {run_id!r}")
+    return run
+
+
+def hook_of(hops_conn_id: str) -> RuntimeHook:
+    """The hook of a connection that can be read.
+
+    Raises:
+        HTTPException: 502, it cannot.
+    """
+    hook = RuntimeHook(hops_conn_id)
+    try:
+        hook.settings  # noqa: B018 - read once, here
+    except HopsError as error:
+        raise HTTPException(502, str(error)) from error
+    return hook
+
+
+@contextlib.contextmanager
+def reaching(store: ArtifactStore) -> Iterator[None]:
+    """Turns what a store raises while it is read into an answer that says why.
+
+    Raises:
+        HTTPException: 502, the store cannot be read.
+    """
+    try:
+        yield
+    except (HTTPException, FileNotFoundError):
+        raise
+    except HopsError as error:
+        raise HTTPException(502, str(error)) from error
+    except Exception as error:  # whatever the file system's own client raises
+        raise HTTPException(
+            502, f"the artifact store {store.root} cannot be read ({type(error).__name__}: {error})"
+        ) from error
+
+
+def manifest_at(store: ArtifactStore, uri: str) -> Manifest | None:
+    """The manifest at an address; None where no artifact is.
+
+    Raises:
+        HTTPException: 502, the store or the manifest cannot be read.
+    """
+    with reaching(store):
+        try:
+            return store.manifest(uri)
+        except BadInput:
+            if store.exists(uri):
+                raise
+            return None
+
+
+def open_artifact(store: ArtifactStore, artifact: Artifact) -> tuple[Artifact, Manifest]:
+    """A referenced artifact with its manifest; of one that was replaced and is kept, the version that is meant.
+
+    Raises:
+        HTTPException: 410, it was deleted or replaced; 502, the store cannot be read.
+    """
+    there = manifest_at(store, artifact.uri)
+    if there is not None and there.fingerprint == artifact.fingerprint:
+        return artifact, there
+    kept = kept_version(artifact.uri, artifact.fingerprint)
+    manifest = manifest_at(store, kept)
+    if manifest is not None:
+        return replace(artifact, uri=kept), manifest
+    if there is not None:
+        raise HTTPException(410, f"{artifact.uri} was replaced by a later try or run of its task")
+    if isinstance(store.files, LocalFiles) and not store.files.path(store.root).is_dir():
+        raise HTTPException(502, f"the artifact store {store.root} is not on the machine of the API server")
+    raise HTTPException(410, f"{artifact.uri} was deleted from the store")
+
+
+def artifact_in(row: Any) -> Artifact | None:
+    """The artifact reference in an XCom, or None where it holds something else.
+
+    Args:
+        row: With the ``value``.
+    """
+    try:
+        value = XComModel.deserialize_value(row)
+        artifact = Artifact.from_dict(value)
+    except Exception:  # whatever anybody's task returned: classes that are not here, half an artifact
+        return None
+    is_named = all(isinstance(name, str) for name in (artifact.uri, artifact.kind, artifact.fingerprint))
+    has_numbers = all(each is None or isinstance(each, int | float) for each in artifact.metrics.values())
+    return artifact if is_named and has_numbers else None
+
+
+def _open(user: GetUserDep, dag_id: str, hook: RuntimeHook, artifact: Artifact) -> FoundArtifact:
+    artifact, manifest = open_artifact(hook.store, artifact)
+    maker = manifest.producer.dag_id
+    if maker != dag_id and not may_read(user, maker, DagAccessEntity.XCOM):
+        raise HTTPException(403, "Forbidden")
+    return FoundArtifact(hook, artifact, manifest)
+
+
+def _returned(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int, kind: str) -> Artifact | None:
+    """What the task instance returned or pushed, if it is an artifact of that kind."""
+    rows: Iterable[Any] = session.scalars(
+        XComModel.get_many(run_id=run_id, dag_ids=dag_id, task_ids=task_id, map_indexes=map_index)
+    )
+    for row in sorted(rows, key=lambda row: row.key != XCOM_RETURN_KEY):
+        artifact = artifact_in(row)
+        if artifact is not None and artifact.kind == kind:
+            return artifact
+    return None
+
+
+def _has_instance(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int) -> bool:
+    where = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, "map_index": map_index}
+    return session.scalar(select(TaskInstance.id).filter_by(**where)) is not None
+
+
+def published(store: ArtifactStore, producer: Producer, kind: str) -> Artifact | None:
+    """What a task published that has not returned: it failed after that, or waits for a person."""
+    try:
+        uri = store.address(producer, kind)
+    except BadInput:
+        return None
+    manifest = manifest_at(store, uri)
+    # Names are made safe for a path, so that two may share one.
+    if manifest is None or replace(manifest.producer, try_number=1) != producer:
+        return None
+    return manifest.reference(uri)

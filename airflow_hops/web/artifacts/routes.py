@@ -1,0 +1,306 @@
+"""The artifacts of DAG runs and tasks, and what their manifests say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
+from airflow.utils.session import create_session
+from fastapi import APIRouter, HTTPException, Query
+from sqlalchemy import String, cast, func, select
+from sqlalchemy.orm import Session
+
+from airflow_hops.core.contract.artifacts import Artifact, Manifest, Producer, RowCounts, total_rows
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_read
+from airflow_hops.web.artifacts.definitions import PipelineDag
+from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, returned_by_runs
+from airflow_hops.web.artifacts.lookup import (
+    FoundArtifact,
+    TaskArtifact,
+    hook_of,
+    manifest_at,
+    open_artifact,
+    pipeline_of,
+    published,
+    run_of,
+)
+from airflow_hops.web.types import Facts, Limit, Model, Number, Offset, Page, TaskAddress, Time
+from airflow_hops.web.unusable_files import reading_threads
+
+router = APIRouter(prefix="/api/dags/{dag_id}", tags=["artifacts"])
+_READERS = 8
+"""Threads that read manifests: a store far away takes its time for each."""
+_KIND_PATTERN = r"^[a-z][a-z0-9_]*$"
+
+
+class ArtifactAddress(TaskAddress):
+    """The address of an artifact in this API: the task instance that made it, and the kind."""
+
+    kind: str
+
+
+class Rows(Model):
+    """Rows that a step read, wrote and rejected, with the rejected ones by reason."""
+
+    rows_in: int
+    rows_out: int
+    rejected: dict[str, int]
+
+
+class ArtifactSummary(ArtifactAddress):
+    """A summary of an artifact, known without opening it. The address is that of the task that returned it."""
+
+    fingerprint: str
+    cached: bool
+    """Taken from an earlier run."""
+    metrics: dict[str, Number]
+    rows: dict[str, Rows]
+    """By table, split or window."""
+    total_rows: Rows | None
+    """All of them, each row counted once; null where none were counted."""
+    properties: Facts
+
+
+class ArtifactEntry(ArtifactSummary):
+    """An artifact of a run, and whether it is still there."""
+
+    state: Literal["present", "deleted", "unreachable"]
+    detail: str | None
+    """Why it is not there."""
+    created_at: Time | None
+    size_bytes: int | None
+    maker: ArtifactAddress | None
+    """The task instance that made it: an earlier run's, where it was taken from the cache; null of another DAG's."""
+
+
+class RunSummary(Model):
+    """A DAG run."""
+
+    run_id: str
+    state: str
+    run_type: str
+    run_after: Time
+    logical_date: Time | None
+    started_at: Time | None
+    ended_at: Time | None
+    artifacts: list[ArtifactSummary]
+
+
+class RunPage(Page):
+    """Runs, newest first."""
+
+    runs: list[RunSummary]
+
+
+class RunArtifacts(Model):
+    """The artifacts of a run, in the order of the pipeline's tasks."""
+
+    artifacts: list[ArtifactEntry]
+
+
+class FileSummary(Model):
+    """A file of an artifact."""
+
+    path: str
+    size_bytes: int
+
+
+class InputArtifact(Model):
+    """An artifact that another was made from.
+
+    For one of a DAG that the user may not read, only the kind is set.
+    """
+
+    kind: str
+    state: Literal["present", "deleted", "unreachable", "hidden"]
+    fingerprint: str | None
+    address: ArtifactAddress | None
+
+
+class ArtifactDetail(ArtifactEntry):
+    """The contents of an artifact's manifest."""
+
+    uri: str
+    maker: ArtifactAddress
+    try_number: int
+    files: list[FileSummary]
+    inputs: dict[str, list[InputArtifact]]
+    cache_key_parts: dict[str, str]
+
+
+@router.get("/runs", dependencies=[READS_RUNS, READS_ARTIFACTS])
+def list_runs(
+    dag_id: str,
+    with_kind: Annotated[str | None, Query(alias="with", pattern=_KIND_PATTERN, max_length=64)] = None,
+    limit: Limit = 50,
+    offset: Offset = 0,
+) -> RunPage:
+    """Runs of a pipeline and the results of their tasks; with ``with``, only those with an artifact of that kind."""
+    with create_session() as session:
+        pipeline_of(session, dag_id)
+        wanted = select(DagRun).where(DagRun.dag_id == dag_id)
+        if with_kind is not None:
+            # A filter for the database; what matches by chance has no artifact of the kind below.
+            says_so = cast(XComModel.value, String).like(f'%"kind": "{with_kind}"%')
+            returned = (XComModel.dag_id == dag_id, XComModel.key == XCOM_RETURN_KEY, says_so)
+            holding = select(XComModel.run_id).where(*returned)
+            wanted = wanted.where(DagRun.run_id.in_(holding))
+        total = session.scalar(select(func.count()).select_from(wanted.subquery())) or 0
+        newest_first = wanted.order_by(DagRun.run_after.desc(), DagRun.id.desc())
+        runs = session.scalars(newest_first.limit(limit).offset(offset)).all()
+        held: dict[str, list[ReturnedArtifact]] = {run.run_id: [] for run in runs}
+        for each in returned_by_runs(session, dag_id, list(held)):
+            if with_kind in (None, each.artifact.kind):
+                held[each.run_id].append(each)
+        found = [_run_summary(run, held[run.run_id]) for run in runs]
+    return RunPage(total_entries=total, runs=found)
+
+
+@router.get("/runs/{run_id}/artifacts", dependencies=[READS_RUNS, READS_ARTIFACTS])
+def list_run_artifacts(dag_id: str, run_id: str) -> RunArtifacts:
+    """The artifacts of a run, including those of failed and waiting tasks."""
+    with create_session() as session:
+        pipeline = pipeline_of(session, dag_id)
+        run_of(session, dag_id, run_id)
+        held = {returned_address(each): each.artifact for each in returned_by_runs(session, dag_id, [run_id])}
+        silent = _silent_tasks(session, pipeline, run_id, {(a.task_id, a.map_index) for a in held})
+    order = {task.task_id: position for position, task in enumerate(pipeline.tasks)}
+
+    def entry(address: ArtifactAddress) -> ArtifactEntry | None:
+        store = hook_of(pipeline.conn_id(address.task_id)).store
+        try:
+            artifact = held.get(address) or published(store, _producer(address), address.kind)
+        except HTTPException:  # whether there is one is not known
+            return None
+        return None if artifact is None else _entry(address, artifact, store)
+
+    with reading_threads(_READERS) as readers:
+        entries = [found for found in readers.map(entry, [*held, *silent]) if found is not None]
+    return RunArtifacts(artifacts=sorted(entries, key=lambda e: (order.get(e.task_id, len(order)), e.map_index)))
+
+
+@router.get("/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}")
+def get_artifact(
+    found: TaskArtifact, user: GetUserDep, dag_id: str, run_id: str, task_id: str, map_index: int, kind: str
+) -> ArtifactDetail:
+    """An artifact: its files, its metrics, and its inputs."""
+    manifest = found.manifest
+    address = ArtifactAddress(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index, kind=kind)
+    return ArtifactDetail(
+        **{**_present(address, found.artifact, manifest).model_dump(), "maker": address_of(manifest)},
+        uri=found.artifact.uri,
+        try_number=manifest.producer.try_number,
+        files=[FileSummary(path=file.path, size_bytes=file.size_bytes) for file in manifest.files],
+        inputs={role: [_input(found, user, each) for each in given] for role, given in manifest.inputs.items()},
+        cache_key_parts=dict(manifest.cache_key_parts),
+    )
+
+
+def address_of(manifest: Manifest) -> ArtifactAddress:
+    """The address of an artifact in this API: that of the task instance that made it."""
+    return ArtifactAddress.of(manifest.producer, kind=manifest.kind)
+
+
+def _producer(address: ArtifactAddress) -> Producer:
+    return Producer(address.dag_id, address.run_id, address.task_id, address.map_index)
+
+
+def returned_address(returned: ReturnedArtifact) -> ArtifactAddress:
+    """The address of an artifact that a task returned: that of the task instance that holds it."""
+    return ArtifactAddress.of(returned, kind=returned.artifact.kind)
+
+
+def _silent_tasks(
+    session: Session, pipeline: PipelineDag, run_id: str, returned: set[tuple[str, int]]
+) -> list[ArtifactAddress]:
+    """Task instances that began and returned nothing, and may have published nevertheless."""
+    began = session.execute(
+        select(TaskInstance.task_id, TaskInstance.map_index).where(
+            TaskInstance.dag_id == pipeline.dag_id, TaskInstance.run_id == run_id, TaskInstance.start_date.is_not(None)
+        )
+    )
+    kinds = {task.task_id: task.kind for task in pipeline.tasks if task.kind}
+    return [
+        ArtifactAddress(
+            dag_id=pipeline.dag_id, run_id=run_id, task_id=task_id, map_index=map_index, kind=kinds[task_id]
+        )
+        for task_id, map_index in began
+        if task_id in kinds and (task_id, map_index) not in returned
+    ]
+
+
+def _run_summary(run: DagRun, held: Iterable[ReturnedArtifact]) -> RunSummary:
+    return RunSummary(
+        run_id=run.run_id,
+        state=str(run.state),
+        run_type=str(run.run_type),
+        run_after=run.run_after,
+        logical_date=run.logical_date,
+        started_at=run.start_date,
+        ended_at=run.end_date,
+        artifacts=[_summary(returned_address(each), each.artifact) for each in held],
+    )
+
+
+def _summary(address: ArtifactAddress, artifact: Artifact) -> ArtifactSummary:
+    total = total_rows(artifact.rows, artifact.properties)
+    return ArtifactSummary(
+        **address.model_dump(),
+        fingerprint=artifact.fingerprint,
+        cached=artifact.cached,
+        metrics=dict(artifact.metrics),
+        rows={name: _rows(counts) for name, counts in artifact.rows.items()},
+        total_rows=None if total is None else _rows(total),
+        properties=dict(artifact.properties),
+    )
+
+
+def _rows(counts: RowCounts) -> Rows:
+    return Rows(rows_in=counts.rows_in, rows_out=counts.rows_out, rejected=dict(counts.rejected))
+
+
+def _entry(address: ArtifactAddress, artifact: Artifact, store: ArtifactStore) -> ArtifactEntry:
+    try:
+        artifact, manifest = open_artifact(store, artifact)
+    except HTTPException as error:
+        state: Literal["deleted", "unreachable"] = "deleted" if error.status_code == 410 else "unreachable"
+        return ArtifactEntry(
+            **_summary(address, artifact).model_dump(),
+            state=state,
+            detail=str(error.detail),
+            created_at=None,
+            size_bytes=None,
+            maker=None,
+        )
+    return _present(address, artifact, manifest)
+
+
+def _present(address: ArtifactAddress, artifact: Artifact, manifest: Manifest) -> ArtifactEntry:
+    return ArtifactEntry(
+        **_summary(address, artifact).model_dump(),
+        state="present",
+        detail=None,
+        created_at=manifest.created_at,  # type: ignore[arg-type]  # read from ISO 8601
+        size_bytes=sum(file.size_bytes for file in manifest.files),
+        maker=address_of(manifest) if manifest.producer.dag_id == address.dag_id else None,
+    )
+
+
+def _input(found: FoundArtifact, user: GetUserDep, artifact: Artifact) -> InputArtifact:
+    try:
+        manifest = manifest_at(found.store, artifact.uri)
+    except HTTPException:
+        return InputArtifact(kind=artifact.kind, state="unreachable", fingerprint=artifact.fingerprint, address=None)
+    if manifest is None:
+        return InputArtifact(kind=artifact.kind, state="deleted", fingerprint=artifact.fingerprint, address=None)
+    if not may_read(user, manifest.producer.dag_id, DagAccessEntity.XCOM):
+        return InputArtifact(kind=artifact.kind, state="hidden", fingerprint=None, address=None)
+    return InputArtifact(
+        kind=artifact.kind, state="present", fingerprint=artifact.fingerprint, address=address_of(manifest)
+    )

@@ -1,0 +1,247 @@
+"""Statistics of features: of a statistics artifact's splits, of a skew artifact's two sides."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+
+from airflow_hops.web.access import may_read
+from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, find_artifact
+from airflow_hops.web.caching import cached_answer
+from airflow_hops.web.queries.client import ask, ask_bytes
+from airflow_hops.web.types import Model, Number, Time
+
+router = APIRouter(
+    prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/statistics", tags=["statistics"]
+)
+_KINDS = ("statistics", "skew")
+_MAP_INDEX = re.compile(r"-1|[0-9]{1,9}")
+Kinds = Literal["num", "string", "bytes", "struct", "none"]
+Dataset = Annotated[str, Query(max_length=250, description="A split of the statistics, or a side of the comparison")]
+Slice = Annotated[str | None, Query(max_length=1000, description="Key of a slice; the whole data set by default")]
+Weighted = Annotated[bool, Query(description="Whether to return weights instead of counts")]
+
+
+class SliceRows(Model):
+    """A slice of a data set."""
+
+    key: str
+    rows: int
+
+
+class StatisticsDataset(Model):
+    """A data set with statistics."""
+
+    name: str
+    rows: int
+    weighted_rows: Number
+    features: int
+    slices: list[SliceRows]
+
+
+class StatisticsDatasets(Model):
+    """The data sets of an artifact's statistics."""
+
+    datasets: list[StatisticsDataset]
+    created_at: Time
+    window: tuple[str | None, str | None] | None
+    """The times of the rows, where they are known."""
+    label: str | None
+    problem: str | None
+    """What the label asks for; null where the pipeline does not tell."""
+    classes: list[str] | None
+    """Names of the label's classes by their number, where it has any."""
+    weight: str | None
+    """The feature that holds the rows' weights."""
+    time: str | None
+    """The feature that holds the time of a row, in seconds since the epoch."""
+
+
+class FeatureTable(Model):
+    """The features of a data set in columns, rounded for display."""
+
+    rows: int
+    weighted_rows: Number
+    names: list[str]
+    types: list[str]
+    kinds: list[Kinds]
+    """What statistics there are: of numbers, of strings, of bytes that are no text, of a nested one, or none."""
+    count: list[Number]
+    """Rows that have the feature."""
+    missing: list[Number]
+    zeros: list[int | None]
+    nan: list[int | None]
+    infinite: list[int | None]
+    mean: list[Number]
+    std: list[Number]
+    quantiles: list[list[Number] | None]
+    """Minimum, the nine deciles, maximum."""
+    unique: list[int | None]
+    average_length: list[Number]
+    """Of a string in characters, of others in bytes."""
+    top_values: list[list[tuple[str, float]] | None]
+    histogram: list[tuple[Number, Number, list[int]] | None]
+    """Ends of equally wide buckets, and the share of the values in each, in ten thousandths."""
+    non_uniformity: list[Number]
+    """0 where all buckets, or values, are equally frequent, 1 where there is but one."""
+    values_per_row: list[Number]
+    """Mean, where it is not always one."""
+
+
+class DistributionFunction(Model):
+    """A distribution function, linear between its knots, with a jump where a value is repeated."""
+
+    values: list[float]
+    shares: list[float]
+    """Of the finite values, those up to each knot, 0 to 1."""
+
+
+class FeatureDetail(Model):
+    """A feature of a data set in full."""
+
+    rows: int
+    types: str
+    kinds: Kinds
+    count: Number
+    missing: Number
+    zeros: int | None
+    nan: int | None
+    infinite: int | None
+    mean: Number
+    std: Number
+    quantiles: list[Number] | None
+    unique: int | None
+    not_utf8: int
+    average_length: Number
+    non_uniformity: Number
+    values_per_row: tuple[Number, Number, Number] | None
+    """Least, mean and greatest number of values that a row has."""
+    standard: list[tuple[Number, Number, float]]
+    """The buckets that TFDV has counted: from, to, values."""
+    curve: DistributionFunction | None
+    values: list[tuple[str, float]]
+    other_values: Number
+    """How often other values occur."""
+    custom: dict[str, float | str | None]
+    """What further generators of statistics have found."""
+
+
+class Distances(Model):
+    """Distances between the features that two data sets share, in columns."""
+
+    names: list[str]
+    measures: list[str | None]
+    scores: list[Number]
+    thresholds: list[Number]
+    p_values: list[Number]
+    drifted: list[bool | None]
+    reported: bool
+    """Whether a skew report says so; else it was measured for this answer."""
+    every: dict[str, Number]
+    """Of a single feature that was named: its score by each measure."""
+
+
+@router.get("", response_model=StatisticsDatasets)
+def list_statistics(request: Request, found: TaskArtifact) -> Response:
+    """The data sets of an artifact's statistics."""
+    artifact = _checked(found, "kind")
+    properties = artifact["properties"]
+    window = properties.get("window")
+    # Not of the contents, and so not in the fingerprint: equal statistics may be of another time.
+    said = {
+        "created_at": found.manifest.created_at,
+        "window": window if isinstance(window, list) and len(window) == 2 else None,
+        **{name: properties.get(name) for name in ("label", "problem", "classes", "weight", "time")},
+    }
+
+    def make() -> StatisticsDatasets:
+        return StatisticsDatasets.model_validate(
+            {**ask(found.hook, "statistics/datasets", {"artifact": artifact}), **said}
+        )
+
+    return cached_answer(request, (found.fingerprint, properties.get("splits"), said), make)
+
+
+@router.get("/features", response_model=FeatureTable)
+def list_features(
+    request: Request, found: TaskArtifact, dataset: Dataset, slice: Slice = None, weighted: Weighted = False
+) -> Response:
+    """The features of a data set."""
+    params = {"dataset": dataset, "slice": slice, "weighted": weighted}
+    return _answer(request, found, "statistics/features", params)
+
+
+@router.get("/feature", response_model=FeatureDetail)
+def get_feature(
+    request: Request,
+    found: TaskArtifact,
+    dataset: Dataset,
+    feature: Annotated[str, Query(max_length=1000, description="The feature's name")],
+    slice: Slice = None,
+    weighted: Weighted = False,
+) -> Response:
+    """One feature of a data set in full."""
+    params = {"dataset": dataset, "slice": slice, "weighted": weighted, "feature": feature}
+    return _answer(request, found, "statistics/feature", params)
+
+
+@router.get("/distances", response_model=Distances)
+def list_distances(
+    request: Request,
+    user: GetUserDep,
+    found: TaskArtifact,
+    dataset: Dataset,
+    to: Annotated[str, Query(max_length=1500, description="The other artifact: kind/dag_id/task_id/map_index/run_id")],
+    to_dataset: Dataset,
+    slice: Slice = None,
+    to_slice: Slice = None,
+    feature: Annotated[str | None, Query(max_length=1000, description="One feature, to get all its measures")] = None,
+) -> Response:
+    """The distances between the features of another data set and those of this one."""
+    other = _other(user, to)
+    if other.hook.settings.store != found.hook.settings.store:
+        raise HTTPException(422, f"to: {to!r} is in the store {other.store.root}, expected {found.store.root}")
+    params = {
+        "reference": {"artifact": _checked(found, "kind"), "dataset": dataset, "slice": slice},
+        "current": {"artifact": _checked(other, "to"), "dataset": to_dataset, "slice": to_slice},
+        "feature": feature,
+    }
+    chosen = (dataset, slice, to_dataset, to_slice, feature)
+    return cached_answer(
+        request,
+        (found.fingerprint, other.fingerprint, *chosen),
+        lambda: ask_bytes(found.hook, "statistics/distances", params),
+    )
+
+
+def _answer(request: Request, found: FoundArtifact, verb: str, params: dict[str, Any]) -> Response:
+    params = {"artifact": _checked(found, "kind"), **params}
+    return cached_answer(request, (found.fingerprint, *params.values()), lambda: ask_bytes(found.hook, verb, params))
+
+
+def _checked(found: FoundArtifact, parameter: str) -> dict[str, Any]:
+    """The reference of an artifact that has statistics."""
+    if found.artifact.kind not in _KINDS:
+        raise HTTPException(422, f"{parameter} is {found.artifact.kind!r}, expected {' or '.join(_KINDS)}")
+    return found.artifact.to_dict()
+
+
+def _other(user: GetUserDep, address: str) -> FoundArtifact:
+    """The artifact that a query names, if the user may see it.
+
+    Raises:
+        HTTPException: 403, the user may not read its DAG; 422, it names none; and as
+            :func:`~airflow_hops.web.artifacts.lookup.find_artifact`.
+    """
+    kind, dag_id, task_id, map_index, run_id = [*address.split("/", 4), *[""] * 5][:5]
+    if kind not in _KINDS or not run_id or not _MAP_INDEX.fullmatch(map_index):
+        raise HTTPException(
+            422, f"to is {address!r}, expected kind/dag_id/task_id/map_index/run_id, of kind {' or '.join(_KINDS)}"
+        )
+    if not may_read(user, dag_id, DagAccessEntity.XCOM):
+        raise HTTPException(403, "Forbidden")
+    return find_artifact(user, None, dag_id, run_id, task_id, int(map_index), kind)

@@ -1,0 +1,301 @@
+"""Lineage: from an artifact or a served version back to its sources, and on to what was made from it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache
+from typing import Literal
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.utils.session import create_session
+from fastapi import APIRouter, HTTPException
+
+from airflow_hops.core.contract.artifacts import Manifest, total_rows
+from airflow_hops.core.contract.model_record import ModelRecord
+from airflow_hops.core.contract.properties import DeploymentProperties
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead, ReadableDags
+from airflow_hops.web.artifacts.definitions import PipelineDag, definitions
+from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, returned_by_dags
+from airflow_hops.web.artifacts.lookup import TaskArtifact, hook_of
+from airflow_hops.web.artifacts.routes import ArtifactAddress, address_of, returned_address
+from airflow_hops.web.lineage.walk import Key, Opened, known_links, links_of, walk_back, walk_on
+from airflow_hops.web.models.records import read_model_record
+from airflow_hops.web.types import Facts, Model, Number, RunAddress, Time
+
+router = APIRouter(
+    prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}",
+    tags=["lineage"],
+    dependencies=[READS_RUNS, READS_ARTIFACTS],
+)
+_CANDIDATES = 3000
+"""Artifacts, the newest, among which it is looked for what was made from one."""
+_RUNS = 20
+Records = Mapping[str, ModelRecord]
+"""Records by model."""
+
+
+class ServedMark(Model):
+    """The role of an artifact for a served model."""
+
+    model: str
+    version: int
+    role: Literal["champion", "challenger", "former"]
+    traffic_percent: int
+
+
+class LineageNode(Model):
+    """An artifact. For one of a DAG that the user may not read, only the kind is set."""
+
+    id: str
+    kind: str
+    state: Literal["present", "deleted", "unreachable", "hidden"]
+    detail: str | None
+    distance: int
+    """Steps from the artifact that was asked for: below 0 for what it was made from."""
+    address: ArtifactAddress | None
+    """The task instance that made it; null where that is not known."""
+    fingerprint: str | None
+    created_at: Time | None
+    size_bytes: int | None
+    files: int | None
+    rows: int | None
+    """All its rows, each counted once."""
+    window: list[str | None] | None
+    """The time that its rows are of."""
+    metrics: dict[str, Number]
+    facts: Facts
+    cached: bool
+    """The run that was asked for took it from an earlier one."""
+    runs: list[RunAddress]
+    """Runs that hold it, the newest first."""
+    served: list[ServedMark]
+
+
+class LineageEdge(Model):
+    """One artifact was made from another."""
+
+    source: str
+    target: str
+    role: str
+    recorded: bool
+    """False where the manifest does not name it among its inputs, and a property leads to it."""
+
+
+class Lineage(Model):
+    """An artifact, the artifacts it was made from, and those made from it."""
+
+    focus: str
+    nodes: list[LineageNode]
+    edges: list[LineageEdge]
+    is_whole: bool
+    """False where there is more than can be sent."""
+    notes: list[str]
+    """What is not known, and why."""
+
+
+@router.get("/lineage")
+def get_lineage(found: TaskArtifact, user: GetUserDep, readable: ReadableDags, dag_id: str, run_id: str) -> Lineage:
+    """The artifacts that an artifact was made from, back to the first data, and those made from it."""
+    allowed = MayRead(user, DagAccessEntity.XCOM)
+    shares = _sharing(found.store)
+    with create_session() as session:
+        pipelines = list(definitions.pipelines(session, list(readable)).values())
+        sharing = [each for each in pipelines if each.dag_id in allowed and shares(each)]
+        returned = returned_by_dags(session, [each.dag_id for each in sharing], _CANDIDATES)
+
+    def may_see(manifest: Manifest) -> bool:
+        return manifest.producer.dag_id in allowed
+
+    start = Opened(found.artifact, found.manifest)
+    back = walk_back(found.store, start, may_see)
+    onward = walk_on(found.store, start, [each.artifact for each in returned], may_see)
+    opened = {**back.opened, **onward.opened}
+    links = {**back.links, **onward.links}
+    distances = {**_distances(start.key, back.links, -1), **_distances(start.key, onward.links, 1)}
+    holders = _holders(returned)
+    records = _records(found.store, sharing)
+    deployed = _deployed(found.store, returned)
+    asked = (dag_id, run_id)
+    names = _names(opened.values(), may_see)
+    nodes = [
+        _node(names[key], each, distances.get(key, 0), may_see, holders.get(key, []), deployed, records, asked)
+        for key, each in opened.items()
+    ]
+    edges = [
+        LineageEdge(source=names[source], target=names[target], role=link.role, recorded=link.recorded)
+        for (source, target), link in links.items()
+    ]
+    is_whole = back.is_whole and onward.is_whole
+    return Lineage(
+        focus=names[start.key],
+        nodes=nodes,
+        edges=edges,
+        is_whole=is_whole,
+        notes=_notes(opened.values(), edges, len(returned)),
+    )
+
+
+def _sharing(store: ArtifactStore) -> Callable[[PipelineDag], bool]:
+    """Says of a pipeline whether it works in a store; one whose connection cannot be read works in none."""
+
+    @cache
+    def is_same(conn_id: str) -> bool:
+        try:
+            return hook_of(conn_id).store.root == store.root
+        except HTTPException:
+            return False
+
+    return lambda pipeline: any(is_same(task.hops_conn_id) for task in pipeline.tasks)
+
+
+def _distances(start: Key, links: Collection[tuple[Key, Key]], sign: int) -> dict[Key, int]:
+    """Longest ways from the start: what is made later is farther, whatever shortcuts there are."""
+    steps: dict[Key, set[Key]] = {}
+    for source, target in links:
+        near, far = (target, source) if sign < 0 else (source, target)
+        steps.setdefault(near, set()).add(far)
+    found = {start: 0}
+    level, distance = {start}, 0
+    while level and distance < len(links) + 1:
+        distance += 1
+        level = {far for near in level for far in steps.get(near, ())}
+        found |= dict.fromkeys(level, sign * distance)
+    return found
+
+
+def _holders(returned: Iterable[ReturnedArtifact]) -> dict[Key, list[ReturnedArtifact]]:
+    found: dict[Key, list[ReturnedArtifact]] = {}
+    for each in returned:
+        found.setdefault((each.artifact.uri, each.artifact.fingerprint), []).append(each)
+    return found
+
+
+def _records(store: ArtifactStore, pipelines: Iterable[PipelineDag]) -> dict[str, ModelRecord]:
+    models = {name for pipeline in pipelines for _, name in pipeline.models()}
+    return {name: read_model_record(store, name) for name in sorted(models)}
+
+
+def _names(opened: Iterable[Opened], may_see: Callable[[Manifest], bool]) -> dict[Key, str]:
+    """Ids of nodes; those of what is hidden say nothing."""
+    names = {}
+    for number, each in enumerate(opened):
+        hidden = each.manifest is not None and not may_see(each.manifest)
+        digest = hashlib.sha256("\n".join(each.key).encode()).hexdigest()[:16]
+        names[each.key] = f"hidden-{number}" if hidden else digest
+    return names
+
+
+def _node(
+    name: str,
+    opened: Opened,
+    distance: int,
+    may_see: Callable[[Manifest], bool],
+    holders: list[ReturnedArtifact],
+    deployed: Mapping[str, tuple[str, int]],
+    records: Records,
+    asked: tuple[str, str],
+) -> LineageNode:
+    manifest, artifact = opened.manifest, opened.artifact
+    hidden = manifest is not None and not may_see(manifest)
+    if hidden or manifest is None:
+        # Who made what is gone, those say who hold it; and they alone whom the user may read.
+        made = next((each for each in reversed(holders) if not each.artifact.cached), None)
+        return LineageNode(
+            id=name,
+            kind=artifact.kind,
+            state="hidden" if hidden else opened.state,
+            detail=None if hidden or not holders else opened.detail,  # it says the address, and with it the DAG
+            distance=distance,
+            address=None if hidden or made is None else returned_address(made),
+            fingerprint=None if hidden or not holders else artifact.fingerprint,
+            created_at=None, size_bytes=None, files=None, rows=None, window=None, metrics={}, facts={},
+            cached=False, runs=[] if hidden else _runs(holders), served=[],
+        )  # fmt: skip
+    properties = manifest.properties
+    rows = total_rows(manifest.rows, properties)
+    window = properties.get("window")
+    return LineageNode(
+        id=name,
+        kind=manifest.kind,
+        state="present",
+        detail=None,
+        distance=distance,
+        address=address_of(manifest),
+        fingerprint=manifest.fingerprint,
+        created_at=manifest.created_at,  # type: ignore[arg-type]  # read from ISO 8601
+        size_bytes=sum(file.size_bytes for file in manifest.files),
+        files=len(manifest.files),
+        rows=None if rows is None else rows.rows_out,
+        window=list(window) if isinstance(window, list | tuple) else None,
+        metrics=dict(manifest.metrics),
+        facts={name: properties[name] for name in _FACTS if name in properties},
+        cached=any((each.dag_id, each.run_id) == asked and each.artifact.cached for each in holders),
+        runs=_runs(holders),
+        served=_served(manifest, deployed, records),
+    )
+
+
+_FACTS = (
+    "model_name", "version", "mode", "decision", "blessed", "verdict", "label", "problem", "classes", "framework",
+    "splits", "train", "ranks",
+)  # fmt: skip
+"""Properties that tell one artifact of a kind from another."""
+
+
+def _runs(holders: Iterable[ReturnedArtifact]) -> list[RunAddress]:
+    runs = dict.fromkeys((each.dag_id, each.run_id) for each in holders)
+    return [RunAddress(dag_id=dag_id, run_id=run_id) for dag_id, run_id in list(runs)[:_RUNS]]
+
+
+def _served(manifest: Manifest, deployed: Mapping[str, tuple[str, int]], records: Records) -> list[ServedMark]:
+    """What serves of a model, or of what a deployment brought."""
+    marks = []
+    facts = manifest.properties
+    brought = (facts.get("model_name"), facts.get("version"))
+    for model, record in records.items():
+        for role, version in record.serving.items():
+            if version.fingerprint == manifest.fingerprint or brought == (model, version.version):
+                share = record.traffic.get(version.version, 0)
+                marks.append(ServedMark(model=model, version=version.version, role=role, traffic_percent=share))
+    known = deployed.get(manifest.fingerprint)
+    if not marks and known is not None:
+        marks.append(ServedMark(model=known[0], version=known[1], role="former", traffic_percent=0))
+    return marks
+
+
+def _deployed(store: ArtifactStore, returned: Iterable[ReturnedArtifact]) -> dict[str, tuple[str, int]]:
+    """Model and version of what was deployed once, by the fingerprints of deployment and model."""
+    found: dict[str, tuple[str, int]] = {}
+    for each in returned:
+        of = DeploymentProperties.of(each.artifact) if each.artifact.kind == "deployment" else DeploymentProperties()
+        if of.model_name is not None and of.version is not None:
+            named = (of.model_name, of.version)
+            found.setdefault(each.artifact.fingerprint, named)
+            for link in known_links.get(store, each.artifact):
+                if link.role == "model":
+                    found.setdefault(link.source.fingerprint, named)
+    return found
+
+
+def _notes(opened: Iterable[Opened], edges: Iterable[LineageEdge], candidates: int) -> list[str]:
+    manifests = [each.manifest for each in opened if each.manifest is not None]
+    sources = {manifest.kind for manifest in manifests if not links_of(manifest)}
+    notes = []
+    if "snapshot" in sources:
+        notes.append(
+            "Where the rows of a snapshot came from only its task knows: what lies outside of the store has no "
+            "manifest."
+        )
+    if any(manifest.kind == "skew" and not manifest.inputs for manifest in manifests):
+        notes.append(
+            "The captured requests that a skew report is about are no artifact; the report names the training "
+            "statistics they were compared with."
+        )
+    if not all(edge.recorded for edge in edges):
+        notes.append("Dashed links are not among the inputs that a manifest records: a property leads to them.")
+    if candidates >= _CANDIDATES:
+        notes.append(f"Artifacts made from this one were searched for among the newest {_CANDIDATES:,} artifacts.")
+    return notes

@@ -1,0 +1,133 @@
+"""The versions of a pipeline, from which a lineage begins for a person; and what it takes to make an artifact again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.utils.session import create_session
+from fastapi import APIRouter
+from sqlalchemy.orm import Session
+
+from airflow_hops.core.contract.artifacts import cache_key
+from airflow_hops.core.contract.model_record import ModelEvent, ModelRecord, Role
+from airflow_hops.core.contract.properties import DeploymentProperties
+from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_read
+from airflow_hops.web.artifacts.from_tasks import returned_by_runs
+from airflow_hops.web.artifacts.lookup import TaskArtifact, hook_of, pipeline_of, reaching
+from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
+from airflow_hops.web.models.records import read_model_record
+from airflow_hops.web.types import Model, Time
+
+router = APIRouter(prefix="/api/dags/{dag_id}", tags=["lineage"], dependencies=[READS_RUNS, READS_ARTIFACTS])
+
+
+class DeployedVersion(Model):
+    """A version that serves or served."""
+
+    model: str
+    version: int
+    role: Literal["champion", "challenger", "former"]
+    traffic_percent: int
+    since: Time
+    """When it was deployed first."""
+    deployment: ArtifactAddress | None
+    """Null where it is not known, or a DAG made it that the user may not read."""
+
+
+class DeployedVersions(Model):
+    """The versions of a pipeline's models, the newest first."""
+
+    versions: list[DeployedVersion]
+
+
+class KeyPart(Model):
+    """A part of a cache key."""
+
+    name: str
+    value: str | None
+    """SHA-256 (hex); null where this artifact's key has no such part."""
+    newest: str | None
+    """The same of the newest artifact that the task made."""
+
+
+class Reproduction(Model):
+    """The parts of the cache key of an artifact, and those that have changed."""
+
+    cache_key: str | None
+    """Null where its task is not cached."""
+    parts: list[KeyPart]
+    newest_run: str | None
+    """The run that made the newest; null where that is not known."""
+
+
+@router.get("/versions")
+def list_deployed_versions(user: GetUserDep, dag_id: str) -> DeployedVersions:
+    """The versions of the pipeline's models, and their deployments."""
+    with create_session() as session:
+        pipeline = pipeline_of(session, dag_id)
+        versions: list[DeployedVersion] = []
+        for conn_id, model in pipeline.models():
+            record = read_model_record(hook_of(conn_id).store, model)
+            versions += _versions(session, user, model, record)
+    return DeployedVersions(versions=versions)
+
+
+@router.get("/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/reproduction")
+def get_reproduction(found: TaskArtifact) -> Reproduction:
+    """The conditions for making an artifact again."""
+    parts = dict(found.manifest.cache_key_parts)
+    if not parts:
+        return Reproduction(cache_key=None, parts=[], newest_run=None)
+    producer = found.manifest.producer
+    with reaching(found.store):
+        try:
+            uri = found.store.uri("_cache", producer.dag_id, producer.task_id, "latest.json")
+            latest = found.store.read_json(uri)
+        except (FileNotFoundError, ValueError):
+            latest = {}
+    newest = latest.get("parts") or {}
+    names = sorted({*parts, *newest})
+    return Reproduction(
+        cache_key=cache_key(parts),
+        parts=[KeyPart(name=name, value=parts.get(name), newest=newest.get(name)) for name in names],
+        newest_run=latest.get("run_id"),
+    )
+
+
+def _versions(session: Session, user: GetUserDep, model: str, record: ModelRecord) -> list[DeployedVersion]:
+    roles: dict[int, Role] = {served.version: role for role, served in record.serving.items()}
+    first: dict[int, ModelEvent] = {}
+    for event in record.history:
+        if event.event in ("deployed", "canary"):
+            first.setdefault(event.version, event)
+    found = []
+    for number in sorted(first, reverse=True):
+        began = record.began(number)
+        found.append(
+            DeployedVersion(
+                model=model,
+                version=number,
+                role=roles.get(number, "former"),
+                traffic_percent=record.traffic.get(number, 0),
+                since=first[number].at,  # type: ignore[arg-type]  # read from ISO 8601
+                deployment=_deployment(session, user, model, number, began.made_by if began else {}),
+            )
+        )
+    return found
+
+
+def _deployment(
+    session: Session, user: GetUserDep, model: str, version: int, by: Mapping[str, str]
+) -> ArtifactAddress | None:
+    """What the run that deployed a version made of it."""
+    if "run_id" not in by or not may_read(user, by["dag_id"], DagAccessEntity.XCOM):
+        return None
+    for each in returned_by_runs(session, by["dag_id"], [by["run_id"]]):
+        if each.artifact.kind == "deployment":
+            of = DeploymentProperties.of(each.artifact)
+            if (of.model_name, of.version) == (model, version):
+                return returned_address(each)
+    return None

@@ -1,0 +1,204 @@
+"""Walks from an artifact to what it was made from, and to what was made from it, by what the manifests say."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from fastapi import HTTPException
+
+from airflow_hops.core.contract.artifacts import Artifact, Manifest
+from airflow_hops.core.contract.evaluation import EvaluationProperties
+from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.contract.skew import SkewProperties
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.web.artifacts.lookup import open_artifact
+from airflow_hops.web.unusable_files import reading_threads
+
+MAX_NODES = 300
+"""Artifacts of one lineage, each way."""
+_READERS = 8
+"""Threads that read manifests: a store far away takes its time for each."""
+_KEPT = 20_000
+
+COMPARED = "champion"
+"""Role of the model that an evaluation compares its candidate with."""
+
+Key = tuple[str, str]
+"""Names an artifact: its address in the store, and its fingerprint."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One artifact was made from another.
+
+    Attributes:
+        source: What it was made from.
+        role: As what, in the step's words.
+        recorded: Whether the manifest names it among its inputs; otherwise a property leads to it.
+        followed: Whether its own sources belong to the lineage; those of a champion that was compared with do not.
+    """
+
+    source: Artifact
+    role: str
+    recorded: bool = True
+    followed: bool = True
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An artifact of a lineage.
+
+    Attributes:
+        artifact: The reference.
+        manifest: Its manifest; None where it is not there.
+        state: Whether it is there.
+        detail: Why not.
+    """
+
+    artifact: Artifact
+    manifest: Manifest | None
+    state: Literal["present", "deleted", "unreachable"] = "present"
+    detail: str | None = None
+
+    @property
+    def key(self) -> Key:
+        """What names it."""
+        return self.artifact.uri, self.artifact.fingerprint
+
+
+@dataclass
+class Walk:
+    """The lineage that was found: artifacts by what names them, and links from source to target."""
+
+    opened: dict[Key, Opened]
+    links: dict[tuple[Key, Key], Link]
+    is_whole: bool = True
+
+
+def links_of(manifest: Manifest) -> list[Link]:
+    """What an artifact was made from: its inputs, and what its properties lead to beside them."""
+    found = [Link(artifact, role) for role, given in manifest.inputs.items() for artifact in given]
+    known = {link.source.uri for link in found}
+    stated = [Link(artifact, role, recorded=False, followed=role != COMPARED) for role, artifact in _stated(manifest)]
+    return found + [link for link in stated if link.source.uri not in known]
+
+
+def walk_back(store: ArtifactStore, start: Opened, may_see: Callable[[Manifest], bool]) -> Walk:
+    """All that an artifact was made from, up to :data:`MAX_NODES`.
+
+    What the user may not see leads no further.
+    """
+    walk = Walk({start.key: start}, {})
+    level = [start]
+    with reading_threads(_READERS) as readers:
+        while level:
+            wanted: dict[Key, Link] = {}
+            for each in level:
+                if each.manifest is None or not may_see(each.manifest):
+                    continue
+                for link in links_of(each.manifest):
+                    key = (link.source.uri, link.source.fingerprint)
+                    walk.links.setdefault((key, each.key), link)
+                    if key not in walk.opened and (key not in wanted or link.followed):
+                        wanted[key] = link
+            room = MAX_NODES - len(walk.opened)
+            walk.is_whole = walk.is_whole and len(wanted) <= room
+            taken = list(wanted.values())[:room]
+            found = list(readers.map(lambda link: open_one(store, link.source), taken))
+            walk.opened |= {each.key: each for each in found}
+            level = [each for each, link in zip(found, taken, strict=True) if link.followed]
+    walk.links = {ends: link for ends, link in walk.links.items() if ends[0] in walk.opened}
+    return walk
+
+
+def walk_on(
+    store: ArtifactStore, start: Opened, candidates: Iterable[Artifact], may_see: Callable[[Manifest], bool]
+) -> Walk:
+    """All that was made from an artifact, among some candidates, nearest first, up to :data:`MAX_NODES`."""
+    walk = Walk({start.key: start}, {})
+    made_from: dict[Key, list[tuple[Artifact, Link]]] = {}
+    for artifact, links in _links(store, candidates):
+        for link in links:
+            made_from.setdefault((link.source.uri, link.source.fingerprint), []).append((artifact, link))
+    level = [start]
+    while level:
+        found: list[Opened] = []
+        for each in level:
+            if each.manifest is None or not may_see(each.manifest):
+                continue
+            for artifact, link in made_from.get(each.key, []):
+                key = (artifact.uri, artifact.fingerprint)
+                if key not in walk.opened:
+                    if len(walk.opened) >= MAX_NODES:
+                        walk.is_whole = False
+                        continue
+                    walk.opened[key] = open_one(store, artifact)
+                    found.append(walk.opened[key])
+                walk.links[(each.key, key)] = link
+        level = found
+    return walk
+
+
+def open_one(store: ArtifactStore, artifact: Artifact) -> Opened:
+    """An artifact with its manifest, or why it is not there."""
+    try:
+        _, manifest = open_artifact(store, artifact)
+    except HTTPException as error:
+        state: Literal["deleted", "unreachable"] = "deleted" if error.status_code == 410 else "unreachable"
+        return Opened(artifact, None, state, str(error.detail))
+    return Opened(artifact, manifest)
+
+
+class _KnownLinks:
+    """Links of artifacts that were read before: they do not change. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._links: OrderedDict[Key, list[Link]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, store: ArtifactStore, artifact: Artifact) -> list[Link]:
+        """What an artifact was made from; nothing where it is gone."""
+        key = (artifact.uri, artifact.fingerprint)
+        with self._lock:
+            if key in self._links:
+                self._links.move_to_end(key)
+                return self._links[key]
+        opened = open_one(store, artifact)
+        if opened.manifest is None:
+            return []
+        links = links_of(opened.manifest)
+        with self._lock:
+            self._links[key] = links
+            while len(self._links) > _KEPT:
+                self._links.popitem(last=False)
+        return links
+
+
+known_links = _KnownLinks()
+
+
+def _links(store: ArtifactStore, candidates: Iterable[Artifact]) -> Iterator[tuple[Artifact, list[Link]]]:
+    unique = list({(artifact.uri, artifact.fingerprint): artifact for artifact in candidates}.values())
+    with reading_threads(_READERS) as readers:
+        yield from zip(unique, readers.map(lambda artifact: known_links.get(store, artifact), unique), strict=True)
+
+
+def _stated(manifest: Manifest) -> Iterator[tuple[str, Artifact]]:
+    """References in properties, for which no input stands: what a model's constants and a report's sides come from."""
+    if manifest.kind == "model":
+        model = ModelProperties.of(manifest)
+        yield from _reference("statistics", "statistics", model.statistics, model.statistics_fingerprint)
+    if manifest.kind == "evaluation" and (champion := EvaluationProperties.of(manifest).champion) is not None:
+        yield from _reference(COMPARED, "model", champion.uri, champion.fingerprint)
+    if manifest.kind == "skew":
+        reference = SkewProperties.of(manifest).reference
+        yield from _reference("reference", "statistics", reference.statistics, reference.fingerprint)
+
+
+def _reference(role: str, kind: str, uri: str | None, fingerprint: str | None) -> Iterator[tuple[str, Artifact]]:
+    if uri and fingerprint:
+        yield role, Artifact(uri, kind, fingerprint)

@@ -1,0 +1,233 @@
+"""Back-tests of retraining policies on a model: what each policy would have made of its history."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter, Depends, HTTPException, Response
+from fastapi.params import Path as PathParameter
+from pydantic import ValidationError, model_validator
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.backtest import POLICY_FILE, REPORT_FILE, BacktestReport
+from airflow_hops.core.store.backtests import ID_PATTERN, backtest_ids, backtest_uri
+from airflow_hops.web.access import READS_ARTIFACTS, MayRead
+from airflow_hops.web.artifacts.lookup import reaching
+from airflow_hops.web.caching import ByteCache
+from airflow_hops.web.models.history import DecidedBy
+from airflow_hops.web.models.lookup import Served, ServedModelOf
+from airflow_hops.web.types import Json, Limit, Model, Offset, Page
+from airflow_hops.web.unusable_files import reading_threads
+
+router = APIRouter(
+    prefix="/api/dags/{dag_id}/models/{model}/backtests", tags=["models"], dependencies=[READS_ARTIFACTS]
+)
+BacktestId = Annotated[str, PathParameter(pattern=ID_PATTERN, description="The back-test's id")]
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)")
+"""What of ISO 8601 browsers read, too."""
+_READERS = 8
+"""Threads that read reports: a store far away takes its time for each."""
+_summaries = ByteCache(4 << 20)
+"""What lists say of reports, by address: a report is written once."""
+
+
+class BacktestEntry(Model):
+    """A back-test in a list."""
+
+    id: str
+    made: str
+    chosen: str
+    """The policy that earned most at the report's price of a training."""
+
+
+class BacktestPage(Page):
+    """Back-tests, the newest first."""
+
+    backtests: list[BacktestEntry]
+    damaged: list[str]
+    """What is wrong with those that cannot be read."""
+
+
+class _Damaged(BadInput):
+    """A report that cannot be read, but for the DAG that it replays."""
+
+    def __init__(self, message: str, dag_id: object) -> None:
+        super().__init__(message)
+        self.dag_id = dag_id if isinstance(dag_id, str) else None
+
+
+class Backtest(Model):
+    """A back-test whole."""
+
+    id: str
+    by: DecidedBy | None
+    """Who made it."""
+    has_policy: bool
+    """Whether there is a ``policy.json`` of the chosen policy."""
+    report: BacktestReport
+    """As ``backtest.json`` has it, without ``by``."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Backtest:
+        report = self.report
+        outcomes = [*report.policies, *([report.best] if report.best else [])]
+        lists: dict[str, Sequence[object]] = {"rows": report.rows}
+        lists |= {f"values of candidate {number}": each.values for number, each in enumerate(report.candidates)}
+        lists |= {f"values of {each.name!r}": each.values for each in outcomes}
+        lists |= {f"serving of {each.name!r}": each.serving for each in outcomes}
+        for name, items in lists.items():
+            if len(items) != len(report.ticks):
+                raise ValueError(f"{name}: {len(items)} items, expected one for each of {len(report.ticks)} ticks")
+        for each in outcomes:
+            for number in (*each.serving, *(of.candidate for of in each.retrainings)):
+                if not 0 <= number < len(report.candidates):
+                    raise ValueError(f"{each.name!r} names candidate {number} of {len(report.candidates)}")
+        return self
+
+    @model_validator(mode="after")
+    def _has_names_and_times(self) -> Backtest:
+        report = self.report
+        outcomes = [*report.policies, *([report.best] if report.best else [])]
+        names = [each.name for each in outcomes]
+        if len(set(names)) < len(names) or report.chosen not in names[: len(report.policies)]:
+            raise ValueError(f"chosen is {report.chosen!r} of {names}, expected a policy's name, and each name once")
+        times = {"made, start or end": [report.made, report.start, report.end], "ticks": report.ticks}
+        times |= {f"candidate {number}": [each.start, each.end] for number, each in enumerate(report.candidates)}
+        times |= {f"decisions of {each.name!r}": [of.at for of in each.decisions] for each in outcomes}
+        times |= {f"retrainings of {each.name!r}": [of.at for of in each.retrainings] for each in outcomes}
+        for name, texts in times.items():
+            if wrong := [text for text in texts if not _is_time(text)]:
+                raise ValueError(f"{name}: {wrong[0]!r}, expected a time such as '2013-11-01T10:11:12+00:00'")
+        return self
+
+
+def _is_time(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(_TIME.fullmatch(text) and datetime.fromisoformat(text))
+    return False
+
+
+def _read(served: ServedModelOf, backtest_id: str) -> Backtest:
+    """A back-test of a model.
+
+    Raises:
+        FileNotFoundError: there is none.
+        BadInput: its report is damaged, or a link that leads elsewhere.
+    """
+    store = served.hook.store
+    folder = backtest_uri(store, served.name, backtest_id)
+    content: Any = None
+    try:
+        content = store.read_json(store.file(folder, REPORT_FILE))
+        made_by = content.get("by") or {}
+        found = Backtest(
+            id=backtest_id,
+            by=DecidedBy(**{name: made_by.get(name) for name in DecidedBy.model_fields}) if made_by else None,
+            has_policy=POLICY_FILE in store.names(folder),
+            report={**content, "by": {}},  # type: ignore[arg-type]  # read and checked by its fields' types
+        )
+        if found.report.model_name == served.name:
+            return found
+        problem = f"model_name: {found.report.model_name!r}, expected {served.name!r}"
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except (AttributeError, TypeError, RecursionError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    message = f"{folder}/{REPORT_FILE}: not a back-test's report ({problem}); restore it, or remove its folder"
+    raise _Damaged(message, content.get("dag_id") if isinstance(content, dict) else None)
+
+
+def find_backtest(
+    user: GetUserDep, _: Annotated[None, READS_ARTIFACTS], served: Served, backtest: BacktestId
+) -> Backtest:
+    """The back-test of a route, without who made it if it was a DAG that the user may not read.
+
+    Raises:
+        HTTPException: 404, there is none, or it replays a DAG that the user may not read; 502, the store cannot be
+            read, or the report is damaged.
+    """
+    may_read = MayRead(user, DagAccessEntity.XCOM)
+    none = HTTPException(404, f"model {served.name!r} has no back-test {backtest!r}")
+    with reaching(served.hook.store):
+        try:
+            found = _read(served, backtest)
+        except FileNotFoundError:
+            raise none from None
+        except _Damaged as error:
+            raise (none if _is_hidden(error.dag_id, may_read) else error) from None
+    if _is_hidden(found.report.dag_id, may_read):
+        raise none
+    by = found.by.dag_id if found.by else None
+    return found.model_copy(update={"by": None}) if _is_hidden(by, may_read) else found
+
+
+def _is_hidden(dag_id: str | None, may_read: MayRead) -> bool:
+    return dag_id is not None and dag_id not in may_read
+
+
+FoundBacktest = Annotated[Backtest, Depends(find_backtest)]
+
+
+@router.get("")
+def list_model_backtests(user: GetUserDep, served: Served, limit: Limit = 50, offset: Offset = 0) -> BacktestPage:
+    """Back-tests of a model, the newest first; all are counted, but those that the user may not read are left out."""
+    store, may_read = served.hook.store, MayRead(user, DagAccessEntity.XCOM)
+
+    def summary(backtest_id: str) -> bytes:
+        report = _read(served, backtest_id).report
+        entry = BacktestEntry(id=backtest_id, made=report.made, chosen=report.chosen)
+        return json.dumps([report.dag_id, entry.model_dump()]).encode()
+
+    def read(backtest_id: str) -> tuple[str | None, BacktestEntry | str] | None:
+        folder = backtest_uri(store, served.name, backtest_id)
+        if not store.files.exists(f"{folder}/{REPORT_FILE}"):
+            return None  # of one that was removed the folder may be left, and what is kept of it
+        try:
+            kept = _summaries.get(folder, lambda: summary(backtest_id))
+            dag_id, entry = json.loads(kept)
+            return dag_id, BacktestEntry(**entry)
+        except FileNotFoundError:
+            return None
+        except BadInput as error:
+            return getattr(error, "dag_id", None), str(error)
+
+    with reaching(store), reading_threads(_READERS) as threads:
+        listed = backtest_ids(store, served.name)
+        found = list(threads.map(read, listed[offset : offset + limit]))
+    shown = [each[1] for each in found if each and not _is_hidden(each[0], may_read)]
+    return BacktestPage(
+        backtests=[each for each in shown if isinstance(each, BacktestEntry)],
+        damaged=[each for each in shown if isinstance(each, str)],
+        total_entries=len(listed),
+    )
+
+
+@router.get("/{backtest}", response_model=Backtest)
+def get_model_backtest(found: FoundBacktest) -> Response:
+    """A back-test: its policies with their decisions, its candidates, and the best schedule in hindsight."""
+    return Response(found.model_dump_json(), media_type="application/json")
+
+
+@router.get("/{backtest}/policy", response_model=dict[str, Json])
+def download_backtest_policy(served: Served, found: FoundBacktest) -> Response:
+    """Downloads ``policy.json`` of the chosen policy.
+
+    Raises:
+        HTTPException: 404, there is none, as where the chosen policy is never to retrain.
+    """
+    store = served.hook.store
+    with reaching(store):
+        try:
+            text = store.read_text(store.file(backtest_uri(store, served.name, found.id), POLICY_FILE))
+        except FileNotFoundError:
+            raise HTTPException(404, f"back-test {found.id!r} has no {POLICY_FILE}") from None
+    headers = {"Content-Disposition": f"attachment; filename={POLICY_FILE}", "Content-Security-Policy": "sandbox"}
+    return Response(text, media_type="application/json", headers=headers)

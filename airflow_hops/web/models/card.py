@@ -1,0 +1,88 @@
+"""The card of a model's version, made from the store for what the reader may see, or as it was kept."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.utils.session import create_session
+from fastapi import APIRouter, HTTPException, Query
+from fastapi.params import Path as PathParameter
+from fastapi.responses import HTMLResponse, Response
+
+from airflow_hops.reports.kept_cards import find_kept_card, keep_cards, read_kept_card
+from airflow_hops.reports.markdown import markdown
+from airflow_hops.reports.model_card import model_card
+from airflow_hops.reports.model_sources import Registration, VersionSources
+from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead
+from airflow_hops.web.answers import Format, send_report
+from airflow_hops.web.artifacts.lookup import pipeline_of, reaching
+from airflow_hops.web.models.lookup import Served, ServedModelOf, registered_versions
+
+router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}/versions/{version}", tags=["reports"])
+
+
+@router.get("/card", response_class=HTMLResponse, dependencies=[READS_ARTIFACTS, READS_RUNS])
+def report_model_version(
+    user: GetUserDep,
+    served: Served,
+    version: Annotated[int, PathParameter(ge=1)],
+    format: Annotated[Format, Query(description="``html`` or ``md``, Markdown")] = "html",
+    kept: Annotated[bool, Query(description="Whether as it was kept with the newest decision on the version")] = False,
+) -> Response:
+    """The model card of a version; one HTML or Markdown file to keep or send.
+
+    Raises:
+        HTTPException: 403, a kept card tells of DAGs that the user may not read; 404, the version does not exist, or
+            no card of it was kept; 502, the store cannot be read.
+    """
+    allowed, store = MayRead(user, DagAccessEntity.XCOM), served.hook.store
+    title = f"{served.name} v{version} model card"
+    with reaching(store):
+        problems: list[str] = []
+        card = find_kept_card(store, served.name, version, problems)
+        if kept:
+            if card is None:
+                raise HTTPException(
+                    404, " ".join([f"no card of version {version} of model {served.name!r} was kept", *problems])
+                )
+            if hidden := [dag_id for dag_id in card.dags if dag_id not in allowed]:
+                raise HTTPException(403, f"the kept card tells of {len(hidden)} DAGs that the reader may not see")
+            return send_report(title, read_kept_card(store, card, format), format)
+        registered, problem = registered_versions(served)
+        known = Registration.told(registered[version]) if version in registered else None
+        if known is not None and known.dag_id and known.dag_id not in allowed:
+            known = None
+        sources = VersionSources(store, served.name, version, allowed, known)
+        versions = registered.keys() | {event.version for event in sources.record.history}
+        if version not in versions:
+            there = sorted(versions) or "none"
+            raise HTTPException(404, f"model {served.name!r} has no version {version}; it has {there}")
+        sources.notes += problems
+        if problem is not None:
+            sources.notes.append(f"What MLflow knows of it is left out: {problem}.")
+        if card is not None:
+            at = f"{card.at}, after {card.after}"
+            sources.notes.append(f"A card as it was at {at}, is kept in {card.folder}: add kept=true to the address.")
+        made = model_card(sources, documentation_of)
+    return send_report(title, made.html() if format == "html" else markdown(made), format)
+
+
+def keep_cards_of(served: ServedModelOf, version: int | None = None) -> str | None:
+    """Keeps the cards of the versions that a person has just decided on, or that of a version that has a new note.
+
+    Returns:
+        What went wrong; None if nothing did.
+    """
+    registered, _ = registered_versions(served)
+    known = {version: Registration.told(entry) for version, entry in registered.items()}
+    return keep_cards(served.hook.store, served.name, documentation_of, known, version=version)
+
+
+def documentation_of(dag_id: str) -> str | None:
+    """The ``doc_md`` of a DAG, empty where it has none; None where the DAG is not known."""
+    with create_session() as session, contextlib.suppress(HTTPException):
+        return pipeline_of(session, dag_id).doc or ""
+    return None

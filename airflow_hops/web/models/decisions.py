@@ -1,0 +1,160 @@
+"""Decisions of people on what serves: promote, set traffic, roll back.
+
+They run the very steps of the operators (``airflow_hops/ml/stages/deploy/traffic.py``) in the runtime environment.
+These hold the model while they decide, write the decision down before it is applied, and do the same request once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.utils.session import create_session
+from fastapi import APIRouter, HTTPException
+from pydantic import Field, StringConstraints
+
+from airflow_hops.core.contract.artifacts import HopsError, Producer
+from airflow_hops.core.contract.protocol import Line, StepSpec
+from airflow_hops.hooks.model_server import model_server_services
+from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.web.access import TRIGGERS_RUNS, name_of
+from airflow_hops.web.models.card import keep_cards_of
+from airflow_hops.web.models.lookup import Served, ServedModelOf
+from airflow_hops.web.models.refused import VERDICTS, candidates_of, judged
+from airflow_hops.web.types import Model
+
+router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}", tags=["models"], dependencies=[TRIGGERS_RUNS])
+log = logging.getLogger(__name__)
+
+Version = Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class DecisionRequest(Model):
+    """The fields of every request for a decision."""
+
+    reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
+    """Why, for the record."""
+    request_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{8,64}$")]
+    """Made up by who asks: the same request, sent again, decides nothing anew."""
+
+
+class PromoteRequest(DecisionRequest):
+    """All traffic to a version, which becomes the champion."""
+
+    version: Version | None
+    """Null for the challenger."""
+
+
+class TrafficRequest(DecisionRequest):
+    """Shares of champion and challenger."""
+
+    percents: dict[Version, Annotated[int, Field(ge=0, le=100)]]
+    """Version to whole percents that sum to 100."""
+
+
+class RollbackRequest(DecisionRequest):
+    """Back to a version."""
+
+    to_version: Version | None
+    """Null takes the canary out, or, where there is none, puts the former champion back."""
+
+
+class ReplaceRequest(DecisionRequest):
+    """All traffic to a candidate, whatever was said of it."""
+
+    fingerprint: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    """Fingerprint of one of the model's candidates."""
+
+
+class Outcome(Model):
+    """The state after a decision."""
+
+    champion: int | None
+    challenger: int | None
+    traffic: dict[str, int]
+    """Version to percent."""
+    served: list[int]
+    """Versions that the server is to hold."""
+    changed: bool
+    """False where it had been decided before."""
+    cards_problem: str | None = None
+    """Why a model card of it could not be kept."""
+
+
+@router.post("/promote")
+def promote_model_version(user: GetUserDep, served: Served, body: PromoteRequest) -> Outcome:
+    """Gives all the traffic to a version, and makes it the champion."""
+    return _decide(user, served, body, "promote", {"version": body.version})
+
+
+@router.post("/traffic")
+def set_model_traffic(user: GetUserDep, served: Served, body: TrafficRequest) -> Outcome:
+    """Sets the shares of champion and challenger."""
+    percents = {str(version): percent for version, percent in body.percents.items()}
+    return _decide(user, served, body, "set_traffic", {"percents": percents})
+
+
+@router.post("/replace")
+def replace_model_champion(user: GetUserDep, served: Served, body: ReplaceRequest) -> Outcome:
+    """Makes a candidate the champion on purpose, also one that was refused or that takes other inputs.
+
+    Raises:
+        HTTPException: 404, the user may read no evaluation of such a candidate.
+    """
+    model = (served.hops_conn_id, served.name)
+    with create_session() as session:
+        candidates = candidates_of(judged(session, user, [model], VERDICTS)[model], None)
+    candidate = next((each for each in candidates if each.fingerprint == body.fingerprint), None)
+    if candidate is None:
+        raise HTTPException(404, f"no candidate of model {served.name!r} has the fingerprint {body.fingerprint}")
+    return _decide(user, served, body, "replace_champion", {"model": candidate.uri})
+
+
+@router.post("/roll_back")
+def roll_back_model(user: GetUserDep, served: Served, body: RollbackRequest) -> Outcome:
+    """Takes the canary out of service, or restores a former champion."""
+    return _decide(user, served, body, "roll_back", {"to_version": body.to_version})
+
+
+def _decide(
+    user: GetUserDep, served: ServedModelOf, body: DecisionRequest, function: str, params: Mapping[str, Any]
+) -> Outcome:
+    """Runs the step of a decision.
+
+    Raises:
+        HTTPException: 403, the pipeline does not deploy the model; 422, it cannot be done; 502, something that it
+            takes does not answer.
+    """
+    if not served.is_decided_here:
+        raise HTTPException(
+            403,
+            f"DAG {served.dag_id!r} does not deploy model {served.name!r}, so it cannot change which version serves",
+        )
+    who = name_of(user)
+    log.info("model %r of DAG %r: %s %r by %r", served.name, served.dag_id, function, dict(params), who)
+    spec = StepSpec(
+        step=function,
+        entry=f"airflow_hops.ml.stages.deploy.traffic:{function}",
+        params={
+            "model_name": served.name,
+            "reason": body.reason,
+            "by": {"dag_id": served.dag_id, "user": who, "request_id": body.request_id},
+            **params,
+        },
+        producer=Producer(served.dag_id, f"web__{body.request_id}", function),
+        services=model_server_services(served.server_conn_id) if served.server_conn_id != served.hops_conn_id else {},
+    )
+    try:
+        result = served.hook.run(spec, cache=False, on_line=_log_line)
+    except StepFailed as error:
+        said = str(error).removeprefix(f"step {function!r}: ")
+        raise HTTPException(502 if error.retryable else 422, said) from error
+    except HopsError as error:
+        raise HTTPException(502, str(error)) from error
+    return Outcome.model_validate({**result.value, "cards_problem": keep_cards_of(served)})
+
+
+def _log_line(line: Line) -> None:
+    log.log(line.level, "%s", line.text)

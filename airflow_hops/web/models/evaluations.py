@@ -1,0 +1,148 @@
+"""The evaluation of a version when it was made, with the champion's at the time, overall and by slice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.utils.session import create_session
+from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi.params import Path as PathParameter
+from sqlalchemy.orm import Session
+
+from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationReport, LabelReport
+from airflow_hops.web.access import READS_ARTIFACTS
+from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, returned_by_runs
+from airflow_hops.web.artifacts.lookup import FoundArtifact, open_artifact
+from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
+from airflow_hops.web.caching import cached_answer
+from airflow_hops.web.models.lookup import Served, ServedModelOf
+from airflow_hops.web.models.records import is_evaluation_of, read_model_record
+from airflow_hops.web.models.routes import made_by, readable_makers
+from airflow_hops.web.queries.client import ask
+from airflow_hops.web.types import Json, Model, Number, RunAddress
+
+router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}/versions/{version}", tags=["models"])
+
+
+class Gain(Model):
+    """The improvement of the candidate in a metric on the same rows, with its 95% interval; positive is better."""
+
+    metric: str
+    difference: Number
+    low: Number
+    high: Number
+
+
+class SliceFigures(Model):
+    """Figures of some rows; of a model of several classes also by class."""
+
+    rows: int
+    candidate: dict[str, Json]
+    champion: dict[str, Json] | None
+    """Those of the champion at the time, on the same rows; null if there was none."""
+    gain: Gain | None
+
+
+class Slice(SliceFigures):
+    """Figures of the rows in which a feature has a value."""
+
+    value: Json
+
+
+class SplitEvaluation(SliceFigures):
+    """Figures of a split."""
+
+    name: str
+    slices: dict[str, list[Slice]]
+    """By the feature that the rows are sliced by."""
+
+
+class LabelEvaluation(Model):
+    """The evaluation of a label."""
+
+    metric: str
+    """By which the two are compared."""
+    problem: str | None
+    """What is predicted: binary, multiclass or regression; null in evaluations of earlier versions."""
+    label: str | None
+    """Name of the label's column, in whose units a regression's figures are."""
+    rule: dict[str, Json]
+    splits: list[SplitEvaluation]
+
+
+class Evaluation(LabelEvaluation):
+    """The evaluation on which a version was blessed, or not."""
+
+    artifact: ArtifactAddress
+    blessed: bool
+    reasons: list[str]
+    champion_version: int | None
+    """The champion at the time; null if there was none."""
+    more_labels: list[LabelEvaluation]
+    """Of further labels that the model predicts."""
+
+
+@router.get("/evaluation", dependencies=[READS_ARTIFACTS], response_model=Evaluation)
+def get_version_evaluation(
+    request: Request, user: GetUserDep, served: Served, version: Annotated[int, PathParameter(ge=1)]
+) -> Response:
+    """The evaluation of a version, by the run that made it."""
+    artifact, found = _found(user, served, version)
+    return evaluation_answer(request, artifact, returned_address(found))
+
+
+def evaluation_answer(request: Request, artifact: FoundArtifact, address: ArtifactAddress) -> Response:
+    """An evaluation as an answer that the browser may keep."""
+    return cached_answer(
+        request, (artifact.fingerprint, *address.model_dump().values()), lambda: _answer(artifact, address)
+    )
+
+
+def registry_tags(served: ServedModelOf, version: int) -> Mapping[str, str]:
+    """MLflow's tags of a version; none where it does not know it."""
+    found = ask(served.hook, "registry/versions", {"model_name": served.name, "max_results": 1000})["versions"]
+    return next((each["tags"] for each in found if each["version"] == version), {})
+
+
+def _found(user: GetUserDep, served: ServedModelOf, version: int) -> tuple[FoundArtifact, ReturnedArtifact]:
+    record = read_model_record(served.hook.store, served.name)
+    serving = record.served(version)
+    tags = registry_tags(served, version) if serving is None else {}
+    maker = made_by(record, version, tags, readable_makers(user, record, [{"tags": tags}]))
+    if maker is None:
+        raise HTTPException(404, f"which run made version {version} of model {served.name!r} is not known")
+    with create_session() as session:
+        found = _evaluation(session, maker, serving.fingerprint if serving else tags.get("hops.fingerprint"))
+    if found is None:
+        raise HTTPException(404, f"run {maker.run_id!r} of DAG {maker.dag_id!r} evaluated no version {version}")
+    artifact, manifest = open_artifact(served.hook.store, found.artifact)
+    return FoundArtifact(served.hook, artifact, manifest), found
+
+
+def _evaluation(session: Session, maker: RunAddress, fingerprint: str | None) -> ReturnedArtifact | None:
+    """What a run says of a model; where the model is not known, of the only one that it evaluated."""
+    returned = returned_by_runs(session, maker.dag_id, [maker.run_id])
+    found = [each for each in returned if each.artifact.kind == "evaluation"]
+    if fingerprint is None:
+        return found[0] if len(found) == 1 else None
+    return next((each for each in found if is_evaluation_of(each.artifact, fingerprint)), None)
+
+
+def _answer(artifact: FoundArtifact, address: ArtifactAddress) -> Evaluation:
+    report = EvaluationReport.from_dict(artifact.read_json(REPORT_FILE))
+    more = [_evaluation_of(of, label) for label, of in (report.more_labels or {}).items()]
+    return Evaluation(
+        **_evaluation_of(report, report.label),
+        artifact=address,
+        blessed=report.blessed,
+        reasons=list(report.reasons or ()),
+        champion_version=report.champion.version if report.champion else None,
+        more_labels=more,  # type: ignore[arg-type]  # checked by their fields' types
+    )
+
+
+def _evaluation_of(of: EvaluationReport | LabelReport, label: str | None) -> dict[str, Any]:
+    splits = [SplitEvaluation(name=name, **figures.to_dict()) for name, figures in of.splits.items()]
+    return {"metric": of.rule["metric"], "problem": of.problem, "label": label, "rule": of.rule, "splits": splits}

@@ -1,0 +1,185 @@
+"""The live state of a served model: its versions on the server, shares, rates, latencies, batches, log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, HTTPException, Query
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.web.access import READS_ARTIFACTS, READS_LOGS
+from airflow_hops.web.models.lookup import Served
+from airflow_hops.web.models.server import AskedServer, ServerAway
+from airflow_hops.web.types import Model, Number, Time
+
+router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}", tags=["models"])
+
+
+class LiveVersion(Model):
+    """A version on the server. Counts are those since the server's start."""
+
+    version: int
+    state: str
+    """TensorFlow Serving's: ``START``, ``LOADING``, ``AVAILABLE``, ``UNLOADING``, ``END``."""
+    error: str
+    traffic_percent: Number = None
+    """Its share in effect, of requests that name no version; null where the server does not say."""
+    requests: int = 0
+    errors: int = 0
+    """Requests that failed."""
+    client_errors: int = 0
+    """Requests that were refused as the client's mistake."""
+    rows: int = 0
+    codes: dict[str, int] = {}
+    """Requests by gRPC status."""
+    latency_ms_p50: Number = None
+    latency_ms_p99: Number = None
+
+
+class VersionSeries(Model):
+    """Requests of a version, one element per step."""
+
+    version: int
+    requests: list[int]
+    errors: list[int]
+    """Requests that failed."""
+    client_errors: list[int] = []
+    """Requests that were refused as the client's mistake; none where the server counts them among the errors."""
+    rows: list[int]
+    latency_ms_p50: list[Number]
+    latency_ms_p99: list[Number]
+
+
+class BatchSize(Model):
+    """Batches of a size: at most ``rows``, and more than half of it; null for sizes above all bounds."""
+
+    rows: int | None
+    batches: int
+
+
+class Batching(Model):
+    """Batches of the server's own process, of all its models; lists have one element per step."""
+
+    batches: list[int]
+    rows: list[int]
+    requests: list[int]
+    wait_s: list[Number]
+    """How long these requests waited, together."""
+    sizes: list[BatchSize]
+    """Since the server's start."""
+
+
+class Series(Model):
+    """The last minutes in steps, oldest first."""
+
+    at: list[float]
+    """Ends of the steps, seconds since 1970."""
+    seconds: list[float]
+    versions: list[VersionSeries]
+    batching: Batching | None
+    """Null where requests are not batched, or none was yet."""
+
+
+class LiveModel(Model):
+    """A served model as its server reports it."""
+
+    address: str | None
+    kind: str | None
+    problem: str | None
+    """Why nothing of the rest is known: the server does not answer."""
+    since: Time | None
+    """When the server started."""
+    versions: list[LiveVersion]
+    series: Series | None
+    """Null where the server keeps none."""
+
+
+class LogLine(Model):
+    """A line of the server's log."""
+
+    at: Time
+    level: str
+    logger: str
+    version: int | None
+    message: str
+
+
+class LogTail(Model):
+    """The newest lines about a model, oldest first."""
+
+    lines: list[LogLine]
+
+
+@router.get("/live", dependencies=[READS_ARTIFACTS])
+def get_live_model(
+    served: Served,
+    minutes: Annotated[float, Query(gt=0, le=60, description="Part of the last hour that the series covers")] = 60,
+) -> LiveModel:
+    """The model server's view of a model; if it does not answer, the response says so."""
+    try:
+        server = AskedServer.of(served.server_conn_id)
+    except ServerAway as error:
+        return LiveModel(address=None, kind=None, problem=str(error), since=None, versions=[], series=None)
+    facts = {"address": server.url, "kind": server.kind}
+    try:
+        states = {int(each["version"]): each for each in server.statuses(served.name)}
+        stats = server.get("/v1/stats") if server.is_bundled else {}
+        series = _series(server, served.name, minutes) if server.is_bundled else None
+    except (ServerAway, BadInput, FileNotFoundError) as error:  # something else may listen there
+        return LiveModel(**facts, problem=str(error), since=None, versions=[], series=None)
+    counted = {int(v): found for v, found in stats.get("models", {}).get(served.name, {}).get("versions", {}).items()}
+    versions = [
+        _version(v, states.get(v), counted.get(v)) for v in sorted(states.keys() | counted.keys(), reverse=True)
+    ]
+    return LiveModel(**facts, problem=None, since=stats.get("since"), versions=versions, series=series)
+
+
+@router.get("/logs", dependencies=[READS_LOGS])
+def tail_model_logs(
+    served: Served,
+    version: Annotated[int, Query(ge=0, description="Only lines of this version; 0 for all")] = 0,
+    level: Annotated[Literal["INFO", "WARNING", "ERROR"], Query(description="Lowest level of the lines")] = "INFO",
+    lines: Annotated[int, Query(ge=1, le=1000)] = 200,
+) -> LogTail:
+    """The newest lines of the model server's log that are about this model."""
+    server = AskedServer.of(served.server_conn_id)
+    if not server.is_bundled:
+        raise BadInput(
+            f"{server.url} is a {server.kind}, which does not provide its log over HTTP: it writes the log to "
+            "standard error"
+        )
+    wanted: dict[str, str | int | float] = {"model": served.name, "version": version, "level": level, "lines": lines}
+    try:
+        found = server.get("/v1/logs", wanted)["lines"]
+    except FileNotFoundError as error:
+        raise HTTPException(404, f"the model server at {server.url} does not provide its log ({error})") from error
+    return LogTail(lines=[LogLine(**{**line, "version": line["version"] or None}) for line in found])
+
+
+def _version(version: int, state: Mapping[str, Any] | None, counted: Mapping[str, Any] | None) -> LiveVersion:
+    told = {
+        "state": state["state"] if state else "END",
+        "error": (state or {}).get("status", {}).get("error_message", ""),
+    }
+    return LiveVersion(**{**(counted or {}), **told, "version": version})
+
+
+def _series(server: AskedServer, model_name: str, minutes: float) -> Series | None:
+    since_s = time.time() - 60 * minutes
+    try:
+        found = server.get("/v1/stats/series", {"model": model_name, "since": since_s})
+    except (BadInput, FileNotFoundError):  # a server of an earlier version
+        return None
+    versions = found["models"].get(model_name, {"versions": {}})["versions"]
+    batching = found["batching"]
+    if batching is not None:
+        sizes = [BatchSize(rows=rows, batches=batches) for rows, batches in batching["sizes"]]
+        batching = Batching(**{**batching, "sizes": sizes})
+    return Series(
+        at=found["at"],
+        seconds=found["seconds"],
+        versions=[VersionSeries(version=int(version), **columns) for version, columns in versions.items()],
+        batching=batching,
+    )

@@ -1,0 +1,142 @@
+"""Notes and tags of training runs and of versions of models: MLflow's own, which its search and its pages know.
+
+A run's note is the tag ``mlflow.note.content``, a version's its description. Tags whose names begin with ``mlflow.`` or
+``hops.`` are not people's, and stay as they are.
+
+A decision on a model has its reason, which nobody changes afterwards. What is to be said later is a tag of the version
+that was decided on, ``hops.decision_note.<time of the decision>``, or ``hops.decision_note`` of the training run of a
+candidate that was refused: when it was written and by whom, and from the second line on the note.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from datetime import UTC, datetime
+from typing import Annotated
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter, HTTPException
+from fastapi.params import Path as PathParameter
+from pydantic import AwareDatetime, Field, StringConstraints
+
+from airflow_hops.reports.model_sources import DECISION_NOTE
+from airflow_hops.web.access import TRIGGERS_RUNS, name_of
+from airflow_hops.web.models.card import keep_cards_of
+from airflow_hops.web.models.lookup import Served
+from airflow_hops.web.models.records import read_model_record
+from airflow_hops.web.queries.client import ask
+from airflow_hops.web.runs.trainings import RunId, tracking_hook
+from airflow_hops.web.types import Model
+
+router = APIRouter(prefix="/api/dags/{dag_id}", tags=["notes"], dependencies=[TRIGGERS_RUNS])
+log = logging.getLogger(__name__)
+_RESERVED = ("mlflow.", "hops.")
+
+TagName = Annotated[str, StringConstraints(pattern=r"^\w[\w ./:-]*$", max_length=250)]
+"""What MLflow takes as a name on any of its stores."""
+
+
+class NoteRequest(Model):
+    """The note and tags of a run or a version."""
+
+    note: Annotated[str, StringConstraints(strip_whitespace=True, max_length=5000)] | None
+    """Null leaves it as it is."""
+    tags: Annotated[dict[TagName, Annotated[str, Field(max_length=5000)] | None], Field(max_length=50)]
+    """Values by name; null removes a tag. Those that are not named stay."""
+
+
+class DecisionNoteRequest(Model):
+    """A note on a decision."""
+
+    note: Annotated[str, StringConstraints(strip_whitespace=True, max_length=5000)]
+    """Replaces the present one; empty to remove it."""
+
+
+def is_own_tag(name: str) -> bool:
+    """Whether a tag is people's, and not MLflow's or this package's."""
+    return not name.startswith(_RESERVED)
+
+
+@router.post("/training-runs/{mlflow_run_id}/note", status_code=204)
+def annotate_training_run(user: GetUserDep, dag_id: str, mlflow_run_id: RunId, body: NoteRequest) -> None:
+    """Sets the note and tags of a training run."""
+    _check(body)
+    about = {"experiment": dag_id, "run_id": mlflow_run_id}
+    ask(tracking_hook(dag_id), "notes/annotate_run", {**about, **body.model_dump()})
+    log.info("note and tags %s of MLflow's run %s by %r", sorted(body.tags), mlflow_run_id, name_of(user))
+
+
+@router.post("/models/{model}/versions/{version}/note", status_code=204)
+def annotate_model_version(
+    user: GetUserDep, served: Served, version: Annotated[int, PathParameter(ge=1, lt=2**31)], body: NoteRequest
+) -> None:
+    """Sets the note and tags of a version.
+
+    Raises:
+        HTTPException: 403, the pipeline does not deploy the model; 422, a tag is reserved, or MLflow does not have the
+            version.
+    """
+    if not served.is_decided_here:
+        raise HTTPException(403, f"DAG {served.dag_id!r} does not deploy model {served.name!r}")
+    _check(body)
+    about = {"model_name": served.name, "version": version}
+    ask(served.hook, "notes/annotate_version", {**about, **body.model_dump()})
+    keep_cards_of(served, version)
+    log.info("note and tags %s of %s v%d by %r", sorted(body.tags), served.name, version, name_of(user))
+
+
+@router.post("/models/{model}/versions/{version}/decisions/{decided_at}/note", status_code=204)
+def annotate_decision(
+    user: GetUserDep,
+    served: Served,
+    version: Annotated[int, PathParameter(ge=1, lt=2**31)],
+    decided_at: AwareDatetime,
+    body: DecisionNoteRequest,
+) -> None:
+    """Sets the note on a decision about a version.
+
+    Raises:
+        HTTPException: 403, the pipeline does not deploy the model; 404, there is no such decision; 422, MLflow does not
+            have the version.
+    """
+    if not served.is_decided_here:
+        raise HTTPException(403, f"DAG {served.dag_id!r} does not deploy model {served.name!r}")
+    history = read_model_record(served.hook.store, served.name).history
+    if (version, decided_at) not in {(event.version, datetime.fromisoformat(event.at)) for event in history}:
+        raise HTTPException(404, f"{served.name} v{version}: no decision was made at {decided_at.isoformat()}")
+    tags = {f"{DECISION_NOTE}.{_in_utc(decided_at)}": _signed(body.note, user)}
+    about = {"model_name": served.name, "version": version}
+    ask(served.hook, "notes/annotate_version", {**about, "note": None, "tags": tags})
+    keep_cards_of(served, version)
+    log.info("note on the decision of %s about %s v%d by %r", decided_at, served.name, version, name_of(user))
+
+
+@router.post("/training-runs/{mlflow_run_id}/decision-note", status_code=204)
+def annotate_refusal(user: GetUserDep, dag_id: str, mlflow_run_id: RunId, body: DecisionNoteRequest) -> None:
+    """Sets the note on the refusal of the candidate that a run trained."""
+    about = {"experiment": dag_id, "run_id": mlflow_run_id, "note": None}
+    ask(tracking_hook(dag_id), "notes/annotate_run", {**about, "tags": {DECISION_NOTE: _signed(body.note, user)}})
+    log.info("note on the refusal of MLflow's run %s by %r", mlflow_run_id, name_of(user))
+
+
+def _signed(note: str, user: GetUserDep) -> str | None:
+    """A tag's value: when, who, and the note; None, which removes the tag, for an empty one."""
+    return f"{_in_utc(datetime.now(UTC))} {' '.join(name_of(user).split())}\n{note}" if note else None
+
+
+def _in_utc(at: datetime) -> str:
+    """As a tag's name has it: MLflow takes no plus sign in one."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _check(body: NoteRequest) -> None:
+    reserved = [name for name in body.tags if not is_own_tag(name)]
+    if reserved:
+        raise HTTPException(
+            422, f"tags: {reserved[0]!r} begins with a prefix that MLflow or this package uses; choose another name"
+        )
+    unclear = [name for name in body.tags if posixpath.normpath(name) != name]
+    if unclear:
+        # MLflow would refuse it too, but only after what stands before it has been set.
+        raise HTTPException(422, f"tags: {unclear[0]!r} has an empty part, '.' or '..' between slashes; expected 'a/b'")

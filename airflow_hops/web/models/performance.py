@@ -1,0 +1,140 @@
+"""What the served versions of a model were worth, as far as labels have come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.utils.session import create_session
+from fastapi import APIRouter, Query
+
+from airflow_hops.core.contract.performance import (
+    REPORT_FILE,
+    Interval,
+    PerformanceProperties,
+    PerformanceReport,
+    VersionPerformance,
+)
+from airflow_hops.web.access import READS_ARTIFACTS, MayRead, ReadableDags
+from airflow_hops.web.artifacts.definitions import definitions, together
+from airflow_hops.web.artifacts.from_tasks import last_returned
+from airflow_hops.web.artifacts.lookup import FoundArtifact, open_artifact
+from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
+from airflow_hops.web.models.lookup import Served
+from airflow_hops.web.types import Model, Number, Time
+
+router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}", tags=["models"])
+
+
+class Figure(Model):
+    """A metric with its 95% interval."""
+
+    value: Number
+    low: Number
+    high: Number
+
+
+class VersionFigures(Model):
+    """The predictions of a version in some time."""
+
+    version: int
+    start: Time
+    end: Time
+    rows: int
+    labelled: int
+    measured: int
+    """Those with labels that are old enough."""
+    figures: dict[str, Figure]
+    """Measured with labels; none where these are too few."""
+    estimates: dict[str, Figure]
+    """Estimated without labels."""
+    baseline: dict[str, Figure]
+    """Of a whole window: on the held-out split of the version's training."""
+    drop: dict[str, Figure]
+    """Of a whole window: by how much each is worse than that; above 0 is worse."""
+
+
+class LabelCompleteness(Model):
+    """Predictions of an age, and those whose labels have come."""
+
+    from_s: float
+    to_s: float | None
+    rows: int
+    labelled: int
+
+
+class LivePerformance(Model):
+    """The newest measurement of a model."""
+
+    artifact: ArtifactAddress
+    as_of: Time
+    """The time that it looks back from."""
+    problem: str
+    label: str
+    metric: str
+    """The problem's first metric."""
+    versions: list[VersionFigures]
+    """Over the whole window."""
+    periods: list[VersionFigures]
+    ages: list[LabelCompleteness]
+    labels: dict[str, int]
+    """What became of the labels: counts by name."""
+    delay_s_p50: float | None
+    """Seconds from prediction to label that half of the labels take; null where that is not known."""
+    delay_s_p95: float | None
+    notes: list[str]
+    """What is wrong or missing."""
+
+
+class PerformanceAnswer(Model):
+    """The newest measurement of a label; null if there is none."""
+
+    performance: LivePerformance | None
+    labels: list[str]
+    """The labels that are measured, by name."""
+
+
+@router.get("/performance", dependencies=[READS_ARTIFACTS])
+def get_model_performance(
+    user: GetUserDep,
+    served: Served,
+    readable: ReadableDags,
+    label: Annotated[str | None, Query(max_length=512, description="The label; the first by name")] = None,
+) -> PerformanceAnswer:
+    """The newest measurement of a model's served versions, by any DAG that the user may read."""
+    may_read = MayRead(user, DagAccessEntity.XCOM)
+    with create_session() as session:
+        pipelines = definitions.pipelines(session, list(readable)).values()
+        watching = together(pipelines, [(served.hops_conn_id, served.name)])
+        dag_ids = [each.dag_id for each in watching if each.dag_id in may_read]
+        found = last_returned(session, dag_ids, "performance")
+    of_model = [(PerformanceProperties.of(each.artifact), each) for each in found]
+    by_label = [(of.label, each) for of, each in of_model if of.model_name == served.name]
+    labels = sorted({name for name, _ in by_label})
+    newest = next((each for name, each in by_label if name == (label or labels[0])), None)
+    if newest is None:
+        return PerformanceAnswer(performance=None, labels=labels)
+    artifact = FoundArtifact(served.hook, *open_artifact(served.hook.store, newest.artifact))
+    report = PerformanceReport.from_dict(artifact.read_json(REPORT_FILE))
+    return PerformanceAnswer(
+        labels=labels,
+        performance=LivePerformance.of(
+            report,
+            artifact=returned_address(newest),
+            versions=[_version(each) for each in report.versions],
+            periods=[_version(each) for each in report.periods],
+            labels=report.labels.to_dict(),
+            delay_s_p50=report.delay_s[0] if report.delay_s else None,
+            delay_s_p95=report.delay_s[1] if report.delay_s else None,
+        ),
+    )
+
+
+def _version(of: VersionPerformance) -> VersionFigures:
+    def told(figures: Mapping[str, Interval] | None) -> dict[str, Figure]:
+        return {name: Figure(value=v, low=low, high=high) for name, (v, low, high) in (figures or {}).items()}
+
+    known = {"figures": of.figures, "estimates": of.estimates, "baseline": of.baseline, "drop": of.drop}
+    return VersionFigures.of(of, **{name: told(figures) for name, figures in known.items()})

@@ -1,0 +1,179 @@
+"""The served versions of a model, by its record."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
+from fastapi import HTTPException
+from sqlalchemy.orm import Session
+
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationProperties, EvaluationReport
+from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.model_records import read_record
+from airflow_hops.web.artifacts.definitions import PipelineDag
+from airflow_hops.web.artifacts.lookup import artifact_in, hook_of, open_artifact, reaching
+from airflow_hops.web.caching import ByteCache
+from airflow_hops.web.types import Model, Number, Time
+from airflow_hops.web.unusable_files import reading_threads
+
+_READERS = 8
+"""Threads that read records: a store far away takes its time for each."""
+_metrics = ByteCache(1 << 20)
+
+
+class VersionShare(Model):
+    """A version that gets traffic."""
+
+    version: int
+    since: Time
+    traffic_percent: int
+    fingerprint: str
+    """Of its model artifact."""
+
+
+class HeadlineMetric(Model):
+    """The metric by which champion and candidate are compared, of the champion, on the first split."""
+
+    name: str
+    split: str
+    value: Number
+    compared_with: int | None
+    """The version that was champion when it was evaluated; null where there was none."""
+    difference: Number
+    """To that version, on the same rows, with its 95% interval."""
+    low: Number
+    high: Number
+
+
+class ServedModel(Model):
+    """The model that a pipeline trains, and its serving versions."""
+
+    name: str
+    champion: VersionShare | None
+    challenger: VersionShare | None
+    metric: HeadlineMetric | None
+    problem: str | None
+    """Why the rest is not known: the store cannot be read."""
+
+
+def read_model_record(store: ArtifactStore, model_name: str) -> ModelRecord:
+    """The record of a model; an empty one where there is none.
+
+    Raises:
+        HTTPException: 502, the store cannot be read, or the file is not a record.
+    """
+    with reaching(store):
+        return read_record(store, model_name)
+
+
+def shares_of(record: ModelRecord) -> tuple[VersionShare | None, VersionShare | None]:
+    """Champion and challenger with the shares that were decided for them."""
+    champion, challenger = (_share(record, version) for version in (record.champion, record.challenger))
+    return champion, challenger if champion else None
+
+
+def served_models(
+    session: Session, pipelines: Sequence[PipelineDag], readable: Container[str]
+) -> dict[str, ServedModel]:
+    """The first model of each pipeline that has one, and what of it serves, by DAG.
+
+    Args:
+        session: Of Airflow's database.
+        pipelines: The pipelines.
+        readable: DAGs that the user may read; figures that others made are left out.
+    """
+    named = {pipeline.dag_id: pipeline.models()[0] for pipeline in pipelines if pipeline.models()}
+    models = sorted(set(named.values()))
+    with reading_threads(_READERS) as readers:
+        read = dict(zip(models, readers.map(_read, models), strict=True))
+        evaluated = {
+            model: (found[0], _evaluation(session, found[1], readable))
+            for model, found in read.items()
+            if not isinstance(found, HTTPException)
+        }
+        metrics = dict(zip(evaluated, readers.map(_metric_of, evaluated.values()), strict=True))
+    return {dag_id: _served_model(model[1], read[model], metrics.get(model)) for dag_id, model in named.items()}
+
+
+def _read(model: tuple[str, str]) -> tuple[ArtifactStore, ModelRecord] | HTTPException:
+    conn_id, model_name = model
+    try:
+        store = hook_of(conn_id).store
+        return store, read_model_record(store, model_name)
+    except HTTPException as error:
+        return error
+
+
+def _served_model(
+    name: str, read: tuple[ArtifactStore, ModelRecord] | HTTPException, metric: HeadlineMetric | None
+) -> ServedModel:
+    if isinstance(read, HTTPException):
+        return ServedModel(name=name, champion=None, challenger=None, metric=None, problem=str(read.detail))
+    champion, challenger = shares_of(read[1])
+    return ServedModel(name=name, champion=champion, challenger=challenger, metric=metric, problem=None)
+
+
+def headline_of(
+    session: Session, store: ArtifactStore, record: ModelRecord, readable: Container[str]
+) -> HeadlineMetric | None:
+    """The champion's metric, from the evaluation that its own run made of it.
+
+    Returns:
+        None where there is no champion, or no evaluation of it that the user may read.
+    """
+    return _metric_of((store, _evaluation(session, record, readable)))
+
+
+def _evaluation(session: Session, record: ModelRecord, readable: Container[str]) -> Artifact | None:
+    began = record.began(record.champion.version) if record.champion else None
+    by = began.made_by if began else {}
+    if record.champion is None or by.get("dag_id") not in readable:
+        return None
+    rows = session.scalars(XComModel.get_many(run_id=by["run_id"], key=XCOM_RETURN_KEY, dag_ids=by["dag_id"]))
+    for artifact in filter(None, map(artifact_in, rows)):
+        if is_evaluation_of(artifact, record.champion.fingerprint):
+            return artifact
+    return None
+
+
+def is_evaluation_of(artifact: Artifact, fingerprint: str) -> bool:
+    """Whether an artifact is the evaluation of a model artifact."""
+    return artifact.kind == "evaluation" and EvaluationProperties.of(artifact).candidate.fingerprint == fingerprint
+
+
+def _metric_of(evaluated: tuple[ArtifactStore, Artifact | None]) -> HeadlineMetric | None:
+    store, evaluation = evaluated
+    if evaluation is None:
+        return None
+    try:
+        content = _metrics.get(evaluation.fingerprint, lambda: _read_metric(store, evaluation))
+    except (HTTPException, FileNotFoundError, ValueError):
+        return None
+    return HeadlineMetric.model_validate_json(content)
+
+
+def _read_metric(store: ArtifactStore, evaluation: Artifact) -> bytes:
+    there, _ = open_artifact(store, evaluation)
+    with reaching(store):
+        report = EvaluationReport.from_dict(store.read_json(f"{there.uri}/{REPORT_FILE}"))
+    split, figures = next(iter(report.splits.items()))
+    gain = figures.gain
+    metric = HeadlineMetric(
+        name=report.metric,
+        split=split,
+        value=figures.candidate.get(report.metric),
+        compared_with=report.champion.version if report.champion else None,
+        difference=gain.difference if gain else None,
+        low=gain.low if gain else None,
+        high=gain.high if gain else None,
+    )
+    return metric.model_dump_json().encode()
+
+
+def _share(record: ModelRecord, served: ServedVersion | None) -> VersionShare | None:
+    if served is None:
+        return None
+    return VersionShare.of(served, traffic_percent=record.traffic.get(served.version, 0))

@@ -1,0 +1,243 @@
+"""The models of a pipeline: their versions, what serves, how that was decided."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.utils.session import create_session
+from fastapi import APIRouter, HTTPException
+from sqlalchemy.orm import Session
+
+from airflow_hops.core.contract.model_record import ModelRecord
+from airflow_hops.reports.model_sources import DECISION_NOTE
+from airflow_hops.web.access import READS_ARTIFACTS, may_change, may_read
+from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of
+from airflow_hops.web.models.history import Decision, Rollout, decisions_of, rollout_of
+from airflow_hops.web.models.lookup import Served, registered_versions
+from airflow_hops.web.models.notes import is_own_tag
+from airflow_hops.web.models.records import HeadlineMetric, VersionShare, headline_of, read_model_record, shares_of
+from airflow_hops.web.models.refused import (
+    VERDICTS,
+    Candidate,
+    RefusedCandidate,
+    candidates_of,
+    judged,
+    refused_candidates,
+)
+from airflow_hops.web.types import Model, Number, Page, RunAddress, Time
+
+router = APIRouter(prefix="/api/dags/{dag_id}/models", tags=["models"])
+
+
+class ModelSummary(Model):
+    """A model, and its serving versions."""
+
+    name: str
+    champion: VersionShare | None
+    challenger: VersionShare | None
+    metric: HeadlineMetric | None
+    rollout: Rollout | None
+    last_decision: Decision | None
+    last_refused: RefusedCandidate | None
+    """The newest candidate that was not deployed, of the last fifty that each task has evaluated."""
+    versions: int
+    """Versions that were deployed."""
+    problem: str | None
+    """Why the rest is not known: the store cannot be read."""
+
+
+class ModelPage(Page):
+    """The models that a pipeline works on, starting with those that it deploys."""
+
+    models: list[ModelSummary]
+
+
+class RegisteredVersion(Model):
+    """A version: registered, deployed, or both."""
+
+    version: int
+    role: str | None
+    """``champion`` or ``challenger``; null where it serves nothing."""
+    aliases: list[str]
+    """MLflow's."""
+    created_at: Time | None
+    """When it was registered; null where MLflow does not answer or does not know it."""
+    made_by: RunAddress | None
+    """The run that trained and deployed it; null where the user may not read it, or it is not recorded."""
+    fingerprint: str | None
+    """Of the model artifact."""
+    note: str
+    """What people wrote of it: MLflow's description."""
+    tags: dict[str, str]
+    """People's own, by name; and the notes on decisions about it, ``hops.decision_note.<time>``."""
+    mlflow_run_id: str | None
+    metrics: dict[str, Number]
+    """Of its MLflow run; ``evaluation.*`` are those on which it was blessed. None where a DAG made it that the user may
+    not read."""
+    last_event: Decision | None
+
+
+class ModelDetail(Model):
+    """A model: the serving versions, and all decisions."""
+
+    name: str
+    champion: VersionShare | None
+    challenger: VersionShare | None
+    traffic: dict[str, int]
+    """The shares that were decided, version to percent; the server may be about to follow."""
+    rollout: Rollout | None
+    deployed: list[int]
+    """Versions that were ever deployed, the newest first."""
+    decisions: list[Decision]
+    """The newest first."""
+    refused: list[RefusedCandidate]
+    """Candidates that were not deployed, the newest first."""
+    candidates: list[Candidate]
+    """Models that were evaluated and may replace the champion, the newest first."""
+    may_change: bool
+    """Whether the user may promote, set traffic and roll back: here, where the pipeline itself deploys the model."""
+
+
+class ModelVersions(Page):
+    """All versions, newest first."""
+
+    versions: list[RegisteredVersion]
+    registry_problem: str | None
+    """Why MLflow's part is not known."""
+
+
+@router.get("", dependencies=[READS_ARTIFACTS])
+def list_models(user: GetUserDep, dag_id: str) -> ModelPage:
+    """The models that a pipeline works on."""
+    with create_session() as session:
+        named = pipeline_of(session, dag_id).models()
+        refused = refused_candidates(session, user, named, VERDICTS)
+        models = [_summary(session, user, model, refused[model]) for model in named]
+    return ModelPage(total_entries=len(models), models=models)
+
+
+@router.get("/{model}", dependencies=[READS_ARTIFACTS])
+def get_model(user: GetUserDep, served: Served) -> ModelDetail:
+    """A model and the decisions on it, from its record only."""
+    record = read_model_record(served.hook.store, served.name)
+    champion, challenger = shares_of(record)
+    with create_session() as session:
+        model = (served.hops_conn_id, served.name)
+        refused = refused_candidates(session, user, [model], VERDICTS)[model]
+        evaluations = judged(session, user, [model], VERDICTS)[model]
+    return ModelDetail(
+        name=served.name,
+        champion=champion,
+        challenger=challenger,
+        traffic={str(each.version): each.traffic_percent for each in (champion, challenger) if each is not None},
+        rollout=rollout_of(record),
+        deployed=sorted({event.version for event in record.history}, reverse=True),
+        decisions=decisions_of(record, readable_makers(user, record)),
+        refused=refused,
+        candidates=candidates_of(evaluations, champion.fingerprint if champion else None),
+        may_change=served.is_decided_here and may_change(user, served.dag_id),
+    )
+
+
+@router.get("/{model}/versions", dependencies=[READS_ARTIFACTS])
+def list_model_versions(user: GetUserDep, served: Served) -> ModelVersions:
+    """A model's versions, from MLflow and from its record."""
+    record = read_model_record(served.hook.store, served.name)
+    registered, problem = registered_versions(served)
+    readable = readable_makers(user, record, registered.values())
+    versions = _versions(record, registered, decisions_of(record, readable), readable)
+    return ModelVersions(total_entries=len(versions), versions=versions, registry_problem=problem)
+
+
+def readable_makers(
+    user: GetUserDep, record: ModelRecord, registered: Iterable[Mapping[str, Any]] = ()
+) -> frozenset[str]:
+    """The DAGs that made versions of a model or decided on them, and whose artifacts the user may read.
+
+    Args:
+        user: The user.
+        record: The model's record.
+        registered: Versions of MLflow's, as :func:`airflow_hops.ml.queries.registry.versions` tells them.
+    """
+    makers = {event.made_by.get("dag_id") for event in record.history}
+    makers |= {version["tags"].get("hops.dag_id") for version in registered}
+    return frozenset(dag_id for dag_id in makers if dag_id and may_read(user, dag_id, DagAccessEntity.XCOM))
+
+
+def made_by(record: ModelRecord, version: int, tags: Mapping[str, str], readable: Collection[str]) -> RunAddress | None:
+    """The run that deployed a version, by the record or MLflow's tags; None where the user may not read its DAG."""
+    began = record.began(version)
+    by = began.made_by if began else {}
+    dag_id, run_id = by.get("dag_id") or tags.get("hops.dag_id"), by.get("run_id") or tags.get("hops.run_id")
+    if not dag_id or not run_id or dag_id not in readable:
+        return None
+    return RunAddress(dag_id=dag_id, run_id=run_id)
+
+
+def _summary(
+    session: Session, user: GetUserDep, model: tuple[str, str], refused: list[RefusedCandidate]
+) -> ModelSummary:
+    hops_conn_id, name = model
+    problem, metric, record = None, None, ModelRecord()
+    readable: frozenset[str] = frozenset()
+    try:
+        store = hook_of(hops_conn_id).store
+        record = read_model_record(store, name)
+        readable = readable_makers(user, record)
+        metric = headline_of(session, store, record, readable)
+    except HTTPException as error:
+        problem = str(error.detail)
+    champion, challenger = shares_of(record)
+    decisions = decisions_of(record, readable)
+    return ModelSummary(
+        name=name,
+        champion=champion,
+        challenger=challenger,
+        metric=metric,
+        rollout=rollout_of(record),
+        last_decision=decisions[0] if decisions else None,
+        last_refused=refused[0] if refused else None,
+        versions=len({event.version for event in record.history}),
+        problem=problem,
+    )
+
+
+def _versions(
+    record: ModelRecord,
+    registered: Mapping[int, Mapping[str, Any]],
+    decisions: list[Decision],
+    readable: Collection[str],
+) -> list[RegisteredVersion]:
+    roles = {served.version: (role, served.fingerprint) for role, served in record.serving.items()}
+    last = {decision.version: decision for decision in reversed(decisions)}
+    found = []
+    for version in sorted(registered.keys() | last.keys(), reverse=True):
+        entry = registered.get(version, {})
+        tags = entry.get("tags", {})
+        role, fingerprint = roles.get(version, (None, None))
+        created_ms = entry.get("created_ms")
+        hidden = tags.get("hops.dag_id", "") not in {"", *readable}
+        found.append(
+            RegisteredVersion(
+                version=version,
+                role=role,
+                aliases=entry.get("aliases", []),
+                created_at=None if created_ms is None else datetime.fromtimestamp(created_ms / 1000, UTC),
+                made_by=made_by(record, version, tags, readable),
+                fingerprint=tags.get("hops.fingerprint") or fingerprint,
+                note="" if hidden else entry.get("note", ""),
+                tags={} if hidden else {name: text for name, text in tags.items() if _is_shown(name)},
+                mlflow_run_id=None if hidden else entry.get("run_id") or None,
+                metrics={} if hidden else entry.get("metrics", {}),
+                last_event=last.get(version),
+            )
+        )
+    return found
+
+
+def _is_shown(tag: str) -> bool:
+    return is_own_tag(tag) or tag.startswith(DECISION_NOTE)

@@ -1,0 +1,156 @@
+"""Activity of served models: live shares, requests of the last hour, and their skew from check to check.
+
+A list of pipelines shows at once what the database and the store say, and this when the model servers have answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.utils.session import create_session
+from fastapi import APIRouter, Query
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.web.access import ReadableDags, may_read_results
+from airflow_hops.web.artifacts.definitions import PipelineDag, definitions, together
+from airflow_hops.web.artifacts.from_tasks import last_returned
+from airflow_hops.web.models.server import AskedServer, ServerAway
+from airflow_hops.web.pipelines.state import SkewPoint, skew_points
+from airflow_hops.web.types import Model, Number, Time
+from airflow_hops.web.unusable_files import reading_threads
+
+router = APIRouter(prefix="/api/pipelines", tags=["pipelines"])
+_ASKERS = 8
+_CHECKS = 24
+_STEP_S = 60.0
+
+DagIds = Annotated[list[str], Query(min_length=1, max_length=100, description="The pipelines' DAGs")]
+
+
+class LiveShare(Model):
+    """A version on the server."""
+
+    version: int
+    traffic_percent: Number = None
+    requests: int = 0
+    errors: int = 0
+    """Since the server's start."""
+
+
+class Requests(Model):
+    """Requests of the last hour in steps, oldest first."""
+
+    at: list[Time]
+    """Ends of the steps."""
+    per_second: list[Number]
+    errors: list[int]
+    """Requests that failed."""
+    client_errors: list[int]
+    """Requests that were refused as the client's mistake."""
+
+
+class Traffic(Model):
+    """Traffic as the model server reports it."""
+
+    problem: str | None
+    """Why nothing of the rest is known."""
+    versions: list[LiveShare]
+    requests: Requests | None
+    """Null where the server keeps no series."""
+
+
+class Activity(Model):
+    """Activity of the models that a pipeline serves."""
+
+    traffic: Traffic | None
+    """Null of a pipeline that serves no model."""
+    skew: list[SkewPoint]
+    """Its newest checks, oldest first."""
+
+
+class Activities(Model):
+    """By DAG, without those whose results the user may not read."""
+
+    pipelines: dict[str, Activity]
+
+
+@router.get("/activity")
+def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> Activities:
+    """The activity of the models that pipelines serve."""
+    told = may_read_results(user)
+    with create_session() as session:
+        known = definitions.pipelines(session, list(readable))
+        shown = {each: known[each] for each in dag_id if each in known and each in told}
+        watching = [pipeline for pipeline in known.values() if "skew" in pipeline.stages()]
+        watchers = {name: together(watching, pipeline.models()) for name, pipeline in shown.items()}
+        watcher_ids = {each.dag_id for found in watchers.values() for each in found if each.dag_id in told}
+        reports = last_returned(session, watcher_ids, "skew", last=_CHECKS)
+    served = {name: _served(pipeline) for name, pipeline in shown.items()}
+    servers = _ask_all({model[0] for model in served.values() if model})
+    activities = {}
+    for name, pipeline in shown.items():
+        model = served[name]
+        traffic = _traffic(servers[model[0]], model[1]) if model else None
+        activities[name] = Activity(traffic=traffic, skew=skew_points(pipeline, reports)[-_CHECKS:])
+    return Activities(pipelines=activities)
+
+
+def _served(pipeline: PipelineDag) -> tuple[str, str] | None:
+    """Connection of the server and name of the pipeline's first model."""
+    models = pipeline.models()
+    return (pipeline.server_conn_id(*models[0]), models[0][1]) if models else None
+
+
+def _ask_all(conn_ids: Iterable[str]) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any] | None] | str]:
+    """What each server counts, and its series; or why it does not answer."""
+    ordered = sorted(conn_ids)
+    with reading_threads(_ASKERS) as askers:
+        return dict(zip(ordered, askers.map(_ask, ordered), strict=True))
+
+
+def _ask(conn_id: str) -> tuple[Mapping[str, Any], Mapping[str, Any] | None] | str:
+    try:
+        server = AskedServer.of(conn_id)
+        if not server.is_bundled:
+            return f"{server.url} is a {server.kind}, which keeps no counts per version"
+        stats = server.get("/v1/stats")
+    except (ServerAway, BadInput, FileNotFoundError) as error:
+        return str(error)
+    try:
+        return stats, server.get("/v1/stats/series")
+    except (ServerAway, BadInput, FileNotFoundError):  # a server of an earlier version
+        return stats, None
+
+
+def _traffic(said: tuple[Mapping[str, Any], Mapping[str, Any] | None] | str, model_name: str) -> Traffic:
+    if isinstance(said, str):
+        return Traffic(problem=said, versions=[], requests=None)
+    stats, series = said
+    counted = (stats.get("models") or {}).get(model_name, {}).get("versions", {})
+    versions = [LiveShare(**{**found, "version": int(version)}) for version, found in counted.items()]
+    requests = _requests(series, model_name) if series else None
+    return Traffic(problem=None, versions=sorted(versions, key=lambda each: each.version), requests=requests)
+
+
+def _requests(series: Mapping[str, Any], model_name: str) -> Requests:
+    """The series of all versions together, in steps of about a minute."""
+    versions = series["models"].get(model_name, {"versions": {}})["versions"].values()
+    ends: list[float] = []
+    rates: list[float] = []
+    errors: list[int] = []
+    client_errors: list[int] = []
+    seconds, requests, failed, refused = 0.0, 0, 0, 0
+    for index, end in enumerate(series["at"]):
+        seconds += series["seconds"][index]
+        requests += sum(version["requests"][index] for version in versions)
+        failed += sum(version["errors"][index] for version in versions)
+        refused += sum(version["client_errors"][index] for version in versions if "client_errors" in version)
+        if seconds >= _STEP_S or index == len(series["at"]) - 1:
+            ends.append(end)
+            rates.append(round(requests / seconds, 4) if seconds else 0.0)
+            errors.append(failed)
+            client_errors.append(refused)
+            seconds, requests, failed, refused = 0.0, 0, 0, 0
+    return Requests(at=ends, per_second=rates, errors=errors, client_errors=client_errors)  # type: ignore[arg-type]  # seconds since 1970

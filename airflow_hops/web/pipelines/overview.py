@@ -1,0 +1,221 @@
+"""A pipeline at a glance: its last runs, its drift over time, what waits for a person, what starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.dag import DagModel
+from airflow.models.hitl import HITLDetail
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.session import create_session
+from airflow.utils.state import TaskInstanceState
+from fastapi import APIRouter, HTTPException
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, ReadableDags, may_read_results
+from airflow_hops.web.artifacts.definitions import PipelineDag
+from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, last_returned
+from airflow_hops.web.artifacts.lookup import FoundArtifact, hook_of, open_artifact, pipeline_of
+from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
+from airflow_hops.web.pipelines.routes import PipelineSummary, Seen, summaries_of
+from airflow_hops.web.pipelines.state import SkewPoint, skew_points
+from airflow_hops.web.runs.states import LastRun, last_runs
+from airflow_hops.web.schemas.proposals import waits_for_decision
+from airflow_hops.web.schemas.questions import Question, make_question, may_see_questions
+from airflow_hops.web.schemas.validations import anomalous_features
+from airflow_hops.web.skew.retraining import RetrainingDecision, decisions
+from airflow_hops.web.types import Model, TaskAddress, Time
+
+router = APIRouter(prefix="/api/dags/{dag_id}", tags=["pipelines"])
+_RUNS = 8
+_CHECKS = 30
+_QUESTIONS = 20
+_FEATURES = 200
+_NOTHING_TO_LEARN = "verdict"
+"""Why a retraining is refused where there is nothing to retrain for."""
+
+
+class StartingAsset(Model):
+    """An asset whose updates start a DAG."""
+
+    name: str
+    updated_by: list[str]
+    """Pipelines that update it, of those that the user may read."""
+
+
+class Schedule(Model):
+    """What starts a DAG."""
+
+    dag_id: str
+    is_paused: bool
+    summary: str | None
+    """Airflow's word for its timetable: a cron expression, for instance."""
+    description: str | None
+    next_run: Time | None
+    """Null where none is planned; it does not begin while the DAG is paused."""
+    assets: list[StartingAsset]
+
+
+class AskedQuestion(Model):
+    """A question of a task that waits for its answer."""
+
+    task: TaskAddress
+    stage: str | None
+    question: Question
+
+
+class ProposedSchema(Model):
+    """A schema change that the newest validation proposes without asking anyone."""
+
+    validation: ArtifactAddress
+    at: Time
+    features: list[str]
+    """What it found anomalous, errors first, 200 at most; without a name, the data set as a whole."""
+    features_total: int
+
+
+class PipelineOverview(Model):
+    """A pipeline. The overview of a DAG that only monitors a model is that of the pipeline that deploys the model."""
+
+    pipeline: PipelineSummary
+    models: list[str]
+    """Names of the models that it works on, those that it deploys first."""
+    runs: list[LastRun]
+    """The newest first."""
+    skew: list[SkewPoint]
+    """Checks of its models, oldest first."""
+    retraining: list[RetrainingDecision]
+    """Decisions whether to ask for a retraining, the newest first; without those that had no reason to."""
+    waiting: list[AskedQuestion]
+    proposed: list[ProposedSchema]
+    schedules: list[Schedule]
+    """Of the pipeline, and of the DAGs that watch it."""
+
+
+@router.get("/overview", dependencies=[READS_RUNS, READS_TASKS, READS_ARTIFACTS])
+def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str) -> PipelineOverview:
+    """The overview of a pipeline; its models have separate routes."""
+    told = may_read_results(user)
+    with create_session() as session:
+        seen = Seen.by(session, readable)
+        pipeline = pipeline_of(session, dag_id)
+        if dag_id not in seen.pipelines:
+            raise HTTPException(
+                404, f"DAG {dag_id!r} is no longer in any DAG file; its other pages show the artifacts it made"
+            )
+        pipeline = _leader(seen, told, pipeline)
+        watchers = [each for each in seen.watchers(pipeline) if each.dag_id in told]
+        family = list({each.dag_id: each for each in (pipeline, *watchers)}.values())
+        reports = last_returned(session, [each.dag_id for each in watchers], "skew", last=_CHECKS)
+        unasked = _unasked(session, pipeline)
+        overview = PipelineOverview(
+            pipeline=summaries_of(session, seen, [pipeline], told)[0],
+            models=[name for _, name in pipeline.models()],
+            runs=last_runs(session, [pipeline], _RUNS).get(pipeline.dag_id, []),
+            skew=skew_points(pipeline, reports)[-_CHECKS:],
+            retraining=_retraining(session, watchers, reports, told),
+            waiting=_questions(session, user, family),
+            proposed=[],
+            schedules=[_schedule(seen, seen.dags[each.dag_id], each) for each in family],
+        )
+    proposed = [found for each in unasked if (found := _proposal(pipeline, each)) is not None]
+    return overview.model_copy(update={"proposed": proposed})
+
+
+def _leader(seen: Seen, told: Container[str], pipeline: PipelineDag) -> PipelineDag:
+    """The one pipeline that deploys what a DAG watches, or else trains it, if its results may be read."""
+    leaders = seen.leaders()
+    if pipeline in leaders:
+        return pipeline
+    training = [each for each in leaders if pipeline in seen.watchers(each) and each.dag_id in told]
+    deploying = [each for each in training if any(each.decides_on(name) for _, name in pipeline.models())]
+    found = deploying or training
+    return found[0] if len(found) == 1 else pipeline
+
+
+def _retraining(
+    session: Session, watchers: Iterable[PipelineDag], reports: Collection[ReturnedArtifact], told: Container[str]
+) -> list[RetrainingDecision]:
+    found = [
+        decision
+        for watcher in watchers
+        for decision in decisions(session, watcher, [r for r in reports if r.dag_id == watcher.dag_id], told).values()
+        if decision.outcome != "pending" and decision.why != _NOTHING_TO_LEARN
+    ]
+    return sorted(found, key=lambda decision: decision.at.timestamp() if decision.at else 0.0, reverse=True)
+
+
+def _questions(session: Session, user: GetUserDep, pipelines: Iterable[PipelineDag]) -> list[AskedQuestion]:
+    by_dag = {each.dag_id: each for each in pipelines if may_see_questions(user, each.dag_id)}
+    waiting = (
+        select(HITLDetail, TaskInstance)
+        .join(TaskInstance, TaskInstance.id == HITLDetail.ti_id)
+        .where(TaskInstance.dag_id.in_(by_dag), TaskInstance.state == TaskInstanceState.AWAITING_INPUT)
+        .order_by(HITLDetail.created_at)
+        .limit(_QUESTIONS)
+    )
+    found = []
+    for asked, instance in session.execute(waiting):
+        task = by_dag[instance.dag_id].task(instance.task_id)
+        found.append(
+            AskedQuestion(
+                task=TaskAddress.of(instance),
+                stage=task.stage if task else None,
+                question=make_question(user, instance, asked, schema_changed=False),
+            )
+        )
+    return found
+
+
+def _unasked(session: Session, pipeline: PipelineDag) -> list[ReturnedArtifact]:
+    """The newest validation of each task, of those that propose a change and asked nobody."""
+    newest = {
+        (each.run_id, each.task_id, each.map_index): each
+        for each in last_returned(session, [pipeline.dag_id], "anomalies")
+        if each.artifact.properties.get("proposed_features") is not None
+    }
+    if not newest:
+        return []
+    run_ids, task_ids = ({each[at] for each in newest} for at in (0, 1))
+    asked = select(TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index).join(
+        HITLDetail, HITLDetail.ti_id == TaskInstance.id
+    )
+    mine = (TaskInstance.run_id.in_(run_ids), TaskInstance.task_id.in_(task_ids))
+    for row in session.execute(asked.where(TaskInstance.dag_id == pipeline.dag_id, *mine)):
+        newest.pop((row.run_id, row.task_id, row.map_index), None)
+    return list(newest.values())
+
+
+def _proposal(pipeline: PipelineDag, validation: ReturnedArtifact) -> ProposedSchema | None:
+    """What a validation proposes, as long as the schema is the one that it looked at."""
+    try:
+        hook = hook_of(pipeline.conn_id(validation.task_id))
+        found = FoundArtifact(hook, *open_artifact(hook.store, validation.artifact))
+        if not waits_for_decision(found):
+            return None
+        features = [each.feature for each in anomalous_features(hook.store, found.artifact)]
+    except HTTPException:  # it was deleted, or the store is away, which other parts of the page say
+        return None
+    return ProposedSchema(
+        validation=returned_address(validation),
+        at=validation.at,
+        features=features[:_FEATURES],
+        features_total=len(features),
+    )
+
+
+def _schedule(seen: Seen, dag: DagModel, pipeline: PipelineDag) -> Schedule:
+    updating = {name: [] for name in sorted(pipeline.scheduled_on)}  # type: dict[str, list[str]]
+    for each in seen.pipelines.values():
+        for name in each.assets & pipeline.scheduled_on:
+            updating[name].append(each.dag_id)
+    return Schedule(
+        dag_id=dag.dag_id,
+        is_paused=bool(dag.is_paused),
+        summary=dag.timetable_summary,
+        description=dag.timetable_description,
+        next_run=dag.next_dagrun_create_after,
+        assets=[StartingAsset(name=name, updated_by=sorted(dag_ids)) for name, dag_ids in updating.items()],
+    )

@@ -1,0 +1,155 @@
+"""The pipelines: what they train and serve, how their last run went, whether what they serve has drifted.
+
+A DAG that only watches a model (its stages are ``skew`` and ``retraining``) belongs to the pipeline that trains this
+model, and is a pipeline of its own only to users who may not read that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.dag import DagModel
+from airflow.utils.session import create_session
+from fastapi import APIRouter, Query
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from airflow_hops.web.access import ReadableDags, may_read_results
+from airflow_hops.web.artifacts.definitions import PipelineDag, definitions, together
+from airflow_hops.web.artifacts.from_tasks import last_returned
+from airflow_hops.web.models.records import ServedModel, served_models
+from airflow_hops.web.pipelines.state import LastRetraining, SkewState, retrainings, skew_state
+from airflow_hops.web.runs.states import LastRun, last_runs
+from airflow_hops.web.types import Limit, Model, Offset, Page
+
+router = APIRouter(prefix="/api", tags=["pipelines"])
+_WATCHING = {"skew", "performance", "retraining"}
+
+
+class Monitor(Model):
+    """A DAG that monitors a pipeline's model."""
+
+    dag_id: str
+    is_paused: bool
+    last_run: LastRun | None
+
+
+class PipelineSummary(Model):
+    """A pipeline. Without permission to read its runs, task instances and XComs, only its definition is set."""
+
+    dag_id: str
+    display_name: str
+    is_paused: bool
+    stages: list[str]
+    monitors: list[Monitor]
+    """DAGs that watch its model, of those that the user may read."""
+    last_run: LastRun | None
+    model: ServedModel | None
+    skew: SkewState | None
+    retraining: LastRetraining | None
+
+
+class PipelinePage(Page):
+    """Pipelines by name."""
+
+    pipelines: list[PipelineSummary]
+
+
+@router.get("/pipelines")
+def list_pipelines(
+    user: GetUserDep,
+    readable: ReadableDags,
+    name: Annotated[str, Query(description="Part of the DAG's id", max_length=250)] = "",
+    limit: Limit = 50,
+    offset: Offset = 0,
+) -> PipelinePage:
+    """The pipelines that the user may read."""
+    told = may_read_results(user)
+    with create_session() as session:
+        seen = Seen.by(session, readable)
+        leaders = [pipeline for pipeline in seen.leaders() if name.lower() in pipeline.dag_id.lower()]
+        summaries = summaries_of(session, seen, leaders[offset : offset + limit], told)
+    return PipelinePage(total_entries=len(leaders), pipelines=summaries)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The pipelines that a user may read.
+
+    Attributes:
+        dags: What Airflow knows of their DAGs, and of others that the user may read.
+        pipelines: Their definitions.
+    """
+
+    dags: Mapping[str, DagModel]
+    pipelines: Mapping[str, PipelineDag]
+
+    @classmethod
+    def by(cls, session: Session, readable: Collection[str]) -> Seen:
+        """Those among the DAGs that a user may read."""
+        alive = session.scalars(select(DagModel).where(DagModel.is_stale.is_(False)))
+        dags = {dag.dag_id: dag for dag in alive if dag.dag_id in readable}
+        return cls(dags, definitions.pipelines(session, list(dags)))
+
+    def leaders(self) -> list[PipelineDag]:
+        """All by name, without those that only watch a model of another one."""
+        training = [pipeline for pipeline in self.pipelines.values() if not _only_watches(pipeline)]
+        trained = {model for pipeline in training for model in pipeline.models()}
+        alone = [p for p in self.pipelines.values() if _only_watches(p) and not set(p.models()) & trained]
+        return sorted(training + alone, key=lambda pipeline: pipeline.dag_id)
+
+    def watchers(self, pipeline: PipelineDag) -> list[PipelineDag]:
+        """Those that compare what a model of the pipeline is asked; the pipeline itself, where it does."""
+        watching = [each for each in self.pipelines.values() if "skew" in each.stages()]
+        return together(watching, pipeline.models())
+
+
+def summaries_of(
+    session: Session, seen: Seen, shown: Collection[PipelineDag], told: Container[str]
+) -> list[PipelineSummary]:
+    """What the list says of some pipelines.
+
+    Args:
+        session: Of Airflow's database.
+        seen: All that the user may read.
+        shown: Those to tell of.
+        told: DAGs whose results the user may read.
+    """
+    watchers = {pipeline.dag_id: seen.watchers(pipeline) for pipeline in shown}
+    open_ones = [pipeline for pipeline in shown if pipeline.dag_id in told]
+    dag_ids = [pipeline.dag_id for pipeline in open_ones]
+    watcher_ids = {each.dag_id for found in watchers.values() for each in found if each.dag_id in told}
+    models = served_models(session, open_ones, told)
+    runs = last_runs(session, [seen.pipelines[dag_id] for dag_id in {*dag_ids, *watcher_ids}])
+    newest = {dag_id: found[0] for dag_id, found in runs.items()}
+    reports = last_returned(session, watcher_ids, "skew")
+    trained = retrainings(session, dag_ids, told)
+    return [
+        PipelineSummary(
+            dag_id=pipeline.dag_id,
+            display_name=seen.dags[pipeline.dag_id].dag_display_name,
+            is_paused=bool(seen.dags[pipeline.dag_id].is_paused),
+            stages=pipeline.stages(),
+            monitors=[
+                Monitor(
+                    dag_id=watcher.dag_id,
+                    is_paused=bool(seen.dags[watcher.dag_id].is_paused),
+                    last_run=newest.get(watcher.dag_id),
+                )
+                for watcher in watchers[pipeline.dag_id]
+                if watcher != pipeline
+            ],
+            last_run=newest.get(pipeline.dag_id),
+            model=models.get(pipeline.dag_id),
+            skew=skew_state(pipeline, reports) if pipeline.dag_id in told else None,
+            retraining=trained.get(pipeline.dag_id),
+        )
+        for pipeline in shown
+    ]
+
+
+def _only_watches(pipeline: PipelineDag) -> bool:
+    return all(task.stage in _WATCHING for task in pipeline.tasks)

@@ -1,0 +1,168 @@
+"""A task instance as people see it: how far it is, what it made, why it failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.session import create_session
+from fastapi import APIRouter, HTTPException, Request, Response
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from airflow_hops.core.contract.artifacts import Producer
+from airflow_hops.hooks.progress import TaskProgress
+from airflow_hops.web.access import READS_ARTIFACTS, READS_TASKS
+from airflow_hops.web.artifacts.lookup import MapIndex, TaskArtifact, hook_of, pipeline_of, reaching, run_of
+from airflow_hops.web.artifacts.routes import ArtifactAddress, ArtifactEntry, list_run_artifacts
+from airflow_hops.web.caching import cached_answer
+from airflow_hops.web.models.evaluations import Evaluation, evaluation_answer
+from airflow_hops.web.runs.states import skip_reasons
+from airflow_hops.web.types import Model, Number, Time
+
+router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}", tags=["tasks"])
+_ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
+
+
+class Instance(Model):
+    """An instance of a mapped task."""
+
+    map_index: int
+    name: str | None
+    state: str | None
+
+
+class ProgressReport(Model):
+    """A report of a step at one moment."""
+
+    at: float
+    """Seconds since the epoch."""
+    progress: Number
+    """Done share, 0 to 1; null where it only gave figures."""
+    text: str
+    metrics: dict[str, Number]
+
+
+class TaskResult(Model):
+    """A task instance; for a mapped task as a whole, only ``instances`` is set."""
+
+    stage: str | None
+    """The stage, named as its operator's module; null for a task that is none of this package's, or builds on one."""
+    operator: str
+    model_name: str | None
+    state: str | None
+    try_number: int
+    max_tries: int
+    started_at: Time | None
+    ended_at: Time | None
+    duration_s: Number
+    instances: list[Instance]
+    progress: list[ProgressReport]
+    """Of its last try, unless that succeeded."""
+    error: str | None
+    """Why its last try failed, in words."""
+    skipped: str | None
+    """Why it was skipped, in its own words; null where it does not say."""
+    artifacts: list[ArtifactEntry]
+
+
+class Epochs(Model):
+    """The epochs of a training, as it recorded them."""
+
+    epochs: list[dict[str, Number]]
+    ranks: int | None
+    hosts: list[str]
+    seconds: dict[str, Number]
+    rows_by_rank: list[dict[str, int]]
+    resumed_after_epoch: int | None
+    synchronized: bool | None
+
+
+@router.get("/tasks/{task_id}/{map_index}", dependencies=[READS_TASKS, READS_ARTIFACTS])
+def get_task_result(dag_id: str, run_id: str, task_id: str, map_index: MapIndex) -> TaskResult:
+    """A task instance: its progress, and its results.
+
+    Raises:
+        HTTPException: 404, the instance does not exist, or its task is not one of this package.
+    """
+    with create_session() as session:
+        pipeline = pipeline_of(session, dag_id)
+        run_of(session, dag_id, run_id)
+        task = pipeline.task(task_id)
+        instances = _instances(session, dag_id, run_id, task_id)
+        skipped = skip_reasons(session, dag_id, run_id).get((task_id, map_index))
+    if not instances:
+        raise HTTPException(404, f"run {run_id!r} of DAG {dag_id!r} has no task instance {task_id!r}")
+    one = next((each for each in instances if each.map_index == map_index), None)
+    if one is None and map_index >= 0:
+        raise HTTPException(404, f"task {task_id!r} of run {run_id!r} has no instance [{map_index}]")
+    told = None
+    if task is not None and one is not None and str(one.state) != "success":
+        told = _progress(pipeline.conn_id(task_id), Producer(dag_id, run_id, task_id, map_index), one.try_number)
+    made = list_run_artifacts(dag_id, run_id).artifacts if one is not None and one.state in _ENDED else []
+    return TaskResult(
+        stage=task.stage if task else None,
+        operator=task.operator if task else str(instances[0].operator),
+        model_name=task.model_name if task else None,
+        state=one.state if one else None,
+        try_number=one.try_number if one else 0,
+        max_tries=one.max_tries if one else 0,
+        started_at=one.start_date if one else None,
+        ended_at=one.end_date if one else None,
+        duration_s=one.duration if one else None,
+        instances=[
+            Instance(map_index=each.map_index, name=each.rendered_map_index, state=each.state)
+            for each in instances
+            if one is None
+        ],
+        progress=[ProgressReport(**vars(point)) for point in told.points] if told else [],
+        error=told.error if told else None,
+        skipped=skipped if one is not None and str(one.state) == "skipped" else None,
+        artifacts=[each for each in made if (each.task_id, each.map_index) == (task_id, map_index)],
+    )
+
+
+@router.get("/artifacts/{task_id}/{map_index}/{kind}/evaluation", response_model=Evaluation)
+def get_evaluation(
+    request: Request, found: TaskArtifact, dag_id: str, run_id: str, task_id: str, map_index: MapIndex, kind: str
+) -> Response:
+    """An evaluation, overall and by slice."""
+    address = ArtifactAddress(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index, kind=kind)
+    return evaluation_answer(request, found, address)
+
+
+@router.get("/artifacts/{task_id}/{map_index}/{kind}/epochs", response_model=Epochs)
+def get_epochs(request: Request, found: TaskArtifact) -> Response:
+    """The learning curves of a model, as its training recorded them."""
+    return cached_answer(request, (found.fingerprint,), lambda: _epochs(found.read_json("training.json")))
+
+
+def _instances(session: Session, dag_id: str, run_id: str, task_id: str) -> list[TaskInstance]:
+    query = select(TaskInstance).where(
+        TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, TaskInstance.task_id == task_id
+    )
+    return list(session.scalars(query.order_by(TaskInstance.map_index)))
+
+
+def _progress(conn_id: str, producer: Producer, try_number: int) -> TaskProgress | None:
+    store = hook_of(conn_id).store
+    with reaching(store):
+        told = TaskProgress.read(store, producer)
+    return told if told is not None and told.try_number == try_number else None
+
+
+def _numbers(figures: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in figures.items() if isinstance(value, int | float)}
+
+
+def _epochs(found: dict[str, Any]) -> Epochs:
+    return Epochs(
+        epochs=[_numbers(each) for each in found.get("epochs") or []],
+        ranks=found.get("ranks"),
+        hosts=found.get("hosts") or [],
+        seconds=_numbers(found.get("seconds") or {}),
+        rows_by_rank=found.get("rows_by_rank") or [],
+        resumed_after_epoch=found.get("resumed_after_epoch"),
+        synchronized=found.get("synchronized"),
+    )

@@ -1,0 +1,275 @@
+"""The states of DAG runs: their stages, and why one of them failed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XComModel
+from fastapi import HTTPException
+from sqlalchemy import func, select, tuple_
+from sqlalchemy.orm import Session
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.core.contract.evaluation import EvaluationProperties, ModelReference
+from airflow_hops.core.contract.web import REFUSED_KEY
+from airflow_hops.hooks.progress import TaskProgress
+from airflow_hops.web.artifacts.definitions import PipelineDag
+from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, returned_by_tasks
+from airflow_hops.web.artifacts.lookup import hook_of, reaching
+from airflow_hops.web.types import Model, Number, Time
+from airflow_hops.web.unusable_files import reading_threads
+
+_READERS = 8
+"""Threads that read why tasks failed: a store far away takes its time for each."""
+_TELLING = (
+    "failed", "upstream_failed", "awaiting_input", "running", "up_for_retry", "restarting", "deferred",
+    "up_for_reschedule", "queued", "scheduled", "none", "success", "skipped", "removed",
+)  # fmt: skip
+"""States, the one first that says most about a task whose instances differ."""
+
+
+class _Refused(NamedTuple):
+    """The property by which an artifact says that it refuses a model, its value then, and that in words."""
+
+    name: str
+    value: Any
+    verdict: Literal["not blessed", "rolled back"]
+
+
+_REFUSING = {
+    "evaluation": _Refused("blessed", False, "not blessed"),
+    "rollout": _Refused("decision", "rolled_back", "rolled back"),
+}
+"""By kind of artifact."""
+
+
+class StageState(Model):
+    """A task of a run; for a mapped task, the combined state of its instances."""
+
+    task_id: str
+    stage: str | None
+    state: str
+    instances: int
+    ended: int
+    """How many of them are through, well or badly."""
+
+
+class RunFailure(Model):
+    """The first task of a run that failed."""
+
+    task_id: str
+    map_index: int
+    why: str | None
+    """In its own words; null where it left none."""
+
+
+class Refusal(Model):
+    """A task of a run that refused its model, although nothing failed."""
+
+    task_id: str
+    map_index: int
+    verdict: Literal["not blessed", "rolled back"]
+    why: str
+
+
+class RunState(Model):
+    """A DAG run as a whole."""
+
+    run_id: str
+    state: str
+    run_type: str
+    run_after: Time
+    started_at: Time | None
+    ended_at: Time | None
+    duration_s: Number
+    """So far, of one that has not ended."""
+    refusals: list[Refusal]
+    """In the order in which they were returned."""
+
+    @staticmethod
+    def facts(run: DagRun, returned: Iterable[ReturnedArtifact]) -> dict[str, Any]:
+        """The fields of a run, by what its tasks returned."""
+        return {
+            "run_id": run.run_id,
+            "state": str(run.state),
+            "run_type": str(run.run_type),
+            "run_after": run.run_after,
+            "started_at": run.start_date,
+            "ended_at": run.end_date,
+            "duration_s": _duration_of(run),
+            "refusals": refusals_in(returned),
+        }
+
+
+class LastRun(RunState):
+    """One of the newest runs of a DAG."""
+
+    stages: list[StageState]
+    """In the DAG file's order; tasks that are none of this package's are left out."""
+    failure: RunFailure | None
+
+
+def last_runs(session: Session, pipelines: Collection[PipelineDag], last: int = 1) -> dict[str, list[LastRun]]:
+    """The newest runs of each pipeline that has any, by DAG; the newest first."""
+    by_dag = {pipeline.dag_id: pipeline for pipeline in pipelines}
+    rank = func.row_number().over(partition_by=DagRun.dag_id, order_by=(DagRun.run_after.desc(), DagRun.id.desc()))
+    ranked = select(DagRun.id, rank.label("rank")).where(DagRun.dag_id.in_(by_dag)).subquery()
+    newest = select(DagRun).join(ranked, DagRun.id == ranked.c.id).where(ranked.c.rank <= last).order_by(ranked.c.rank)
+    runs = session.scalars(newest).all()
+    stages = _stages(session, runs, by_dag)
+    failures = _failures(session, [run for run in runs if str(run.state) == "failed"], by_dag)
+    judged = returned_by_tasks(
+        session,
+        [
+            (run.dag_id, run.run_id, task.task_id)
+            for run in runs
+            for task in by_dag[run.dag_id].tasks
+            if task.kind is None or task.kind in _REFUSING  # none: only the task knows
+        ],
+    )
+    by_run: dict[tuple[str, str], list[ReturnedArtifact]] = {}
+    for each in judged:
+        by_run.setdefault((each.dag_id, each.run_id), []).append(each)
+    found: dict[str, list[LastRun]] = {}
+    for run in runs:
+        named = (run.dag_id, run.run_id)
+        found.setdefault(run.dag_id, []).append(
+            LastRun(
+                **RunState.facts(run, by_run.get(named, [])),
+                stages=stages.get(named, []),
+                failure=failures.get(named),
+            )
+        )
+    return found
+
+
+def refusals_in(returned: Iterable[ReturnedArtifact]) -> list[Refusal]:
+    """The refusals among what the tasks of a run returned, in the order in which they did."""
+    return [
+        Refusal(task_id=each.task_id, map_index=each.map_index, verdict=verdict, why=why_refused(each.artifact))
+        for each in returned
+        if (verdict := verdict_against(each.artifact)) is not None
+    ]
+
+
+def verdict_against(artifact: Artifact) -> Literal["not blessed", "rolled back"] | None:
+    """The verdict of an artifact that refuses a model; None of others, and of a candidate that is the champion."""
+    refused = _REFUSING.get(artifact.kind)
+    if refused is None or artifact.properties.get(refused.name) != refused.value:
+        return None
+    return None if artifact.kind == "evaluation" and _is_of_champion(artifact) else refused.verdict
+
+
+def why_refused(artifact: Artifact) -> str:
+    """The reasons of an artifact that refuses a model."""
+    reasons = artifact.properties.get("reasons")
+    return "; ".join(map(str, reasons)) if isinstance(reasons, list | tuple) else ""
+
+
+def compared_models(evaluation: Artifact) -> tuple[ModelReference, ModelReference | None]:
+    """Candidate and champion of an evaluation; a candidate of no name where a task of the user's own says neither."""
+    try:
+        of = EvaluationProperties.of(evaluation)
+    except BadInput:
+        return ModelReference(), None
+    return of.candidate, of.champion
+
+
+def _is_of_champion(evaluation: Artifact) -> bool:
+    candidate, champion = compared_models(evaluation)
+    return champion is not None and champion.fingerprint == candidate.fingerprint
+
+
+def skip_reasons(session: Session, dag_id: str, run_id: str) -> dict[tuple[str, int], str]:
+    """Why tasks of a run were skipped, of those that said so, by task and map index."""
+    left = session.execute(
+        select(XComModel.task_id, XComModel.map_index, XComModel.value).where(
+            XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.key == REFUSED_KEY
+        )
+    )
+    said = ((row.task_id, row.map_index, XComModel.deserialize_value(row)) for row in left)
+    return {
+        (task_id, map_index): str(value["reason"])
+        for task_id, map_index, value in said
+        if isinstance(value, Mapping) and value.get("reason")
+    }
+
+
+def _duration_of(run: DagRun) -> float | None:
+    """Seconds that a run took, or has taken so far; None before its start."""
+    if run.start_date is None:
+        return None
+    seconds: float = ((run.end_date or datetime.now(UTC)) - run.start_date).total_seconds()
+    return seconds
+
+
+def told_by(pipeline: PipelineDag, producer: Producer, try_number: int) -> TaskProgress | None:
+    """What a task instance says of one of its tries; None where it says nothing, or the store cannot be read."""
+    try:
+        store = hook_of(pipeline.conn_id(producer.task_id)).store
+        with reaching(store):
+            told = TaskProgress.read(store, producer)
+    except HTTPException:
+        return None
+    return told if told is not None and told.try_number == try_number else None
+
+
+def _stages(
+    session: Session, runs: Iterable[DagRun], pipelines: Mapping[str, PipelineDag]
+) -> dict[tuple[str, str], list[StageState]]:
+    named = [(run.dag_id, run.run_id) for run in runs]
+    states: dict[tuple[str, str, str], dict[str, int]] = {}
+    columns = (TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.state)
+    counted = (
+        select(*columns, func.count())
+        .where(tuple_(TaskInstance.dag_id, TaskInstance.run_id).in_(named))
+        .group_by(*columns)
+    )
+    for dag_id, run_id, task_id, state, count in session.execute(counted):
+        states.setdefault((dag_id, run_id, task_id), {})[str(state or "none")] = count
+    return {
+        (dag_id, run_id): [
+            _stage(task.task_id, task.stage, states[dag_id, run_id, task.task_id])
+            for task in pipelines[dag_id].tasks
+            if (dag_id, run_id, task.task_id) in states
+        ]
+        for dag_id, run_id in named
+    }
+
+
+def _stage(task_id: str, stage: str | None, counts: Mapping[str, int]) -> StageState:
+    state = min(counts, key=lambda each: _TELLING.index(each) if each in _TELLING else len(_TELLING))
+    through = ("success", "failed", "skipped", "upstream_failed", "removed")
+    ended = sum(count for each, count in counts.items() if each in through)
+    return StageState(task_id=task_id, stage=stage, state=state, instances=sum(counts.values()), ended=ended)
+
+
+def _failures(
+    session: Session, runs: Collection[DagRun], pipelines: Mapping[str, PipelineDag]
+) -> dict[tuple[str, str], RunFailure]:
+    named = [(run.dag_id, run.run_id) for run in runs]
+    failed = session.execute(
+        select(
+            TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index,
+            TaskInstance.try_number,
+        )
+        .where(tuple_(TaskInstance.dag_id, TaskInstance.run_id).in_(named), TaskInstance.state == "failed")
+        .order_by(TaskInstance.end_date)
+    )  # fmt: skip
+    first = {(row.dag_id, row.run_id): row for row in reversed(failed.all())}
+
+    def why(row: Any) -> str | None:
+        producer = Producer(row.dag_id, row.run_id, row.task_id, row.map_index)
+        told = told_by(pipelines[row.dag_id], producer, row.try_number)
+        return told.error if told else None
+
+    with reading_threads(_READERS) as readers:
+        reasons = list(readers.map(why, first.values()))
+    return {
+        run: RunFailure(task_id=row.task_id, map_index=row.map_index, why=reason)
+        for (run, row), reason in zip(first.items(), reasons, strict=True)
+    }

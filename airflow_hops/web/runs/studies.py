@@ -1,0 +1,293 @@
+"""Studies: the hyperparameter searches of a pipeline, as their records in the store say, and requests to stop them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.utils.session import create_session
+from fastapi import APIRouter, Depends, HTTPException, Query
+from pydantic import Field
+
+from airflow_hops.core.contract.artifacts import BadInput, Producer
+from airflow_hops.core.contract.redaction import masked
+from airflow_hops.core.contract.search import StudyRecord, TrialRecord
+from airflow_hops.core.store.studies import StudyFolder, recorded_studies, study_folder
+from airflow_hops.hooks.studies import check_runs, ended_without_record, task_of, task_states
+from airflow_hops.web.access import READS_ARTIFACTS, READS_LOGS, READS_RUNS, TRIGGERS_RUNS, may_change, name_of
+from airflow_hops.web.artifacts.lookup import MapIndex, hook_of, pipeline_of, reaching
+from airflow_hops.web.types import Facts, Json, Limit, Model, Number, Offset, Page
+
+router = APIRouter(prefix="/api/dags/{dag_id}/studies", tags=["studies"], dependencies=[READS_RUNS, READS_ARTIFACTS])
+log = logging.getLogger(__name__)
+_CURVES = 100
+
+
+class BestTrial(Model):
+    """The best trial of a study so far."""
+
+    number: int
+    values: list[Number]
+    params: Facts
+
+
+class StudyEntry(Model):
+    """A study."""
+
+    name: str
+    task_id: str
+    map_index: int
+    run_id: str
+    """The DAG run that works on it, or was the last to do so."""
+    state: str
+    task_state: str | None
+    """Of the task instance that searches; null where Airflow has none any more. A study whose job was killed is
+    ``running`` until a retry goes on with it."""
+    program: str
+    metrics: list[str]
+    directions: list[str]
+    sampler: str
+    pruner: str
+    trials: int
+    """How many this run makes."""
+    first_trial: int
+    """The first of this run; those before are of earlier runs that shared the study."""
+    parallel: int
+    started: str
+    ended: str | None
+    counts: dict[str, int]
+    """Number of trials by state."""
+    done: int
+    """How many of this run's trials have ended, as the search counts them."""
+    best: BestTrial | None
+    error: str | None
+
+
+class StudyPage(Page):
+    """Studies, the newest first."""
+
+    studies: list[StudyEntry]
+    damaged: list[str]
+    """What is wrong with the studies whose records cannot be read."""
+
+
+class StopRequest(Model):
+    """A request to stop that the search has not answered yet."""
+
+    trial: int | None
+    """Its number; null for the search."""
+    by: str
+
+
+class TrialColumns(Model):
+    """The trials of a study by number, a list for each of their fields."""
+
+    number: list[int]
+    state: list[str]
+    params: dict[str, list[Json]]
+    values: list[list[Number]]
+    """For each metric of the study, the final values; null of a trial that is not complete."""
+    reason: list[str]
+    started: list[str]
+    ended: list[str | None]
+    seconds: list[Number]
+    tries: list[int]
+    taken_from: list[str | None]
+    """``study#number`` of the earlier trial whose values these are."""
+    mlflow_run: list[str | None]
+    run_id: list[str]
+
+
+class StudyDetail(StudyEntry):
+    """A study and its trials."""
+
+    space: Json
+    seed: int
+    choose: str | None
+    pareto: list[int]
+    """Of several metrics, the trials that no other one beats in all of them."""
+    importance: dict[str, Number]
+    """Share of each parameter in the variance of the first metric (fANOVA)."""
+    mlflow_run: str | None
+    may_stop: bool
+    stop_requests: list[StopRequest]
+    columns: TrialColumns
+
+
+class TrialCurve(Model):
+    """The intermediate values of a trial: the study's first metric by step."""
+
+    number: int
+    state: str
+    steps: list[Number]
+    values: list[Number]
+
+
+class TrialCurves(Model):
+    """Intermediate values of trials: of the best, the running ones, and the newest of the others."""
+
+    curves: list[TrialCurve]
+    left_out: int
+    """How many more trials have some."""
+
+
+class TrialLog(Model):
+    """What is known of a trial that has failed."""
+
+    number: int
+    reason: str
+    text: str | None
+    """The last lines of its log; null where none were kept."""
+
+
+class StopBody(Model):
+    """What is to be stopped."""
+
+    trial: Annotated[int, Field(ge=0, lt=2**31)] | None
+    """A trial's number; null for the whole search."""
+
+
+@dataclass(frozen=True)
+class FoundStudy:
+    """A study of the route's task."""
+
+    folder: StudyFolder
+    record: StudyRecord
+
+
+def find_study(
+    _: Annotated[None, READS_ARTIFACTS],
+    dag_id: str,
+    task_id: str,
+    map_index: MapIndex,
+    study: Annotated[str, Query(max_length=500, description="The study's name: by default the DAG run's id")],
+) -> FoundStudy:
+    """The study that a route names.
+
+    Raises:
+        HTTPException: 404, there is none; 502, the store cannot be read.
+    """
+    with create_session() as session:
+        hook = hook_of(pipeline_of(session, dag_id).conn_id(task_id))
+    task = Producer(dag_id, "", task_id, map_index).task
+    try:
+        folder = study_folder(hook.store, dag_id, task, study)
+    except BadInput as error:
+        raise HTTPException(422, str(error)) from error
+    with reaching(hook.store):
+        record = folder.read()
+    # Names are made safe for file systems: those of two DAGs may be one folder.
+    if record is None or (record.dag_id, record.task_id, record.name) != (dag_id, task, study):
+        raise HTTPException(404, f"task {task!r} of DAG {dag_id!r} has no study {study!r}")
+    return FoundStudy(folder, record)
+
+
+OneStudy = Annotated[FoundStudy, Depends(find_study)]
+
+
+@router.get("")
+def list_studies(dag_id: str, limit: Limit = 100, offset: Offset = 0) -> StudyPage:
+    """Studies of a pipeline, the newest first."""
+    with create_session() as session:
+        pipeline = pipeline_of(session, dag_id)
+    stores = {hook.store.root: hook.store for hook in map(hook_of, {task.hops_conn_id for task in pipeline.tasks})}
+    records, damaged = [], []
+    for store in stores.values():
+        with reaching(store):
+            found, errors = recorded_studies(store, dag_id)
+        records += [record for _, record in found]
+        damaged += [str(error) for error in errors]
+    page = sorted(records, key=lambda each: each.started, reverse=True)[offset : offset + limit]
+    studies = [StudyEntry(**_described(*each)) for each in zip(page, task_states(page), strict=True)]
+    return StudyPage(studies=studies, total_entries=len(records), damaged=damaged)
+
+
+@router.get("/{task_id}/{map_index}")
+def get_study(user: GetUserDep, dag_id: str, found: OneStudy) -> StudyDetail:
+    """One study and all of its trials."""
+    with reaching(found.folder.store):
+        trials = found.folder.trials()
+        requests = found.folder.stop_requests(found.record.run_id)
+    record = found.record
+    return StudyDetail(
+        **_described(record, *task_states([record])),
+        may_stop=may_change(user, dag_id),
+        stop_requests=[StopRequest(trial=trial, by=by) for trial, by in requests.items()],
+        columns=_columns(trials, len(record.metrics)),
+    )
+
+
+@router.get("/{task_id}/{map_index}/curves")
+def list_trial_curves(found: OneStudy) -> TrialCurves:
+    """Intermediate values of a study's trials."""
+    with reaching(found.folder.store):
+        trials = [trial for trial in found.folder.trials() if trial.intermediate]
+    trials.sort(key=lambda each: (each.number != found.record.best, each.state != "running", -each.number))
+    shown = trials[:_CURVES]
+    return TrialCurves(
+        curves=[
+            TrialCurve(
+                number=trial.number,
+                state=trial.state,
+                steps=[point[0] for point in trial.intermediate],
+                values=[point[1] for point in trial.intermediate],
+            )
+            for trial in shown
+        ],
+        left_out=len(trials) - len(shown),
+    )
+
+
+@router.get("/{task_id}/{map_index}/log", dependencies=[READS_LOGS])
+def get_trial_log(found: OneStudy, trial: Annotated[int, Query(ge=0, lt=2**31, description="Its number")]) -> TrialLog:
+    """The last lines of the log of a trial that has failed.
+
+    Raises:
+        HTTPException: 404, there is no such trial.
+    """
+    with reaching(found.folder.store):
+        known, text = found.folder.trial(trial), found.folder.log(trial)
+    if known is None:
+        raise HTTPException(404, f"study {found.record.name!r} has no trial {trial}")
+    return TrialLog(number=trial, reason=known.reason, text=text)
+
+
+@router.post("/{task_id}/{map_index}/stop", dependencies=[TRIGGERS_RUNS])
+def stop_study(user: GetUserDep, found: OneStudy, body: StopBody) -> StopRequest:
+    """Asks a search to end, or to end one of its trials; it looks every few seconds.
+
+    Raises:
+        HTTPException: 409, it does not run, or its task does not any more.
+    """
+    by, record = name_of(user), found.record
+    with reaching(found.folder.store):
+        try:
+            check_runs(found.folder, record, ended_without_record(record), body.trial)
+        except BadInput as error:
+            raise HTTPException(409, str(error)) from error
+        found.folder.request_stop(body.trial, by)
+    what = "the search" if body.trial is None else f"trial {body.trial}"
+    log.info("%s of study %r of DAG %r is to be stopped, says %r", what, record.name, record.dag_id, by)
+    return StopRequest(trial=body.trial, by=by)
+
+
+def _described(record: StudyRecord, task_state: str | None) -> dict[str, Any]:
+    """The fields of a :class:`StudyEntry`, and those of the record."""
+    task_id, map_index = task_of(record)
+    best = {"number": record.best, "values": record.best_values, "params": record.best_params}
+    own = {"task_id": task_id, "map_index": map_index, "task_state": task_state}
+    return {**record.to_dict(), **own, "best": None if record.best is None else best}
+
+
+def _columns(trials: Sequence[TrialRecord], metrics: int) -> TrialColumns:
+    shown = [masked(trial.params) for trial in trials]
+    names = dict.fromkeys(name for params in shown for name in params)
+    columns: dict[str, Any] = {name: [getattr(each, name) for each in trials] for name in TrialColumns.model_fields}
+    columns["params"] = {name: [params.get(name) for params in shown] for name in names}
+    columns["values"] = [
+        [trial.values[place] if place < len(trial.values) else None for trial in trials] for place in range(metrics)
+    ]
+    return TrialColumns(**columns)

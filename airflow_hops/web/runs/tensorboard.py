@@ -1,0 +1,139 @@
+"""TensorBoard of a training, running or finished, behind Airflow's own login."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Annotated
+
+import httpx
+from airflow.models.dagrun import DagRun
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
+from airflow.utils.session import create_session
+from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.params import Path as PathParameter
+from sqlalchemy import select
+
+from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.files import LocalFiles
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.web.access import READS_LOGS
+from airflow_hops.web.frames import NO_OTHER_SITE
+from airflow_hops.web.queries.servers import RuntimeServers, ServerProgram
+
+router = APIRouter(prefix="/tensorboard")
+_servers = RuntimeServers()
+_REQUEST_HEADERS = {"accept", "content-type", "if-none-match"}
+_RESPONSE_HEADERS = {"cache-control", "content-security-policy", "content-type", "etag", "expires"}
+_TIMEOUT_S = 60.0
+
+
+@router.api_route(
+    "/{dag_id}/{run_id}/{task_id}/{map_index}/{path:path}",
+    methods=["GET", "POST"],  # TensorBoard asks for many series at once by POST; nothing is changed by it
+    dependencies=[READS_LOGS],
+    include_in_schema=False,
+)
+async def show(
+    request: Request,
+    dag_id: str,
+    run_id: str,
+    task_id: str,
+    map_index: Annotated[int, PathParameter(ge=-1, lt=2**31)],
+    path: str,
+) -> Response:
+    """A page or a series of the TensorBoard of one task instance, which is started if none runs."""
+    logdir, runtime = await run_in_threadpool(_find_events, dag_id, run_id, task_id, map_index)
+    try:
+        address = await run_in_threadpool(_servers.address, program_of(logdir, runtime))
+    except HopsError as error:
+        raise HTTPException(502, str(error)) from error
+    answer = await _pass_on(request, f"{address}/{path}")
+    if path == "" and answer.status_code == 200:
+        # Its page asks for its fonts at the root of the host, where there is Airflow.
+        page = bytes(answer.body).replace(b"url(/font-roboto/", b"url(font-roboto/")
+        return Response(page, 200, {name: value for name, value in answer.headers.items() if name != "content-length"})
+    return answer
+
+
+def program_of(logdir: Path, runtime: Path) -> ServerProgram:
+    """The TensorBoard of a folder of event files, in a runtime environment."""
+    return ServerProgram(
+        name=f"TensorBoard of {logdir}",
+        module="airflow_hops.ml.tracking.tensorboard",
+        runtime=runtime,
+        folder=logdir,
+        arguments=("--logdir", str(logdir)),
+    )
+
+
+def _find_events(dag_id: str, run_id: str, task_id: str, map_index: int) -> tuple[Path, Path]:
+    """The folder of a training's event files, and the runtime environment.
+
+    Raises:
+        HTTPException: there is no such task instance, or it has no event files that this machine can read.
+    """
+    with create_session() as session:
+        known = session.scalar(select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
+        dag = SerializedDagModel.get_dag(dag_id, session=session)
+        returned = session.scalars(
+            XComModel.get_many(
+                key=XCOM_RETURN_KEY, dag_ids=dag_id, run_id=run_id, task_ids=task_id, map_indexes=map_index
+            )
+        ).first()
+        model = XComModel.deserialize_value(returned) if returned is not None else None
+    if known is None or dag is None or not dag.has_task(task_id):
+        raise HTTPException(404, f"there is no task {task_id!r} in run {run_id!r} of DAG {dag_id!r}")
+    conn_id = str(getattr(dag.get_task(task_id), "hops_conn_id", RuntimeHook.default_conn_name))
+    try:
+        hook = RuntimeHook(conn_id)
+        store, runtime = hook.store, hook.settings.runtime
+        if isinstance(model, dict) and model.get("kind") == "model":
+            found: Path | None = store.local(Artifact.from_dict(model), checked=False) / "tensorboard"
+        else:
+            found = _staged(store, store.address(Producer(dag_id, run_id, task_id, map_index), "model"))
+    except HopsError as error:
+        raise HTTPException(404, str(error)) from error
+    if found is None:
+        raise HTTPException(
+            404,
+            f"task {task_id!r} of run {run_id!r} has no event files yet: they are there from its first epoch on, if "
+            f"the artifact store is on this machine ({store.root}), else when it has finished",
+        )
+    return found, runtime
+
+
+def _staged(store: ArtifactStore, uri: str) -> Path | None:
+    """Where the event files of a training in progress are: in its writer's staging folder."""
+    if not isinstance(store.files, LocalFiles):
+        return None
+    staged = sorted(store.files.staged(uri), key=_modified, reverse=True)
+    return next((path / "tensorboard" for path in staged if (path / "tensorboard").is_dir()), None)
+
+
+def _modified(folder: Path) -> float:
+    with contextlib.suppress(FileNotFoundError):
+        return folder.stat().st_mtime
+    return 0.0
+
+
+async def _pass_on(request: Request, url: str) -> Response:
+    headers = {name: value for name, value in request.headers.items() if name.lower() in _REQUEST_HEADERS}
+    try:
+        # Plain HTTP on the loopback interface: reading certificates would take longer than the request.
+        async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False, verify=False) as client:
+            answer = await client.request(
+                request.method,
+                f"{url}?{request.url.query}" if request.url.query else url,
+                headers=headers,
+                content=await request.body(),
+            )
+    except httpx.HTTPError as error:
+        raise HTTPException(502, f"TensorBoard does not respond ({type(error).__name__}: {error})") from error
+    kept = {name: value for name, value in answer.headers.items() if name.lower() in _RESPONSE_HEADERS}
+    # Of what says no policy, none but ours of frames: TensorBoard's workers obey that of their script.
+    kept.setdefault("content-security-policy", NO_OTHER_SITE)
+    return Response(answer.content, answer.status_code, kept)

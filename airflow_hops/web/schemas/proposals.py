@@ -1,0 +1,314 @@
+"""The schema that a validation proposes: what it changes, and a person's decision on it where no task asks for one.
+
+A task that asks (``on_anomaly="ask"``) is answered through Airflow's own route. What a validation proposed that failed
+or warned is approved, approved with changes, or rejected here. An approval is a version of the frozen schema; every
+decision is kept beside it, in ``proposals/``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.session import create_session
+from airflow.utils.state import TaskInstanceState
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from pydantic import Field, StringConstraints
+from sqlalchemy import select
+
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.store.schema_history import SchemaChanged, frozen_name, publish_schema, schema_history
+from airflow_hops.web.access import TRIGGERS_RUNS, may_change, name_of
+from airflow_hops.web.artifacts.lookup import FoundArtifact, MapIndex, TaskArtifact, reaching
+from airflow_hops.web.caching import cached_answer
+from airflow_hops.web.queries.client import ask
+from airflow_hops.web.schemas.questions import CHANGES_OR_ANSWERS
+from airflow_hops.web.schemas.routes import SchemaComparison, compare_texts
+from airflow_hops.web.schemas.validation_report import PROPOSED_FILE, input_of, text_of
+from airflow_hops.web.schemas.validations import Severity, has_changed, schema_of
+from airflow_hops.web.types import Model, TaskAddress, Time
+
+router = APIRouter(
+    prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/proposal", tags=["validation"]
+)
+log = logging.getLogger(__name__)
+
+Choice = Literal["approved", "edited", "rejected"]
+Text = Annotated[str, Field(max_length=4 << 20, description="A schema as protobuf text")]
+
+
+class ProposalDecision(Model):
+    """A person's decision on a proposed schema."""
+
+    choice: Choice
+    """``edited``: approved with changes."""
+    by: str
+    at: Time
+    note: str
+    version: int | None
+    """Of the frozen schema, that the approval made."""
+
+
+class ProposalReview(Model):
+    """A proposed schema, and the decisions on it."""
+
+    fingerprint: str
+    """Of the validation that proposes it."""
+    text: str
+    decisions: list[ProposalDecision]
+    """Oldest first; the last one holds."""
+    may_decide: bool
+    """Whether the user may, and it can be decided."""
+    closed: str | None
+    """Why it cannot be decided here, or no more."""
+
+
+class RemainingAnomaly(Model):
+    """An anomaly that the data would have under a schema; without a feature's name, the data set."""
+
+    split: str
+    feature: str
+    severity: Severity
+    summary: str
+
+
+class SchemaCheck(Model):
+    """The effects of a schema."""
+
+    changes: SchemaComparison
+    """From the schema that the data was held against."""
+    anomalies: list[RemainingAnomaly] | None
+    """What TFDV would still find in the data; null where the statistics are gone or not the user's to read."""
+
+
+class CheckRequest(Model):
+    """A schema to check."""
+
+    text: Text
+
+
+class ProposalRequest(Model):
+    """A decision on a proposed schema."""
+
+    choice: Literal["approve", "reject"]
+    text: Text | None
+    """What is approved instead of the proposed schema; null for the proposed one."""
+    reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
+    fingerprint: str
+    """Of the validation that was looked at: if its task has made another since, the decision is refused."""
+    decisions: Annotated[int, Field(ge=0)]
+    """How many decisions there were when it was looked at: with another one since, this one is refused."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A proposed schema.
+
+    Attributes:
+        found: The validation's artifact.
+        user: Who looks.
+        task: The task instance of the path; another may have made the artifact that it took over.
+        text: The proposed schema.
+        schema: What the data was held against, at the frozen schema's address.
+        before: Its text.
+    """
+
+    found: FoundArtifact
+    user: GetUserDep
+    task: TaskAddress
+    text: str
+    schema: Artifact
+    before: str
+
+    @property
+    def folder(self) -> str:
+        """Where decisions are kept."""
+        return _folder(self.schema)
+
+    @property
+    def record(self) -> str:
+        """The file with the decisions on this one."""
+        return _record(self.folder, self.found)
+
+    def decisions(self) -> list[ProposalDecision]:
+        """What was decided, the oldest first."""
+        return _decisions(self.found, self.record)
+
+    def closed(self) -> str | None:
+        """Why it cannot be decided here, or no more."""
+        if frozen_name(self.schema.uri) is None:
+            return f"the data was held against {self.schema.uri}, which is not a frozen schema"
+        with create_session() as session:
+            state = session.scalar(select(TaskInstance.state).filter_by(**self.task.model_dump()))
+        if state == TaskInstanceState.AWAITING_INPUT:
+            return "the task waits for an answer: give it there"
+        if has_changed(self.found.store, self.schema):
+            return "the schema has changed since: clear the task to validate the data against the current schema"
+        return None
+
+    def may_decide(self) -> bool:
+        """Whether the user may change the schema, which may be that of another DAG."""
+        owner = frozen_name(self.schema.uri)
+        dag_ids = {self.task.dag_id} | ({owner[0]} if owner else set())
+        return all(may_change(self.user, dag_id) for dag_id in dag_ids)
+
+    def review(self, decisions: list[ProposalDecision]) -> ProposalReview:
+        """What the page shows."""
+        closed = self.closed()
+        may_decide = closed is None and self.may_decide()
+        return ProposalReview(
+            fingerprint=self.found.fingerprint,
+            text=self.text,
+            decisions=decisions,
+            may_decide=may_decide,
+            closed=closed,
+        )
+
+    def check(self, text: str) -> Mapping[str, Any]:
+        """What the ML side says of a schema: ``changes``, ``features``, ``anomalies``.
+
+        Raises:
+            HTTPException: 422, it does not parse.
+        """
+        inputs = {role: input_of(self.found, self.user, self.task.dag_id, role) for role in ("statistics", "previous")}
+        params = {
+            **{role: given[0].to_dict() if given else None for role, given in inputs.items()},
+            **{"text": text, "source": "the schema", "before": self.before, "before_source": self.schema.uri},
+            "artifact": self.found.artifact.to_dict(),
+        }
+        checked: Mapping[str, Any] = ask(self.found.hook, "proposals/check", params)
+        return checked
+
+    def publish(self, text: str, features: list[str], by: str, note: str) -> int:
+        """Makes a text the frozen schema; the version's number.
+
+        Raises:
+            HTTPException: 409, the schema has changed since.
+        """
+        store, replaces = self.found.store, self.schema.fingerprint
+        facts: dict[str, Any] = {"approved_by": by, "note": note, "run_id": self.task.run_id, "replaces": replaces}
+        try:
+            publish_schema(store, self.schema.uri, text, features=features, **facts)
+        except SchemaChanged as error:
+            raise HTTPException(409, str(error)) from error
+        return schema_history(store, self.schema.uri)[-1].version
+
+
+def find_proposal(
+    found: TaskArtifact, user: GetUserDep, dag_id: str, run_id: str, task_id: str, map_index: MapIndex
+) -> Proposal:
+    """The proposal of a validation.
+
+    Raises:
+        HTTPException: 404, it proposes nothing; 410, the schema that it was made for is gone, or not the user's to
+            read; 502, the store cannot be read.
+    """
+    text = found.read_text(PROPOSED_FILE)
+    given = schema_of(found.manifest)
+    there = input_of(found, user, dag_id, "schema")
+    if given is None or there is None:
+        raise HTTPException(
+            410, "the schema that the data was held against was deleted, or you do not have permission to read it"
+        )
+    task = TaskAddress(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
+    return Proposal(found, user, task, text, given, text_of(found, there[0]))
+
+
+TaskProposal = Annotated[Proposal, Depends(find_proposal)]
+
+
+@router.get("", response_model=SchemaComparison)
+def get_proposal(request: Request, proposal: TaskProposal) -> Response:
+    """The changes of the proposed schema compared with the one that the data was validated against."""
+    found, schema = proposal.found, proposal.schema
+    texts = proposal.before, proposal.text
+    made_from = (found.fingerprint, schema.fingerprint, schema.uri)
+    return cached_answer(request, made_from, lambda: compare_texts(found, *texts, schema.uri, PROPOSED_FILE))
+
+
+@router.get("/review")
+def review_proposal(proposal: TaskProposal) -> ProposalReview:
+    """The proposed schema's text, and the decisions on it."""
+    with reaching(proposal.found.store):
+        return proposal.review(proposal.decisions())
+
+
+@router.post("/check", dependencies=[CHANGES_OR_ANSWERS])
+def check_proposal(proposal: TaskProposal, body: CheckRequest) -> SchemaCheck:
+    """The changes of an edited schema, and the anomalies that the data would have under it."""
+    return SchemaCheck.model_validate(proposal.check(body.text))
+
+
+@router.post("", dependencies=[TRIGGERS_RUNS])
+def decide_proposal(proposal: TaskProposal, body: ProposalRequest) -> ProposalReview:
+    """Approves the proposed schema, unchanged or edited, or rejects it.
+
+    Raises:
+        HTTPException: 403, the schema belongs to another DAG, which the user may not change; 409, the schema or the
+            proposal has changed since, somebody else has decided, or the task itself asks; 422, the text is not a
+            schema, or changes nothing.
+    """
+    if not proposal.may_decide():
+        raise HTTPException(403, f"you do not have permission to change the schema {proposal.schema.uri}")
+    if body.fingerprint != proposal.found.fingerprint:
+        raise HTTPException(409, "the task has run again and made a new proposal; review it before you decide")
+    text = proposal.text if body.text is None else body.text
+    checked = proposal.check(text) if body.choice == "approve" else {}
+    if checked and not checked["changes"]["features"]:
+        raise HTTPException(422, "the text is the same as the schema in force: there is nothing to approve")
+    store, by, version = proposal.found.store, name_of(proposal.user), None
+    with reaching(store), store.lock(proposal.folder):
+        if (closed := proposal.closed()) is not None:
+            raise HTTPException(409, closed)
+        decisions = proposal.decisions()
+        if len(decisions) != body.decisions:
+            last = decisions[-1] if decisions else None
+            what = f"{last.by} has {last.choice} it in the meantime" if last else "the decisions on it were deleted"
+            raise HTTPException(409, f"{what}; review it again before you decide")
+        choice: Choice = "rejected"
+        if body.choice == "approve":
+            choice = "approved" if text == proposal.text else "edited"
+            version = proposal.publish(text, checked["features"], by, body.reason)
+        now = datetime.now(UTC).replace(microsecond=0)
+        decisions.append(ProposalDecision(choice=choice, by=by, at=now, note=body.reason, version=version))
+        store.write_text(proposal.record, json.dumps([each.model_dump(mode="json") for each in decisions], indent=1))
+    log.info("proposal of %s %s by %r", proposal.task, choice, by)
+    return proposal.review(decisions)
+
+
+def waits_for_decision(found: FoundArtifact) -> bool:
+    """Whether a validation's proposal is for the schema in force, and nobody has decided on it.
+
+    Raises:
+        HTTPException: 502, the store cannot be read.
+    """
+    schema = schema_of(found.manifest)
+    if schema is None or has_changed(found.store, schema):
+        return False
+    with reaching(found.store):
+        return not _decisions(found, _record(_folder(schema), found))
+
+
+def _folder(schema: Artifact) -> str:
+    return f"{schema.uri.rpartition('/')[0]}/proposals"
+
+
+def _record(folder: str, found: FoundArtifact) -> str:
+    maker = found.manifest.producer
+    about = [maker.dag_id, maker.run_id, maker.task_id, maker.map_index, found.fingerprint]
+    return f"{folder}/{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]}.json"
+
+
+def _decisions(found: FoundArtifact, record: str) -> list[ProposalDecision]:
+    try:
+        told = found.store.read_json(record)
+    except FileNotFoundError:
+        return []
+    return [ProposalDecision.model_validate(each) for each in told]

@@ -1,0 +1,105 @@
+"""Questions of a validation to a person, and the answers.
+
+Answers go to Airflow's own route (``PATCH …/hitlDetails``), which checks who may give them and records who did; here it
+is said beforehand what that check will say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.dag import DagModel
+from airflow.utils.state import TaskInstanceState
+from fastapi import Depends, HTTPException
+
+from airflow_hops.web.access import may_change
+from airflow_hops.web.types import Model, Time
+
+
+class Question(Model):
+    """A question that a task asked, and its answer."""
+
+    state: Literal["waiting", "answered", "timed_out", "closed"]
+    """``timed_out``: the answer is the default; ``closed``: the task ended, or was cleared, without an answer."""
+    subject: str
+    options: list[str]
+    assigned_to: list[str]
+    """Names of those who alone may answer; none, where everybody may who has the right."""
+    default: str | None
+    """What no answer until ``deadline`` means."""
+    asked_at: Time
+    deadline: Time | None
+    choice: str | None
+    answered_by: str | None
+    answered_at: Time | None
+    note: str
+    may_answer: bool
+    schema_changed: bool
+    """Whether the frozen schema has changed since it was asked: an approval of the proposal would fail."""
+
+
+def _check_may_change_or_answer(user: GetUserDep, dag_id: str) -> None:
+    if not (may_change(user, dag_id) or _is_authorized(user, dag_id, "PUT")):
+        raise HTTPException(403, "Forbidden")
+
+
+CHANGES_OR_ANSWERS = Depends(_check_may_change_or_answer)
+"""May start runs of the DAG, or answer what its tasks ask."""
+
+
+def may_see_questions(user: GetUserDep, dag_id: str) -> bool:
+    """Whether a user may see what the DAG's tasks ask."""
+    return _is_authorized(user, dag_id, "GET")
+
+
+def make_question(user: GetUserDep, task: Any, asked: Any, *, schema_changed: bool) -> Question:
+    """The question of a task instance.
+
+    Args:
+        user: Who looks.
+        task: ``dag_id``, ``state`` and ``trigger_timeout`` of the task instance.
+        asked: Airflow's ``HITLDetail`` of it.
+        schema_changed: See :class:`Question`.
+    """
+    waiting = task.state == TaskInstanceState.AWAITING_INPUT
+    answered = asked.responded_at is not None
+    state: Literal["waiting", "answered", "timed_out", "closed"] = "waiting" if waiting else "closed"
+    if answered:
+        state = "answered" if asked.responded_by else "timed_out"
+    return Question(
+        state=state,
+        subject=asked.subject,
+        options=list(asked.options),
+        assigned_to=[each["name"] for each in asked.assigned_users],
+        default=next(iter(asked.defaults or []), None),
+        asked_at=asked.created_at,
+        deadline=task.trigger_timeout if state == "waiting" else None,
+        choice=next(iter(asked.chosen_options or []), None),
+        answered_by=asked.responded_by["name"] or asked.responded_by["id"] if asked.responded_by else None,
+        answered_at=asked.responded_at,
+        note=_note(asked.params_input),
+        may_answer=state == "waiting" and _may_answer(user, task.dag_id, asked),
+        schema_changed=state == "waiting" and schema_changed,
+    )
+
+
+def _may_answer(user: GetUserDep, dag_id: str, asked: Any) -> bool:
+    if not _is_authorized(user, dag_id, "PUT"):
+        return False
+    assigned = {each["id"] for each in asked.assigned_users}
+    return not assigned or get_auth_manager().is_authorized_hitl_task(assigned_users=assigned, user=user)
+
+
+def _is_authorized(user: GetUserDep, dag_id: str, method: Literal["GET", "PUT"]) -> bool:
+    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+    return get_auth_manager().is_authorized_dag(
+        method=method, access_entity=DagAccessEntity.HITL_DETAIL, details=details, user=user
+    )
+
+
+def _note(given: Mapping[str, Any] | None) -> str:
+    return str((given or {}).get("note") or "")

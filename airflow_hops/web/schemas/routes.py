@@ -1,0 +1,255 @@
+"""Frozen schemas: what each says of its features, its versions, and what differs between two of them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any, Literal
+
+from airflow.utils.session import create_session
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.properties import SchemaProperties
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.schema_history import SCHEMA_FILE, has_schema, is_edited, schema_history, schema_text
+from airflow_hops.web.access import READS_ARTIFACTS, ReadableDags
+from airflow_hops.web.artifacts.definitions import definitions, together
+from airflow_hops.web.artifacts.lookup import FoundArtifact, FrozenSchema, hook_of, pipeline_of, reaching
+from airflow_hops.web.caching import cached_answer
+from airflow_hops.web.queries.client import ask
+from airflow_hops.web.types import Model, Number, Time
+
+router = APIRouter(prefix="/api/dags/{dag_id}/schemas", tags=["schema"])
+_PLAIN: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+
+Version = Annotated[int | None, Query(ge=1, description="A version; by default the current schema")]
+
+
+class SchemaVersionEntry(Model):
+    """A version of a frozen schema."""
+
+    version: int
+    recorded_at: Time
+    approved_by: str
+    """Empty for one that was inferred, imported or edited by hand."""
+    note: str
+    run_id: str | None
+    in_force: bool
+    fingerprint: str
+
+
+class SchemaSummary(Model):
+    """A frozen schema of a pipeline."""
+
+    name: str
+    features: int
+    label: str | None
+    key: str | None
+    time: str | None
+    """Columns of these roles."""
+    versions: list[SchemaVersionEntry]
+    """Oldest first."""
+    is_edited: bool
+    """Whether its file was edited by hand since, which the next run takes in; then no version is in force."""
+
+
+class SchemaList(Model):
+    """The frozen schemas of a pipeline."""
+
+    schemas: list[SchemaSummary]
+    elsewhere: list[str]
+    """DAGs with a schema that work on the same models, of those that the user may read."""
+
+
+class SchemaConstraint(Model):
+    """A constraint of a schema, in words."""
+
+    name: str
+    text: str
+
+
+class FeatureDomain(Model):
+    """The values that a feature may have."""
+
+    kind: str
+    """``strings``, ``range``, or the kind of domain in the schema's words (``bool``, ``time``, …)."""
+    text: str
+    size: int | None
+    values: list[str]
+    """The first of them."""
+    low: Number
+    high: Number
+
+
+class SchemaFeature(Model):
+    """A feature of a schema."""
+
+    name: str
+    type: str
+    deprecated: bool
+    required: bool
+    presence: str
+    min_fraction: float
+    values_per_row: str
+    shape: list[int] | None
+    environments: list[str]
+    domain: FeatureDomain | None
+    drift: dict[str, float]
+    """Thresholds by measure."""
+    skew: dict[str, float]
+    constraints: list[SchemaConstraint]
+
+
+class SchemaDetail(Model):
+    """The contents of a schema."""
+
+    features: list[SchemaFeature]
+    environments: list[str]
+    constraints: list[SchemaConstraint]
+
+
+class SchemaFeatureDetail(Model):
+    """A feature of a schema: the values of its domain, and its text."""
+
+    values: list[str]
+    text: str
+
+
+class AspectChange(Model):
+    """An aspect of a feature in two schemas, in words; null if a schema does not define it."""
+
+    name: str
+    before: str | None
+    after: str | None
+    changed: bool
+    gained: list[str]
+    gained_count: int
+    lost: list[str]
+    lost_count: int
+    kept: int
+
+
+class FeatureChange(Model):
+    """A feature that two schemas describe differently; without a name, the schema as a whole."""
+
+    name: str
+    change: Literal["added", "removed", "changed"]
+    texts: list[str]
+    aspects: list[AspectChange]
+
+
+class SchemaComparison(Model):
+    """The differences between two schemas."""
+
+    features: list[FeatureChange]
+    unchanged: int
+
+
+@router.get("", dependencies=[READS_ARTIFACTS])
+def list_schemas(dag_id: str, readable: ReadableDags) -> SchemaList:
+    """The frozen schemas of a pipeline with their versions."""
+    with create_session() as session:
+        pipeline = pipeline_of(session, dag_id)
+        others = definitions.pipelines(session, readable - {dag_id}).values()
+    related = together(others, pipeline.models())
+    store = hook_of(pipeline.conn_id()).store
+    with reaching(store):
+        names = store.names(store.uri(dag_id, "_frozen"))
+        schemas = [found for name in names if (found := _summary(store, dag_id, name)) is not None]
+    elsewhere = sorted(other.dag_id for other in related if "schema" in other.stages())
+    return SchemaList(schemas=schemas, elsewhere=elsewhere)
+
+
+@router.get("/{name}", response_model=SchemaDetail)
+def get_schema(request: Request, found: FrozenSchema, version: Version = None) -> Response:
+    """The contents of a frozen schema, for each feature and as a whole."""
+    text, source = _text(found, version), _source(found, version)
+
+    def make() -> SchemaDetail:
+        return SchemaDetail.model_validate(ask(found.hook, "schemas/describe", {"text": text, "source": source}))
+
+    return cached_answer(request, (_digest(text),), make)
+
+
+@router.get("/{name}/feature", response_model=SchemaFeatureDetail)
+def get_schema_feature(
+    request: Request, found: FrozenSchema, feature: Annotated[str, Query(max_length=1000)], version: Version = None
+) -> Response:
+    """All values of a feature's domain, and its part of the text."""
+    text, source = _text(found, version), _source(found, version)
+
+    def make() -> SchemaFeatureDetail:
+        params = {"text": text, "source": source, "feature": feature}
+        return SchemaFeatureDetail.model_validate(ask(found.hook, "schemas/feature", params))
+
+    return cached_answer(request, (_digest(text), feature), make)
+
+
+@router.get("/{name}/text", response_class=Response, responses=_PLAIN)
+def get_schema_text(request: Request, found: FrozenSchema, version: Version = None) -> Response:
+    """The schema as protobuf text."""
+    text = _text(found, version)
+    return cached_answer(request, (_digest(text),), text.encode, "text/plain; charset=utf-8")
+
+
+@router.get("/{name}/changes", response_model=SchemaComparison)
+def compare_schema_versions(
+    request: Request, found: FrozenSchema, before: Annotated[int, Query(ge=1)] = 1, after: Version = None
+) -> Response:
+    """The differences between two versions, by feature."""
+    texts = _text(found, before), _text(found, after)
+    sources = _source(found, before), _source(found, after)
+    return cached_answer(
+        request, tuple(map(_digest, texts)), lambda: compare_texts(found, texts[0], texts[1], sources[0], sources[1])
+    )
+
+
+def compare_texts(
+    found: FoundArtifact, before: str, after: str, before_source: str, after_source: str
+) -> SchemaComparison:
+    """What differs between two texts of schemas.
+
+    Args:
+        found: An artifact of the pipeline, for its runtime environment.
+        before: Protobuf text.
+        after: The same.
+        before_source: Where the text lies, for messages.
+        after_source: The same.
+
+    Raises:
+        HTTPException: 422, one does not parse.
+    """
+    params = {"before": before, "after": after, "before_source": before_source, "after_source": after_source}
+    return SchemaComparison.model_validate(ask(found.hook, "schemas/compare", params))
+
+
+def _summary(store: ArtifactStore, dag_id: str, name: str) -> SchemaSummary | None:
+    uri = store.uri(dag_id, "_frozen", name, "schema")
+    if not has_schema(store, uri):
+        return None
+    manifest = store.manifest(uri)
+    of = SchemaProperties.of(manifest)
+    return SchemaSummary.of(
+        of,
+        name=name,
+        features=len(of.features or ()),
+        versions=schema_history(store, uri),
+        is_edited=is_edited(store, uri),
+    )
+
+
+def _text(found: FoundArtifact, version: int | None) -> str:
+    with reaching(found.store):
+        try:
+            found.store.file(found.artifact.uri, SCHEMA_FILE)
+            return schema_text(found.store, found.artifact.uri, version)
+        except BadInput as error:
+            raise HTTPException(422, str(error)) from error
+
+
+def _source(found: FoundArtifact, version: int | None) -> str:
+    return f"{found.artifact.uri}/{SCHEMA_FILE}" if version is None else f"version {version}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

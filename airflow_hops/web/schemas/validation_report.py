@@ -1,0 +1,205 @@
+"""One validation: its anomalies with rows and values, and the rows in quarantine."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+
+from airflow_hops.core.contract.artifacts import Artifact, HopsError, Manifest
+from airflow_hops.core.store.schema_history import SCHEMA_FILE, schema_history
+from airflow_hops.web.access import may_read
+from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, open_artifact, reaching
+from airflow_hops.web.artifacts.routes import ArtifactAddress, address_of
+from airflow_hops.web.caching import cached_answer
+from airflow_hops.web.queries.client import ask
+from airflow_hops.web.schemas.validations import Severity, schema_of
+from airflow_hops.web.types import Json, Model, Number, Offset
+
+router = APIRouter(
+    prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}", tags=["validation"]
+)
+_REPORT, PROPOSED_FILE = "anomalies.json", "proposed.pbtxt"
+
+
+class OffendingValue(Model):
+    """A value that violates the schema, and its number of rows; null if the statistics do not contain it."""
+
+    value: str
+    rows: int | None
+
+
+class AnomalyReason(Model):
+    """Why a feature is anomalous."""
+
+    type: str
+    """TFDV's name."""
+    summary: str
+    description: str
+    rows: int | None
+    """Rows that have it; null where it is none of single rows, or cannot be told."""
+    is_exact: bool
+    """Whether the rows were counted; otherwise they are estimated from the statistics."""
+    values: list[OffendingValue]
+    values_count: int
+    quarantined: int
+    """Rows in quarantine for it."""
+
+
+class AnomalyEntry(Model):
+    """An anomaly of a feature in a split; without a name, of the data set."""
+
+    split: str
+    feature: str
+    severity: Severity
+    reasons: list[AnomalyReason]
+
+
+class MeasuredDistance(Model):
+    """A distance that TFDV measured between the data and that of an earlier span."""
+
+    split: str
+    feature: str
+    measure: str
+    value: Number
+    threshold: Number
+
+
+class Anomalies(Model):
+    """The anomalies that a validation found."""
+
+    anomalies: list[AnomalyEntry]
+    measures: list[MeasuredDistance]
+
+
+class ValidatedSchema(Model):
+    """The frozen schema that data was validated against."""
+
+    name: str
+    version: int | None
+
+
+class ValidationReport(Anomalies):
+    """A validation in full."""
+
+    rows: dict[str, int]
+    """By split."""
+    quarantined: dict[str, int]
+    """Rows in quarantine by split."""
+    statistics: ArtifactAddress | None
+    """What was validated; null where it was deleted, or another DAG made it that the user may not read."""
+    validated_against: ValidatedSchema | None
+    has_proposal: bool
+
+
+class QuarantineReason(Model):
+    """A rule that a row violates."""
+
+    feature: str
+    type: str
+    text: str
+
+
+class QuarantinedRows(Model):
+    """Rows that violate the schema."""
+
+    columns: list[str]
+    rows: list[list[str | None]]
+    reasons: list[list[QuarantineReason]]
+    total: int
+    matching: int
+
+
+@router.get("/anomalies", response_model=ValidationReport)
+def get_validation_report(request: Request, found: TaskArtifact, user: GetUserDep, dag_id: str) -> Response:
+    """The anomalies of a validation, each with its number of rows and examples of their values."""
+    report: Json = found.read_json(_REPORT)
+    statistics, schema = (input_of(found, user, dag_id, role) for role in ("statistics", "schema"))
+    against = _validated_against(found)
+
+    def make() -> ValidationReport:
+        params = {
+            "artifact": found.artifact.to_dict(),
+            "statistics": statistics[0].to_dict() if statistics else None,
+            "schema": text_of(found, schema[0]) if schema else None,
+        }
+        told = Anomalies.model_validate(ask(found.hook, "validation/anomalies", params))
+        return ValidationReport(
+            **dict(told),
+            rows=report["rows"],
+            quarantined={
+                split: rows.rows_rejected for split, rows in found.artifact.rows.items() if report["quarantined"]
+            },
+            statistics=address_of(statistics[1]) if statistics else None,
+            validated_against=against,
+            has_proposal=found.has(PROPOSED_FILE),
+        )
+
+    # Validations that found the same have the same fingerprint, of whatever data: of most, nothing was found.
+    about = [given[0].to_dict() if given else None for given in (statistics, schema)]
+    maker = address_of(statistics[1]).model_dump() if statistics else None
+    made_from = (found.artifact.to_dict(), about, maker, against and against.model_dump())
+    return cached_answer(request, made_from, make)
+
+
+@router.get("/quarantine", response_model=QuarantinedRows)
+def list_quarantined_rows(
+    request: Request,
+    found: TaskArtifact,
+    split: Annotated[str, Query(max_length=250)],
+    reason: Annotated[
+        str | None, Query(max_length=1000, description="Feature and TFDV's type, separated by a space")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    offset: Offset = 0,
+) -> Response:
+    """Rows of a split that violate the schema, with the reasons."""
+    found.read_json(_REPORT)
+    params = {"split": split, "reason": reason, "limit": limit, "offset": offset}
+
+    def make() -> QuarantinedRows:
+        rows = ask(found.hook, "validation/quarantine", {"artifact": found.artifact.to_dict(), **params})
+        return QuarantinedRows.model_validate(rows)
+
+    return cached_answer(request, (found.fingerprint, params), make)
+
+
+def input_of(found: FoundArtifact, user: GetUserDep, dag_id: str, role: str) -> tuple[Artifact, Manifest] | None:
+    """What the validation was given, if it is there, and the user may read it."""
+    for given in found.manifest.inputs.get(role, ()):
+        with contextlib.suppress(HTTPException):
+            artifact, manifest = open_artifact(found.store, given)
+            maker = manifest.producer.dag_id
+            if maker == dag_id or may_read(user, maker, DagAccessEntity.XCOM):
+                return artifact, manifest
+    return None
+
+
+def text_of(found: FoundArtifact, schema: Artifact) -> str:
+    """The text of a schema.
+
+    Raises:
+        HTTPException: 410, it was deleted; 502, the store cannot be read.
+    """
+    with reaching(found.store):
+        try:
+            return found.store.read_text(f"{schema.uri}/{SCHEMA_FILE}")
+        except FileNotFoundError:
+            raise HTTPException(410, f"{SCHEMA_FILE} of {schema.uri} was deleted") from None
+
+
+def _validated_against(found: FoundArtifact) -> ValidatedSchema | None:
+    """The frozen schema of the validation, if it is one of this store."""
+    schema = schema_of(found.manifest)
+    parts = schema.uri.split("/") if schema else []
+    if schema is None or len(parts) < 4 or parts[-3] != "_frozen":
+        return None
+    try:
+        versions = schema_history(found.store, schema.uri)
+    except (HopsError, FileNotFoundError):
+        versions = []
+    matching = [each.version for each in versions if each.fingerprint == schema.fingerprint]
+    return ValidatedSchema(name=parts[-2], version=max(matching, default=None))

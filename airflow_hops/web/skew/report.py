@@ -1,0 +1,220 @@
+"""One comparison: its verdict, all of its features, and of one feature both histograms and rows that differ."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+
+from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact
+from airflow_hops.web.caching import cached_answer
+from airflow_hops.web.skew.reports import digest, read_report
+from airflow_hops.web.types import Json, Model, Number
+
+router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/skew", tags=["skew"])
+
+
+class ReportFeature(Model):
+    """A feature of a comparison."""
+
+    name: str
+    measure: str
+    score: Number
+    threshold: Number
+    p_value: Number
+    drifted: bool
+    missing_reference: Number
+    missing_current: Number
+    missing_p_value: Number
+    cause: str | None
+    detail: str | None
+    """What makes the cause likely, in words."""
+    effect: Number
+    """By how much the drift moves a prediction on average; of a regression in the label's units."""
+    scores: dict[str, Number]
+
+
+class RowFeature(Model):
+    """The differences in a feature between rows of the same identifier."""
+
+    name: str
+    differ: int
+    mismatch: int
+    training_only: int
+    serving_only: int
+    match: int
+    types: list[str | None]
+
+
+class RowComparison(Model):
+    """A comparison of served rows with the training rows of the same identifiers."""
+
+    identifiers: list[str]
+    pairs: int
+    skewed_pairs: int
+    matches: dict[str, int]
+    """How the rows were joined, in TFDV's words."""
+    features: list[RowFeature]
+
+
+class SkewComparison(Model):
+    """A comparison."""
+
+    verdict: str
+    rows_reference: int
+    rows_current: int
+    min_rows: int
+    alpha: Number
+    unmatched: list[str]
+    """Features that only one side has."""
+    reference: dict[str, Json]
+    prediction_reference: Number
+    """Mean prediction with the training data's values."""
+    prediction_current: Number
+    notes: list[str]
+    """What could not be done, and why."""
+    features: list[ReportFeature]
+    row_skew: RowComparison | None
+
+
+class Bucket(Model):
+    """Shares of the same values on both sides: of numbers from ``low`` to ``high``, or of a ``value``."""
+
+    low: Number
+    high: Number
+    value: str | None
+    reference: Number
+    current: Number
+
+
+class RowExample(Model):
+    """A row that differs."""
+
+    identifier: dict[str, Json]
+    training: Json
+    serving: Json
+
+
+class FeatureComparison(ReportFeature):
+    """A feature of a comparison, with both histograms."""
+
+    histogram: list[Bucket]
+    effect_signed: Number
+    """Above 0 where the drift raises predictions; null of several classes."""
+    effect_by_class: dict[str, Number]
+    """Of several classes, the mean change of the probability of each."""
+    problem: str | None
+    """What the model predicts, where effects were looked for."""
+    standard_error: Number
+    rows: RowFeature | None
+    examples: list[RowExample]
+
+
+@router.get("", response_model=SkewComparison)
+def get_skew_report(
+    request: Request,
+    found: TaskArtifact,
+    features: Annotated[bool, Query(description="Whether to return each feature; there may be thousands")] = True,
+) -> Response:
+    """The result of a comparison."""
+    expect_skew(found)
+    store, artifact = found.store, found.artifact
+    return cached_answer(
+        request, (found.fingerprint, features), lambda: describe_comparison(digest(store, artifact), features)
+    )
+
+
+@router.get("/feature", response_model=FeatureComparison)
+def get_skew_feature(
+    request: Request, found: TaskArtifact, feature: Annotated[str, Query(min_length=1, max_length=4096)]
+) -> Response:
+    """A feature in one comparison."""
+    expect_skew(found)
+    return cached_answer(
+        request,
+        (found.fingerprint, feature),
+        lambda: _feature(read_report(found.store, found.artifact, feature), feature),
+    )
+
+
+def expect_skew(found: FoundArtifact) -> None:
+    """Refuses an artifact of another kind.
+
+    Raises:
+        HTTPException: 422, it is no skew check.
+    """
+    if found.artifact.kind != "skew":
+        raise HTTPException(422, f"kind is {found.artifact.kind!r}, expected 'skew'")
+
+
+def describe_comparison(report: dict[str, Any], features: bool = True) -> SkewComparison:
+    """What a report says, with its features one by one or without."""
+    attribution, rows = report.get("attribution") or {}, report.get("row_skew")
+    if not features:
+        report = {**report, "features": {}}
+        rows = rows and {**rows, "features": {}}
+    return SkewComparison(
+        **{name: report[name] for name in ("verdict", "rows_reference", "rows_current", "min_rows")},
+        alpha=report.get("alpha"),
+        unmatched=report.get("unmatched") or [],
+        reference={name: value for name, value in report["reference"].items() if name in ("model", "version")},
+        prediction_reference=attribution.get("prediction_reference"),
+        prediction_current=attribution.get("prediction_current"),
+        notes=report.get("notes") or [],
+        features=[ReportFeature(name=name, **_figures(skew)) for name, skew in report["features"].items()],
+        row_skew=_rows(rows) if rows else None,
+    )
+
+
+def _figures(skew: dict[str, Any]) -> dict[str, Any]:
+    return {name: skew.get(name) for name in ReportFeature.model_fields if name != "name"}
+
+
+def _rows(rows: dict[str, Any]) -> RowComparison:
+    return RowComparison(
+        identifiers=rows["identifiers"],
+        pairs=rows["pairs"],
+        skewed_pairs=rows["skewed_pairs"],
+        matches=rows["matches"],
+        features=[_row_feature(name, skew) for name, skew in rows["features"].items()],
+    )
+
+
+def _row_feature(name: str, skew: dict[str, Any]) -> RowFeature:
+    return RowFeature(
+        name=name,
+        differ=skew["diff_count"],
+        mismatch=skew["mismatch_count"],
+        training_only=skew["base_only"],
+        serving_only=skew["test_only"],
+        match=skew["match_count"],
+        types=list(skew["types"]),
+    )
+
+
+def _feature(report: dict[str, Any], name: str) -> FeatureComparison:
+    skew = report["features"].get(name)
+    if skew is None:
+        raise HTTPException(404, f"feature {name!r} was not compared")
+    attribution = report.get("attribution") or {}
+    effect = (attribution.get("effects") or {}).get(name) or {}
+    rows = ((report.get("row_skew") or {}).get("features") or {}).get(name)
+    return FeatureComparison(
+        name=name,
+        **_figures(skew),
+        histogram=[_bucket(bucket) for bucket in skew["common_histogram"]],
+        effect_signed=effect.get("effect_signed"),
+        effect_by_class=effect.get("by_class") or {},
+        problem=attribution.get("problem"),
+        standard_error=effect.get("standard_error"),
+        rows=_row_feature(name, rows) if rows else None,
+        examples=[RowExample(**example) for example in rows["examples"]] if rows else [],
+    )
+
+
+def _bucket(bucket: list[Any]) -> Bucket:
+    if len(bucket) == 3:
+        value, reference, current = bucket
+        return Bucket(low=None, high=None, value=str(value), reference=reference, current=current)
+    low, high, reference, current = bucket
+    return Bucket(low=low, high=high, value=None, reference=reference, current=current)

@@ -1,0 +1,171 @@
+"""Decisions about a comparison: whether a retraining was requested, and if not, why."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from airflow.models.asset import AssetEvent
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
+from sqlalchemy import select
+from sqlalchemy.orm import Session, selectinload
+
+from airflow_hops.core.contract.retraining import Finding
+from airflow_hops.core.contract.skew import SkewProperties
+from airflow_hops.core.contract.web import REFUSED_KEY
+from airflow_hops.web.artifacts.definitions import PipelineDag
+from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact
+from airflow_hops.web.types import Model, RunAddress, TaskAddress, Time
+
+_ENDED = {"success": "requested", "skipped": "refused", "failed": "failed", "upstream_failed": "failed"}
+
+
+class RetrainingCondition(Model):
+    """A condition of the policy."""
+
+    forbids: bool
+    """Whether a retraining is not requested where it holds; otherwise it is a reason for one."""
+    condition: str
+    held: bool
+    text: str
+
+
+class RetrainingDecision(Model):
+    """A decision of a monitoring task."""
+
+    outcome: Literal["requested", "refused", "failed", "pending"]
+    why: str | None
+    """Of a refusal: ``monitor``, ``verdict``, the kind of the condition that forbids it, ``in_flight``, ``cooldown``,
+    ``budget`` or ``person``; null where it was not kept."""
+    reason: str | None
+    """In words."""
+    conditions: list[RetrainingCondition]
+    limits: list[str]
+    """Cooldown, budget, and the retraining under way, in words."""
+    window_start: str | None
+    """Of a request: start of the training data; null for where the pipeline's own begins."""
+    window_end: str | None
+    told: list[str]
+    """What people were told of: ``drift``, ``request``, ``stop``."""
+    at: Time | None
+    task: TaskAddress
+    started: list[RunAddress]
+    """The runs that the request started, of DAGs that the user may read."""
+
+
+@dataclass(frozen=True)
+class _Asker:
+    """A task instance that decides, and what it left."""
+
+    task: TaskAddress
+    state: str | None
+    ended_at: datetime | None
+    said: Mapping[str, Any]
+
+
+def decisions(
+    session: Session, pipeline: PipelineDag, checks: Sequence[ReturnedArtifact], readable: Container[str]
+) -> dict[tuple[str, int], RetrainingDecision]:
+    """The decision about each comparison that one was made of, by run and map index."""
+    task_ids = [task.task_id for task in pipeline.tasks if task.stage == "retraining"]
+    run_ids = {check.run_id for check in checks}
+    if not task_ids or not run_ids:
+        return {}
+    askers: dict[str, list[_Asker]] = {}
+    for asker in _askers(session, pipeline.dag_id, run_ids, task_ids):
+        askers.setdefault(asker.task.run_id, []).append(asker)
+    started = _started(session, pipeline.dag_id, run_ids, task_ids)
+    found = {}
+    for check in checks:
+        about = next((a for a in askers.get(check.run_id, []) if _about(a, check, len(task_ids))), None)
+        if about is not None:
+            runs = [run for run in started.get((check.run_id, about.task.task_id), []) if run.dag_id in readable]
+            found[(check.run_id, check.map_index)] = _decision(about, check, runs)
+    return found
+
+
+def _about(asker: _Asker, check: ReturnedArtifact, tasks: int) -> bool:
+    """Whether a task decided about this comparison: it says so, or can have meant no other."""
+    named = asker.said.get("skew")
+    return named == check.artifact.uri if named else tasks == 1 and asker.task.map_index in (-1, check.map_index)
+
+
+def _decision(asker: _Asker, check: ReturnedArtifact, started: list[RunAddress]) -> RetrainingDecision:
+    outcome: Any = _ENDED.get(asker.state or "", "pending")
+    why, reason = asker.said.get("why"), asker.said.get("reason")
+    if outcome == "refused" and why is None:
+        why = SkewProperties.of(check.artifact).why_not_learnt
+    return RetrainingDecision(
+        outcome=outcome,
+        why=why,
+        reason=reason,
+        conditions=_conditions(asker.said.get("findings") or ()),
+        limits=list(asker.said.get("limits") or ()),
+        window_start=asker.said.get("window_start"),
+        window_end=asker.said.get("window_end"),
+        told=list(asker.said.get("told") or ()),
+        at=asker.ended_at,
+        task=asker.task,
+        started=started,
+    )
+
+
+def _conditions(findings: Sequence[Mapping[str, Any]]) -> list[RetrainingCondition]:
+    """The single conditions of what ``when`` and ``unless`` found."""
+    return [
+        RetrainingCondition(forbids=bool(number), condition=leaf.condition, held=leaf.held, text=leaf.text)
+        for number, found in enumerate(findings)
+        for leaf in Finding.from_dict(found).leaves()
+    ]
+
+
+def _askers(session: Session, dag_id: str, run_ids: set[str], task_ids: list[str]) -> list[_Asker]:
+    left: dict[tuple[str, str, int], dict[str, Any]] = {}
+    rows = session.execute(
+        select(XComModel.run_id, XComModel.task_id, XComModel.map_index, XComModel.value).where(
+            XComModel.dag_id == dag_id,
+            XComModel.run_id.in_(run_ids),
+            XComModel.task_id.in_(task_ids),
+            XComModel.key.in_([XCOM_RETURN_KEY, REFUSED_KEY]),
+        )
+    )
+    for row in rows:
+        value = XComModel.deserialize_value(row)
+        if isinstance(value, Mapping):
+            left[(row.run_id, row.task_id, row.map_index)] = dict(value)
+    instances = session.execute(
+        select(
+            TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state, TaskInstance.end_date
+        ).where(TaskInstance.dag_id == dag_id, TaskInstance.run_id.in_(run_ids), TaskInstance.task_id.in_(task_ids))
+    )
+    return [
+        _Asker(
+            TaskAddress(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index),
+            str(state) if state else None,
+            ended_at,
+            left.get((run_id, task_id, map_index), {}),
+        )
+        for run_id, task_id, map_index, state, ended_at in instances
+    ]
+
+
+def _started(
+    session: Session, dag_id: str, run_ids: set[str], task_ids: list[str]
+) -> dict[tuple[str, str], list[RunAddress]]:
+    events = session.scalars(
+        select(AssetEvent)
+        .where(
+            AssetEvent.source_dag_id == dag_id,
+            AssetEvent.source_run_id.in_(run_ids),
+            AssetEvent.source_task_id.in_(task_ids),
+        )
+        .options(selectinload(AssetEvent.created_dagruns))
+    )
+    found: dict[tuple[str, str], list[RunAddress]] = {}
+    for event in events:
+        runs = found.setdefault((str(event.source_run_id), str(event.source_task_id)), [])
+        runs += [RunAddress(dag_id=run.dag_id, run_id=run.run_id) for run in event.created_dagruns]
+    return found

@@ -1,0 +1,317 @@
+"""Skew over time: a pipeline's comparisons, what they say of each feature, and what was decided about them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.utils.session import create_session
+from fastapi import APIRouter, HTTPException, Query
+from sqlalchemy.orm import Session
+
+from airflow_hops.core.contract.model_record import ModelEvent
+from airflow_hops.core.contract.skew import SkewProperties
+from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead, ReadableDags, may_read, may_read_results
+from airflow_hops.web.artifacts.definitions import PipelineDag, StageTask, definitions, together
+from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, returned_by_task
+from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of
+from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
+from airflow_hops.web.models.records import read_model_record
+from airflow_hops.web.skew.failures import MonitorFailure, monitor_failures
+from airflow_hops.web.skew.reports import features_of
+from airflow_hops.web.skew.retraining import RetrainingDecision, decisions
+from airflow_hops.web.types import Model, Number, Offset, Page, RunAddress, Time, whole
+
+router = APIRouter(prefix="/api/dags/{dag_id}/skew", tags=["skew"], dependencies=[READS_RUNS, READS_ARTIFACTS])
+_CHANGES = {"deployed", "canary", "promoted", "rolled_back", "undeployed", "left"}
+"""Events of a model's record by which a version comes or goes."""
+
+Checks = Annotated[int, Query(ge=1, le=200, description="Maximum number of comparisons, newest first")]
+Source = Annotated[
+    str | None, Query(max_length=512, description="``<dag_id>/<task_id>`` of the task that compares; the newest's")
+]
+
+
+class SkewSource(Model):
+    """A task that compares."""
+
+    dag_id: str
+    task_id: str
+    model: str | None
+    """The served model whose requests it compares; null of one that compares two spans."""
+    checks: int
+    last_at: Time | None
+
+
+class SkewCheck(ArtifactAddress):
+    """A comparison. The address is that of its report."""
+
+    fingerprint: str
+    at: Time
+    verdict: str
+    rows_reference: int | None
+    rows_current: int | None
+    min_rows: int | None
+    model: str | None
+    version: int | None
+    """The version whose training data was compared with; null of two spans."""
+    versions: dict[str, int]
+    """Rows by the version that answered them."""
+    window_start: Time | None
+    window_end: Time | None
+    """The time that the data is of."""
+    captured_from: Time | None
+    captured_until: Time | None
+    """The time in which the requests were served."""
+    drifted: list[str]
+    lost: list[str]
+    skewed: list[str]
+    """Features that differ from the training data row by row."""
+    causes: dict[str, str]
+    effects: dict[str, Number]
+    problem: str | None
+    """What the model predicts, of which the effects are; null in comparisons of earlier versions."""
+    decision: RetrainingDecision | None
+
+
+class FeatureTimeline(Model):
+    """A feature, by comparison; null if it was not compared."""
+
+    name: str
+    # Not `Number`, which looks at each: there are hundreds of thousands, and the serializer says null of what is none.
+    scores: list[float | None]
+    thresholds: list[float | None]
+
+
+class VersionEvent(Model):
+    """A version started or stopped serving."""
+
+    at: Time
+    model: str
+    event: str
+    version: int
+    traffic: dict[str, int]
+    why: str | None
+    """Null where a DAG decided that the user may not read."""
+    run: RunAddress | None
+
+
+class SkewTimeline(Page):
+    """The newest comparisons of a task, oldest first."""
+
+    sources: list[SkewSource]
+    source: SkewSource | None
+    checks: list[SkewCheck]
+    features: list[FeatureTimeline]
+    events: list[VersionEvent]
+    failures: list[MonitorFailure]
+    """The newest failures of monitoring tasks of the same DAG since the oldest of these comparisons, or of all time
+    where these are all."""
+    total_failures: int | None = 0
+    """How many there are; null where the user may not see the DAG's task instances, and so not its failures."""
+
+
+class FeaturePoint(Model):
+    """A feature in one comparison."""
+
+    fingerprint: str
+    """Of the comparison."""
+    state: Literal["compared", "not_compared", "deleted", "unreachable"]
+    detail: str | None
+    measure: str | None = None
+    score: Number = None
+    threshold: Number = None
+    p_value: Number = None
+    drifted: bool = False
+    missing_reference: Number = None
+    missing_current: Number = None
+    missing_p_value: Number = None
+    cause: str | None = None
+    effect: Number = None
+    scores: dict[str, Number] = {}
+
+
+class FeatureHistory(Page):
+    """A feature in the newest comparisons of a task, oldest first."""
+
+    feature: str
+    points: list[FeaturePoint]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A task that compares, its pipeline, and what it returned last."""
+
+    pipeline: PipelineDag
+    task: StageTask
+    total: int
+    newest: ReturnedArtifact | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.pipeline.dag_id}/{self.task.task_id}"
+
+    def described(self) -> SkewSource:
+        return SkewSource(
+            dag_id=self.pipeline.dag_id,
+            task_id=self.task.task_id,
+            model=self.task.model_name,
+            checks=self.total,
+            last_at=self.newest.at if self.newest else None,
+        )
+
+
+@router.get("")
+def get_skew_timeline(
+    user: GetUserDep, readable: ReadableDags, dag_id: str, source: Source = None, limit: Checks = 50, offset: Offset = 0
+) -> SkewTimeline:
+    """The results of the pipeline's monitoring over time, for one of its tasks."""
+    with create_session() as session:
+        tasks = _tasks(session, user, dag_id, readable)
+        chosen = _chosen(tasks, source)
+        if chosen is None:
+            return SkewTimeline(
+                total_entries=0, sources=[], source=None, checks=[], features=[], events=[], failures=[]
+            )
+        total, found = _returned(session, chosen, limit, offset)
+        visible = MayRead(user, DagAccessEntity.XCOM)
+        decided = decisions(session, chosen.pipeline, found, visible)
+        since = found[0].at if 0 < len(found) < total else None
+        told = chosen.pipeline.dag_id in may_read_results(user)
+        failures, failed = monitor_failures(session, chosen.pipeline, since) if told else ([], None)
+    return SkewTimeline(
+        total_entries=total,
+        sources=[task.described() for task in tasks],
+        source=chosen.described(),
+        checks=[_check(each, decided.get((each.run_id, each.map_index))) for each in found],
+        features=_features(found),
+        events=_events(chosen, found, visible),
+        failures=failures,
+        total_failures=failed,
+    )
+
+
+@router.get("/feature")
+def get_feature_history(
+    user: GetUserDep,
+    readable: ReadableDags,
+    dag_id: str,
+    feature: Annotated[str, Query(min_length=1, max_length=4096)],
+    source: Source = None,
+    limit: Checks = 50,
+    offset: Offset = 0,
+) -> FeatureHistory:
+    """The same comparisons for one feature: p-values, missing values, other measures."""
+    with create_session() as session:
+        chosen = _chosen(_tasks(session, user, dag_id, readable), source)
+        if chosen is None:
+            return FeatureHistory(total_entries=0, feature=feature, points=[])
+        total, found = _returned(session, chosen, limit, offset)
+    store = hook_of(chosen.task.hops_conn_id).store
+    said = features_of(store, [each.artifact for each in found], feature)
+    points = [_point(each, skew) for each, skew in zip(found, said, strict=True)]
+    return FeatureHistory(total_entries=total, feature=feature, points=points)
+
+
+def _tasks(session: Session, user: GetUserDep, dag_id: str, readable: Iterable[str]) -> list[_Task]:
+    """The tasks that compare what a pipeline makes or serves, of DAGs that the user may read; the newest first."""
+    own = pipeline_of(session, dag_id)
+    others = definitions.pipelines(session, [name for name in readable if name != dag_id]).values()
+    watching = [each for each in together(others, own.models()) if may_read(user, each.dag_id, DagAccessEntity.XCOM)]
+    tasks = []
+    for pipeline in (own, *watching):
+        for task in pipeline.tasks:
+            if task.kind == "skew":
+                total, newest = returned_by_task(session, pipeline.dag_id, task.task_id, 1, 0)
+                tasks.append(_Task(pipeline, task, total, newest[0] if newest else None))
+    return sorted(tasks, key=lambda each: each.newest.at.timestamp() if each.newest else 0.0, reverse=True)
+
+
+def _chosen(tasks: Sequence[_Task], source: str | None) -> _Task | None:
+    if source is None:
+        return tasks[0] if tasks else None
+    found = next((task for task in tasks if task.name == source), None)
+    if found is None:
+        names = ", ".join(task.name for task in tasks) or "none"
+        raise HTTPException(422, f"source is {source!r}, expected a task that compares: {names}")
+    return found
+
+
+def _returned(session: Session, task: _Task, limit: int, offset: int) -> tuple[int, list[ReturnedArtifact]]:
+    total, newest = returned_by_task(session, task.pipeline.dag_id, task.task.task_id, limit, offset)
+    return total, [each for each in reversed(newest) if each.artifact.kind == "skew"]
+
+
+def _check(returned: ReturnedArtifact, decision: RetrainingDecision | None) -> SkewCheck:
+    artifact, of = returned.artifact, SkewProperties.of(returned.artifact)
+    window = (of.windows or {}).get("current") or (of.window_start, of.window_end)
+    return SkewCheck.of(
+        of,
+        **returned_address(returned).model_dump(),
+        fingerprint=artifact.fingerprint,
+        at=returned.at,
+        rows_reference=whole(artifact.metrics.get("rows_reference")),
+        rows_current=whole(artifact.metrics.get("rows_current")),
+        model=of.reference.model,
+        version=of.reference.version,
+        versions=of.versions or {},
+        window_start=window[0],
+        window_end=window[1],
+        decision=decision,
+    )
+
+
+def _features(found: Sequence[ReturnedArtifact]) -> list[FeatureTimeline]:
+    scores = [SkewProperties.of(each.artifact).scores for each in found]
+    names = dict.fromkeys(name for check in reversed(scores) for name in check)
+    nothing = (None, None)
+    return [
+        FeatureTimeline(
+            name=name,
+            scores=[check.get(name, nothing)[0] for check in scores],
+            thresholds=[check.get(name, nothing)[1] for check in scores],
+        )
+        for name in names
+    ]
+
+
+def _events(task: _Task, found: Sequence[ReturnedArtifact], readable: Container[str]) -> list[VersionEvent]:
+    """How the versions of the compared models came and went."""
+    names = {SkewProperties.of(each.artifact).reference.model for each in found}
+    names |= {task.task.model_name} | {name for _, name in task.pipeline.models()}
+    store = hook_of(task.task.hops_conn_id).store
+    events = []
+    for model in sorted(name for name in names if name):
+        for event in read_model_record(store, model).history:
+            if event.event in _CHANGES:
+                events.append(_event(model, event, readable))
+    return sorted(events, key=lambda event: event.at)
+
+
+def _event(model: str, event: ModelEvent, readable: Container[str]) -> VersionEvent:
+    by = event.made_by
+    hidden = "dag_id" in by and by["dag_id"] not in readable
+    named = "dag_id" in by and "run_id" in by and not hidden
+    return VersionEvent(
+        at=event.at,  # type: ignore[arg-type]  # read from ISO 8601
+        model=model,
+        event=event.event,
+        version=event.version,
+        traffic={str(version): share for version, share in (event.traffic or {}).items()},
+        why=None if hidden else event.why,
+        run=RunAddress(dag_id=by["dag_id"], run_id=by["run_id"]) if named else None,
+    )
+
+
+def _point(returned: ReturnedArtifact, said: Mapping[str, Any] | HTTPException | None) -> FeaturePoint:
+    fingerprint = returned.artifact.fingerprint
+    if isinstance(said, HTTPException):
+        state: Literal["deleted", "unreachable"] = "deleted" if said.status_code == 410 else "unreachable"
+        return FeaturePoint(fingerprint=fingerprint, state=state, detail=str(said.detail))
+    if said is None:
+        return FeaturePoint(fingerprint=fingerprint, state="not_compared", detail=None)
+    kept = {name: value for name, value in said.items() if name in FeaturePoint.model_fields}
+    return FeaturePoint(**{**kept, "fingerprint": fingerprint, "state": "compared"})

@@ -1,0 +1,62 @@
+"""Answers that cannot be made of what the store holds say so, with the addresses of the files.
+
+A file of the store may be damaged, or written by anybody: its JSON may be of any shape, and have numbers that no answer
+can hold. What shows it finds that out in many places.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fastapi.responses import JSONResponse
+
+from airflow_hops.core.contract.redaction import redacted
+from airflow_hops.core.store.artifact_store import files_read
+
+_FILES = 3
+_CHARACTERS = 300
+
+log = logging.getLogger(__name__)
+
+
+def reading_threads(number: int) -> ThreadPoolExecutor:
+    """Threads that read files of the store for one request."""
+    return ThreadPoolExecutor(number, initializer=files_read.set, initargs=(files_read.get(),))
+
+
+class UnusableFiles:
+    """Answers 502 where a route fails after it has read files of the store (an ASGI middleware).
+
+    Args:
+        app: What is guarded.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Passes a request on."""
+        read: list[str] = []
+        files_read.set(read)
+        began = False
+
+        async def note(message: Any) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note)
+        except Exception as error:
+            if began or not read:
+                raise
+            log.exception("%s", scope.get("path"))
+            last = ", ".join(list(dict.fromkeys(reversed(read)))[:_FILES])
+            said = f"{type(error).__name__}: {error}"[:_CHARACTERS]
+            detail = (
+                f"what the store holds cannot be shown ({said}): a file was damaged, or another program wrote it. The "
+                f"last that were read: {last}. Restore the file, or clear the task that writes it"
+            )
+            await JSONResponse({"detail": redacted(detail)}, 502)(scope, receive, send)

@@ -1,0 +1,183 @@
+"""Saved views: names for the addresses of a pipeline's pages, whose columns, filters and charts are in the address.
+
+Each is a small file in ``<store>/<dag>/_views``, of one user or of all who may read the pipeline.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Annotated
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.utils.session import create_session
+from fastapi import APIRouter, HTTPException
+from fastapi.params import Path as PathParameter
+from pydantic import Field, StringConstraints, ValidationError
+
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.web.access import READS_DAG, TRIGGERS_RUNS, may_change, name_of
+from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of, reaching
+from airflow_hops.web.types import Model, Time
+
+router = APIRouter(prefix="/api/dags/{dag_id}/views", tags=["views"])
+log = logging.getLogger(__name__)
+_MOST = 200
+
+ViewId = Annotated[str, PathParameter(pattern=r"^[0-9a-f]{32}$", description="A view's id")]
+Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
+
+
+class ViewRequest(Model):
+    """A view to save."""
+
+    name: Name
+    page: Annotated[str, Field(pattern=r"^[a-z]+(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?$", max_length=300)]
+    """The page's path below ``/plugin/hops``."""
+    query: Annotated[str, Field(max_length=8000)]
+    """What its address says after the question mark."""
+    shared: bool
+    """Whether all who may read the pipeline see it, or its author alone."""
+
+
+class RenameRequest(Model):
+    """A view's new name."""
+
+    name: Name
+
+
+class SavedView(ViewRequest):
+    """A view."""
+
+    id: str
+    by: str
+    at: Time
+    may_change: bool
+
+
+class SavedViews(Model):
+    """The views of a pipeline that the user can see, by name."""
+
+    views: list[SavedView]
+    may_save: bool
+
+
+class _File(ViewRequest):
+    """What the file of a view says."""
+
+    owner: str
+    by: str
+    at: Time
+
+
+@router.get("", dependencies=[READS_DAG])
+def list_views(user: GetUserDep, dag_id: str) -> SavedViews:
+    """Shared views, and the user's own."""
+    may_save, store = may_change(user, dag_id), _store(dag_id)
+    with reaching(store):
+        found = _files(store, dag_id)
+    views = [
+        _described(view_id, view, may_save)
+        for view_id, view in found.items()
+        if view.shared or view.owner == user.get_id()
+    ]
+    return SavedViews(views=sorted(views, key=lambda view: (view.name.lower(), view.id)), may_save=may_save)
+
+
+@router.post("", dependencies=[TRIGGERS_RUNS])
+def save_view(user: GetUserDep, dag_id: str, body: ViewRequest) -> SavedView:
+    """Saves a view.
+
+    Raises:
+        HTTPException: 409, the name exists already, or there are too many views.
+    """
+    store = _store(dag_id)
+    now = datetime.now(UTC).replace(microsecond=0)
+    view = _File(**body.model_dump(), owner=user.get_id(), by=name_of(user), at=now)
+    with reaching(store):
+        if len(store.names(_folder(store, dag_id))) >= _MOST:
+            raise HTTPException(409, f"DAG {dag_id!r} has {_MOST} views; delete some first")
+        return _described(_create(store, dag_id, view), view, True)
+
+
+@router.put("/{view_id}", dependencies=[TRIGGERS_RUNS])
+def rename_view(user: GetUserDep, dag_id: str, view_id: ViewId, body: RenameRequest) -> SavedView:
+    """Renames a view.
+
+    Raises:
+        HTTPException: 404, the user has no such view; 409, the name exists already.
+    """
+    store = _store(dag_id)
+    with reaching(store):
+        view = _find(user, store, dag_id, view_id)
+        if view.name == body.name:
+            return _described(view_id, view, True)
+        renamed = view.model_copy(update={"name": body.name})
+        new = _create(store, dag_id, renamed)
+        store.remove_text(_file(store, dag_id, view_id))
+        return _described(new, renamed, True)
+
+
+@router.delete("/{view_id}", status_code=204, dependencies=[TRIGGERS_RUNS])
+def delete_view(user: GetUserDep, dag_id: str, view_id: ViewId) -> None:
+    """Deletes a view of the user, or a shared one.
+
+    Raises:
+        HTTPException: 404, the user has no such view.
+    """
+    store = _store(dag_id)
+    with reaching(store):
+        view = _find(user, store, dag_id, view_id)
+        store.remove_text(_file(store, dag_id, view_id))
+    log.info("view %r of DAG %r, saved by %r, deleted by %r", view.name, dag_id, view.by, name_of(user))
+
+
+def _store(dag_id: str) -> ArtifactStore:
+    with create_session() as session:
+        return hook_of(pipeline_of(session, dag_id).conn_id()).store
+
+
+def _folder(store: ArtifactStore, dag_id: str) -> str:
+    return store.uri(dag_id, "_views")
+
+
+def _file(store: ArtifactStore, dag_id: str, view_id: str) -> str:
+    return f"{_folder(store, dag_id)}/{view_id}.json"
+
+
+def _files(store: ArtifactStore, dag_id: str) -> dict[str, _File]:
+    found = {}
+    for name in store.names(_folder(store, dag_id)):
+        view_id = name.removesuffix(".json")
+        try:
+            found[view_id] = _File.model_validate(store.read_json(_file(store, dag_id, view_id)))
+        except FileNotFoundError:
+            continue  # deleted meanwhile
+        except ValidationError as error:
+            log.warning("%s: not a saved view (%s)", _file(store, dag_id, view_id), error)
+    return found
+
+
+def _find(user: GetUserDep, store: ArtifactStore, dag_id: str, view_id: str) -> _File:
+    view = _files(store, dag_id).get(view_id)
+    if view is None or not (view.shared or view.owner == user.get_id()):
+        raise HTTPException(404, f"DAG {dag_id!r} has no such view")
+    return view
+
+
+def _create(store: ArtifactStore, dag_id: str, view: _File) -> str:
+    """Writes a view; names are unique among those that are shared, and among those of a user."""
+    about = ["" if view.shared else view.owner, view.name]
+    view_id = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
+    try:
+        store.create_text(_file(store, dag_id, view_id), view.model_dump_json(indent=1))
+    except FileExistsError:
+        raise HTTPException(409, f"there is a view {view.name!r} already; delete it, or choose another name") from None
+    return view_id
+
+
+def _described(view_id: str, view: _File, may_save: bool) -> SavedView:
+    said = view.model_dump(exclude={"owner"})
+    return SavedView(**said, id=view_id, may_change=may_save)

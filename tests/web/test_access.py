@@ -1,0 +1,158 @@
+"""Every route of the web API, those of tomorrow included: who is let in, what leads astray, where it comes from.
+
+A new parameter of a path or a query needs a value in ``NAMES`` that names something of the run of the DAG ``pages``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from api.conftest import Api
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+
+from airflow_hops.web import access
+from airflow_hops.web.app import make_app
+
+pytestmark = pytest.mark.runtime
+
+NAMES = {
+    "dag_id": "pages",
+    "task_id": "examples",
+    "map_index": "-1",
+    "kind": "examples",
+    "name": "schema",
+    "split": "train",
+    "dataset": "train",
+    "to": "statistics/pages/statistics/-1/no-run",
+    "to_dataset": "train",
+    "file": "train/part-00000.parquet",
+    "feature": "size",
+    "path": "",
+    "mlflow_run_id": "0" * 32,
+    "other_run_id": "1" * 32,
+    "trial": "0",
+    "model": "pages_model",
+    "version": "1",
+    "decided_at": "2026-03-01T10:00:00Z",
+    "run": "0" * 32,
+    "view_id": "0" * 32,
+    "study": "a study",
+    "backtest": "20131101T101112Z-1a2b",
+}
+"""Values of parameters, beside ``run_id``."""
+PUBLIC = {"/static/{name}"}
+"""What holds no data, and anybody may load, as Airflow's own scripts."""
+CHANGES_NOTHING = {
+    "/tensorboard/{dag_id}/{run_id}/{task_id}/{map_index}/{path:path}",
+    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/proposal/check",
+}
+"""Where POST only asks for much at once."""
+
+ROUTES = [route for route in make_app().routes if isinstance(route, APIRoute)]
+PROTECTED = [(method, route) for route in ROUTES if route.path not in PUBLIC for method in sorted(route.methods)]
+ASTRAY = ("%2e%2e", "%2e%2e%2f%2e%2e%2fpages_other", "..%5c..", "%00", "~", "%252e%252e")
+
+
+def _dependencies(dependant: Dependant) -> Iterator[Any]:
+    for each in dependant.dependencies:
+        yield each.call
+        yield from _dependencies(each)
+
+
+def _dag_checks(route: APIRoute) -> list[str]:
+    """The methods for which Airflow checks the right to the DAG of a route's path."""
+    named = ((getattr(call, "__qualname__", ""), call) for call in _dependencies(route.dependant))
+    calls = [call for name, call in named if name.startswith("requires_access_dag.")]
+    return [inspect.getclosurevars(call).nonlocals["method"] for call in calls]
+
+
+def _path(api: Api, route: APIRoute, **other: str) -> str:
+    """The route's path and query, for the run of ``pages``; values of ``other`` are put in as they are."""
+    names = {name: quote(value, safe="") for name, value in {**NAMES, "run_id": api.pages.run_id}.items()} | other
+    filled = re.sub(r"{(\w+)(:\w+)?}", lambda found: names[found[1]], route.path)
+    required = [field.alias for field in route.dependant.query_params if field.field_info.is_required()]
+    query = "&".join(f"{name}={NAMES[name]}" for name in required)
+    return f"{filled}?{query}" if query else filled
+
+
+def test_every_route_depends_on_airflows_check(subtests: pytest.Subtests) -> None:
+    for method, route in PROTECTED:
+        with subtests.test(f"{method} {route.path}"):
+            checks = _dag_checks(route)
+            assert checks, f"{route.path} protects nothing; see airflow_hops/web/access.py"
+            if "{dag_id}" not in route.path:
+                assert access._readable_dags in _dependencies(route.dependant), "a list shows the DAGs that may be read"
+            if method not in ("GET", "HEAD") and route.path not in CHANGES_NOTHING:
+                assert set(checks) & {"POST", "PUT", "DELETE"}, (
+                    "what changes something takes more than the right to read"
+                )
+            assert access.check_origin in _dependencies(route.dependant)
+
+
+def test_who_is_not_logged_in_is_told_so(api: Api, subtests: pytest.Subtests) -> None:
+    for method, route in PROTECTED:
+        with subtests.test(f"{method} {route.path}"):
+            answer = api.request(method, _path(api, route), user=None)
+            assert (answer.status_code, answer.json()) == (401, {"detail": "Not authenticated"})
+            forged = api.request(method, _path(api, route), user=None, headers={"Authorization": "Bearer forged"})
+            assert forged.status_code == 403
+
+
+def test_who_has_no_right_is_refused(api: Api, subtests: pytest.Subtests) -> None:
+    for method, route in PROTECTED:
+        with subtests.test(f"{method} {route.path}"):
+            assert api.request(method, _path(api, route), "nobody").status_code == 403
+            if "{dag_id}" in route.path:
+                refused = api.request(method, _path(api, route), "only:pages_other")
+                assert (refused.status_code, refused.json()) == (403, {"detail": "Forbidden"})
+            if method != "GET" and route.path not in CHANGES_NOTHING:
+                assert api.request(method, _path(api, route), "viewer").status_code == 403
+
+
+def test_who_may_read_other_dags_learns_nothing_of_this_one(api: Api, subtests: pytest.Subtests) -> None:
+    for method, route in PROTECTED:
+        with subtests.test(f"{method} {route.path}"):
+            answer = api.request(method, _path(api, route), "only:pages_other")
+            assert "pages_training" not in answer.text
+            assert not re.search(r'"pages"|pages/', answer.text)
+
+
+def test_a_run_of_another_dag_is_not_found(api: Api, subtests: pytest.Subtests) -> None:
+    for method, route in PROTECTED:
+        if "{run_id}" not in route.path:
+            continue
+        with subtests.test(f"{method} {route.path}"):
+            other = quote(api.other.run_id, safe="")
+            assert api.request(method, _path(api, route, run_id=other)).status_code == 404
+
+
+def test_what_leads_astray_leads_nowhere(api: Api, subtests: pytest.Subtests) -> None:
+    for method, route in PROTECTED:
+        names = re.findall(r"{(\w+)}", route.path)  # less the paths of TensorBoard, which it answers itself
+        for name, astray in itertools.product(names, ASTRAY):
+            with subtests.test(f"{method} {route.path} {name} {astray}"):
+                answer = api.request(method, _path(api, route, **{name: astray}))
+                assert answer.status_code in (404, 405, 422), answer.text
+                assert "pages_other/" not in answer.text
+
+
+def test_a_page_of_another_site_changes_nothing(api: Api, subtests: pytest.Subtests) -> None:
+    for method, route in PROTECTED:
+        if method == "GET":
+            continue
+        with subtests.test(f"{method} {route.path}"):
+            for headers in (
+                {"Origin": "https://elsewhere.example"},
+                {"Origin": "null"},
+                {"Sec-Fetch-Site": "cross-site"},
+            ):
+                answer = api.request(method, _path(api, route), "admin", headers=headers)
+                assert answer.status_code == 403
+                assert "may not change anything here" in answer.json()["detail"]

@@ -1,0 +1,237 @@
+"""Artifacts through the API: of a run, one of them, what is not there any more, and rows of one."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from api.conftest import Api
+
+from airflow_hops.core.contract.artifacts import Producer
+
+pytestmark = pytest.mark.runtime
+
+
+def test_a_run_lists_its_artifacts_in_the_pipelines_order(api: Api) -> None:
+    path = f"/api/dags/pages/runs/{quote(api.pages.run_id, safe='')}/artifacts"
+    found = api.get(path, "viewer").json()["artifacts"]
+    assert [(entry["task_id"], entry["kind"], entry["state"]) for entry in found] == [
+        ("examples", "examples", "present"),
+        ("statistics", "statistics", "present"),
+        ("schema", "schema", "present"),
+        ("validate", "anomalies", "present"),
+    ]
+    examples = found[0]
+    assert examples["rows"]["train"] == {"rows_in": 800, "rows_out": 800, "rejected": {}}
+    # Neither a table and its splits, nor a row of a split, is counted twice.
+    assert [entry["total_rows"] and entry["total_rows"]["rows_out"] for entry in found] == [1000, 1000, None, 1000]
+    assert examples["created_at"].endswith("Z")
+
+
+def test_runs_are_listed_by_what_they_hold(api: Api) -> None:
+    page = api.get("/api/dags/pages/runs?with=statistics").json()
+    assert page["total_entries"] == 1
+    assert [artifact["kind"] for artifact in page["runs"][0]["artifacts"]] == ["statistics"]
+    assert api.get("/api/dags/pages/runs?with=model").json() == {"total_entries": 0, "runs": []}
+    assert len(api.get("/api/dags/pages/runs").json()["runs"][0]["artifacts"]) == 4
+    assert api.get("/api/dags/pages/runs?with=a%25").status_code == 422
+
+
+def test_an_artifact_says_what_it_was_made_from(api: Api) -> None:
+    detail = api.get(api.artifact_path("statistics", "statistics")).json()
+    (examples,) = detail["inputs"]["examples"]
+    assert (examples["state"], examples["address"]["task_id"]) == ("present", "examples")
+    assert {file["path"] for file in detail["files"]} >= {"train/FeatureStats.pb", "eval/statistics.json"}
+
+
+def test_what_another_dag_made_is_hidden_from_who_may_not_read_it(api: Api) -> None:
+    from airflow_hops.core.contract.artifacts import Producer
+
+    store = api.store
+    other = store.address(Producer("pages_other", api.other.run_id, "examples"), "examples")
+    mine = Producer("pages", api.pages.run_id, "validate")
+    uri = store.address(mine, "made_here")
+    with store.create(uri, "made_here", mine, inputs={"rows": (store.manifest(other).reference(other),)}) as writer:
+        writer.commit(metrics={"none": float("nan")})
+    path = api.artifact_path("validate", "made_here")
+    detail = api.get(path, "only:pages").json()
+    assert detail["metrics"] == {"none": None}
+    assert detail["inputs"]["rows"] == [{"kind": "examples", "state": "hidden", "fingerprint": None, "address": None}]
+    (shown,) = api.get(path, "only:pages,pages_other").json()["inputs"]["rows"]
+    assert shown["address"]["dag_id"] == "pages_other"
+
+
+def test_an_artifact_that_another_dag_made_takes_the_right_to_that_dag(api: Api) -> None:
+    from airflow.models.xcom import XComModel
+
+    from airflow_hops.core.contract.artifacts import Producer
+
+    uri = api.store.address(Producer("pages_other", api.other.run_id, "examples"), "examples")
+    value = api.store.manifest(uri).reference(uri).to_dict()
+    XComModel.set(key="borrowed", value=value, task_id="validate", dag_id="pages", run_id=api.pages.run_id)
+    path = api.artifact_path("validate", "examples")
+    assert api.get(path, "only:pages").status_code == 403
+    assert api.get(path, "only:pages,pages_other").json()["maker"]["dag_id"] == "pages_other"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("/api/dags/no_such/runs", 404, "DAG 'no_such' does not exist"),
+        ("/api/dags/~/runs", 404, "DAG '~' does not exist"),
+        ("/api/dags/pages/runs/no_such/artifacts", 404, "DAG 'pages' has no run 'no_such'"),
+        ("/api/dags/pages/runs/{run}/artifacts/no_such/-1/examples", 404, "no task instance 'no_such'"),
+        ("/api/dags/pages/runs/{run}/artifacts/examples/0/examples", 404, "no task instance 'examples' [0]"),
+        ("/api/dags/pages/runs/{run}/artifacts/examples/-2/examples", 422, "map_index"),
+        ("/api/dags/pages/runs/{run}/artifacts/examples/-1/model", 404, "has not made an artifact of kind 'model'"),
+        ("/api/dags/pages/runs/{run}/artifacts/examples/-1/Model", 422, "kind"),
+        ("/api/dags/pages/runs/{other}/artifacts/examples/-1/examples", 404, "has no run"),
+    ],
+)
+def test_what_is_not_there_is_named(api: Api, path: str, status: int, says: str) -> None:
+    runs = {"run": quote(api.pages.run_id, safe=""), "other": quote(api.other.run_id, safe="")}
+    answer = api.get(path.format(**runs))
+    assert answer.status_code == status
+    assert says in answer.text
+
+
+def test_a_deleted_artifact_is_gone_and_a_replaced_one_too(api: Api, folder_of: Any) -> None:
+    folder: Path = folder_of("validate", "anomalies")
+    path = api.artifact_path("validate", "anomalies")
+    away = folder.with_name("away")
+    folder.rename(away)
+    try:
+        gone = api.get(path)
+        assert (gone.status_code, "was deleted" in gone.json()["detail"]) == (410, True)
+        listed = api.get(path.rpartition("/artifacts")[0] + "/artifacts").json()["artifacts"]
+        assert [entry["state"] for entry in listed if entry["kind"] == "anomalies"] == ["deleted"]
+    finally:
+        away.rename(folder)
+    manifest = (folder / "manifest.json").read_text()
+    changed = json.loads(manifest)
+    changed["files"][0]["sha256"] = "0" * 64
+    (folder / "manifest.json").write_text(json.dumps(changed))
+    try:
+        assert "was replaced" in api.get(path).json()["detail"]
+    finally:
+        (folder / "manifest.json").write_text(manifest)
+    assert api.get(path).status_code == 200
+
+
+def test_a_store_that_cannot_be_read_is_said_to_be_the_cause(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"key": "a", "secret": "b", "endpoint_url": "http://127.0.0.1:9"}
+    options["config_kwargs"] = {"retries": {"max_attempts": 0}}
+    elsewhere = {"conn_type": "hops", "extra": {"store": "s3://no-such/hops", "storage_options": options}}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(elsewhere))
+    answer = api.get(api.artifact_path())
+    assert answer.status_code == 502
+    assert "s3://no-such/hops" in answer.json()["detail"]
+
+
+def test_a_browser_that_has_an_answer_is_told_so_if_it_may_see_it(api: Api) -> None:
+    path = api.artifact_path() + "/splits"
+    first = api.get(path)
+    assert first.headers["cache-control"] == "private, no-cache"
+    has = {"If-None-Match": first.headers["etag"]}
+    again = api.get(path, headers=has)
+    assert (again.status_code, again.content) == (304, b"")
+    assert api.get(path, "only:pages_other", headers=has).status_code == 403
+    other = api.get(api.artifact_path(run=api.other) + "/splits", headers=has)
+    assert (other.status_code, other.json()["splits"]["train"]["rows"]) == (200, 16)
+
+
+def _columns(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    (length,) = struct.unpack("<I", body[:4])
+    header = json.loads(body[4 : 4 + length])
+    data = body[4 + length :]
+    assert (4 + length) % 8 == 0
+    columns = {}
+    for column in header["columns"]:
+        assert column["offset"] % 8 == 0
+        values = np.frombuffer(data, np.dtype(column["type"]).newbyteorder("<"), header["rows"], column["offset"])
+        columns[column["name"]] = column, values
+    return header, columns
+
+
+def test_all_rows_are_sent_as_they_are(api: Api, folder_of: Any) -> None:
+    header, columns = _columns(api.get(api.artifact_path() + "/rows?split=train").content)
+    table = pq.read_table(folder_of("examples", "examples") / "train" / "part-00000.parquet")
+    assert (header["rows"], header["total_rows"]) == (800, 800)
+    assert list(header["left_out"]) == ["vector"]
+    np.testing.assert_array_equal(columns["size"][1], np.float32(table["size"]))  # digits enough to place them
+    assert columns["label"][0]["type"] == "int8"
+    assert columns["large"][1].tolist() == table["large"].to_pylist()
+    described, maybe = columns["maybe"]
+    assert described["nulls"] == np.isnan(maybe).sum() == table["maybe"].null_count > 100
+    described, words = columns["word"]
+    assert [described["values"][code] for code in words] == table["word"].to_pylist()
+    assert described["values"][0] == "a"
+    assert "<img src=x onerror=alert(1)>" in columns
+
+
+def test_a_split_without_rows_has_columns(api: Api) -> None:
+    producer = Producer("pages", api.pages.run_id, "validate")
+    with api.store.create(api.store.address(producer, "empty"), "empty", producer) as writer:
+        (writer.path / "train").mkdir()
+        schema = pa.schema([("size", pa.float64()), ("word", pa.string())])
+        pq.ParquetWriter(writer.path / "train" / "part-00000.parquet", schema).close()  # as Spark writes one
+        writer.commit()
+    path = api.artifact_path("validate", "empty")
+    assert api.get(f"{path}/splits").json()["splits"]["train"]["rows"] == 0
+    answer = api.get(f"{path}/rows?split=train")
+    assert answer.status_code == 200, answer.text
+    header, columns = _columns(answer.content)
+    assert (header["rows"], list(columns)) == (0, ["size", "word"])
+
+
+def test_a_sample_is_the_same_each_time_and_of_the_columns_that_were_asked_for(
+    api: Api, folder_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_hops.web import caching
+
+    path = api.artifact_path() + "/rows?split=train&rows=50&column=id&column=size"
+    first = api.get(path).content
+    monkeypatch.setattr(caching, "_answers", caching.ByteCache(0))
+    assert api.get(path).content == first
+    header, columns = _columns(first)
+    assert list(columns) == ["id", "size"]
+    ids = [columns["id"][0]["values"][code] for code in columns["id"][1]]
+    assert len(set(ids)) == header["rows"] == 50
+    table = pq.read_table(folder_of("examples", "examples") / "train" / "part-00000.parquet")
+    sizes = dict(zip(table["id"].to_pylist(), table["size"].to_pylist(), strict=True))
+    np.testing.assert_array_equal(columns["size"][1], np.float32([sizes[name] for name in ids]))
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("split=../eval", "split is '../eval', expected one of eval, train"),
+        ("split=train&column=no", "column 'no' is not in split 'train'; it has id, label"),
+        ("split=train&rows=0", "greater_than_equal"),
+    ],
+)
+def test_rows_that_there_are_not_are_named(api: Api, query: str, says: str) -> None:
+    answer = api.get(f"{api.artifact_path()}/rows?{query}")
+    assert answer.status_code == 422
+    assert says in answer.text
+
+
+def test_who_has_not_the_token_is_not_answered_by_the_ml_side(api: Api) -> None:
+    import httpx
+
+    from airflow_hops.web.queries import client as inspection
+
+    assert api.get(api.artifact_path("statistics", "statistics") + "/splits").json() == {"splits": {}}
+    (server,) = inspection._servers._servers.values()
+    answer = httpx.post(f"{server.address}/examples/splits", json={}, headers={"Authorization": "Bearer guess"})
+    assert answer.status_code == 401
+    listening = {c.laddr.ip for c in psutil.Process(server.process.pid).net_connections() if c.status == "LISTEN"}
+    assert listening == {"127.0.0.1"}

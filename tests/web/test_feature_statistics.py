@@ -1,0 +1,184 @@
+"""Statistics of features through the API: their numbers, slices, weights, distances, and what cannot be asked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from api.conftest import Api
+
+from airflow_hops.web.artifacts.statistics import Distances, FeatureDetail, FeatureTable, StatisticsDatasets
+
+pytestmark = pytest.mark.runtime
+
+
+class Statistics:
+    """Asks for statistics of a run of the DAG ``pages_statistics``."""
+
+    def __init__(self, api: Api, run: Any) -> None:
+        self.api, self.run = api, run
+
+    def path(self, task: str, kind: str = "statistics") -> str:
+        """The path of an artifact's statistics."""
+        return f"{self.api.artifact_path(task, kind, self.run)}/statistics"
+
+    def address(self, task: str, kind: str = "statistics", dag_id: str = "pages_statistics") -> str:
+        """An artifact as a query names it."""
+        return f"{kind}/{dag_id}/{task}/-1/{self.run.run_id}"
+
+    def get(self, verb: str, task: str, kind: str = "statistics", user: str = "viewer", **query: Any) -> Any:
+        """The answer to a query."""
+        return self.api.get(f"{self.path(task, kind)}{verb}", user, params=query)
+
+    def feature(self, feature: str, task: str = "before", **query: Any) -> Any:
+        """One feature in full."""
+        answer = self.get("/feature", task, dataset="train", feature=feature, **query)
+        FeatureDetail.model_validate_json(answer.text)
+        return answer.json()
+
+
+@pytest.fixture(scope="module")
+def statistics(api: Api, run_dag: Any) -> Statistics:
+    run = run_dag("pages_statistics", {})
+    assert str(run.state) == "success"
+    return Statistics(api, run)
+
+
+def _rows(table: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    columns = {name: values for name, values in table.items() if isinstance(values, list)}
+    return {
+        name: {column: values[index] for column, values in columns.items()} for index, name in enumerate(table["names"])
+    }
+
+
+def test_the_data_sets_of_an_artifact_are_its_splits_and_their_slices(statistics: Statistics) -> None:
+    answer = statistics.get("", "before")
+    found = StatisticsDatasets.model_validate_json(answer.text)
+    (train,) = found.datasets
+    assert (train.name, train.rows, train.features, train.weighted_rows) == ("train", 1000, 9, 1500)
+    assert {each.key: each.rows for each in train.slices} == {"word_<b>rare</b>": 100, "word_usual": 900}
+    assert (found.label, found.time, found.window) == ("small", None, None)
+    sides = StatisticsDatasets.model_validate_json(statistics.get("", "compare", "skew").text).datasets
+    assert [(each.name, each.rows) for each in sides] == [("reference", 1000), ("current", 1000)]
+    unchanged = statistics.api.get(
+        statistics.path("before"), "viewer", headers={"If-None-Match": answer.headers["etag"]}
+    )
+    assert unchanged.status_code == 304
+
+
+def test_a_table_has_the_numbers_of_every_feature(statistics: Statistics) -> None:
+    answer = statistics.get("/features", "before", dataset="train")
+    FeatureTable.model_validate_json(answer.text)
+    rows = _rows(answer.json())
+    size, small, word, half = (rows[name] for name in ("size", "small", "word", "half"))
+    assert (size["count"], size["missing"], size["zeros"], size["mean"]) == (1000, 0, 10, 49.5)
+    assert size["quantiles"][0] == 0 and size["quantiles"][-1] == 99
+    assert size["quantiles"][5] == pytest.approx(50, abs=1.5)
+    assert size["std"] == pytest.approx(28.8661, abs=1e-3)
+    low, high, shares = size["histogram"]
+    assert (low, high) == (0, 99)
+    assert shares == pytest.approx([1000] * 10, abs=60)
+    assert small["histogram"][:2] == [-0.5, 3.5]
+    assert small["histogram"][2] == pytest.approx([2500] * 4, abs=20)
+    assert small["non_uniformity"] == pytest.approx(0.4, abs=0.01), "4 of TFDV's 10 buckets are equally full"
+    assert word["top_values"] == [["usual", 900], ["<b>rare</b>", 100]]
+    assert (word["unique"], word["average_length"], word["kinds"]) == (2, 5.6, "string")
+    assert word["non_uniformity"] == pytest.approx(1 - 0.468996, abs=1e-3)
+    assert (half["nan"] + half["missing"], rows["huge"]["infinite"]) == (500, 1)
+    assert (rows["one"]["unique"], rows["one"]["non_uniformity"], rows["code"]["unique"]) == (1, 1, 1000)
+    assert (rows["list"]["count"], rows["list"]["values_per_row"]) == (1000, 3)
+
+
+def test_a_slice_and_weights_have_tables_of_their_own(statistics: Statistics) -> None:
+    rare = statistics.get("/features", "before", dataset="train", slice="word_<b>rare</b>").json()
+    assert rare["rows"] == 100
+    assert _rows(rare)["word"]["top_values"] == [["<b>rare</b>", 100]]
+    weighted = _rows(statistics.get("/features", "before", dataset="train", weighted=True).json())
+    assert weighted["small"]["mean"] == pytest.approx((0 + 1 + 2 + 3 * 3) / 6)
+    assert weighted["small"]["histogram"][2][3] == pytest.approx(5000, abs=20)
+    assert weighted["one"]["top_values"] == [["same", 1500]]
+    refused = statistics.get("/features", "after", dataset="train", weighted=True)
+    assert (refused.status_code, refused.json()["detail"]) == (
+        422,
+        "weighted is true, and these statistics have no weights",
+    )
+
+
+def test_one_feature_is_told_in_full(statistics: Statistics) -> None:
+    size = statistics.feature("size")
+    assert sum(count for _, _, count in size["standard"]) == pytest.approx(1000)
+    curve = size["curve"]
+    assert (curve["values"][0], curve["values"][-1], curve["shares"][0], curve["shares"][-1]) == (0, 99, 0, 1)
+    assert curve["values"] == sorted(curve["values"]) and curve["shares"] == sorted(curve["shares"])
+    code = statistics.feature("code")
+    assert len(code["values"]) + code["other_values"] == 1000
+    assert statistics.feature("word")["values"] == [["usual", 900], ["<b>rare</b>", 100]]
+    assert statistics.feature("list")["values_per_row"] == [3, 3, 3]
+    assert statistics.feature("small", weighted=True)["mean"] == pytest.approx(2)
+
+
+def test_distances_are_measured_or_those_of_the_skew_report(statistics: Statistics) -> None:
+    pair = {"dataset": "train", "to": statistics.address("after"), "to_dataset": "train"}
+    answer = statistics.get("/distances", "before", **pair)
+    found = Distances.model_validate_json(answer.text)
+    by_name = dict(zip(found.names, zip(found.measures, found.scores, found.drifted, strict=True), strict=True))
+    assert by_name["size"] == ("jensen_shannon", 1.0, True)
+    assert by_name["word"] == ("l_infinity", 0.9, True)
+    assert by_name["small"] == ("l_infinity", 0.0, False)  # few values
+    assert not found.reported
+    one = statistics.get("/distances", "before", **pair, feature="size").json()
+    assert one["names"] == ["size"]
+    assert one["every"]["wasserstein"] == pytest.approx(200)
+    sides = {"dataset": "reference", "to": statistics.address("compare", "skew"), "to_dataset": "current"}
+    reported = statistics.get("/distances", "compare", "skew", **sides).json()
+    report = json.loads(_report(statistics))["features"]
+    assert reported["reported"]
+    scores = dict(zip(reported["names"], reported["scores"], strict=True))
+    assert {name: scores[name] for name in report} == {name: said["score"] for name, said in report.items()}
+    assert dict(zip(reported["names"], reported["p_values"], strict=True))["size"] == report["size"]["p_value"]
+
+
+def _report(statistics: Statistics) -> str:
+    from airflow_hops.core.contract.artifacts import Producer
+
+    producer = Producer("pages_statistics", statistics.run.run_id, "compare")
+    return str(statistics.api.store.read_text(f"{statistics.api.store.address(producer, 'skew')}/report.json"))
+
+
+@pytest.mark.parametrize(
+    ("verb", "query", "status", "says"),
+    [
+        ("/features", {"dataset": "test"}, 422, "dataset is 'test', expected one of train"),
+        ("/features", {"dataset": "../train"}, 422, "dataset is '../train', expected one of train"),
+        ("/features", {"dataset": "train", "slice": "word_none"}, 422, "slice is 'word_none', expected one of the 2"),
+        ("/feature", {"dataset": "train", "feature": "none"}, 422, "feature is 'none', expected one of the 9"),
+        ("/distances", {"dataset": "train", "to": "nowhere", "to_dataset": "train"}, 422, "to is 'nowhere', expected"),
+        (
+            "/distances",
+            {"dataset": "train", "to": "examples/pages_statistics/first/-1/run", "to_dataset": "train"},
+            422,
+            "of kind statistics or skew",
+        ),
+        ("/distances", {"dataset": "train", "to": "skew/pages/../-1/x", "to_dataset": "train"}, 404, "has no run 'x'"),
+    ],
+)
+def test_what_is_not_there_is_named(
+    statistics: Statistics, verb: str, query: dict[str, Any], status: int, says: str
+) -> None:
+    answer = statistics.get(verb, "before", **query)
+    assert answer.status_code == status
+    assert says in answer.json()["detail"]
+
+
+def test_other_artifacts_have_no_statistics(statistics: Statistics) -> None:
+    answer = statistics.get("", "first", "examples")
+    assert (answer.status_code, answer.json()["detail"]) == (422, "kind is 'examples', expected statistics or skew")
+
+
+def test_nothing_is_compared_with_what_the_user_may_not_read(statistics: Statistics) -> None:
+    query = {"dataset": "train", "to": statistics.address("after"), "to_dataset": "train"}
+    path = f"{statistics.api.artifact_path('statistics', 'statistics')}/statistics/distances"
+    assert statistics.api.get(path, "only:pages,pages_statistics", params=query).status_code == 200
+    refused = statistics.api.get(path, "only:pages", params=query)
+    assert (refused.status_code, refused.json()) == (403, {"detail": "Forbidden"})

@@ -1,0 +1,117 @@
+"""Lineage through the API: back to the first data, on to what was made of it, and what of it a user may see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api.conftest import Api
+
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.store.model_records import record_uri, write_record
+
+pytestmark = pytest.mark.runtime
+
+
+def _lineage(api: Api, task_id: str, kind: str, user: str = "admin") -> tuple[dict[str, Any], dict[str, Any]]:
+    """The lineage, and its nodes by kind (of several the last)."""
+    lineage = api.get(f"{api.artifact_path(task_id, kind)}/lineage", user).json()
+    return lineage, {node["kind"]: node for node in lineage["nodes"]}
+
+
+def _edges(lineage: dict[str, Any]) -> set[tuple[str, str]]:
+    kinds = {node["id"]: node["kind"] for node in lineage["nodes"]}
+    return {(kinds[edge["source"]], kinds[edge["target"]]) for edge in lineage["edges"]}
+
+
+def test_an_artifact_leads_back_to_the_first_data(api: Api) -> None:
+    lineage, nodes = _lineage(api, "validate", "anomalies", "viewer")
+    assert lineage["focus"] == nodes["anomalies"]["id"]
+    assert _edges(lineage) == {
+        ("examples", "statistics"), ("statistics", "schema"), ("statistics", "anomalies"), ("schema", "anomalies"),
+    }  # fmt: skip
+    assert [nodes[kind]["distance"] for kind in ("anomalies", "schema", "statistics", "examples")] == [0, -1, -2, -3]
+    examples = nodes["examples"]
+    assert (examples["state"], examples["rows"], examples["address"]["task_id"]) == ("present", 1000, "examples")
+    assert examples["runs"] == [{"dag_id": "pages", "run_id": api.pages.run_id}]
+    assert examples["created_at"].endswith("Z")
+    assert all(edge["recorded"] for edge in lineage["edges"])
+    assert lineage["is_whole"]
+
+
+def test_an_artifact_leads_on_to_what_was_made_from_it(api: Api) -> None:
+    lineage, nodes = _lineage(api, "examples", "examples")
+    assert nodes["examples"]["distance"] == 0
+    assert nodes["statistics"]["distance"] == 1
+    assert {"statistics", "schema", "anomalies"} <= set(nodes)
+    assert ("statistics", "anomalies") in _edges(lineage)
+
+
+def test_what_another_dag_made_is_a_box_without_a_name(api: Api) -> None:
+    from airflow_hops.core.contract.artifacts import Producer
+
+    other = api.store.address(Producer("pages_other", api.other.run_id, "examples"), "examples")
+    mine = Producer("pages", api.pages.run_id, "schema")
+    uri = api.store.address(mine, "borrowed")
+    with api.store.create(
+        uri, "borrowed", mine, inputs={"rows": (api.store.manifest(other).reference(other),)}
+    ) as made:
+        made.commit()
+    lineage, nodes = _lineage(api, "schema", "borrowed", "only:pages")
+    hidden = nodes["examples"]
+    assert (hidden["state"], hidden["address"], hidden["fingerprint"], hidden["runs"]) == ("hidden", None, None, [])
+    assert "pages_other" not in str(lineage)
+    _, seen = _lineage(api, "schema", "borrowed", "only:pages,pages_other")
+    assert seen["examples"]["address"]["dag_id"] == "pages_other"
+
+
+def test_what_was_deleted_keeps_its_place(api: Api, folder_of: Any) -> None:
+    folder: Path = folder_of("statistics", "statistics")
+    away = folder.with_name("away")
+    folder.rename(away)
+    try:
+        lineage, nodes = _lineage(api, "validate", "anomalies")
+        gone = nodes["statistics"]
+        assert (gone["state"], gone["address"]["task_id"]) == ("deleted", "statistics")
+        assert "was deleted" in gone["detail"]
+        assert ("statistics", "anomalies") in _edges(lineage)
+        assert "examples" not in nodes
+    finally:
+        away.rename(folder)
+
+
+def test_a_result_of_an_earlier_run_is_marked(api: Api, run_dag: Any) -> None:
+    again = run_dag("pages", {})
+    path = api.artifact_path("statistics", "statistics", again)
+    lineage = api.get(f"{path}/lineage").json()
+    (statistics,) = [node for node in lineage["nodes"] if node["id"] == lineage["focus"]]
+    assert statistics["cached"]
+    assert statistics["address"]["run_id"] == api.pages.run_id
+    assert [run["run_id"] for run in statistics["runs"]] == [again.run_id, api.pages.run_id]
+    (focus,) = [n for n in _lineage(api, "statistics", "statistics")[0]["nodes"] if n["id"] == lineage["focus"]]
+    assert not focus["cached"]
+
+
+def test_what_it_takes_to_make_it_again_is_said_part_by_part(api: Api) -> None:
+    made = api.get(f"{api.artifact_path('statistics', 'statistics')}/reproduction").json()
+    parts = {part["name"]: part for part in made["parts"]}
+    assert {"code", "runtime", "parameters", "user code", "input examples"} <= set(parts)
+    assert all(part["value"] == part["newest"] for part in parts.values())
+    assert len(made["cache_key"]) == 64
+
+
+def test_versions_are_listed_with_their_deployments(api: Api) -> None:
+    champion = ServedVersion.of(Artifact("file:///m", "model", "f"), 2, "", 100)
+    record = ModelRecord(champion).after("deployed", 1, "the first model", by={}).after("deployed", 2, "better", by={})
+    write_record(api.store, "pages_model", record)
+    try:
+        versions = api.get("/api/dags/pages_training/versions").json()["versions"]
+        assert [(each["version"], each["role"], each["traffic_percent"]) for each in versions] == [
+            (2, "champion", 100),
+            (1, "former", 0),
+        ]
+    finally:
+        api.store.remove_text(record_uri(api.store, "pages_model"))
+    assert api.get("/api/dags/pages_training/versions").json() == {"versions": []}

@@ -1,0 +1,296 @@
+"""Models of the web API over a real model server and MLflow: versions, how they serve, decisions of people."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api.conftest import Api, assert_runs_nothing
+from conftest import StepRunner
+from served_models import Pipeline, Processes
+from waiting import wait_for
+
+from airflow_hops.core.contract.model_record import ModelRecord
+from airflow_hops.core.store.model_records import record_uri
+from airflow_hops.web.models.history import decisions_of
+
+pytestmark = pytest.mark.runtime
+
+MODEL = "pages_model"
+PATH = f"/api/dags/pages_training/models/{MODEL}"
+
+
+@pytest.fixture(scope="module")
+def canary(api: Api, airflow_settings: pytest.MonkeyPatch, processes: Processes, runtime: Path) -> Iterator[Pipeline]:
+    """The model of the DAG ``pages_training``: version 1 is the champion, version 2 its challenger with 20%."""
+    server = processes.server
+    extra = {"store": api.store.root, "tracking_uri": f"sqlite:///{Path(api.store.root[7:]).parent}/mlflow.db"}
+    connection = {"conn_type": "hops", "host": "127.0.0.1", "port": int(server.ports["port"])}
+    services = {name: value for name, value in server.services.items() if name not in ("serving_host", "serving_port")}
+    pipeline = Pipeline(
+        StepRunner(api.store.root, runtime),
+        server,
+        processes.launcher,
+        processes.saved_models,
+        extra["tracking_uri"],
+        MODEL,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({**connection, "extra": {**extra, **services}}))
+        for kind in ("first", "second"):
+            pipeline.deploy(pipeline.model(kind))
+        yield pipeline
+    api.store.remove_text(record_uri(api.store, MODEL))
+
+
+def decide(api: Api, action: str, user: str = "admin", **body: Any) -> Any:
+    given = {"reason": "a test", "request_id": uuid.uuid4().hex, **body}
+    return api.request("POST", f"{PATH}/{action}", user, json=given)
+
+
+def test_decisions_from_the_page_are_the_operators_and_say_who_and_why(api: Api, canary: Pipeline) -> None:
+    server = canary.server
+    before = api.get(PATH).json()
+    assert (before["traffic"], before["deployed"], before["may_change"]) == ({"1": 80, "2": 20}, [2, 1], True)
+
+    answer = decide(api, "traffic", percents={"1": 30, "2": 70}, reason="  it looks well ")
+    assert (answer.status_code, answer.json()["traffic"]) == (200, {"1": 30, "2": 70}), answer.text
+    wait_for(lambda: server.traffic(MODEL) == {1: 30, 2: 70}, "the shares")
+    said = api.get(PATH).json()["decisions"][0]
+    assert (said["event"], said["why"], said["traffic"]) == ("traffic", "it looks well", {"1": 30, "2": 70})
+    assert said["by"] == {"user": "admin", "dag_id": "pages_training", "run_id": None, "task_id": None}
+
+    promotion = {"version": 2, "request_id": "one-and-the-same"}
+    assert decide(api, "promote", **promotion).json()["changed"] is True
+    again = decide(api, "promote", **promotion).json()
+    assert (again["champion"], again["changed"], again["traffic"]) == (2, False, {"2": 100})
+    wait_for(lambda: server.traffic(MODEL) == {2: 100}, "all to the promoted")
+    asked = Counter(server.versions(MODEL).values())
+    assert server.ask(MODEL, 10) == 0
+    live = api.get(f"{PATH}/live").json()
+    assert (live["problem"], live["kind"]) == (None, "bundled")
+    shares = {version["version"]: version["traffic_percent"] for version in live["versions"]}
+    assert (shares, asked) == ({1: 0, 2: 100}, Counter(AVAILABLE=2))
+    assert live["versions"][0]["requests"] >= 10
+
+    assert decide(api, "roll_back", to_version=1).json()["champion"] == 1
+    assert canary.aliases() == {"champion": 1}
+    assert canary.events()[-2:] == [("rolled_back", 2), ("promoted", 1)]
+
+    assert decide(api, "promote", version=2).json()["champion"] == 2
+    assert "allowed although it was rolled back" in api.get(PATH).json()["decisions"][0]["why"]
+    assert decide(api, "roll_back", to_version=1).json()["champion"] == 1
+
+
+def test_versions_are_mlflows_and_the_records(api: Api, canary: Pipeline) -> None:
+    found = api.get(f"{PATH}/versions").json()
+    assert (found["total_entries"], found["registry_problem"]) == (2, None)
+    first = found["versions"][-1]
+    assert (first["version"], len(first["fingerprint"]), first["metrics"]["model.auc"]) == (1, 64, 0.7)
+    assert first["made_by"]["dag_id"] == "tests"
+    assert api.get(f"{PATH}/versions", "only:pages_training").json()["versions"][-1]["made_by"] is None
+    decisions = api.get(PATH, "only:pages_training").json()["decisions"]
+    assert decisions[-1]["by"] == {"user": None, "dag_id": None, "run_id": None, "task_id": None}
+    unknown = api.get(f"{PATH}/versions/1/evaluation")
+    assert unknown.status_code == 404
+    assert "evaluated no version 1" in unknown.json()["detail"]
+
+
+def test_a_version_has_a_note_and_a_card_with_all_that_is_known_of_it(api: Api, canary: Pipeline) -> None:
+    note = f"{PATH}/versions/2/note"
+    said = {"note": "For <b>demonstration</b> only.", "tags": {"risk": "low"}}
+    assert api.request("POST", note, "viewer", json=said).status_code == 403
+    assert api.request("POST", note.replace("pages_training", "pages_monitoring"), json=said).status_code == 403
+    assert api.request("POST", note, json=said).status_code == 204
+    versions = {each["version"]: each for each in api.get(f"{PATH}/versions").json()["versions"]}
+    assert (versions[2]["note"], versions[2]["tags"], versions[1]["tags"]) == (said["note"], {"risk": "low"}, {})
+    missing = api.request("POST", note.replace("/2/", "/9/"), json=said)
+    assert (missing.status_code, "has no version 9" in missing.json()["detail"]) == (422, True)
+
+    card = api.get(f"{PATH}/versions/2/card", "viewer")
+    assert card.headers["content-disposition"] == f"attachment; filename*=UTF-8''{MODEL}%20v2%20model%20card.html"
+    assert_runs_nothing(card.text)
+    assert "For &lt;b&gt;demonstration&lt;/b&gt; only." in card.text
+    titles = re.findall(r"<h2>(.*)</h2>", card.text)
+    assert titles[:2] == ["Model details", "Intended use"]
+    assert titles[-2:] == ["What was decided", "Caveats"]
+    assert "No comparison of its requests with its training data is known" in card.text
+    assert api.get(f"{PATH}/versions/9/card").status_code == 404
+
+    text = api.get(f"{PATH}/versions/2/card?format=md", "viewer")
+    assert (text.headers["content-type"], text.headers["content-disposition"][-3:]) == (
+        "text/markdown; charset=utf-8",
+        ".md",
+    )
+    assert "For &lt;b&gt;demonstration&lt;/b&gt; only." in text.text
+    # What the page decided and noted before has kept a card, which tells of what those three DAGs made.
+    kept = f"{PATH}/versions/2/card?format=md&kept=true"
+    assert "For &lt;b&gt;demonstration&lt;/b&gt; only." in api.get(kept).text
+    assert api.get(kept, "only:pages_training,tests").status_code == 403
+    assert "kept in" in text.text
+
+
+def test_a_note_on_a_decision_is_a_tag_of_its_version_and_says_who_wrote_it(api: Api, canary: Pipeline) -> None:
+    decided_at = next(each["at"] for each in api.get(PATH).json()["decisions"] if each["version"] == 2)
+    note = f"{PATH}/versions/2/decisions/{decided_at}/note"
+
+    def tags() -> dict[str, str]:
+        versions = api.get(f"{PATH}/versions").json()["versions"]
+        found = next(each["tags"] for each in versions if each["version"] == 2)
+        return {name: value for name, value in found.items() if name.startswith("hops.")}
+
+    said = {"note": " It was\nthe holidays. "}
+    assert api.request("POST", note, "viewer", json=said).status_code == 403
+    assert api.request("POST", note.replace("pages_training", "pages_monitoring"), json=said).status_code == 403
+    for wrong in (note.replace("/2/", "/7/"), note.replace(decided_at, "2026-01-01T00:00:00Z")):
+        answer = api.request("POST", wrong, json=said)
+        assert (answer.status_code, "no decision was made at" in answer.json()["detail"]) == (404, True)
+    assert (api.request("POST", note, json=said).status_code, len(tags())) == (204, 1)
+    ((name, value),) = tags().items()
+    head, _, text = value.partition("\n")
+    assert datetime.fromisoformat(name.removeprefix("hops.decision_note.")) == datetime.fromisoformat(decided_at)
+    assert (head.split(" ")[1], text) == ("admin", "It was\nthe holidays.")
+    assert abs(datetime.fromisoformat(head.split(" ")[0]).timestamp() - time.time()) < 60
+    assert (api.request("POST", note, json={"note": ""}).status_code, tags()) == (204, {})
+
+
+def test_a_card_shows_of_what_another_dag_trained_only_what_the_reader_may_see(api: Api, canary: Pipeline) -> None:
+    # The DAG "training" made the artifact, and "tests" deployed it.
+    def card(user: str) -> str:
+        return str(api.get(f"{PATH}/versions/2/card", user).text)
+
+    deployer, both = card("only:pages_training,tests"), card("only:pages_training,tests,training")
+    assert "DAG tests, run" in deployer
+    assert "The reader has no permission to see the DAG that trained it" in deployer
+    assert "The reader has no permission to see the DAG that trained it" not in both
+    for told in ("<h2>Factors</h2>", "<h2>Training data</h2>", "distance"):
+        assert (told in deployer, told in both) == (False, True), told
+
+
+@pytest.mark.parametrize(
+    ("action", "body", "status", "text"),
+    [
+        ("promote", {"version": 99}, 422, "has no version 99 in MLflow"),
+        ("promote", {"version": 0}, 422, "greater than or equal to 1"),
+        ("promote", {"version": 1, "reason": "  "}, 422, "at least 1 character"),
+        ("promote", {"version": 1, "request_id": "../../x"}, 422, "should match pattern"),
+        ("traffic", {"percents": {"1": 50, "2": 49}}, 422, "99"),
+        ("traffic", {"percents": {"1": 50, "77": 50}}, 422, "percents name version 77"),
+        ("traffic", {"percents": {"one": 100}}, 422, "percents"),
+        ("roll_back", {"to_version": 99}, 422, "has no version 99"),
+    ],
+)
+def test_what_cannot_be_decided_is_said_and_changes_nothing(
+    api: Api, canary: Pipeline, action: str, body: Any, status: int, text: str
+) -> None:
+    record = canary.record()
+    answer = decide(api, action, **body)
+    assert (answer.status_code, text in answer.text) == (status, True), answer.text
+    assert canary.record() == record
+
+
+def test_only_who_may_trigger_the_dag_decides(api: Api, canary: Pipeline) -> None:
+    record = canary.record()
+    for user in ("viewer", "only:pages", "nobody"):
+        for action, body in (("promote", {"version": 2}), ("traffic", {"percents": {"1": 100}}), ("roll_back", {})):
+            assert decide(api, action, user, **body).status_code == 403
+    assert api.get(PATH, "viewer").json()["may_change"] is False
+    assert api.get("/api/dags/pages/models/pages_model").status_code == 404
+    assert canary.record() == record
+
+
+def test_decisions_at_once_leave_one_that_was_made(api: Api, canary: Pipeline) -> None:
+    canary.deploy(canary.model("third"))
+    assert canary.record()["challenger"]["version"] == 3
+    asked = [
+        ("promote", {"version": 3}),
+        ("traffic", {"percents": {"1": 60, "3": 40}}),
+        ("roll_back", {"to_version": 1}),
+    ]
+    with ThreadPoolExecutor(3) as threads:
+        answers = list(threads.map(lambda each: decide(api, each[0], **each[1]), asked))
+    assert {answer.status_code for answer in answers} <= {200, 422}
+    assert 200 in {answer.status_code for answer in answers}
+    found = api.get(PATH).json()
+    assert sum(found["traffic"].values()) == 100
+    decided = {int(version): share for version, share in found["traffic"].items() if share}
+    assert found["decisions"][0]["traffic"] == {str(version): share for version, share in decided.items()}
+    wait_for(lambda: canary.server.traffic(MODEL) == decided, "what the record says")
+
+
+def test_the_log_is_of_this_model_alone(api: Api, canary: Pipeline) -> None:
+    canary.server.get("/v1/logs")
+    lines = api.get(f"{PATH}/logs").json()["lines"]
+    assert any("loaded in" in line["message"] and line["version"] == 2 for line in lines)
+    assert all(MODEL in line["message"] for line in lines)
+    assert api.get(f"{PATH}/logs?level=ERROR").json() == {"lines": []}
+    assert {line["version"] for line in api.get(f"{PATH}/logs?version=2").json()["lines"]} == {2}
+    assert api.get(f"{PATH}/logs?level=LOUD").status_code == 422
+
+
+def test_a_server_that_is_away_is_an_answer(api: Api, canary: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = {"conn_type": "hops", "port": 9, "extra": {"store": api.store.root, "serving_rest_port": 9}}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+    live = api.get(f"{PATH}/live").json()
+    assert "does not respond" in live["problem"]
+    assert live["versions"] == []
+    answer = api.get(f"{PATH}/logs")
+    assert (answer.status_code, "does not respond" in answer.json()["detail"]) == (502, True)
+    refused = decide(api, "promote", version=2)
+    assert refused.status_code in (422, 502)
+    (listed,) = api.get("/api/dags/pages_training/models").json()["models"]
+    assert (listed["name"], listed["problem"]) == (MODEL, None)
+    connection["extra"] = {"store": api.store.root, "serving_base_path": "/srv/models"}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
+    assert "serving_rest_port" in api.get(f"{PATH}/live").json()["problem"]
+
+
+def test_champion_is_replaced_by_a_candidate_that_was_refused(api: Api, canary: Pipeline, run_dag: Any) -> None:
+    from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
+
+    former = canary.record()["champion"]["version"]
+    evaluations = {}
+    for kind, blessed in (("slow", False), ("constant", True)):
+        run = run_dag("pages_search", {})  # whose evaluation fails: it is given what it would have returned
+        candidate = canary.model(kind)
+        evaluation = canary.verdict("evaluation", candidate, blessed=blessed).to_dict()
+        evaluation["properties"]["candidate"] = {"uri": candidate.uri, "fingerprint": candidate.fingerprint}
+        of_the_task = {"task_id": "evaluate", "dag_id": "pages_search", "run_id": run.run_id}
+        XComModel.set(key=XCOM_RETURN_KEY, value=evaluation, **of_the_task)
+        evaluations[candidate.fingerprint] = run.run_id
+    found = api.get(PATH).json()["candidates"]
+    assert {each["fingerprint"]: each["judged"]["run_id"] for each in found} == evaluations
+    assert [each["why"] for each in found] == ["", "auc 0.5 is below 0.6"]
+    before, chosen = canary.record(), found[1]["fingerprint"]
+    for user, fingerprint, status in (
+        ("viewer", chosen, 403),
+        ("admin", "0" * 64, 404),
+        ("admin", "../manifest", 422),
+        ("only:pages_training", chosen, 404),  # may read no evaluation of it
+    ):
+        answer = decide(api, "replace", user, fingerprint=fingerprint)
+        assert answer.status_code == status, answer.text
+    assert api.get(f"{PATH}/replace").status_code == 405
+    assert canary.record() == before
+    champion = decide(api, "replace", fingerprint=chosen, reason="the champion leaks").json()["champion"]
+    assert canary.record()["champion"]["fingerprint"] == chosen
+    (said, *_) = api.get(PATH).json()["decisions"]
+    assert (said["event"], said["version"], said["by"]["user"]) == ("promoted", champion, "admin")
+    assert said["why"].endswith("on purpose, without a comparison: the champion leaks")
+    assert chosen not in {each["fingerprint"] for each in api.get(PATH).json()["candidates"]}
+    assert decide(api, "roll_back", to_version=former).json()["champion"] == former
+
+
+def test_what_a_newer_version_adds_to_a_decision_is_not_taken_for_a_field_of_this_one() -> None:
+    event = {"at": "2026-01-01T00:00:00+00:00", "event": "canary", "version": 2, "percent": "20 %", "canary": 3}
+    (decision,) = decisions_of(ModelRecord.from_dict({"history": [event]}), ())
+    assert (decision.version, decision.percent, decision.canary) == (2, None, None)

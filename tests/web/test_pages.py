@@ -1,0 +1,120 @@
+"""The pages' JavaScript as the API server sends it, and the plugin's entries that lead to it."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api.conftest import bearer
+
+from airflow_hops.web import pages
+
+pytestmark = pytest.mark.runtime
+CODE = b"globalThis.AirflowPlugin = () => null; // " + b"x" * 5000
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Puts a small build in the place of the real one; its fingerprint."""
+    (tmp_path / "hops.umd.js").write_bytes(CODE)
+    (tmp_path / "hops.umd.js.gz").write_bytes(gzip.compress(CODE))
+    (tmp_path / "fingerprint").write_text("0123456789abcdef")
+    monkeypatch.setattr(pages, "STATIC", tmp_path)
+    return "0123456789abcdef"
+
+
+def test_airflow_takes_all_entries_and_their_bundles_are_there(api: Any) -> None:
+    plugins = api.client.get("/api/v2/plugins", headers=bearer("admin")).json()["plugins"]
+    (entries,) = (plugin["react_apps"] for plugin in plugins if plugin["name"] == "hops")
+    assert [(entry["name"], entry["destination"], entry["url_route"]) for entry in entries] == [
+        ("Pipelines", "nav", "hops"),
+        ("ML Artifacts", "dag_run", "hops-run"),
+        ("ML Results", "task_instance", "hops-task"),
+    ]
+    # Relative, so that they are found below any base_url; and different, or the host takes the second for broken.
+    assert len({entry["bundle_url"] for entry in entries}) == 3
+    for address in [*(entry["bundle_url"] for entry in entries), entries[0]["icon"]]:
+        assert not address.startswith("/")
+        assert api.client.get(f"/{address}").status_code == 200
+
+
+def test_the_names_of_the_entries_are_those_that_the_bundle_is_found_under() -> None:
+    source = (Path(__file__).parents[2] / "ui" / "src" / "host.ts").read_text()
+    names = ", ".join(f'"{entry["name"]}"' for entry in pages.react_apps())
+    assert f"ENTRY_NAMES = [{names}]" in source
+
+
+def test_a_bundle_is_kept_for_ever_under_its_fingerprint_only(api: Any, built: str) -> None:
+    current = api.get(f"/static/hops.umd.js?v={built}")
+    assert current.content == CODE
+    assert current.headers["content-encoding"] == "gzip"
+    assert current.headers["content-type"].startswith("text/javascript")
+    assert "immutable" in current.headers["cache-control"]
+    for query in ("", "?v=", "?v=none", "?v=of-an-older-build"):
+        other = api.get(f"/static/hops.umd.js{query}")
+        assert (other.content, other.headers["cache-control"]) == (CODE, "no-cache")
+
+
+def test_a_browser_that_has_it_is_not_sent_it_again(api: Any, built: str) -> None:
+    first = api.get("/static/hops.umd.js")
+    again = api.get("/static/hops.umd.js", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    (pages.STATIC / "hops.umd.js.gz").write_bytes(gzip.compress(CODE + b"// changed"))
+    assert api.get("/static/hops.umd.js", headers={"If-None-Match": first.headers["etag"]}).status_code == 200
+
+
+def test_who_takes_no_compression_gets_none(api: Any, built: str) -> None:
+    plain = api.get("/static/hops.umd.js", headers={"Accept-Encoding": "identity"})
+    assert plain.content == CODE
+    assert "content-encoding" not in plain.headers
+
+
+def test_a_build_that_is_missing_is_said_on_the_page_with_how_to_make_it(
+    api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "STATIC", tmp_path / "nothing")
+    assert all("?v=none&" in entry["bundle_url"] for entry in pages.react_apps())
+    notice = api.get("/static/hops.umd.js?v=none")
+    assert notice.status_code == 200
+    assert "globalThis.AirflowPlugin" in notice.text
+    assert "make ui" in notice.text
+    assert notice.headers["cache-control"] == "no-cache"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["fingerprint", "sources.sha256", "..%2Fpages.py", "%2E%2E%2Fapp.py", "%2Fetc%2Fpasswd", "..%5Capp.py", "x" * 500],
+)
+def test_nothing_else_is_served(api: Any, built: str, name: str) -> None:
+    assert api.get(f"/static/{name}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "policy"),
+    [
+        ("/hops/api/pipelines", 200, "default-src 'none'"),
+        ("/hops/api/pipelines?limit=0", 422, "default-src 'none'"),
+        ("/hops/api/nothing", 404, "default-src 'none'"),
+        ("/hops/static/hops.umd.js", 200, "default-src 'none'"),
+        ("/hops/static/icon.svg", 200, "default-src 'none'"),
+        ("/plugin/hops", 200, "base-uri 'self'; object-src 'none'"),
+        ("/plugin/hops/models?dag=pages", 200, "base-uri 'self'; object-src 'none'"),
+        ("/dags/pages/runs/first/plugin/hops-run", 200, "base-uri 'self'; object-src 'none'"),
+    ],
+)
+def test_no_other_site_frames_it(api: Any, built: str, path: str, status: int, policy: str) -> None:
+    answer = api.client.get(path, headers=bearer("admin"))
+    assert answer.status_code == status
+    assert answer.headers.get_list("content-security-policy") == ["frame-ancestors 'self'", policy]
+    assert answer.headers["x-frame-options"] == "SAMEORIGIN"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", ["/", "/dags/pages", "/plugin/hops-of-others", "/api/v2/version"])
+def test_airflows_own_pages_and_those_of_other_plugins_are_left_alone(api: Any, path: str) -> None:
+    answer = api.client.get(path, headers=bearer("admin"))
+    assert answer.status_code == 200
+    assert "content-security-policy" not in answer.headers
+    assert "x-frame-options" not in answer.headers

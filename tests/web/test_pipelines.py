@@ -1,0 +1,137 @@
+"""The list of pipelines: which there are for whom, what serves, who watches it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from api.conftest import Api
+
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.store.model_records import record_uri, write_record
+
+pytestmark = pytest.mark.runtime
+
+
+@pytest.fixture
+def canary(api: Api) -> Iterator[ModelRecord]:
+    """A record of the model ``pages_model``: version 3 serves, version 4 is tried with a fifth of the traffic."""
+    model = Artifact(f"{api.store.root}/pages_training/first/train/model", "model", "f" * 64)
+    record = ModelRecord(ServedVersion.of(model, 3, "/serving/3", 100), ServedVersion.of(model, 4, "/serving/4", 20))
+    write_record(api.store, "pages_model", record)
+    yield record
+    api.store.remove_text(record_uri(api.store, "pages_model"))
+
+
+def _pipelines(api: Api, user: str, name: str = "pages") -> dict[str, Any]:
+    return {found["dag_id"]: found for found in api.get(f"/api/pipelines?name={name}", user).json()["pipelines"]}
+
+
+def test_a_user_sees_the_pipelines_that_he_may_read(api: Api) -> None:
+    seen = list(_pipelines(api, "viewer"))
+    assert {"pages", "pages_other", "pages_training"} <= set(seen)
+    assert seen == sorted(seen)
+    assert list(_pipelines(api, "only:pages_other,pages")) == ["pages", "pages_other"]
+    assert api.get("/api/pipelines", "only:no_such").json() == {"total_entries": 0, "pipelines": []}
+
+
+def test_pages_of_the_list_go_on_where_the_one_before_ended(api: Api) -> None:
+    path, user = "/api/pipelines?name=pages&limit=2", "only:pages,pages_other,pages_training"
+    pages = [api.get(f"{path}&offset={offset}", user).json() for offset in (0, 2)]
+    assert [page["total_entries"] for page in pages] == [3, 3]
+    found = [[pipeline["dag_id"] for pipeline in page["pipelines"]] for page in pages]
+    assert found == [["pages", "pages_other"], ["pages_training"]]
+    assert api.get("/api/pipelines?limit=0").status_code == 422
+
+
+def test_a_pipeline_says_how_its_last_run_went_and_what_its_stages_are(api: Api) -> None:
+    pages = _pipelines(api, "viewer")["pages"]
+    assert pages["stages"] == ["statistics", "schema", "validation"]
+    newest = api.get("/api/dags/pages/runs?limit=1", "viewer").json()["runs"][0]
+    assert (pages["last_run"]["run_id"], pages["last_run"]["state"]) == (newest["run_id"], "success")
+    assert pages["model"] is None
+
+
+def test_a_dag_that_watches_a_model_belongs_to_the_one_that_deploys_it(api: Api) -> None:
+    pipelines = _pipelines(api, "viewer")
+    (monitor,) = pipelines["pages_training"]["monitors"]
+    assert (monitor["dag_id"], monitor["last_run"]) == ("pages_monitoring", None)
+    assert pipelines["pages_training"]["stages"] == ["train", "deploy"]
+    assert list(_pipelines(api, "only:pages_monitoring")) == ["pages_monitoring"]
+    assert _pipelines(api, "only:pages_training")["pages_training"]["monitors"] == []
+
+
+def test_the_overview_of_a_dag_that_watches_a_model_is_that_of_the_pipeline_which_trains_it(api: Api) -> None:
+    def overview(user: str) -> Any:
+        return api.get("/api/dags/pages_monitoring/overview", user).json()
+
+    found = overview("viewer")
+    assert (found["pipeline"]["dag_id"], found["models"]) == ("pages_training", ["pages_model"])
+    training, monitoring = found["schedules"]
+    assert training["assets"] == [{"name": "pages.drifted", "updated_by": ["pages_monitoring"]}]
+    assert (monitoring["dag_id"], monitoring["next_run"]) == ("pages_monitoring", None)
+    alone = overview("only:pages_monitoring")
+    assert (alone["pipeline"]["dag_id"], len(alone["schedules"])) == ("pages_monitoring", 1)
+    assert "'no_such'" in api.get("/api/dags/no_such/overview").json()["detail"]
+
+
+def test_what_serves_is_what_was_decided(api: Api, canary: ModelRecord) -> None:
+    model = _pipelines(api, "viewer")["pages_training"]["model"]
+    shares = {role: (model[role]["version"], model[role]["traffic_percent"]) for role in ("champion", "challenger")}
+    assert shares == {"champion": (3, 80), "challenger": (4, 20)}
+    assert (model["name"], model["problem"], model["metric"]) == ("pages_model", None, None)
+
+
+def test_a_record_that_cannot_be_read_is_said_in_its_row_alone(api: Api, canary: ModelRecord) -> None:
+    api.store.write_text(record_uri(api.store, "pages_model"), "no JSON")
+    pipelines = _pipelines(api, "viewer")
+    assert "not a model record" in pipelines["pages_training"]["model"]["problem"]
+    assert pipelines["pages"]["last_run"]["state"] == "success"
+
+
+def test_a_pipeline_is_read_anew_when_its_dag_changes(api: Api) -> None:
+    from airflow.models.serialized_dag import SerializedDagModel
+    from airflow.utils.session import create_session
+
+    from airflow_hops.web.artifacts.definitions import definitions
+
+    with create_session() as session:
+        first = definitions.pipeline(session, "pages")
+        assert definitions.pipeline(session, "pages") is first
+        row = SerializedDagModel.get("pages", session=session)
+        assert row is not None and first is not None
+        kept, row.dag_hash = row.dag_hash, "changed"
+        session.flush()
+        assert definitions.pipeline(session, "pages") == type(first)("pages", "changed", first.tasks)
+        row.dag_hash = kept
+
+
+def test_views_are_names_for_addresses_shared_or_ones_own(api: Api) -> None:
+    path, hostile = "/api/dags/pages/views", "</script><img src=x onerror=alert(1)> ../ü"
+    body = {"name": f" {hostile} ", "page": "runs", "query": "dag=pages&filter=metrics.auc > 0.7", "shared": True}
+    assert api.request("POST", path, "viewer", json=body).status_code == 403
+    saved = api.request("POST", path, json=body).json()
+    assert (saved["name"], saved["query"], saved["by"]) == (hostile, body["query"], "admin")
+    assert api.request("POST", path, json=body).status_code == 409
+    own = api.request("POST", path, "only:pages", json={**body, "name": "Mine", "shared": False, "page": "models/m"})
+    assert own.status_code == 200
+
+    def names(user: str) -> list[str]:
+        return [view["name"] for view in api.get(path, user).json()["views"]]
+
+    assert (names("admin"), names("viewer"), names("only:pages")) == ([hostile], [hostile], [hostile, "Mine"])
+    assert api.get(path, "viewer").json()["may_save"] is False
+    mine = f"{path}/{own.json()['id']}"
+    assert api.request("PUT", mine, json={"name": "Yours"}).status_code == 404  # not even an admin sees it
+    assert api.request("DELETE", mine).status_code == 404
+    renamed = api.request("PUT", mine, "only:pages", json={"name": hostile}).json()
+    assert names("only:pages") == [hostile, hostile]
+    again = api.request("PUT", f"{path}/{renamed['id']}", "only:pages", json={"name": hostile})
+    assert (again.status_code, again.json()["id"]) == (200, renamed["id"])
+    for page in ("../../login", "runs?dag=x", "//evil.example", "javascript:alert(1)"):
+        assert api.request("POST", path, json={**body, "name": "x", "page": page}).status_code == 422
+    assert api.request("DELETE", f"{path}/{saved['id']}", "only:pages").status_code == 204  # a shared one
+    assert api.request("DELETE", f"{path}/{renamed['id']}", "only:pages").status_code == 204
+    assert names("only:pages") == []

@@ -1,0 +1,157 @@
+"""Who may see what, beyond the DAG of the path: lists across DAGs, answers that two DAGs share, values of others."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from api.conftest import Api
+
+from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer
+
+pytestmark = pytest.mark.runtime
+
+
+def test_who_may_see_dags_alone_learns_nothing_of_their_runs_and_artifacts(api: Api) -> None:
+    def listed(user: str) -> dict[str, Any]:
+        return {each["dag_id"]: each for each in api.get("/api/pipelines", user).json()["pipelines"]}
+
+    assert listed("admin")["pages"]["last_run"]["state"] == "success"
+    bare = listed("bare")
+    assert bare.keys() == listed("admin").keys()
+    for name in ("last_run", "model", "skew", "retraining"):
+        assert {each[name] for each in bare.values()} == {None}, name
+    assert {monitor["last_run"] for each in bare.values() for monitor in each["monitors"]} == {None}
+    asked = "/api/pipelines/activity?dag_id=pages&dag_id=pages_training"
+    assert api.get(asked, "admin").json()["pipelines"].keys() == {"pages", "pages_training"}
+    assert api.get(asked, "bare").json() == {"pipelines": {}}
+
+
+def test_who_may_trigger_what_only_watches_a_model_decides_nothing(api: Api) -> None:
+    watching = "/api/dags/pages_monitoring/models/pages_model"
+    assert api.get(watching).json()["may_change"] is False
+    body = {"reason": "a test", "request_id": "12345678", "to_version": None}
+    refused = api.request("POST", f"{watching}/roll_back", json=body)
+    assert (refused.status_code, "does not deploy model 'pages_model'" in refused.json()["detail"]) == (403, True)
+    assert api.get("/api/dags/pages_training/models/pages_model").json()["may_change"] is True
+
+
+def test_messages_hide_passwords() -> None:
+    said = "MLflow at https://ann:s@cret@ml.example:5000/a: GET http://:token@ml.example failed; see docs@example.org"
+    hidden = "MLflow at https://***@ml.example:5000/a: GET http://***@ml.example failed; see docs@example.org"
+    assert str(HopsError(said)) == hidden
+
+
+@pytest.fixture
+def twin(api: Api, folder_of: Any) -> Any:
+    """``twin(task_id, kind)``: an artifact of the DAG ``pages_other`` with the contents of one of ``pages``."""
+
+    def copy(task_id: str, kind: str, inputs: Any = None) -> tuple[str, Artifact]:
+        original = api.get(api.artifact_path(task_id, kind)).json()
+        producer = Producer("pages_other", api.other.run_id, "examples")
+        with api.store.create(api.store.address(producer, kind), kind, producer, inputs=inputs) as writer:
+            ignored = shutil.ignore_patterns("manifest.json")
+            shutil.copytree(folder_of(task_id, kind), writer.path, ignore=ignored, dirs_exist_ok=True)
+            facts = {"window": ["2026-01-01", "2026-01-02"], "splits": original["properties"]["splits"]}
+            artifact = writer.commit(properties=facts)
+        assert artifact.fingerprint == original["fingerprint"]
+        return api.artifact_path("examples", kind, api.other), artifact
+
+    return copy
+
+
+def test_equal_contents_are_not_told_with_the_facts_of_another_dag(api: Api, twin: Any) -> None:
+    statistics, artifact = twin("statistics", "statistics")
+    mine, others = (
+        api.get(f"{each}/statistics").json() for each in (api.artifact_path("statistics", "statistics"), statistics)
+    )
+    assert mine["window"] is None
+    assert (others["window"], others["label"]) == (["2026-01-01", "2026-01-02"], None)
+    assert others["datasets"] == mine["datasets"]
+
+    validation, _ = twin("validate", "anomalies", {"statistics": (artifact,)})
+    mine = api.get(f"{api.artifact_path('validate', 'anomalies')}/anomalies").json()
+    assert (mine["statistics"]["dag_id"], mine["validated_against"]["name"]) == ("pages", "schema")
+    told = api.get(f"{validation}/anomalies", "only:pages_other").json()
+    assert (told["statistics"]["dag_id"], told["validated_against"]) == ("pages_other", None)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"uri": 5, "kind": "examples", "fingerprint": "f"},
+        {"uri": "u", "kind": None, "fingerprint": "f"},
+        {"uri": "u", "kind": "examples", "fingerprint": "f", "metrics": "many"},
+        {"uri": "u", "kind": "examples", "fingerprint": "f", "metrics": {"auc": "good"}},
+        '{"__classname__": "elsewhere.Thing", "__version__": 1, "__data__": {}}',
+    ],
+)
+def test_what_is_no_artifact_spoils_no_list(api: Api, value: Any) -> None:
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+
+    def kinds() -> list[str]:
+        answer = api.get("/api/dags/pages_other/runs")
+        assert answer.status_code == 200, answer.text
+        return [each["kind"] for run in answer.json()["runs"] for each in run["artifacts"]]
+
+    before = kinds()
+    of_the_task = {"dag_id": "pages_other", "run_id": api.other.run_id, "task_id": "examples", "key": "return_value"}
+    with create_session() as session:
+        row = session.query(XComModel).filter_by(**of_the_task).one()
+        returned, row.value = row.value, value
+    try:
+        assert kinds() == []
+    finally:
+        with create_session() as session:
+            session.query(XComModel).filter_by(**of_the_task).one().value = returned
+    assert kinds() == before == ["examples"]
+
+
+def test_no_link_has_the_server_read_what_its_maker_may_not(api: Api, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("the server's own")
+    producer = Producer("pages", api.pages.run_id, "validate")
+    with api.store.create(api.store.address(producer, "linked"), "linked", producer) as writer:
+        (writer.path / "out.txt").symlink_to(secret)
+        (writer.path / "plain.txt").write_text("one's own")
+        (writer.path / "within.txt").symlink_to("plain.txt")
+        (writer.path / "hour=10%3A00").mkdir()
+        (writer.path / "hour=10%3A00" / "part%25.txt").write_text("escaped, as Spark does")
+        writer.commit()
+    files = f"{api.artifact_path('validate', 'linked')}/files"
+    refused = api.get(f"{files}/out.txt")
+    assert (refused.status_code, "leads out of the artifact" in refused.json()["detail"]) == (502, True)
+    assert api.get(f"{files}/within.txt").text == "one's own"
+    name = quote(quote("hour=10%3A00/part%25.txt"))  # the test client unquotes twice
+    assert api.get(f"{files}/{name}").text == "escaped, as Spark does"
+
+
+def test_numbers_that_no_database_holds_are_refused(api: Api) -> None:
+    huge = 10**30
+    paths = [
+        api.artifact_path().replace("/-1/", f"/{huge}/"),
+        f"/api/dags/pages/runs?offset={huge}",
+        f"{api.artifact_path('statistics', 'statistics')}/statistics/distances"
+        f"?dataset=train&to_dataset=train&to=statistics/pages/statistics/{huge}/{api.pages.run_id}",
+    ]
+    assert [api.get(path).status_code for path in paths] == [422, 422, 422]
+
+
+def test_log_in_a_model_takes_the_right_to_read_task_logs(api: Api) -> None:
+    producer = Producer("pages_other", api.other.run_id, "examples")
+    with api.store.create(api.store.address(producer, "model"), "model", producer) as writer:
+        (writer.path / "logs").mkdir()
+        for name in ("logs/rank-0.log", "training.json"):
+            (writer.path / name).write_text("{}")
+        writer.commit()
+    files = f"{api.artifact_path('examples', 'model', api.other)}/files"
+    answers = [
+        api.get(f"{files}/{name}", user).status_code
+        for user in ("logless", "viewer")
+        for name in ("logs/rank-0.log", "training.json")
+    ]
+    assert answers == [403, 200, 200, 200]

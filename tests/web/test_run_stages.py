@@ -1,0 +1,270 @@
+"""A run by stage, with what it made; files of an artifact; what goes on with what pipelines serve."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from api.conftest import Api
+
+import airflow_hops
+from airflow_hops.core.contract.artifacts import Producer
+
+pytestmark = pytest.mark.runtime
+
+
+@pytest.fixture
+def failed_train(api: Api) -> Iterator[str]:
+    """A run of ``pages_training`` whose training has failed and told why; its id."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.serialized_dag import SerializedDagModel
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState, TaskInstanceState
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    from airflow_hops.hooks.progress import ProgressWriter
+
+    run_id = "manual__a:run+of~its.own"
+    with create_session() as session:
+        dag: Any = SerializedDagModel.get_dag("pages_training", session=session)
+        run = dag.create_dagrun(
+            run_id=run_id, run_type=DagRunType.MANUAL, run_after=api.pages.run_after, state=DagRunState.FAILED,
+            triggered_by=DagRunTriggeredByType.TEST, triggering_user_name="ann", session=session,
+        )  # fmt: skip
+        for instance in session.query(TaskInstance).filter_by(dag_id="pages_training", run_id=run_id):
+            failed = instance.task_id == "train"
+            instance.state = TaskInstanceState.FAILED if failed else TaskInstanceState.UPSTREAM_FAILED
+            instance.start_date, instance.end_date = run.run_after, run.run_after
+            instance.try_number = 1
+    told = ProgressWriter(api.store, Producer("pages_training", run_id, "train"))
+    told.failed("rank 1 ended: <b>out of memory</b>")
+    yield run_id
+    told.succeeded()
+    with create_session() as session:
+        session.delete(session.query(DagRun).filter_by(dag_id="pages_training", run_id=run_id).one())
+
+
+def _stages(api: Api, dag_id: str, run_id: str) -> Any:
+    return api.get(f"/api/dags/{dag_id}/runs/{quote(run_id, safe='')}/stages", "viewer").json()
+
+
+def test_a_run_says_how_its_stages_went_and_what_they_made(api: Api) -> None:
+    run = _stages(api, "pages", api.pages.run_id)
+    assert [(stage["task_id"], stage["stage"], stage["state"]) for stage in run["stages"]] == [
+        ("examples", None, "success"),
+        ("statistics", "statistics", "success"),
+        ("schema", "schema", "success"),
+        ("validate", "validation", "success"),
+    ]
+    (statistics,) = run["stages"][1]["artifacts"]
+    assert (statistics["kind"], statistics["state"], statistics["maker"]["run_id"]) == (
+        "statistics", "present", api.pages.run_id,
+    )  # fmt: skip
+    assert run["stages"][1]["duration_s"] > 0
+    assert run["stages"][0]["artifacts"][0]["rows"]["eval"]["rows_out"] == 200
+
+
+def test_a_run_whose_model_was_refused_says_so_and_why(api: Api, run_dag: Any) -> None:
+    refused = run_dag("pages_refused", {})
+    assert str(refused.state) == "success"
+    said = {
+        "task_id": "evaluate", "map_index": -1, "verdict": "not blessed",
+        "why": "eval: AUC 0.51, at least 0.6 is asked for",
+    }  # fmt: skip
+    assert _stages(api, "pages_refused", refused.run_id)["refusals"] == [said]
+    (pipeline,) = api.get("/api/pipelines?name=pages_refused", "viewer").json()["pipelines"]
+    assert (pipeline["last_run"]["state"], pipeline["last_run"]["refusals"]) == ("success", [said])
+    assert _stages(api, "pages", api.pages.run_id)["refusals"] == []
+    run_dag("pages_refused", {})
+    (pipeline,) = api.get("/api/pipelines?name=pages_refused", "viewer").json()["pipelines"]
+    assert pipeline["last_run"]["run_id"] != refused.run_id
+    assert pipeline["last_run"]["refusals"] == [said], "of an artifact that was taken from the cache, too"
+    deploy = _stages(api, "pages_refused", refused.run_id)["stages"][1]
+    assert (deploy["state"], deploy["skipped"]) == ("skipped", f"evaluation: not blessed: {said['why']}")
+    task = f"/api/dags/pages_refused/runs/{quote(refused.run_id, safe='')}/tasks"
+    assert api.get(f"{task}/deploy/-1").json()["skipped"] == deploy["skipped"]
+    assert api.get(f"{task}/evaluate/-1").json()["skipped"] is None
+    candidates = api.get("/api/dags/pages_refused/models/pages_candidate").json()["refused"]
+    assert [candidate["why"] for candidate in candidates] == [said["why"]] * 2
+    assert candidates[0]["champion_version"] is None
+    assert (candidates[1]["judged"]["run_id"], candidates[1]["judged"]["task_id"]) == (refused.run_id, "evaluate")
+    (model,) = api.get("/api/dags/pages_refused/models").json()["models"]
+    assert (model["last_decision"], model["last_refused"]) == (None, candidates[0])
+    runs = api.get("/api/dags/pages_refused/overview").json()["runs"]
+    assert [run["refusals"] for run in runs] == [[said], [said]]
+    assert [len(run["stages"]) for run in runs] == [2, 2]
+
+
+def test_a_models_newest_measurement_is_told_to_who_may_read_its_maker(api: Api, run_dag: Any) -> None:
+    path = "/api/dags/pages_refused/models/pages_candidate/performance"
+    assert api.get(path).json() == {"performance": None, "labels": []}
+    run = run_dag("pages_performance", {})
+    waits = _stages(api, "pages_performance", run.run_id)["stages"][1]
+    assert (waits["state"], waits["skipped"]) == ("skipped", "no version of model 'pages_candidate' serves yet")
+    found = api.get(path, "viewer").json()["performance"]
+    assert (found["artifact"]["dag_id"], found["artifact"]["run_id"]) == ("pages_performance", run.run_id)
+    assert (found["metric"], found["notes"], found["delay_s_p50"]) == ("auc", ["<b>nobody</b> knows"], None)
+    (version,) = found["versions"]
+    assert version["figures"] == {"auc": {"value": 0.7, "low": 0.6, "high": 0.8}}
+    assert (version["start"], version["rows"], version["labelled"]) == ("2026-01-01T00:00:00Z", 200, 150)
+    assert [(each["labelled"], each["figures"]) for each in found["periods"]] == [(20, {})]
+    assert found["ages"] == [{"from_s": 0, "to_s": None, "rows": 200, "labelled": 150}]
+    assert api.get(path, "only:pages_refused").json() == {"performance": None, "labels": []}
+
+
+@pytest.mark.parametrize(
+    ("kind", "properties", "verdict"),
+    [
+        ("evaluation", {"blessed": True, "reasons": ["better"]}, None),
+        ("rollout", {"decision": "promoted", "reasons": []}, None),
+        ("rollout", {"decision": "rolled_back", "reasons": ["errors: 5 of 100"]}, "rolled back"),
+        ("skew", {"decision": "rolled_back"}, None),
+        # A run that made the champion once more refuses nothing.
+        ("evaluation", {"blessed": False, "candidate": {"fingerprint": "c"}, "champion": {"fingerprint": "c"}}, None),
+        ("evaluation", {"blessed": False, "candidate": {"fingerprint": "c"}, "champion": None}, "not blessed"),
+        ("evaluation", {"blessed": False, "candidate": "mine", "champion": 3, "reasons": "too bad"}, "not blessed"),
+    ],
+)
+def test_only_what_judges_a_model_refuses_it(kind: str, properties: dict[str, Any], verdict: str | None) -> None:
+    from airflow_hops.core.contract.artifacts import Artifact
+    from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact
+    from airflow_hops.web.runs.states import refusals_in
+
+    artifact = Artifact("file:///store/made", kind, "f" * 64, properties=properties)
+    returned = [ReturnedArtifact("dag", "run", task, -1, datetime.now(UTC), artifact) for task in ("one", "two")]
+    found = [(refusal.task_id, refusal.verdict) for refusal in refusals_in(returned)]
+    assert found == ([("one", verdict), ("two", verdict)] if verdict else [])
+
+
+def test_a_failed_run_says_where_and_why(api: Api, failed_train: str) -> None:
+    train, deploy = _stages(api, "pages_training", failed_train)["stages"]
+    assert (train["state"], train["error"], train["artifacts"]) == ("failed", "rank 1 ended: <b>out of memory</b>", [])
+    assert (deploy["state"], deploy["error"], deploy["model_name"]) == ("upstream_failed", None, "pages_model")
+    (pipeline,) = api.get("/api/pipelines?name=pages_training", "viewer").json()["pipelines"]
+    run = pipeline["last_run"]
+    assert (run["run_id"], run["state"]) == (failed_train, "failed")
+    assert [(stage["task_id"], stage["state"], stage["ended"]) for stage in run["stages"]] == [
+        ("train", "failed", 1),
+        ("deploy", "upstream_failed", 1),
+    ]
+    assert run["failure"] == {"task_id": "train", "map_index": -1, "why": "rank 1 ended: <b>out of memory</b>"}
+
+
+def test_a_file_is_kept_and_never_shown(api: Api, folder_of: Any) -> None:
+    path = f"{api.artifact_path('statistics', 'statistics')}/files"
+    answer = api.get(f"{path}/train/statistics.json", "viewer")
+    folder: Path = folder_of("statistics", "statistics")
+    assert answer.content == (folder / "train" / "statistics.json").read_bytes()
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''statistics.json"
+    assert (answer.headers["x-content-type-options"], "sandbox" in answer.headers["content-security-policy"]) == (
+        "nosniff", True,
+    )  # fmt: skip
+    assert api.get(f"{path}/train/statistics.json", "only:pages_other").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "no_such", "manifest.json", "train", "%2e%2e/%2e%2e/examples/examples/manifest.json", "..%2fmanifest.json",
+        "%2fetc%2fpasswd", "train/%2e/statistics.json", "train%2f%2e%2e%2f%2e%2e%2fx", "%00",
+    ],
+)  # fmt: skip
+def test_only_files_that_the_manifest_names_are_there(api: Api, file: str) -> None:
+    answer = api.get(f"{api.artifact_path('statistics', 'statistics')}/files/{file}")
+    assert answer.status_code in (404, 422)
+    assert "root:" not in answer.text
+
+
+def test_a_deleted_file_is_gone(api: Api, folder_of: Any) -> None:
+    file: Path = folder_of("statistics", "statistics") / "eval" / "statistics.json"
+    away = file.rename(file.with_name("away"))
+    try:
+        answer = api.get(f"{api.artifact_path('statistics', 'statistics')}/files/eval/statistics.json")
+        assert (answer.status_code, "was deleted" in answer.json()["detail"]) == (410, True)
+    finally:
+        away.rename(file)
+
+
+def test_a_notebooks_page_is_shown_where_its_scripts_cannot_act_as_the_reader(api: Api) -> None:
+    producer = Producer("pages", api.pages.run_id, "examples")
+    with api.store.create(api.store.address(producer, "notebook"), "notebook", producer) as writer:
+        (writer.path / "notebook.html").write_text("<script>draw()</script>ü")
+        writer.commit()
+    outer = api.get(f"{api.artifact_path(kind='notebook')}/page", "viewer")
+    assert "draw()" not in outer.text and 'sandbox="allow-scripts" src="?framed=true"' in outer.text
+    assert '<a href="?scripts=true">' in outer.text
+    assert "frame-src 'self'" in outer.headers["content-security-policy"]
+    answer = api.get(f"{api.artifact_path(kind='notebook')}/page?framed=true", "viewer")
+    assert (answer.text, answer.headers["content-type"]) == ("<script>draw()</script>ü", "text/html; charset=utf-8")
+    policy = answer.headers["content-security-policy"]
+    assert "sandbox allow-scripts; default-src 'none'" in policy and "allow-same-origin" not in policy
+    assert "frame-ancestors 'self'" in policy and "connect-src" not in policy
+    assert api.get(f"{api.artifact_path()}/page").status_code == 404
+    assert api.get(f"{api.artifact_path(kind='notebook')}/page", "only:pages_other").status_code == 403
+
+
+def test_scripts_of_a_notebook_run_only_for_a_reader_who_asks_but_for_those_of_dive(api: Api) -> None:
+    template = (Path(airflow_hops.__file__).parent / "ml" / "stages" / "notebook" / "dive.html").read_text()
+
+    def frame(data: str) -> str:
+        return f'<iframe srcdoc="{html.escape(template.replace("DATA", data))}"></iframe>'
+
+    producer = Producer("pages", api.pages.run_id, "examples")
+    with api.store.create(api.store.address(producer, "notebook"), "notebook", producer) as writer:
+        content = [frame('{"columns": {}, "rows": 1}'), frame("{}; new RTCPeerConnection()"), "<script>x()</script>"]
+        (writer.path / "notebook.html").write_text("".join(content))
+        writer.commit()
+    page = f"{api.artifact_path(kind='notebook')}/page"
+
+    def sources(query: str, site: str) -> str:
+        policy = api.get(f"{page}?{query}", headers={"Sec-Fetch-Site": site}).headers["content-security-policy"]
+        return str(policy.partition("script-src ")[2].partition(";")[0])
+
+    script = template.replace("DATA", '{"columns": {}, "rows": 1}').partition("<script>")[2].partition("</script>")[0]
+    known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert sources("framed=true", "same-origin") == f"'sha256-{known}'"
+    assert sources("framed=true&scripts=true", "cross-site") == f"'sha256-{known}'"
+    assert sources("framed=true&scripts=true", "same-origin") == "'unsafe-inline'"
+    asking = api.get(f"{page}?scripts=true", headers={"Sec-Fetch-Site": "same-origin"})
+    assert 'src="?framed=true&amp;scripts=true"' in asking.text
+
+
+def _activity(api: Api, *dag_ids: str, user: str = "viewer") -> dict[str, Any]:
+    query = "&".join(f"dag_id={dag_id}" for dag_id in dag_ids)
+    found: dict[str, Any] = api.get(f"/api/pipelines/activity?{query}", user).json()["pipelines"]
+    return found
+
+
+def test_requests_are_told_in_steps_of_a_minute() -> None:
+    from airflow_hops.web.pipelines.activity import _requests
+
+    counts = {"requests": [60] * 7, "errors": [0] * 6 + [2], "client_errors": [1] + [0] * 6}
+    series = {"at": [1000.0 + 10 * step for step in range(7)], "seconds": [10.0] * 7}
+    found = _requests({**series, "models": {"m": {"versions": {"3": counts, "4": counts}}}}, "m")
+    # A minute of ten seconds each, and what is left: twice 60 requests in 10 s.
+    assert (found.per_second, found.errors, found.client_errors) == ([12.0, 12.0], [0, 4], [2, 0])
+    assert json.loads(found.model_dump_json())["at"] == ["1970-01-01T00:17:30Z", "1970-01-01T00:17:40Z"]
+    earlier = {name: counts[name] for name in ("requests", "errors")}  # a server of an earlier version
+    assert _requests({**series, "models": {"m": {"versions": {"3": earlier}}}}, "m").client_errors == [0, 0]
+    nothing = _requests({**series, "models": {}}, "m")
+    assert nothing.per_second == [0.0, 0.0]
+
+
+def test_a_server_that_does_not_answer_is_named_and_other_dags_are_not(api: Api) -> None:
+    found = _activity(api, "pages", "pages_training", "no_such")
+    assert found["pages"] == {"traffic": None, "skew": []}
+    assert "serving_rest_port" in found["pages_training"]["traffic"]["problem"]
+    assert list(found) == ["pages", "pages_training"]
+    assert list(_activity(api, "pages", "pages_other", user="only:pages_other")) == ["pages_other"]
+    too_many = "&".join(f"dag_id=d{number}" for number in range(101))
+    assert api.get(f"/api/pipelines/activity?{too_many}").status_code == 422

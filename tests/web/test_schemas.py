@@ -1,0 +1,379 @@
+"""Schemas, validations and questions through the API, of a pipeline whose data changes and that asks what to do."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from api.conftest import Api, bearer
+from waiting import LOOKS
+
+from airflow_hops.core.store.schema_history import publish_schema, schema_history, schema_text
+from airflow_hops.operators.validation import APPROVE, CONTINUE, REJECT
+
+pytestmark = pytest.mark.runtime
+
+DAG = "/api/dags/pages_schema"
+HOSTILE = "<img src=x onerror=alert(1)>"
+ANYBODY = "only:pages_schema"
+NEW_VALUES = {"<script>alert(2)</script>", "new: yes, a comma"}
+
+
+class Asking:
+    """Runs of the DAG ``pages_schema``: the first froze a schema, the second's data has changed, and it asked.
+
+    ``before`` holds what the API said while it waited, by user; ``run`` is the second run, approved and over.
+    """
+
+    def __init__(self, api: Api, run_dag: Callable[..., Any]) -> None:
+        self.api = api
+        self.first = run_dag("pages_schema", {})
+        self.before: dict[str, Any] = {}
+        self.refusals: dict[str, int] = {}
+        over = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            person = pool.submit(self._answer, over)
+            try:
+                self.run = run_dag("pages_schema", {"changed": "yes"})
+            finally:
+                over.set()
+            person.result()
+
+    def _answer(self, over: threading.Event) -> None:
+        looks = 0
+        while not over.wait(0.2):
+            waiting = self.newest("admin")
+            if waiting is None or waiting["question"] is None or waiting["question"]["state"] != "waiting":
+                continue
+            looks += 1
+            if looks < LOOKS:
+                continue
+            self.before = {user: self.newest(user) for user in ("admin", "viewer", "only:pages_schema")}
+            self.refusals = {user: self.respond(waiting, APPROVE, user) for user in ("viewer", "only:pages")}
+            assert self.respond(waiting, APPROVE, "admin") == 200
+            self.refusals["too late"] = self.respond(waiting, CONTINUE, "admin")
+            return
+
+    def newest(self, user: str) -> Any:
+        """The newest validation, as the API tells it."""
+        found = self.api.get(f"{DAG}/validations", user).json()["validations"]
+        return next((each for each in found if each["address"]["task_id"] == "validate"), None)
+
+    def respond(self, validation: Any, choice: str, user: str) -> int:
+        """Answers as the page does, through Airflow's own route; the status."""
+        run, task = quote(validation["address"]["run_id"], safe=""), validation["address"]["task_id"]
+        path = f"/api/v2/dags/pages_schema/dagRuns/{run}/taskInstances/{task}/-1/hitlDetails"
+        answer = {"chosen_options": [choice], "params_input": {"note": "seen <b>and</b> fine"}}
+        status: int = self.api.client.patch(path, json=answer, headers=bearer(user)).status_code
+        return status
+
+    def path(self, task_id: str = "validate", run: Any = None) -> str:
+        """The path of the anomalies of a run, the second's by default."""
+        return self.api.artifact_path(task_id, "anomalies", run or self.run)
+
+
+@pytest.fixture(scope="module")
+def asking(api: Api, run_dag: Callable[..., Any]) -> Asking:
+    asking = Asking(api, run_dag)
+    assert [str(run.state) for run in (asking.first, asking.run)] == ["success", "success"]
+    return asking
+
+
+def test_a_question_says_who_may_answer_and_airflow_lets_nobody_else(asking: Asking) -> None:
+    question = asking.before["admin"]["question"]
+    assert question["options"] == [APPROVE, CONTINUE, REJECT]
+    assert (question["state"], question["may_answer"], question["schema_changed"]) == ("waiting", True, False)
+    assert asking.before["only:pages_schema"]["question"]["may_answer"] is True
+    assert asking.before["viewer"]["question"]["may_answer"] is False
+    assert asking.refusals == {"viewer": 403, "only:pages": 403, "too late": 409}
+
+
+def test_an_answer_says_who_gave_it_and_why_and_the_run_goes_on(asking: Asking) -> None:
+    question = asking.newest("viewer")["question"]
+    assert (question["state"], question["choice"], question["may_answer"]) == ("answered", APPROVE, False)
+    assert (question["answered_by"], question["note"]) == ("admin", "seen <b>and</b> fine")
+    (schema,) = asking.api.get(f"{DAG}/schemas").json()["schemas"]
+    assert (schema["name"], schema["label"], schema["key"]) == ("rows", "label", "id")
+    first, second = schema["versions"]
+    assert (first["in_force"], first["approved_by"], first["run_id"]) == (False, "", asking.first.run_id)
+    assert (second["in_force"], second["approved_by"], second["run_id"]) == (True, "admin", asking.run.run_id)
+    assert second["note"] == "seen <b>and</b> fine"
+    found = asking.api.get(f"{DAG}/validations").json()
+    assert found["total_entries"] == 4
+    after = next(each for each in found["validations"] if each["address"]["task_id"] == "after")
+    assert (after["errors"], after["warnings"], after["features"], after["question"]) == (0, 0, [], None)
+
+
+def test_a_validation_names_rows_and_values_of_each_anomaly(asking: Asking) -> None:
+    report = asking.api.get(f"{asking.path()}/anomalies").json()
+    by_feature = {(each["split"], each["feature"]): each for each in report["anomalies"]}
+    strings = by_feature["train", HOSTILE]
+    (reason,) = strings["reasons"]
+    assert (strings["severity"], reason["type"]) == ("error", "ENUM_TYPE_UNEXPECTED_STRING_VALUES")
+    assert (reason["rows"], reason["is_exact"], reason["quarantined"]) == (300, True, 300)
+    assert {value["value"].strip("'") for value in reason["values"]} == NEW_VALUES
+    assert sum(value["rows"] for value in reason["values"]) == 300
+    (missing,) = by_feature["train", "maybe"]["reasons"]
+    assert missing["type"] == "FEATURE_TYPE_LOW_FRACTION_PRESENT"
+    assert 300 < missing["rows"] < 400
+    (column,) = by_feature["eval", "ünseen"]["reasons"]
+    assert column["values"] == [{"value": "€", "rows": 200}]
+    assert report["rows"] == {"train": 600, "eval": 200}
+    assert report["quarantined"] == {"train": 300, "eval": 100}
+    assert report["validated_against"] == {"name": "rows", "version": 1}
+    assert (report["statistics"]["task_id"], report["has_proposal"]) == ("statistics", True)
+
+
+def test_rows_in_quarantine_are_paged_and_say_why(asking: Asking) -> None:
+    path = f"{asking.path()}/quarantine"
+    found = asking.api.get(path, params={"split": "train", "limit": 3, "offset": 299}).json()
+    assert (found["total"], found["matching"], len(found["rows"])) == (300, 300, 1)
+    (row,), ((reason,),) = found["rows"], found["reasons"]
+    assert reason["feature"] == HOSTILE
+    assert row[found["columns"].index("id")] == "row-599"
+    assert row[found["columns"].index("maybe")] is None
+    value = row[found["columns"].index(HOSTILE)]
+    assert (value in NEW_VALUES, repr(value) in reason["text"]) == (True, True)
+    rule = f"{HOSTILE} ENUM_TYPE_UNEXPECTED_STRING_VALUES"
+    assert asking.api.get(path, params={"split": "eval", "reason": rule, "limit": 1}).json()["matching"] == 100
+    assert asking.api.get(path, params={"split": "eval", "reason": "id X"}).json()["matching"] == 0
+    refused = asking.api.get(path, params={"split": "../train"})
+    assert (refused.status_code, "'../train'" in refused.json()["detail"]) == (422, True)
+    assert asking.api.get(path, params={"split": "train", "limit": 1000}).status_code == 422
+
+
+def test_what_was_proposed_is_what_the_versions_differ_in(asking: Asking) -> None:
+    proposal = asking.api.get(f"{asking.path()}/proposal").json()
+    changes = {each["name"]: each for each in proposal["features"]}
+    assert {name: each["change"] for name, each in changes.items()} == {
+        "maybe": "changed",
+        HOSTILE: "changed",
+        "ünseen": "added",
+    }
+    (domain,) = [each for each in changes[HOSTILE]["aspects"] if each["changed"]]
+    assert (set(domain["gained"]), domain["lost"], domain["kept"]) == (NEW_VALUES, [], 3)
+    assert all(each["before"] is None for each in changes["ünseen"]["aspects"])
+    versions = asking.api.get(f"{DAG}/schemas/rows/changes", params={"before": 1, "after": 2}).json()
+    assert versions == proposal
+    back = asking.api.get(f"{DAG}/schemas/rows/changes", params={"before": 2, "after": 1}).json()
+    assert {each["name"]: each["change"] for each in back["features"]}["ünseen"] == "removed"
+    assert asking.api.get(f"{asking.path('after')}/proposal").status_code == 404  # nothing to propose
+
+
+def test_a_schema_is_told_feature_by_feature_and_as_text(asking: Asking) -> None:
+    old = asking.api.get(f"{DAG}/schemas/rows", params={"version": 1}).json()
+    features = {each["name"]: each for each in old["features"]}
+    assert features["label"]["environments"] == ["TRAINING"]
+    assert (features["label"]["domain"]["low"], features["label"]["domain"]["high"]) == (0, 1)
+    assert features["maybe"]["required"] is False
+    assert features[HOSTILE]["domain"]["size"] == 3
+    assert features[HOSTILE]["drift"] == {"infinity_norm": 0.05}
+    now = asking.api.get(f"{DAG}/schemas/rows").json()
+    assert {each["name"] for each in now["features"]} - set(features) == {"ünseen"}
+    detail = asking.api.get(f"{DAG}/schemas/rows/feature", params={"feature": HOSTILE}).json()
+    assert len(detail["values"]) == 5
+    assert detail["text"].startswith("feature {")
+    unknown = asking.api.get(f"{DAG}/schemas/rows/feature", params={"feature": "x"})
+    assert (unknown.status_code, "'x'" in unknown.json()["detail"]) == (422, True)
+    text = asking.api.get(f"{DAG}/schemas/rows/text", params={"version": 2})
+    assert text.headers["content-type"].startswith("text/plain")
+    assert "ünseen" in text.text
+    assert "there are 1 to 2" in asking.api.get(f"{DAG}/schemas/rows", params={"version": 9}).json()["detail"]
+    assert asking.api.get(f"{DAG}/schemas/none").status_code == 404
+
+
+def test_an_edit_by_hand_is_told_of_until_a_run_takes_it_in(asking: Asking) -> None:
+    store = asking.api.store
+    uri = store.uri("pages_schema", "_frozen", "rows", "schema")
+    good = schema_text(store, uri)
+    store.write_text(f"{uri}/schema.pbtxt", f"{good}feature {{ name: 7 }}\n")
+    try:
+        (schema,) = asking.api.get(f"{DAG}/schemas").json()["schemas"]
+        assert (schema["is_edited"], [version["in_force"] for version in schema["versions"]]) == (True, [False, False])
+        faulty = asking.api.get(f"{DAG}/schemas/rows")
+        assert (faulty.status_code, "schema.pbtxt:" in faulty.json()["detail"]) == (422, True)
+        assert asking.api.get(f"{DAG}/schemas/rows", params={"version": 2}).status_code == 200
+    finally:
+        store.write_text(f"{uri}/schema.pbtxt", good)
+    assert asking.api.get(f"{DAG}/schemas").json()["schemas"][0]["is_edited"] is False
+
+
+def test_a_question_that_cannot_be_answered_any_more_says_so(asking: Asking) -> None:
+    """What a question says hangs on its task: seen through the rows of the database."""
+    from airflow.models.hitl import HITLDetail
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import select, update
+
+    with create_session() as session:
+        task = session.scalar(select(TaskInstance).filter_by(run_id=asking.run.run_id, task_id="validate"))
+        asked = session.get(HITLDetail, task.id)
+        kept = {"responded_by": asked.responded_by, "responded_at": asked.responded_at}
+
+    def change(state: str, **values: Any) -> Any:
+        with create_session() as session:
+            if values:
+                session.execute(update(HITLDetail).where(HITLDetail.ti_id == task.id).values(**values))
+            session.execute(update(TaskInstance).where(TaskInstance.id == task.id).values(state=state))
+        return asking.newest("admin")["question"]
+
+    try:
+        assert change("success", responded_by=None)["state"] == "timed_out"
+        closed = change("failed", responded_at=None)
+        assert (closed["state"], closed["may_answer"]) == ("closed", False)
+        # The schema is another one by now than that which the proposal was made for.
+        stale = change("awaiting_input")
+        (waiting,) = asking.api.get("/api/dags/pages_schema/overview", "viewer").json()["waiting"]
+        assert (waiting["task"]["task_id"], waiting["stage"]) == ("validate", "validation")
+        assert (waiting["question"]["subject"], waiting["question"]["may_answer"]) == (stale["subject"], False)
+        assert (stale["state"], stale["schema_changed"]) == ("waiting", True)
+    finally:
+        change("success", **kept)
+
+
+def test_what_was_deleted_is_told_of(asking: Asking) -> None:
+    from airflow_hops.core.contract.artifacts import Producer
+
+    uri = asking.api.store.address(Producer("pages_schema", asking.first.run_id, "validate"), "anomalies")
+    folder = Path(uri.removeprefix("file://"))
+    moved = folder.rename(folder.with_name("elsewhere"))
+    try:
+        found = asking.api.get(f"{DAG}/validations").json()["validations"]
+        (gone,) = [
+            each
+            for each in found
+            if each["address"]["run_id"] == asking.first.run_id and each["address"]["task_id"] == "validate"
+        ]
+        assert (gone["artifact"], gone["errors"], "was deleted" in gone["detail"]) == ("deleted", 0, True)
+        assert asking.api.get(f"{asking.path(run=asking.first)}/anomalies").status_code == 410
+    finally:
+        moved.rename(folder)
+    assert asking.api.get(f"{asking.path('schema')}/anomalies").status_code == 404
+
+
+@pytest.fixture
+def open_proposal(asking: Asking) -> Iterator[str]:
+    """The path of the second run's proposal, as if nobody had approved it; it is approved again at the end."""
+    store, uri = asking.api.store, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
+    approved = schema_text(store, uri)
+    publish_schema(store, uri, schema_text(store, uri, 1), approved_by="admin", note="back")
+    yield f"{asking.path()}/proposal"
+    publish_schema(store, uri, approved, approved_by="admin", note="again")
+
+
+@pytest.fixture
+def unasked(asking: Asking) -> Iterator[None]:
+    """The second run's validation has asked nobody."""
+    from airflow.models.hitl import HITLDetail
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        task = session.query(TaskInstance).filter_by(run_id=asking.run.run_id, task_id="validate").one()
+        asked = session.get(HITLDetail, task.id)
+        kept = {column.key: getattr(asked, column.key) for column in HITLDetail.__table__.columns}
+        session.delete(asked)
+    yield
+    with create_session() as session:
+        session.add(HITLDetail(**kept))
+
+
+def _body(review: Any, choice: str, text: str | None = None, decisions: int = 0) -> dict[str, Any]:
+    seen = {"fingerprint": review["fingerprint"], "decisions": decisions}
+    return {"choice": choice, "text": text, "reason": " seen <i>it</i> ", **seen}
+
+
+def test_a_proposal_that_nobody_was_asked_about_is_rejected_edited_and_approved(
+    asking: Asking, open_proposal: str, unasked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, uri = asking.api, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
+    seen = api.get(f"{open_proposal}/review", "only:pages_schema").json()
+    assert (seen["decisions"], seen["may_decide"], seen["closed"]) == ([], True, None)
+    assert api.get(f"{open_proposal}/review", "viewer").json()["may_decide"] is False
+    (proposed,) = api.get("/api/dags/pages_schema/overview").json()["proposed"]
+    assert (proposed["validation"]["run_id"], proposed["features"][:2]) == (asking.run.run_id, [HOSTILE, "maybe"])
+    assert proposed["features_total"] == len(proposed["features"])
+    with monkeypatch.context() as patch:
+        patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", '{"conn_type": "hops", "extra": {"store": 3}}')
+        assert api.get("/api/dags/pages_schema/models").status_code == 200
+        assert api.get("/api/dags/pages_schema/overview").json()["proposed"] == []
+    for user in ("viewer", "only:pages"):
+        assert api.request("POST", open_proposal, user, json=_body(seen, "approve")).status_code == 403
+    for other, why in (({"fingerprint": "0" * 64}, "has run again"), ({"decisions": 1}, "were deleted")):
+        changed = api.request("POST", open_proposal, json={**_body(seen, "reject"), **other})
+        assert (changed.status_code, why in changed.json()["detail"]) == (409, True)
+    rejected = api.request("POST", open_proposal, json=_body(seen, "reject")).json()
+    (first,) = rejected["decisions"]
+    assert (first["choice"], first["by"], first["note"], first["version"]) == (
+        "rejected",
+        "admin",
+        "seen <i>it</i>",
+        None,
+    )
+    assert api.get("/api/dags/pages_schema/overview").json()["proposed"] == []
+    late = api.request("POST", open_proposal, "only:pages_schema", json=_body(seen, "approve"))
+    assert (late.status_code, "admin has rejected it in the meantime" in late.json()["detail"]) == (409, True)
+    before = schema_history(api.store, uri)
+
+    faulty = api.request("POST", open_proposal, json=_body(seen, "approve", "feature { name: 7 }", 1))
+    assert (faulty.status_code, "the schema:1:17: not a schema" in faulty.json()["detail"]) == (422, True)
+    same = api.request("POST", open_proposal, json=_body(seen, "approve", schema_text(api.store, uri), 1))
+    assert (same.status_code, "nothing to approve" in same.json()["detail"]) == (422, True)
+    assert schema_history(api.store, uri) == before
+
+    # The edit leaves out one of the two values that the data has.
+    unwanted = "new: yes, a comma"
+    edited = re.sub(rf'\n *value: "{unwanted}"', "", seen["text"])
+    assert edited != seen["text"]
+    check = api.request("POST", f"{open_proposal}/check", json={"text": edited}).json()
+    assert {each["name"] for each in check["changes"]["features"]} == {"maybe", HOSTILE, "ünseen"}
+    assert {each["feature"] for each in check["anomalies"]} == {HOSTILE}
+    # Who may only answer what tasks ask checks an edit before it is an answer.
+    whole = api.request("POST", f"{open_proposal}/check", "answering", json={"text": seen["text"]}).json()
+    assert whole["anomalies"] == []
+    assert api.request("POST", open_proposal, "answering", json=_body(seen, "approve", edited, 1)).status_code == 403
+    assert api.request("POST", f"{open_proposal}/check", "viewer", json={"text": seen["text"]}).status_code == 403
+    done = api.request("POST", open_proposal, "only:pages_schema", json=_body(seen, "approve", edited, 1)).json()
+    assert [each["choice"] for each in done["decisions"]] == ["rejected", "edited"]
+    assert (done["may_decide"], "has changed since" in done["closed"]) == (False, True)
+    newest = schema_history(api.store, uri)[-1]
+    assert (newest.version, newest.in_force, newest.approved_by) == (done["decisions"][1]["version"], True, ANYBODY)
+    assert (newest.note, newest.run_id) == ("seen <i>it</i>", asking.run.run_id)
+    assert schema_text(api.store, uri) == edited
+    again = api.request("POST", open_proposal, json=_body(seen, "approve", None, 2))
+    assert (again.status_code, "has changed since" in again.json()["detail"]) == (409, True)
+
+
+def test_of_two_approvals_at_once_one_is_told_of_the_other(asking: Asking, open_proposal: str) -> None:
+    seen = asking.api.get(f"{open_proposal}/review").json()
+    count = len(seen["decisions"])
+    store, uri = asking.api.store, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
+    versions = len(schema_history(store, uri))
+    together = threading.Barrier(2)
+
+    def approve(user: str) -> int:
+        together.wait()
+        answer = asking.api.request("POST", open_proposal, user, json=_body(seen, "approve", None, count))
+        return int(answer.status_code)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(approve, ("admin", ANYBODY))) == [200, 409]
+    assert len(schema_history(store, uri)) == versions + 1
+    assert len(asking.api.get(f"{open_proposal}/review").json()["decisions"]) == count + 1
+
+
+def test_an_edit_by_hand_since_is_not_overwritten(asking: Asking, open_proposal: str) -> None:
+    store, uri = asking.api.store, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
+    edited = f"{schema_text(store, uri)}# mine\n"
+    store.write_text(f"{uri}/schema.pbtxt", edited)
+    seen = asking.api.get(f"{open_proposal}/review").json()
+    count = len(seen["decisions"])
+    refused = asking.api.request("POST", open_proposal, json=_body(seen, "approve", None, count))
+    assert (refused.status_code, "nothing was overwritten" in refused.json()["detail"]) == (409, True)
+    assert schema_text(store, uri) == edited

@@ -1,0 +1,194 @@
+"""Skew through the API: comparisons over time, what was decided about them, and one of them with its histograms."""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from api.conftest import Api, assert_runs_nothing
+
+pytestmark = pytest.mark.runtime
+
+DAG = "pages_skew"
+HOSTILE = "<img src=x onerror=alert(1)>"
+WINDOWS: list[dict[str, Any]] = [
+    {"seed": 1},
+    {"seed": 2, "shift": 3},
+    {"seed": 3, "shift": 4},
+    {"seed": 4, "words": ["never", "seen", "before", "this"]},
+    {"seed": 5, "rows": 100},
+]
+START = datetime(2026, 1, 5, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def runs(api: Api, run_dag: Any) -> list[Any]:
+    """Five comparisons with the statistics of the DAG ``pages``: alike, drifted, again, broken, too few rows."""
+    from airflow_hops.core.contract.artifacts import Producer
+
+    uri = api.store.address(Producer("pages", api.pages.run_id, "statistics"), "statistics")
+    reference = api.store.manifest(uri).reference(uri).to_dict()
+    found = []
+    for week, window in enumerate(WINDOWS):
+        since = START + timedelta(weeks=week)
+        ends = [since.isoformat(), (since + timedelta(weeks=1)).isoformat()]
+        found.append(run_dag(DAG, {"reference": reference, "window": {**window, "window": ends}}))
+    return found
+
+
+@pytest.fixture
+def report_path(api: Api, runs: list[Any]) -> Any:
+    """The path of the report of a run."""
+    return lambda number: api.artifact_path("drift", "skew", runs[number])
+
+
+def test_the_timeline_has_every_comparison_and_what_was_decided(api: Api, runs: list[Any]) -> None:
+    timeline = api.get(f"/api/dags/{DAG}/skew", "viewer").json()
+    assert (timeline["total_entries"], len(timeline["checks"])) == (5, 5)
+    assert [check["run_id"] for check in timeline["checks"]] == [run.run_id for run in runs]
+    assert [check["verdict"] for check in timeline["checks"]] == [
+        "stable", "drift", "drift", "pipeline_fault", "insufficient",
+    ]  # fmt: skip
+    decisions = [check["decision"] for check in timeline["checks"]]
+    assert [(each["outcome"], each["why"]) for each in decisions] == [
+        ("refused", "verdict"),
+        ("requested", None),
+        ("refused", "in_flight"),
+        ("refused", "pipeline_fault"),
+        ("refused", "verdict"),
+    ]
+    assert decisions[1]["reason"].startswith("size drifted from")
+    assert runs[1].run_id in decisions[2]["reason"]
+    assert "word (new_category)" in decisions[3]["reason"]
+    held = [(each["condition"], each["forbids"]) for each in decisions[3]["conditions"] if each["held"]]
+    assert held == [("pipeline_fault", True)]
+    assert decisions[1]["window_end"] == "2026-01-19T00:00:00+00:00"
+    drifted = timeline["checks"][1]
+    assert (drifted["rows_current"], drifted["rows_reference"], drifted["drifted"]) == (1200, 800, ["size"])
+    assert (drifted["window_start"], drifted["window_end"]) == ("2026-01-12T00:00:00Z", "2026-01-19T00:00:00Z")
+    assert timeline["source"]["model"] is None
+    assert [each["told"] for each in decisions] == [[], ["request"], [], [], []]
+    assert timeline["sources"][0]["checks"] == 5
+
+
+def test_a_feature_stands_beside_the_comparisons_in_their_order(api: Api, runs: list[Any]) -> None:
+    timeline = api.get(f"/api/dags/{DAG}/skew").json()
+    features = {feature["name"]: feature for feature in timeline["features"]}
+    assert HOSTILE in features
+    size = features["size"]
+    assert len(size["scores"]) == len(size["thresholds"]) == 5
+    above = [score > threshold for score, threshold in zip(size["scores"][:3], size["thresholds"][:3], strict=True)]
+    assert above == [False, True, True]
+    newest = api.get(f"/api/dags/{DAG}/skew?limit=2&offset=1").json()
+    assert [check["run_id"] for check in newest["checks"]] == [run.run_id for run in runs[2:4]]
+    assert {feature["name"]: feature for feature in newest["features"]}["size"]["scores"] == size["scores"][2:4]
+
+
+def test_all_of_a_feature_comes_from_the_reports(api: Api, runs: list[Any]) -> None:
+    points = api.get(f"/api/dags/{DAG}/skew/feature?feature=size").json()["points"]
+    assert [point["drifted"] for point in points[:3]] == [False, True, True]
+    assert points[0]["p_value"] > 0.01 > points[1]["p_value"]
+    assert points[1]["cause"] == "covariate_shift"
+    assert points[1]["measure"] in points[1]["scores"]
+    unknown = api.get(f"/api/dags/{DAG}/skew/feature?feature=no_such").json()["points"]
+    assert {point["state"] for point in unknown} == {"not_compared"}
+
+
+def test_a_deleted_report_leaves_its_scores_and_says_so(api: Api, runs: list[Any], report_path: Any) -> None:
+    from airflow_hops.core.contract.artifacts import Producer
+    from airflow_hops.web.caching import ByteCache
+    from airflow_hops.web.skew import reports as skew_reports
+
+    uri = api.store.address(Producer(DAG, runs[2].run_id, "drift"), "skew")
+    folder = Path(uri.removeprefix("file://"))
+    away = folder.with_name("away")
+    folder.rename(away)
+    kept, skew_reports._digests = skew_reports._digests, ByteCache(0)
+    try:
+        points = api.get(f"/api/dags/{DAG}/skew/feature?feature=size").json()["points"]
+        assert [point["state"] for point in points[:4]] == ["compared", "compared", "deleted", "compared"]
+        assert "was deleted" in points[2]["detail"]
+        assert api.get(f"/api/dags/{DAG}/skew").json()["checks"][2]["verdict"] == "drift"
+        assert api.get(f"{report_path(2)}/skew").status_code == 410
+    finally:
+        away.rename(folder)
+        skew_reports._digests = kept
+
+
+def test_one_comparison_has_figures_and_a_feature_of_it_both_histograms(api: Api, report_path: Any) -> None:
+    report = api.get(f"{report_path(1)}/skew").json()
+    assert (report["verdict"], report["rows_current"], report["row_skew"]) == ("drift", 1200, None)
+    assert {"maybe", "large"} <= set(report["unmatched"])
+    assert "histogram" not in report["features"][0]
+    assert api.get(f"{report_path(1)}/skew?features=false").json() == {**report, "features": []}
+    size = api.get(f"{report_path(1)}/skew/feature?feature=size").json()
+    assert (size["drifted"], size["cause"]) == (True, "covariate_shift")
+    for side in ("reference", "current"):
+        assert sum(bucket[side] for bucket in size["histogram"]) == pytest.approx(1, abs=0.01)
+    assert all(bucket["value"] is None and bucket["low"] <= bucket["high"] for bucket in size["histogram"])
+    word = api.get(f"{report_path(3)}/skew/feature?feature=word").json()
+    assert word["cause"] == "new_category"
+    assert {bucket["value"] for bucket in word["histogram"]} >= {"never", "<script>alert(1)</script>"}
+    assert api.get(f"{report_path(1)}/skew/feature?feature={quote(HOSTILE)}").json()["name"] == HOSTILE
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        (f"/api/dags/{DAG}/skew?source=pages/no_such", 422, f"expected a task that compares: {DAG}/drift"),
+        (f"/api/dags/{DAG}/skew?limit=0", 422, "limit"),
+        (f"/api/dags/{DAG}/skew/feature", 422, "feature"),
+        ("{report}/skew/feature?feature=no_such", 404, "feature 'no_such' was not compared"),
+        ("{examples}/skew", 422, "kind is 'examples', expected 'skew'"),
+    ],
+)
+def test_what_cannot_be_answered_is_named(api: Api, report_path: Any, path: str, status: int, says: str) -> None:
+    answer = api.get(path.format(report=report_path(1), examples=api.artifact_path()))
+    assert (answer.status_code, says in answer.text) == (status, True), answer.text
+
+
+def test_a_comparison_that_failed_is_on_the_timeline_with_its_message(
+    api: Api, runs: list[Any], run_dag: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert api.get(f"/api/dags/{DAG}/skew").json()["failures"] == []
+    run = run_dag(DAG, {"reference": {"uri": "file:///gone"}, "window": {**WINDOWS[0], "window": [None, None]}})
+    found = api.get(f"/api/dags/{DAG}/skew").json()
+    (failure,) = found["failures"]
+    assert failure["task"] == {"dag_id": DAG, "run_id": run.run_id, "task_id": "drift", "map_index": -1}
+    assert "input 'reference': expected an artifact" in failure["message"]
+    assert len(found["checks"]) == len(runs)
+    run = run_dag(DAG, {})  # The window is not there: the comparison does not get its turn.
+    monkeypatch.setattr("airflow_hops.web.skew.failures._MOST", 1)
+    found = api.get(f"/api/dags/{DAG}/skew").json()
+    (failure,) = found["failures"]
+    assert (failure["task"]["run_id"], failure["task"]["task_id"]) == (run.run_id, "drift")
+    assert (failure["message"], found["total_failures"]) == ("it did not run, since a task before it failed", 2)
+    found = api.get(f"/api/dags/{DAG}/skew", "taskless").json()
+    assert (len(found["checks"]), found["failures"], found["total_failures"]) == (len(runs), [], None)
+
+
+def test_a_pipeline_without_a_comparison_says_what_would_make_one(api: Api) -> None:
+    watched = api.get("/api/dags/pages_training/skew").json()
+    assert (watched["checks"], watched["total_entries"]) == ([], 0)
+    assert [(each["dag_id"], each["model"]) for each in watched["sources"]] == [("pages_monitoring", "pages_model")]
+    assert api.get("/api/dags/pages_training/skew", "only:pages_training").json()["sources"] == []
+    assert api.get("/api/dags/pages/skew").json()["sources"] == []
+
+
+def test_a_report_of_a_check_is_one_file_that_runs_nothing(api: Api, report_path: Any) -> None:
+    answer = api.get(f"{report_path(1)}/skew/report.html", "viewer")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "sandbox" in answer.headers["content-security-policy"]
+    assert_runs_nothing(answer.text)
+    assert html.escape(HOSTILE) in answer.text
+    assert "covariate shift" in answer.text
+    (picture,) = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', answer.text)
+    assert base64.b64decode(picture).startswith(b"<svg")
+    wrong = api.get(api.artifact_path("statistics", "statistics") + "/skew/report.html")
+    assert (wrong.status_code, "expected 'skew'" in wrong.json()["detail"]) == (422, True)

@@ -1,0 +1,102 @@
+"""Task instances through the API: what they made, how far they came, why they failed."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from api.conftest import Api
+
+from airflow_hops.core.contract.artifacts import Producer
+from airflow_hops.core.contract.protocol import Line
+from airflow_hops.hooks.progress import ProgressWriter, TaskProgress
+
+pytestmark = pytest.mark.runtime
+
+
+def _tasks(run: Any) -> str:
+    return f"/api/dags/{run.dag_id}/runs/{quote(run.run_id, safe='')}/tasks"
+
+
+def test_a_task_that_has_ended_shows_what_it_made(api: Api) -> None:
+    result = api.get(f"{_tasks(api.pages)}/statistics/-1", "viewer").json()
+    assert (result["stage"], result["state"], result["progress"], result["error"]) == (
+        "statistics",
+        "success",
+        [],
+        None,
+    )
+    (artifact,) = result["artifacts"]
+    assert (artifact["kind"], artifact["state"]) == ("statistics", "present")
+    assert artifact["metrics"]["train_rows"] == 800
+
+
+def test_a_mapped_task_lists_its_instances_and_a_failed_one_says_how_far_it_came_and_why(
+    api: Api, run_dag: Any
+) -> None:
+    run = run_dag("task_progress", {})
+    path = f"{_tasks(run)}/learn"
+    whole = api.get(f"{path}/-1").json()
+    assert [(each["map_index"], each["state"]) for each in whole["instances"]] == [(0, "success"), (1, "failed")]
+    failed = api.get(f"{path}/1").json()
+    assert "ValueError: the loss of <b>shard 7</b> is not a number" in failed["error"]
+    assert [(each["progress"], each["text"]) for each in failed["progress"]] == [
+        (0.25, "epoch 1 of 4"),
+        (0.5, "epoch 2 of 4"),
+    ]
+    assert failed["progress"][1]["metrics"] == {"loss": 0.5, "val_loss": 0.55}
+    succeeded = api.get(f"{path}/0").json()
+    assert (succeeded["state"], succeeded["progress"], succeeded["error"]) == ("success", [], None)
+    assert TaskProgress.read(api.store, Producer(run.dag_id, run.run_id, "learn", 0)) is None
+    assert api.get(f"{path}/2").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "says"), [("no_such/-1", "no task instance 'no_such'"), ("examples/0", "no instance [0]")]
+)
+def test_a_task_instance_that_is_not_there_is_named(api: Api, path: str, says: str) -> None:
+    answer = api.get(f"{_tasks(api.pages)}/{path}")
+    assert (answer.status_code, says in answer.text) == (404, True)
+
+
+def test_very_many_reports_are_thinned_out_and_the_last_one_is_kept(api: Api) -> None:
+    producer = Producer("pages", api.pages.run_id, "nobody", try_number=2)
+    writer = ProgressWriter(api.store, producer)
+    for number in range(5000):
+        writer.hear(Line(20, f"step {number}", number / 10_000, {"loss": 1.0}))
+    writer.hear(Line(20, "said in passing"))
+    writer.failed("no more")
+    told = TaskProgress.read(api.store, producer)
+    assert told is not None
+    assert (told.error, told.try_number, told.points[-1].text) == ("no more", 2, "step 4999")
+    assert 150 < len(told.points) <= 401
+    assert [point.at for point in told.points] == sorted(point.at for point in told.points)
+    again = ProgressWriter(api.store, producer)
+    again.hear(Line(20, "goes on", 1.0))
+    resumed = TaskProgress.read(api.store, producer)
+    assert resumed is not None
+    assert (resumed.error, resumed.points[0], resumed.points[-1].text) == (None, told.points[0], "goes on")
+    assert resumed.began_at == told.began_at < time.time()
+
+
+def test_progress_that_cannot_be_written_costs_the_task_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(type(api.store), "write_text", fail)
+    writer = ProgressWriter(api.store, Producer("pages", api.pages.run_id, "nobody_else"))
+    writer.hear(Line(20, "half", 0.5))
+    writer.failed("for another reason")
+
+
+def test_a_task_that_fails_after_it_was_deferred_keeps_what_it_said_before(api: Api) -> None:
+    producer = Producer("pages", api.pages.run_id, "deferred")
+    ProgressWriter(api.store, producer).hear(Line(20, "half of it", 0.5, {"loss": 0.1}))
+    ProgressWriter(api.store, producer).failed("the ranks are gone")
+    told = TaskProgress.read(api.store, producer)
+    assert told is not None
+    assert ([point.text for point in told.points], told.error) == (["half of it"], "the ranks are gone")
+    ProgressWriter(api.store, producer).succeeded()
+    assert TaskProgress.read(api.store, producer) is None

@@ -1,0 +1,269 @@
+"""Training runs through the API: found, ordered, one of them, its curves and files, and whose they are."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api.conftest import Api, assert_runs_nothing
+
+from airflow_hops.core.contract.artifacts import Artifact, cache_key
+from airflow_hops.core.contract.run_record import SEARCH_ENTRY, RunRecord, UserCode
+from airflow_hops.core.store.run_records import write_record
+from airflow_hops.hooks.runtime import RuntimeHook
+
+pytestmark = pytest.mark.runtime
+STEPS = Path(__file__).parents[1] / "steps"
+RUNS = "/api/dags/pages_training/training-runs"
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def runs(api: Api, shared_run_step: Any, warm_launcher: Any) -> list[dict[str, Any]]:
+    """Twelve trainings of ``pages_training`` by number, with markup in a parameter and among their files."""
+    trainings = [
+        {
+            "params": {"units": 2**number, "note": HOSTILE},
+            "metrics": {"auc": ["0.5", f"0.{60 + number}"], "loss": ["1", "0.4"]},
+        }
+        for number in range(12)
+    ]
+    shared_run_step(
+        "mlflow_runs:log",
+        params={
+            "tracking_uri": RuntimeHook().settings.tracking_uri,
+            "dag_id": "pages_training",
+            "trainings": trainings,
+            "files": {
+                "notes/page.html": "<script>alert(1)</script>",
+                "picture.svg": "<svg onload='alert(1)'/>",
+                "code/shop/model.py": "import keras\nUNITS = NUMBER\n",
+            },
+        },
+        code_paths=(str(STEPS),),
+        launcher=warm_launcher,
+    )
+    found = api.get(f"{RUNS}?limit=50").json()["runs"]
+    return sorted(found, key=lambda run: int(run["dag_run_id"].removeprefix("run-")))
+
+
+def test_runs_are_filtered_by_mlflow_and_ordered_by_any_column(api: Api, runs: Any) -> None:
+    page = api.get(RUNS, params={"search": "metrics.auc > 0.65", "sort": "-metrics.auc", "limit": 4}).json()
+    assert [run["metrics"]["auc"] for run in page["runs"]] == [0.71, 0.7, 0.69, 0.68]
+    token = page["next_page_token"]
+    rest = api.get(RUNS, params={"search": "metrics.auc > 0.65", "sort": "-metrics.auc", "page_token": token}).json()
+    assert ([run["metrics"]["auc"] for run in rest["runs"]], rest["next_page_token"]) == ([0.67, 0.66], None)
+    run = runs[3]
+    assert (run["task_id"], run["dag_run_state"], run["map_index"], run["versions"]) == ("train", None, -1, [])
+
+
+def test_parameters_are_ordered_as_numbers_and_durations_too(api: Api, runs: Any) -> None:
+    first = api.get(RUNS, params={"sort": "params.units", "limit": 5}).json()
+    units = [run["params"]["units"] for run in first["runs"]]
+    assert units == ["1", "2", "4", "8", "16"]
+    then = api.get(RUNS, params={"sort": "params.units", "page_token": first["next_page_token"]}).json()["runs"]
+    assert [run["params"]["units"] for run in then] == ["32", "64", "128", "256", "512", "1024", "2048"]
+    lasted = [run["end_time"] - run["start_time"] for run in api.get(RUNS, params={"sort": "-duration"}).json()["runs"]]
+    assert lasted == sorted(lasted, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"search": "metrics.auc >"}, "filter, character 14: expected a number after metrics.auc >, found the end"),
+        ({"search": "metrics.auc > 0.5 OR status = 'FAILED'"}, "filter, character 19: MLflow joins"),
+        ({"search": "auc > 0.5"}, "filter, character 1: 'auc' is no attribute"),
+        ({"search": "params.units > '2'"}, "filter, character 14: params.units is a text"),
+        ({"search": "metrics.auc > 0.5 --"}, "filter, character 19: expected AND or the end"),
+        ({"sort": "size"}, "sort is 'size'; expected metrics.<name>"),
+        ({"sort": "metrics.a` DESC --"}, "sort is"),
+        ({"sort": "duration", "page_token": "x"}, "page_token is 'x'"),
+        ({"limit": 0}, "limit"),
+    ],
+)
+def test_what_cannot_be_answered_is_said_with_its_place(api: Api, runs: Any, params: Any, says: str) -> None:
+    answer = api.get(RUNS, params=params)
+    assert answer.status_code == 422
+    assert says in answer.text
+
+
+def test_one_run_has_its_best_values_and_its_curves(api: Api, runs: Any) -> None:
+    path = f"{RUNS}/{runs[5]['run_id']}"
+    run = api.get(path).json()
+    assert run["figures"]["loss"] == {
+        "last": {"value": 0.4, "step": 2},
+        "min": {"value": 0.4, "step": 2},
+        "max": {"value": 1.0, "step": 1},
+        "count": 2,
+    }
+    assert run["params"]["note"] == HOSTILE
+    (curve,) = api.get(f"{path}/curves?metric=auc").json()["curves"]
+    assert (curve["steps"], curve["values"]) == ([1, 2], [0.5, 0.65])
+
+
+def test_files_are_listed_shown_as_plain_text_and_saved(api: Api, runs: Any) -> None:
+    path = f"{RUNS}/{runs[0]['run_id']}/files"
+    files = [file["path"] for file in api.get(path).json()["files"]]
+    assert {"notes/page.html", "picture.svg"} <= set(files)
+    for name in ("notes/page.html", "picture.svg"):
+        shown = api.get(f"{path}/preview", params={"path": name})
+        assert shown.headers["content-type"] == "text/plain; charset=utf-8"
+        saved = api.get(f"{path}/download", params={"path": name})
+        assert saved.headers["content-type"] == "application/octet-stream"
+        assert saved.headers["content-disposition"].startswith("attachment;")
+        assert saved.content == shown.content
+        for answer in (shown, saved):
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert "sandbox" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("astray", ["../../../mlflow.db", "/etc/passwd", "notes/../../x", "a\\..\\b", "%2e%2e/x", ""])
+def test_a_path_that_leads_astray_is_refused(api: Api, runs: Any, astray: str) -> None:
+    for what in ("preview", "download"):
+        answer = api.get(f"{RUNS}/{runs[0]['run_id']}/files/{what}", params={"path": astray})
+        assert (answer.status_code, "path is" in answer.text) == (422, True)
+    assert api.get(f"{RUNS}/{runs[0]['run_id']}/files/preview?path=none.txt").status_code == 410
+
+
+def test_a_link_among_a_runs_files_is_not_followed_out_of_them(api: Api, runs: Any, tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("the server's own")
+    database = Path(RuntimeHook().settings.tracking_uri.removeprefix("sqlite:///"))
+    folder = database.parent / "mlflow-artifacts" / "pages_training" / runs[0]["run_id"] / "artifacts"
+    (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
+    try:
+        answer = api.get(f"{RUNS}/{runs[0]['run_id']}/files/preview?path=link.txt")
+    finally:
+        (folder / "link.txt").unlink()
+    assert (answer.status_code, "leads out of the run's files" in answer.json()["detail"]) == (422, True)
+
+
+def test_a_filter_of_many_digits_is_refused_at_once(api: Api, runs: Any) -> None:
+    answer = api.get(RUNS, params={"search": f"metrics.auc > {'1' * 1900}x"})
+    assert (answer.status_code, "expected a number" in answer.json()["detail"]) == (422, True)
+
+
+def test_a_run_of_another_dag_is_not_there(api: Api, runs: Any) -> None:
+    run_id = runs[0]["run_id"]
+    for path in ("", "/curves", "/files", "/files/preview?path=notes/page.html"):
+        answer = api.get(f"/api/dags/pages_other/training-runs/{run_id}{path}", "only:pages_other")
+        assert answer.status_code == 410
+        assert HOSTILE not in answer.text
+    assert (
+        api.get("/api/dags/pages_other/training-runs", params={"search": f"run_id = '{run_id}'"}).json()["runs"] == []
+    )
+
+
+def test_notes_and_tags_are_mlflows_own_and_found_by_its_search(api: Api, runs: Any) -> None:
+    path, note = f"{RUNS}/{runs[2]['run_id']}", f"{RUNS}/{runs[2]['run_id']}/note"
+    said = {"note": "  the <b>first</b> that converged\n", "tags": {"team": "pricing's", "checked by": ""}}
+    assert api.request("POST", note, "viewer", json=said).status_code == 403
+    assert api.request("POST", note, json=said).status_code == 204
+    found = api.get(path).json()
+    assert found["tags"]["mlflow.note.content"] == "the <b>first</b> that converged"
+    assert (found["tags"]["team"], found["tags"]["checked by"], found["may_annotate"]) == ("pricing's", "", True)
+    assert api.get(path, "viewer").json()["may_annotate"] is False
+    by_tag = api.get(RUNS, params={"search": "tags.team LIKE 'pricing%'"}).json()["runs"]
+    assert [run["run_id"] for run in by_tag] == [runs[2]["run_id"]]
+    assert api.request("POST", note, json={"note": None, "tags": {"team": None, "never": None}}).status_code == 204
+    tags = api.get(path).json()["tags"]
+    assert ("team" in tags, tags["mlflow.note.content"]) == (False, "the <b>first</b> that converged")
+    for tags in ({"hops.dag_id": "other"}, {"mlflow.user": "x"}, {"": "x"}, {"a`b": "x"}, {"a/../b": "x"}, {"a/": "x"}):
+        refused = api.request("POST", note, json={"note": "half", "tags": {"before": "x", **tags}})
+        assert (refused.status_code, "tags" in refused.text) == (422, True)
+    after = api.get(path).json()["tags"]
+    assert ("before" in after, after["mlflow.note.content"]) == (False, "the <b>first</b> that converged")
+    assert api.get(path).json()["tags"]["hops.dag_id"] == "pages_training"
+    unknown = api.request("POST", f"{RUNS}/{'0' * 32}/note", json=said)
+    assert unknown.status_code == 410
+
+
+def test_a_note_on_a_refused_candidate_is_a_tag_of_its_training_run(api: Api, runs: Any) -> None:
+    note, noted = f"{RUNS}/{runs[1]['run_id']}/decision-note", {"search": "tags.`hops.decision_note` LIKE '%'"}
+    assert api.request("POST", note, "viewer", json={"note": "too few rows"}).status_code == 403
+    assert api.request("POST", note, json={"note": "too few rows"}).status_code == 204
+    (found,) = api.get(RUNS, params=noted).json()["runs"]
+    assert found["run_id"] == runs[1]["run_id"]
+    assert found["tags"]["hops.decision_note"].endswith(" admin\ntoo few rows")
+    assert api.request("POST", note, json={"note": " "}).status_code == 204
+    assert api.get(RUNS, params=noted).json()["runs"] == []
+
+
+def test_a_report_of_runs_is_one_file_that_runs_nothing(api: Api, runs: Any) -> None:
+    chosen = [runs[number]["run_id"] for number in (3, 4)]
+    answer = api.get("/api/dags/pages_training/reports/runs", "viewer", params={"run": chosen})
+    assert answer.headers["content-disposition"].startswith("attachment; filename*=UTF-8''pages_training%202%20runs")
+    assert all(run_id in answer.text for run_id in chosen)
+    assert_runs_nothing(answer.text)
+    assert html.escape(HOSTILE) in answer.text
+    assert answer.text.count("<polyline") == 4  # AUC and loss of each
+    assert "<td>8</td><td>16</td>" in answer.text.replace("\n", "")
+    assert "0.63" in answer.text
+    assert api.get("/api/dags/pages_training/reports/runs", params={"run": chosen * 5}).status_code == 422
+    assert api.get("/api/dags/pages_training/reports/runs", params={"run": "0" * 32}).status_code == 410
+
+
+def test_two_runs_are_compared_by_what_they_logged(api: Api, runs: Any) -> None:
+    one, other = (runs[number]["run_id"] for number in (3, 4))
+    found = api.get(f"{RUNS}/{one}/code-differences/{other}").json()
+    diff = "@@ -1,2 +1,2 @@\n import keras\n-UNITS = 3\n+UNITS = 4"
+    assert found["files"] == [{"path": "shop/model.py", "change": "changed", "diff": diff, "why": None}]
+    assert api.get(f"{RUNS}/{one}/code-differences/{one}").json()["same"] == 1
+    provenance = api.get(f"{RUNS}/{one}/provenance").json()
+    assert (provenance["recorded"], "tensorflow" in provenance["packages"]) == (False, True)
+    assert api.get(f"{RUNS.replace('pages_training', 'pages_other')}/{one}/provenance").status_code in (404, 410)
+
+
+def test_two_runs_are_compared_by_their_records(api: Api, runs: Any) -> None:
+    store = RuntimeHook().store
+    examples = Artifact(f"{store.root}/elsewhere/run/examples", "examples", "e" * 64)
+    kept: list[dict[str, bytes]] = [
+        {
+            "0/shop/model.py": b"import keras\n",
+            "0/shop/data.bin": b"\0\1",
+            "0/shop/key.json": b'{"key": "hidden"}',
+            "0/shop/gone.py": b"<b>x</b>\n",
+        },
+        {
+            "0/shop/model.py": b"import keras\n",
+            "0/shop/data.bin": b"\0\2",
+            "0/shop/long.py": b"x = 1\n" * 6000,
+            "0/shop/key.json": b"{}",
+        },
+    ]
+    for number, files in enumerate(kept, start=5):
+        code = UserCode(f"{number}" * 64, files)
+        record = RunRecord(
+            dag_id="pages_training",
+            step="train",
+            entry=SEARCH_ENTRY,
+            params={"training": {"shipped": {"source": f"def model():\n    return {number}\n", "function": "model"}}},
+            inputs={"examples": [examples.to_dict()]},
+            parts={},
+            package_version="0.1.0",
+            python="3.11.7",
+            packages={"numpy": f"1.26.{number}"},
+            started="2013-01-01T00:00:00+00:00",
+            code=code.fingerprint,
+            code_paths=1,
+        )
+        write_record(store, cache_key({"number": str(number)}), record, code)
+    one, other = (runs[number]["run_id"] for number in (5, 6))
+    provenance = api.get(f"{RUNS}/{one}/provenance").json()
+    assert (provenance["recorded"], provenance["python"], provenance["packages"]) == (
+        True,
+        "3.11.7",
+        {"numpy": "1.26.5"},
+    )
+    (data,) = provenance["data"]
+    assert (data["role"], data["fingerprint"], data["made_by"]) == ("examples", "e" * 64, None)
+    found = api.get(f"{RUNS}/{one}/code-differences/{other}").json()
+    assert (found["same"], found["whole"], found["lacking"]) == (1, True, [])
+    assert [(each["path"], each["change"], each["diff"], each["why"]) for each in found["files"]] == [
+        ("<model>.py", "changed", "@@ -1,2 +1,2 @@\n def model():\n-    return 5\n+    return 6", None),
+        ("shop/data.bin", "changed", None, "only .py and .ipynb files are shown"),
+        ("shop/gone.py", "removed", "@@ -1 +0,0 @@\n-<b>x</b>", None),
+        ("shop/key.json", "changed", None, "only .py and .ipynb files are shown"),
+        ("shop/long.py", "added", None, "it has more than 2,000 lines"),
+    ]
