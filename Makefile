@@ -16,7 +16,7 @@ COMPILE := pip compile --quiet --no-emit-index-url --no-header --python-version 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel ui demo demo-images check test test-faults quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs links requirements clean
+.PHONY: help setup wheel ui demo demo-images check test test-faults quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs links requirements count clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -100,5 +100,8 @@ requirements: setup ## compile the pins from pyproject.toml (UPGRADE=1 for the n
 	rm requirements/.cuda.tmp
 	$(UV) $(COMPILE) --constraint requirements/runtime.txt --group test --output-file requirements/runtime-test.txt >/dev/null
 
+count: ## count the lines of the package and the tests, and those of code
+	@python3 scripts/count.py
+
 clean: ## remove both environments and all that was built
-	rm -rf .uv .venv .venv-runtime .venv-runtime-* .hops ui/node_modules airflow_hops/api/static docs/_build dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .uv .venv .venv-runtime .venv-runtime-* .hops ui/node_modules airflow_hops/web/static docs/_build dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
