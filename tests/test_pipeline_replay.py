@@ -92,7 +92,7 @@ class Shop:
         self._options = options
         blessing = {"model_name": "shop", "minimum": {"auc": 0.5}}
         of = {"model": self.champion, "examples": self.examples}
-        self._step("evaluation", "runtime.evaluate.stage:run", "champion", blessing, **of)
+        self._step("evaluation", "ml.stages.evaluate.stage:run", "champion", blessing, **of)
         self.serve(self.champion)
 
     def _data(self, run_id: str, end: str) -> tuple[Artifact, Artifact]:
@@ -101,7 +101,7 @@ class Shop:
         tables = self._step("snapshot", "ml.stages.ingest:run", run_id, window)
         shipped = {"source": PREPARE, "function": "prepare", "wants_context": True, "args": []}
         shipped["kwargs"] = {"tables": tables.to_dict()}
-        examples = self._step("examples", "runtime.step.function:run", run_id, shipped, tables=tables)
+        examples = self._step("examples", "ml.step.function:run", run_id, shipped, tables=tables)
         return examples, self._step("statistics", "ml.stages.statistics:run", run_id, examples=examples)
 
     def _step(self, kind: str, entry: str, run_id: str, params: Any = None, **inputs: Artifact) -> Artifact:

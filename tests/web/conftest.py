@@ -71,7 +71,7 @@ def airflow_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytes
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
         patch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
-        patch.setenv("AIRFLOW__CORE__AUTH_MANAGER", "api.dag_auth_manager.DagAuthManager")
+        patch.setenv("AIRFLOW__CORE__AUTH_MANAGER", "web.dag_auth_manager.DagAuthManager")
         patch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a secret of these tests " * 3)
         yield patch
 

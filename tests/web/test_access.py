@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from api.conftest import Api
+from web.conftest import Api
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 

@@ -13,7 +13,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from api.conftest import Api
+from web.conftest import Api
 
 from airflow_hops.core.contract.artifacts import Producer
 

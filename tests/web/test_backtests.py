@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api.conftest import Api, assert_runs_nothing
+from web.conftest import Api, assert_runs_nothing
 from written_backtests import made_up_report, remove_backtest, write_backtest
 
 from airflow_hops.core.contract.backtest import BacktestReport

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
-from api.conftest import Api
-from api.test_access import NAMES, PROTECTED, _path
+from web.conftest import Api
+from web.test_access import NAMES, PROTECTED, _path
 from written_backtests import made_up_report, write_backtest
 from written_studies import write_study
 

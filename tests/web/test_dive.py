@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from api.conftest import Api
+from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
 NUMERIC = [[1.0, 2.5], [3.0, None], [None, 7.0], [0.1, -4.0]]

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from api.conftest import Api
+from web.conftest import Api
 
 from airflow_hops.web.artifacts.statistics import Distances, FeatureDetail, FeatureTable, StatisticsDatasets
 

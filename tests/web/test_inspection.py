@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api.conftest import Api
+from web.conftest import Api
 from fastapi import HTTPException
 
 from airflow_hops.hooks.runtime import RuntimeHook

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api.conftest import Api
+from web.conftest import Api
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
-from api.conftest import Api, bearer
+from web.conftest import Api, bearer
 
 pytestmark = pytest.mark.runtime
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api.conftest import Api, assert_runs_nothing
+from web.conftest import Api, assert_runs_nothing
 from conftest import StepRunner
 from served_models import Pipeline, Processes
 from waiting import wait_for

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api.conftest import bearer
+from web.conftest import bearer
 
 from airflow_hops.web import pages
 

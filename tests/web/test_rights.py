@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from api.conftest import Api
+from web.conftest import Api
 
 from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer
 

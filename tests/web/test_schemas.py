@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from api.conftest import Api, bearer
+from web.conftest import Api, bearer
 from waiting import LOOKS
 
 from airflow_hops.core.store.schema_history import publish_schema, schema_history, schema_text

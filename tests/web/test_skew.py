@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from api.conftest import Api, assert_runs_nothing
+from web.conftest import Api, assert_runs_nothing
 
 pytestmark = pytest.mark.runtime
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from api.conftest import Api
+from web.conftest import Api
 from written_studies import write_study
 
 from airflow_hops.cli.search import _state

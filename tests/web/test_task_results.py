@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from api.conftest import Api
+from web.conftest import Api
 
 from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.core.contract.protocol import Line

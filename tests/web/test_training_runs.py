@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api.conftest import Api, assert_runs_nothing
+from web.conftest import Api, assert_runs_nothing
 
 from airflow_hops.core.contract.artifacts import Artifact, cache_key
 from airflow_hops.core.contract.run_record import SEARCH_ENTRY, RunRecord, UserCode
