@@ -35,7 +35,7 @@ def main() -> int:
     lines: Counter[str] = Counter()
     code: Counter[str] = Counter()
     for name in listed:
-        if not name.startswith(("airflow_hops/", "tests/")):
+        if not name.startswith(("airflow_hops/", "tests/")) or not Path(name).exists():
             continue
         source = Path(name).read_text()
         folders = Path(name).parent.parts

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.core.contract.protocol import Output, StepSpec
-from airflow_hops.core.processes.programs import with_package
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.user_code.fingerprints import user_code_fingerprint
@@ -22,36 +19,6 @@ from airflow_hops.user_code.fingerprints import user_code_fingerprint
 pytestmark = pytest.mark.runtime
 
 Run = Callable[..., bool]
-
-_FORKS = """
-import os, sys
-from pathlib import Path
-
-import airflow_hops
-from airflow_hops.hooks import code
-
-package = Path(sys.argv[1])
-airflow_hops.__file__ = str(package / "__init__.py")
-read = []
-fingerprint = code._fingerprint
-code._fingerprint = lambda sources, root: read.append(os.getpid()) or fingerprint(sources, root)
-
-
-def told():
-    if (pid := os.fork()) == 0:
-        print(code.package_fingerprint(), len(read), flush=True)
-        os._exit(0)
-    os.waitpid(pid, 0)
-
-
-print(code.package_fingerprint(), len(read), flush=True)
-told()
-before = (package / "jobs.py").stat()
-(package / "jobs.py").write_text("x = 2\\n")
-os.utime(package / "jobs.py", ns=(before.st_atime_ns, before.st_mtime_ns))
-told()
-print(code.package_fingerprint(), len(read), flush=True)
-"""
 
 
 @pytest.fixture
@@ -168,14 +135,3 @@ def test_other_spark_properties_are_another_key() -> None:
     for plain, ansi in zip(keys(None), keys({"spark.sql.ansi.enabled": "true"}), strict=True):
         assert plain != ansi
     assert keys(None) == keys({})
-
-
-def test_a_fork_reads_the_package_again_only_if_a_source_has_changed(tmp_path: Path) -> None:
-    (tmp_path / "jobs.py").write_text("x = 1\n")
-    done = subprocess.run(
-        [sys.executable, "-c", _FORKS, tmp_path], env=with_package({}), stdout=subprocess.PIPE, text=True, check=True
-    )
-    told = [line.split() for line in done.stdout.splitlines()]
-    first, fork, after, again = told
-    assert fork == first == again == [first[0], "1"]
-    assert after == [after[0], "2"] and after[0] != first[0]

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from airflow_hops.environments.class_archive import (
-    CORE_ARCHIVE,
+    ARCHIVE,
     JVM_OPTIONS,
-    SQL_ARCHIVE,
     jvm_options,
-    lacks_archives,
-    make_archives,
+    lacks_archive,
+    make_archive,
 )
 from airflow_hops.environments.java import find_java
 
@@ -23,12 +22,10 @@ def test_the_rehearsals_of_the_set_up_have_made_archives_and_the_jvm_takes_them(
     java = find_java(runtime)
     if java is None or java.version < 13:
         pytest.skip("dynamic class-data sharing needs Java 13")
-    assert not lacks_archives(runtime), "the set-up makes it"
-    assert (runtime / CORE_ARCHIVE).stat().st_size > 40 << 20
-    assert (runtime / SQL_ARCHIVE).stat().st_size > 1.5 * (runtime / CORE_ARCHIVE).stat().st_size
-    assert f"-XX:SharedArchiveFile={runtime / SQL_ARCHIVE}" in jvm_options(runtime)
-    options = jvm_options(runtime, sql=False)
-    assert f"-XX:SharedArchiveFile={runtime / CORE_ARCHIVE}" in options
+    assert not lacks_archive(runtime), "the set-up makes it"
+    assert (runtime / ARCHIVE).stat().st_size > 40 << 20
+    options = jvm_options(runtime)
+    assert f"-XX:SharedArchiveFile={runtime / ARCHIVE}" in options
     # A JVM of other classes passes over it, and says nothing.
     answer = subprocess.run([str(java.home / "bin" / "java"), *options, "-version"], capture_output=True, text=True)
     assert answer.returncode == 0
@@ -46,10 +43,8 @@ def test_a_rehearsal_that_fails_is_said_once_and_steps_do_without(tmp_path: Path
     program.write_text("#!/bin/sh\necho no such luck\nexit 3\n")
     program.chmod(0o755)
     said: list[str] = []
-    assert not make_archives(tmp_path, said.append)
+    assert not make_archive(tmp_path, said.append)
     assert "no such luck" in said[0]
-    assert not lacks_archives(tmp_path)
-    assert jvm_options(tmp_path) == jvm_options(tmp_path, sql=False) == list(JVM_OPTIONS)
-    (tmp_path / SQL_ARCHIVE).write_text("of an environment that was made when there was one")
-    assert f"-XX:SharedArchiveFile={tmp_path / SQL_ARCHIVE}" in jvm_options(tmp_path, sql=False)
+    assert not lacks_archive(tmp_path)
+    assert jvm_options(tmp_path) == list(JVM_OPTIONS)
     assert len(said) == 1

@@ -1,4 +1,4 @@
-"""Spark steps on this machine whose driver and Python workers are forked from the warm process."""
+"""Spark steps on this machine whose driver is forked from the warm process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def spark_folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def warm_spark(runtime: Path, warm_launcher: Any, spark_folder: Path) -> SparkLauncher:
     conf = {"spark.local.dir": str(spark_folder)}
-    return SparkLauncher(runtime, "spark_local", conf, warm_launcher.warm, sql=False)
+    return SparkLauncher(runtime, "spark_local", conf, warm_launcher.warm)
 
 
 def test_a_warm_transform_writes_what_a_cold_one_does_and_leaves_no_file_of_sparks(
@@ -98,12 +98,10 @@ def test_a_killed_warm_spark_step_leaves_neither_jvm_nor_workers(warm_spark: Spa
     (tmp_path / "endless.py").write_text(
         "import time\n"
         "from pathlib import Path\n"
-        "from airflow_hops.ml.spark.workers import fork_workers_from_here\n"
         "def task(path):\n"
         "    Path(path).touch()\n"
         "    time.sleep(600)\n"
         "def run(context, path):\n"
-        "    fork_workers_from_here(context.scratch)\n"
         "    from pyspark import SparkConf, SparkContext\n"
         "    SparkContext._ensure_initialized()\n"
         "    conf = SparkConf().set('spark.python.daemon.module', 'airflow_hops.ml.spark.daemon')\n"

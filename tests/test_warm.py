@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import array
-import contextlib
-import gc
 import json
 import os
 import shutil
@@ -22,7 +20,6 @@ from waiting import wait_for
 import airflow_hops
 import airflow_hops.operators
 from airflow_hops.core.contract.protocol import StepResult, StepSpec
-from airflow_hops.core.processes.garbage import uncollected
 from airflow_hops.hooks.runtime import warm_socket
 from airflow_hops.launchers.local import step_environment
 from airflow_hops.launchers.warm import WarmStart, warm_environment
@@ -128,39 +125,6 @@ def test_step_finds_the_modules_of_its_stage_imported(run_step, warm_launcher, t
     assert {f"airflow_hops.ml.{stage}" for stage in STAGES} <= set(imported)
 
 
-def test_autograph_converts_functions_of_a_step_and_looks_at_no_other_module(run_step, warm_launcher, tmp_path):
-    (tmp_path / "converting.py").write_text(
-        "import sys, types\nimport tensorflow as tf\n\nlooks = []\n\n"
-        "class Watched(types.ModuleType):\n"
-        "    def __getattribute__(self, name):\n"
-        "        looks.append(name)\n"
-        "        return super().__getattribute__(name)\n\n"
-        "@tf.function\n"
-        "def half_or_double(x):\n"
-        "    if x > 2:\n        x = x / 2\n    else:\n        x = x * 2\n    return x\n\n"
-        "def run(context):\n"
-        "    sys.modules['watched'] = Watched('watched')\n"
-        "    return [[float(half_or_double(tf.constant(x))) for x in (1.0, 8.0)], looks]\n"
-    )
-    assert run_step("converting:run", code_paths=(str(tmp_path),), launcher=warm_launcher) == [[2.0, 4.0], []]
-
-
-def test_keras_draws_in_a_step_with_matplotlib_which_is_imported_only_then(run_step, warm_launcher, tmp_path):
-    (tmp_path / "drawing.py").write_text(
-        "import sys\nimport keras, numpy\n\n"
-        "def run(context):\n"
-        "    before = 'matplotlib' in sys.modules\n"
-        "    pictures = numpy.zeros((1, 8, 8, 3), 'float32')\n"
-        "    path = str(context.scratch / 'drawn.png')\n"
-        "    keras.visualization.plot_image_gallery(pictures, value_range=(0, 1), path=path)\n"
-        "    from keras.src.visualization import plot_bounding_box_gallery\n"
-        "    assert plot_bounding_box_gallery.patches.Patch(label='box').get_label() == 'box'\n"
-        "    return [before, open(path, 'rb').read(4)[1:].decode(), 'matplotlib' in sys.modules]\n"
-    )
-    drawn = run_step("drawing:run", code_paths=(str(tmp_path),), launcher=warm_launcher)
-    assert drawn == [False, "PNG", True]
-
-
 def test_the_stages_of_all_common_operators_are_imported():
     def entries(kind):
         yield getattr(kind, "entry", None)
@@ -243,13 +207,3 @@ def test_steps_go_on_when_there_is_no_process_for_another(tmp_path):
     command = [sys.executable, "-c", program, str(tmp_path / "socket")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=REPOSITORY)
     assert done.stdout == "b'' b''\n", done.stderr
-
-
-def test_what_is_imported_for_forks_is_left_out_of_garbage_collection_which_goes_on_even_after_an_error():
-    frozen = gc.get_freeze_count()
-    with contextlib.suppress(ImportError), uncollected():
-        assert not gc.isenabled()
-        imported = [[] for _ in range(1000)]
-        raise ImportError
-    assert gc.isenabled()
-    assert gc.get_freeze_count() >= frozen + len(imported)

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.environments.class_archive import lacks_archives, make_archives
+from airflow_hops.environments.class_archive import lacks_archive, make_archive
 from airflow_hops.environments.cuda import horovod_with_nccl, needs_nccl, toolkit_of_the_machine
 from airflow_hops.environments.java import find_java, own_java
 from airflow_hops.environments.uv_program import Say, package_name, run_uv, uv_environment
@@ -306,10 +306,10 @@ def find_python(uv: str, given: str | None, version: tuple[int, int], say: Say =
 
 def _archive_classes(path: Path, say: Say) -> bool:
     """Sees to it that Spark starts fast; returns whether anything was done."""
-    if not lacks_archives(path):
+    if not lacks_archive(path):
         return False
-    say("archives of the classes that Spark loads: its steps then start in two thirds of the time")
-    make_archives(path, say)
+    say("an archive of the classes that Spark loads: its steps then start in two thirds of the time")
+    make_archive(path, say)
     return True
 
 

@@ -17,7 +17,6 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.overlay import overlay_name
 from airflow_hops.core.contract.protocol import WORKER_VARIABLE, StepResult, StepSpec, check_json
 from airflow_hops.core.contract.redaction import hide, redacted
-from airflow_hops.core.processes.garbage import uncollected
 from airflow_hops.core.processes.lifetime import adopt_orphans, end_with
 from airflow_hops.core.processes.temporary_folders import full_place
 from airflow_hops.core.store import ArtifactStore
@@ -79,8 +78,7 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
     sys.path[:0] = [path for path in spec.code_paths if path not in sys.path]
     begun = time.time()
     try:
-        with uncollected():
-            entry = resolve(spec.entry)
+        entry = resolve(spec.entry)
         begun = time.time()
         with tempfile.TemporaryDirectory(prefix=f"hops-{spec.step[:50]}-", dir=folder) as scratch:
             context = StepContext(spec, Path(scratch))

@@ -36,7 +36,6 @@ class BatchPredictOperator(SparkOperator):
 
     entry = "airflow_hops.ml.stages.batch_predict.stage:run"
     output_kind = "predictions"
-    uses_sql = False
     operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (
         *SparkOperator.template_fields,

@@ -59,7 +59,6 @@ class PrepareImagesOperator(SparkOperator):
 
     entry = "airflow_hops.ml.stages.images:run"
     output_kind = "transformed_examples"
-    uses_sql = False
     operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (
         *SparkOperator.template_fields,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
@@ -22,7 +22,6 @@ class SparkOperator(HopsOperator):
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
-    uses_sql: ClassVar[bool] = True
     """Whether the step uses Spark SQL."""
 
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "spark_conn_id", "conf")
@@ -44,4 +43,4 @@ class SparkOperator(HopsOperator):
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
         """Spark, as the connection says."""
         conf = dict(self.conf or {})
-        return SparkLauncher(hook.settings.runtime, self.spark_conn_id, conf, hook.warm_start(), sql=self.uses_sql)
+        return SparkLauncher(hook.settings.runtime, self.spark_conn_id, conf, hook.warm_start())

@@ -30,7 +30,6 @@ class TransformOperator(SparkOperator):
 
     entry = "airflow_hops.ml.stages.transform.stage:run"
     output_kind = "transformed_examples"
-    uses_sql = False
     operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (
         *SparkOperator.template_fields,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.processes.tensorflow_graphs import import_tensorflow
 from airflow_hops.ml.features.signature_inputs import LoadedSignature, argument_names, name_inputs
 
 SIGNATURE = "serving_default"
@@ -19,7 +18,8 @@ AWKWARD = [
 
 def test_a_models_inputs_have_the_columns_names_for_servers_and_in_python(tmp_path: Path) -> None:
     """Each input has its own number added: by TensorFlow Serving's loader, and by ours."""
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     arguments = argument_names(AWKWARD)
     module, path = tf.Module(), tmp_path / "saved_model"
 

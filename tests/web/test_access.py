@@ -13,12 +13,12 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from web.conftest import Api
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from airflow_hops.web import access
 from airflow_hops.web.app import make_app
+from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
 

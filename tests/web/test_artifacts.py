@@ -13,9 +13,9 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from web.conftest import Api
 
 from airflow_hops.core.contract.artifacts import Producer
+from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
 

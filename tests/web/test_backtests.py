@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from web.conftest import Api, assert_runs_nothing
 from written_backtests import made_up_report, remove_backtest, write_backtest
 
 from airflow_hops.core.contract.backtest import BacktestReport
 from airflow_hops.core.contract.retraining import Drift, RetrainingPolicy
 from airflow_hops.web.caching import ByteCache
 from airflow_hops.web.models import backtests
+from web.conftest import Api, assert_runs_nothing
 
 pytestmark = pytest.mark.runtime
 DAG, MODEL = "pages_training", "pages_model"

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
-from web.conftest import Api
-from web.test_access import NAMES, PROTECTED, _path
 from written_backtests import made_up_report, write_backtest
 from written_studies import write_study
 
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Producer
 from airflow_hops.core.store.model_records import record_uri
 from airflow_hops.reports.kept_cards import keep_cards
+from web.conftest import Api
+from web.test_access import NAMES, PROTECTED, _path
 
 pytestmark = pytest.mark.runtime
 

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from web.conftest import Api
 
 from airflow_hops.web.artifacts.statistics import Distances, FeatureDetail, FeatureTable, StatisticsDatasets
+from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from web.conftest import Api
 from fastapi import HTTPException
 
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.queries.client import _servers, _waiting, ask, ask_bytes
 from airflow_hops.web.queries.servers import RuntimeServers, ServerProgram
+from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
 STEPS = Path(__file__).parents[1] / "steps"

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
+
 from web.conftest import Api, bearer
 
 pytestmark = pytest.mark.runtime

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from web.conftest import Api, assert_runs_nothing
 from conftest import StepRunner
 from served_models import Pipeline, Processes
 from waiting import wait_for
@@ -22,6 +21,7 @@ from waiting import wait_for
 from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.core.store.model_records import record_uri
 from airflow_hops.web.models.history import decisions_of
+from web.conftest import Api, assert_runs_nothing
 
 pytestmark = pytest.mark.runtime
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from web.conftest import bearer
 
 from airflow_hops.web import pages
+from web.conftest import bearer
 
 pytestmark = pytest.mark.runtime
 CODE = b"globalThis.AirflowPlugin = () => null; // " + b"x" * 5000

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from web.conftest import Api
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.store.model_records import record_uri, write_record
+from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
 

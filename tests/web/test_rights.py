@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from web.conftest import Api
 
 from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer
+from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
 

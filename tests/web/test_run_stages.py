@@ -13,10 +13,10 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from web.conftest import Api
 
 import airflow_hops
 from airflow_hops.core.contract.artifacts import Producer
+from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
 

@@ -11,11 +11,11 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from web.conftest import Api, bearer
 from waiting import LOOKS
 
 from airflow_hops.core.store.schema_history import publish_schema, schema_history, schema_text
 from airflow_hops.operators.validation import APPROVE, CONTINUE, REJECT
+from web.conftest import Api, bearer
 
 pytestmark = pytest.mark.runtime
 

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+
 from web.conftest import Api, assert_runs_nothing
 
 pytestmark = pytest.mark.runtime

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from web.conftest import Api
 from written_studies import write_study
 
 from airflow_hops.cli.search import _state
 from airflow_hops.core.store.studies import StudyFolder
+from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
 STUDIES = "/api/dags/pages/studies"

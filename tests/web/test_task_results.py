@@ -7,11 +7,11 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from web.conftest import Api
 
 from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.core.contract.protocol import Line
 from airflow_hops.hooks.progress import ProgressWriter, TaskProgress
+from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from web.conftest import Api, assert_runs_nothing
 
 from airflow_hops.core.contract.artifacts import Artifact, cache_key
 from airflow_hops.core.contract.run_record import SEARCH_ENTRY, RunRecord, UserCode
 from airflow_hops.core.store.run_records import write_record
 from airflow_hops.hooks.runtime import RuntimeHook
+from web.conftest import Api, assert_runs_nothing
 
 pytestmark = pytest.mark.runtime
 STEPS = Path(__file__).parents[1] / "steps"

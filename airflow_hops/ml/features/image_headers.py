@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_hops.core.contract.images import MAX_PIXELS
-from airflow_hops.core.processes.tensorflow_graphs import import_tensorflow
 
 _HEAD_BYTES = 1 << 16
 """Bytes of a JPEG within which its Exif block begins."""
@@ -18,7 +17,8 @@ def check_header(encoded: Any) -> Any:
     Args:
         encoded: String tensor of shape ``[]``.
     """
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     head = _head(encoded, 32)
     is_png, is_gif = _begins(head, b"\x89PNG"), _begins(head, b"GIF8")
     of_jpeg = tf.cond(
@@ -48,7 +48,8 @@ def upright(pixels: Any, encoded: Any) -> Any:
         pixels: Tensor of shape ``[height, width, channels]``.
         encoded: The image that they were decoded from.
     """
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     turn = tf.cond(is_jpeg(_head(encoded, 32)), lambda: _orientation(encoded), lambda: tf.constant(1, tf.int64))
     pixels = tf.cond(turn >= 5, lambda: tf.transpose(pixels, [1, 0, 2]), lambda: pixels)
     for axis, turns in ((0, (3, 4, 7, 8)), (1, (2, 3, 6, 7))):
@@ -64,7 +65,8 @@ def is_jpeg(head: Any) -> Any:
 
 def _orientation(encoded: Any) -> Any:
     """The number from 1, as it is, to 8; 1 if there is none."""
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     head = _head(encoded, _HEAD_BYTES)
     marks = {0: 0xFF, 1: 0xE1, **dict(enumerate(b"Exif\0\0", 4))}
     last = _HEAD_BYTES - len(marks) - 2
@@ -87,11 +89,13 @@ def _orientation(encoded: Any) -> Any:
 
 def _head(encoded: Any, size: int) -> Any:
     """The first bytes as numbers, with zeros behind a shorter image."""
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     head = tf.cast(tf.io.decode_raw(tf.strings.substr(encoded, 0, size), tf.uint8), tf.int64)
     return tf.ensure_shape(tf.pad(head, [[0, size - tf.size(head)]]), [size])
 
 
 def _begins(head: Any, mark: bytes) -> Any:
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     return tf.reduce_all(tf.equal(head[: len(mark)], tf.constant(list(mark), tf.int64)))

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_hops.core.contract.images import ImageSpec
-from airflow_hops.core.processes.tensorflow_graphs import import_tensorflow
 from airflow_hops.ml.features.image_headers import check_header, upright
 
 
@@ -45,7 +44,8 @@ def decode_pixels(encoded: Any, spec: ImageSpec) -> Any:
         tf.errors.InvalidArgumentError: when it runs: this is not an image, it has too many pixels or bits a channel or,
             if ``fit`` is ``crop``, it is too small.
     """
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     with tf.control_dependencies([check_header(encoded)]):
         encoded = tf.identity(encoded)
     pixels = tf.io.decode_image(encoded, channels=spec.channels, dtype=tf.uint8, expand_animations=False)
@@ -58,7 +58,8 @@ def decode_pixel_batch(encoded: Any, spec: ImageSpec) -> Any:
 
     One image is decoded at a time, so the additional memory does not grow with the batch.
     """
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     return tf.map_fn(
         lambda one: decode_pixels(one, spec),
         encoded,
@@ -79,7 +80,8 @@ def fit_pixels(pixels: Any, spec: ImageSpec) -> Any:
     Returns:
         uint8 of the spec's shape.
     """
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     height, width = tf.shape(pixels)[0], tf.shape(pixels)[1]
     as_it_is = tf.logical_and(tf.equal(height, spec.height), tf.equal(width, spec.width))
     fitted = tf.cond(as_it_is, lambda: pixels, lambda: _fit(pixels, height, width, spec))
@@ -96,14 +98,16 @@ def normalise(pixels: Any, spec: ImageSpec) -> Any:
     Returns:
         float32 of the same shape.
     """
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     factor = [1.0 / (255.0 * scale) for scale in spec.scale]
     offset = [-mean / scale for mean, scale in zip(spec.mean, spec.scale, strict=True)]
     return tf.cast(pixels, tf.float32) * tf.constant(factor, tf.float32) + tf.constant(offset, tf.float32)
 
 
 def _fit(pixels: Any, height: Any, width: Any, spec: ImageSpec) -> Any:
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     if spec.fit == "stretch":
         return _resize(pixels, [spec.height, spec.width])
     if spec.fit == "crop":
@@ -115,13 +119,15 @@ def _fit(pixels: Any, height: Any, width: Any, spec: ImageSpec) -> Any:
 
 
 def _resize(pixels: Any, size: Any) -> Any:
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     resized = tf.image.resize(pixels, size, method="bilinear", antialias=True)
     return tf.cast(tf.clip_by_value(tf.round(resized), 0.0, 255.0), tf.uint8)
 
 
 def _crop(pixels: Any, height: Any, width: Any, spec: ImageSpec) -> Any:
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     large_enough = tf.logical_and(height >= spec.height, width >= spec.width)
     message = f"the image is smaller than the crop of {spec.height} by {spec.width} pixels"
     with tf.control_dependencies([tf.debugging.Assert(large_enough, [message, height, width])]):

@@ -10,7 +10,6 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import BINARY, CLASS, MULTICLASS, OUTPUTS, REGRESSION, Target, check_heads
-from airflow_hops.core.processes.tensorflow_graphs import import_tensorflow, without_api
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.ml.features.signature_inputs import LoadedSignature, argument_names, name_inputs
@@ -47,7 +46,8 @@ class TracedTransform:
 
     def save(self, path: Path) -> None:
         """Writes the graph as a SavedModel with the signature ``serving_default``."""
-        tf = import_tensorflow()
+        import tensorflow as tf
+
         module = tf.Module()
         module.resources = self.resources
         module.transform = self.function
@@ -72,7 +72,7 @@ def trace_transform(
         BadInput: the function raises (the message names file and line), or an output is not a dense tensor of shape
             ``[batch]`` or ``[batch, width]``.
     """
-    tf = import_tensorflow()
+    import tensorflow as tf
     from tensorflow.python.trackable.resource import ResourceTracker, resource_tracker_scope
 
     tracker = ResourceTracker()
@@ -112,11 +112,10 @@ def load_transform(path: Path) -> Callable[..., dict[str, Any]]:
         A function of the raw features, each a keyword argument, an array of shape ``[batch]`` or, of vectors, ``[batch,
         width]``, to the arrays of the outputs by name.
     """
-    with without_api():
-        from tensorflow.core.protobuf.config_pb2 import CallableOptions, ConfigProto
-        from tensorflow.python.client.session import Session
-        from tensorflow.python.framework import ops
-        from tensorflow.python.saved_model import loader_impl, tag_constants
+    from tensorflow.core.protobuf.config_pb2 import CallableOptions, ConfigProto
+    from tensorflow.python.client.session import Session
+    from tensorflow.python.framework import ops
+    from tensorflow.python.saved_model import loader_impl, tag_constants
 
     one_thread = ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
     with ops.Graph().as_default() as graph:
@@ -169,7 +168,8 @@ def export_serving_model(
         BadInput: the model wants an output that the transform has not, gives no number or probabilities a row, or not
             as many as there are classes, or nothing for a label.
     """
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     specs = FeatureSpecs.read(features_json)
     module = tf.Module()
     module.transform = tf.saved_model.load(str(transform_graph))
@@ -227,7 +227,8 @@ def export_serving_model(
 
 def _raw_specs(inputs: Mapping[str, str], arguments: Mapping[str, str]) -> dict[str, Any]:
     """What a function of raw features takes, by argument."""
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     return {
         arguments[name]: tf.TensorSpec([None, *row_shape(dtype)], split_dtype(dtype)[0], name=arguments[name])
         for name, dtype in inputs.items()
@@ -240,7 +241,7 @@ def parsing_spec(inputs: Mapping[str, str]) -> dict[str, Any]:
     Args:
         inputs: Dtypes (int64, float32, string, ``float32[16]``) by name.
     """
-    tf = import_tensorflow()
+    import tensorflow as tf
 
     def parsed(dtype: str) -> Any:
         values, width = split_dtype(dtype)
@@ -261,7 +262,8 @@ def served_outputs(found: Any, target: Target) -> dict[str, Any]:
     Raises:
         BadInput: it gives numbers of another shape, nothing for a label, or an output with the name of another one.
     """
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     heads = check_heads(found, target, "the model")
     if heads is None:
         return _served_head(found, target)
@@ -289,7 +291,8 @@ def served_outputs(found: Any, target: Target) -> dict[str, Any]:
 
 def _served_head(found: Any, target: Target) -> dict[str, Any]:
     """The outputs for one label, by name."""
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     shape = found.shape
     width = 1 if shape.rank == 1 else shape[1] if shape.rank == 2 else None
     classes = len(target.classes or ())
@@ -319,7 +322,8 @@ def _inputs_of(output: Any, features: Mapping[str, Any], effects: Iterable[Any])
 
 
 def _output_specs(outputs: Any, constants: Constants, name: str) -> dict[str, OutputSpec]:
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     if not isinstance(outputs, Mapping) or not outputs:
         raise BadInput(
             f"preprocessing function {name!r} returned {type(outputs).__name__}, expected a dict of tensors by name"

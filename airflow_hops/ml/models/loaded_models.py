@@ -12,7 +12,6 @@ import numpy as np
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.core.processes.tensorflow_graphs import import_tensorflow
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.signature_inputs import LoadedSignature
 from airflow_hops.serving.errors import ServingError
@@ -109,7 +108,9 @@ class _SavedModel(LoadedModel):
     """By TensorFlow's own loader, which is not the model server's."""
 
     def __init__(self, path: Path, signature: str) -> None:
-        self._tf = tf = import_tensorflow()
+        import tensorflow as tf
+
+        self._tf = tf
         try:
             self._loaded = tf.saved_model.load(str(path))  # kept: its variables live as long as it does
         except Exception as error:  # a damaged file can fail in any way

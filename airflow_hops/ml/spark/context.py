@@ -13,7 +13,6 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.processes.programs import with_package
-from airflow_hops.ml.spark.workers import DAEMON_MODULE, fork_workers_from_here
 from airflow_hops.ml.step.context import StepContext
 
 
@@ -41,7 +40,7 @@ def spark_conf() -> Any:
     conf = SparkConf()
     if conf.get("spark.master", "").startswith("local"):
         # On this machine all Python workers can be forks of one process that has TensorFlow.
-        conf.set("spark.python.daemon.module", DAEMON_MODULE)
+        conf.set("spark.python.daemon.module", "airflow_hops.ml.spark.daemon")
     return conf
 
 
@@ -56,15 +55,8 @@ def start_spark_context(conf: Any) -> Any:
     return context
 
 
-def fork_workers_of(context: StepContext) -> None:
-    """Has the Python workers of a step's Spark forked from it where it can; call it before anything starts a thread."""
-    if "tensorflow" in sys.modules and on_this_machine():
-        fork_workers_from_here(context.scratch)
-
-
 def start_spark_context_of(context: StepContext) -> Any:
-    """The Spark context of a step; call it before anything starts a thread."""
-    fork_workers_of(context)
+    """Starts the Spark context of a step."""
     with context.starting():
         return start_spark_context(spark_conf())
 

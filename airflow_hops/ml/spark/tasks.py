@@ -160,3 +160,12 @@ class StagedFiles:
         self._staged.append((staging, path))
         self._writers.append(writer(str(staging)))
         return self._writers[-1]
+
+
+def use_one_thread() -> None:
+    """Has TensorFlow work in one thread: Spark runs a Python worker for each core."""
+    import tensorflow as tf
+
+    with contextlib.suppress(RuntimeError):  # TensorFlow is already in use in this process
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.properties import ExamplesProperties, StatisticsProperties
 from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.processes.tensorflow_graphs import import_tfdv
 from airflow_hops.ml.spark.context import start_spark_context_of
 from airflow_hops.ml.statistics.files import STATISTICS_FILE, SUMMARY_FILE
 from airflow_hops.ml.statistics.generate import (
@@ -108,7 +107,7 @@ def _stats_options(context: StepContext, options: Mapping[str, Any] | None, func
         return with_vector_samples(
             options_from({"num_quantiles_histogram_buckets": PERCENTILES, **(options or {})}, schema=schema)
         )
-    tfdv = import_tfdv()
+    import tensorflow_data_validation as tfdv
 
     made = call_shipped(context, **function)
     if not isinstance(made, tfdv.StatsOptions):

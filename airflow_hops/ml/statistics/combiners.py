@@ -28,7 +28,6 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 from tfx_bsl.arrow import table_util
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.processes.garbage import collection_paused
 from airflow_hops.ml.statistics import histograms
 from airflow_hops.ml.statistics.arrow_lists import as_lists
 from airflow_hops.ml.statistics.formats.feature_types import batch_of
@@ -214,8 +213,7 @@ class Combiners:
         result = statistics_pb2.DatasetFeatureStatisticsList()
         first = constants.DEFAULT_SLICE_KEY if self.is_sliced else None
         for key in sorted(accumulator.slices, key=lambda key: (key != first, key or "")):
-            # Thousands of small objects: each look for garbage would walk through all of TensorFlow.
-            with histograms.made_at_once(), collection_paused():
+            with histograms.made_at_once():
                 found = stats_impl.extract_statistics_output(accumulator.slices[key].parts, self.generators)
             dataset = result.datasets.add()
             dataset.CopyFrom(found.datasets[0])

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, Literal
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.processes.tensorflow_graphs import import_tfdv
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +29,7 @@ def comparable_options() -> Any:
 
     Deciles do not show a difference within a tenth of the rows. Vector features get samples.
     """
-    tfdv = import_tfdv()
+    import tensorflow_data_validation as tfdv
 
     from airflow_hops.ml.statistics.vector_sampling import with_vector_samples
 
@@ -122,7 +121,7 @@ def collect_statistics(
         raise BadInput(f"workers is {workers!r}, expected a whole number of at least 1")
     if isinstance(exclude, str):
         raise BadInput(f"exclude is {exclude!r}, expected a list of columns")
-    tfdv = import_tfdv()
+    import tensorflow_data_validation as tfdv
 
     from airflow_hops.ml.statistics import local
     from airflow_hops.ml.statistics.combiners import Combiners

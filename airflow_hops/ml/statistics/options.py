@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.processes.tensorflow_graphs import import_tfdv
 
 
 def _is_name(value: Any) -> bool:
@@ -138,7 +137,7 @@ def options_from(value: Mapping[str, Any] | None, *, schema: Any = None) -> Any:
     given = dict(value or {})
     _check("options.lift", given.get("lift", {}), _LIFT_CHECKS)
     _check_together(given)
-    tfdv = import_tfdv()
+    import tensorflow_data_validation as tfdv
 
     arguments = {name: given[name] for name in _AS_IN_TFDV if name in given}
     arguments |= {argument: given[name] for name, argument in _RENAMED.items() if name in given}

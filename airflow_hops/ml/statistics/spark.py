@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.processes.tensorflow_graphs import import_tfdv
 from airflow_hops.ml.spark.context import as_spark_failure, let_workers_import
 from airflow_hops.ml.statistics.formats.feature_types import check_type
 from airflow_hops.ml.statistics.formats.layout import bounded
 from airflow_hops.ml.statistics.sources import BatchPlan, Part, Plan, TypesDoNotFit, share_out
 
-if TYPE_CHECKING:  # a worker is to import them with what they need, by import_tfdv()
+if TYPE_CHECKING:
     from airflow_hops.ml.statistics.combiners import Accumulator, Combiners
 
 TABLE = "spark://"
@@ -148,7 +147,6 @@ class _Job:
 
     def unpack(self) -> tuple[Any, Combiners]:
         """The plan and the combiners."""
-        import_tfdv()
         plan, combiners = pickle.loads(self._packed.value)
         return plan, combiners
 

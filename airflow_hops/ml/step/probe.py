@@ -12,8 +12,6 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
-from airflow_hops.core.processes.garbage import uncollected
-
 DISTRIBUTIONS = {
     "google.protobuf": "protobuf",
     "tensorflow": "tensorflow",
@@ -37,8 +35,7 @@ def probe() -> dict[str, Any]:
     found: dict[str, Any] = {"modules": {}}
     for module, distribution in DISTRIBUTIONS.items():
         begun = time.monotonic()
-        with uncollected():
-            error = _failure(lambda module=module: importlib.import_module(module))  # type: ignore[misc]
+        error = _failure(lambda module=module: importlib.import_module(module))  # type: ignore[misc]
         seconds = round(time.monotonic() - begun, 2)
         found["modules"][module] = {"version": _version(distribution), "seconds": seconds, "error": error}
     if found["modules"]["tensorflow"]["error"] is None:

@@ -21,9 +21,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from airflow_hops.core.processes.ending import children, send_signal
@@ -34,7 +33,6 @@ from airflow_hops.core.processes.forks import (
     take_environment,
     take_streams,
 )
-from airflow_hops.core.processes.garbage import uncollected
 from airflow_hops.core.processes.lifetime import adopt_orphans
 from airflow_hops.core.processes.programs import PATH_ENTRY
 
@@ -76,11 +74,6 @@ STAGES = (
 )
 """The modules of ``airflow_hops.ml`` that are entries of operators' steps, but for those which few pipelines have,
 and which import large libraries, or such that start threads."""
-_DRAWING = (
-    ("keras.src.visualization.plot_image_gallery", "plt", "matplotlib.pyplot"),
-    ("keras.src.visualization.plot_bounding_box_gallery", "patches", "matplotlib.patches"),
-)
-"""Keras's modules that draw, what they call Matplotlib's, and which those are."""
 _PACKAGE = Path(PATH_ENTRY).parent
 _PATIENCE_S = 10.0
 
@@ -223,36 +216,6 @@ def _run_step(
     return code
 
 
-def _convert_without_touching_modules() -> None:
-    """Keeps AutoGraph in forks from looking at every imported module for each function that it converts.
-
-    It does so for sources within ``.par`` archives; a fork would copy 30 MiB of what all share.
-    """
-    from tensorflow.python.autograph.pyct import inspect_utils
-
-    inspect_utils._fix_linecache_record = lambda function: None
-
-
-class _ImportedWhenUsed(ModuleType):
-    """Stands for a module in those that have imported it by name."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(self.__name__), name)
-
-
-@contextlib.contextmanager
-def _matplotlib_when_used() -> Iterator[None]:
-    """Keeps Keras from importing Matplotlib, 21 MiB, for two functions that draw: it is imported once they do."""
-    sys.modules["matplotlib"] = None  # type: ignore[assignment]  # an import of it raises ImportError: Keras goes on
-    try:
-        yield
-    finally:
-        del sys.modules["matplotlib"]
-        for module, name, used in _DRAWING:
-            if (keras := sys.modules.get(module)) is not None:
-                setattr(keras, name, _ImportedWhenUsed(used))
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Imports the libraries, listens, forks."""
     parser = argparse.ArgumentParser(prog="python -m airflow_hops.ml.step.warm", description=__doc__)
@@ -260,15 +223,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--idle-timeout-s", type=float, default=300.0, help="end after so many seconds without a step")
     given = parser.parse_args(arguments)
     sources = package_sources()
-    with uncollected():
-        with _matplotlib_when_used():
-            for module in (*WARM_MODULES, *(f"airflow_hops.ml.{stage}" for stage in ("__main__", *STAGES))):
-                # A module that fails here fails again, and speaks for itself, in the step that needs it.
-                with contextlib.suppress(Exception):
-                    importlib.import_module(module)
+    for module in (*WARM_MODULES, *(f"airflow_hops.ml.{stage}" for stage in ("__main__", *STAGES))):
+        # A module that fails here fails again, and speaks for itself, in the step that needs it.
         with contextlib.suppress(Exception):
-            _convert_without_touching_modules()
-        gc.collect()
+            importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # a full collection in a fork would copy all that it shares
     WarmProcess(given.socket, given.idle_timeout_s, sources).serve()
 
 

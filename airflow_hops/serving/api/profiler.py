@@ -12,7 +12,6 @@ from typing import Any
 
 import grpc
 
-from airflow_hops.core.processes.tensorflow_graphs import without_api
 from airflow_hops.core.serving_api.protocol import PROFILER_SERVICE, ProfileRequest, ProfileResponse, TerminateRequest
 from airflow_hops.serving.api.grpc_methods import service
 from airflow_hops.serving.errors import ServingError, invalid_argument
@@ -84,9 +83,8 @@ class ProfilerService:
         return folder
 
     def _run(self, request: Any, folder: Path, context: grpc.ServicerContext) -> Any:
-        with without_api():
-            from tensorflow.python.framework.errors_impl import OpError
-            from tensorflow.python.profiler import profiler_v2 as profiler
+        from tensorflow.python.framework.errors_impl import OpError
+        from tensorflow.python.profiler import profiler_v2 as profiler
 
         self._terminated.clear()
         folder.mkdir(parents=True, exist_ok=True)

@@ -10,20 +10,17 @@ from typing import Any
 
 import grpc
 import numpy as np
+from tensorflow.core.protobuf.config_pb2 import CallableOptions, ConfigProto
+from tensorflow.python.client.session import Session
+from tensorflow.python.framework import ops
+from tensorflow.python.framework.errors_impl import OpError
+from tensorflow.python.saved_model import loader_impl
 
-from airflow_hops.core.processes.tensorflow_graphs import without_api
 from airflow_hops.core.serving_api.protocol import SignatureDefMap
 from airflow_hops.serving.errors import ServingError, check_deadline, code_of, invalid_argument
 from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Signature
-
-with without_api():
-    from tensorflow.core.protobuf.config_pb2 import CallableOptions, ConfigProto
-    from tensorflow.python.client.session import Session
-    from tensorflow.python.framework import ops
-    from tensorflow.python.framework.errors_impl import OpError
-    from tensorflow.python.saved_model import loader_impl
 
 # Beyond this many different output filters the callables are not kept: a filter is the client's choice.
 _MAX_CALLABLES = 64

@@ -17,18 +17,15 @@ import grpc
 import numpy as np
 from flatbuffers import flexbuffers
 from google.protobuf.message import DecodeError
+from tensorflow.lite.python import schema_py_generated as schema
+from tensorflow.lite.python.interpreter import Interpreter
 
-from airflow_hops.core.processes.tensorflow_graphs import without_api
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import SignatureDefMap
 from airflow_hops.serving.errors import ServingError, deadline_exceeded, invalid_argument
 from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
-
-with without_api():
-    from tensorflow.lite.python import schema_py_generated as schema
-    from tensorflow.lite.python.interpreter import Interpreter
 
 PREDICT = "tensorflow/serving/predict"
 

@@ -12,7 +12,6 @@ import pytest
 from PIL import Image, ImageOps
 
 from airflow_hops.core.contract.images import MAX_PIXELS, ImageSpec
-from airflow_hops.core.processes.tensorflow_graphs import import_tensorflow
 from airflow_hops.core.serving_api.encoded_images import largest_image
 from airflow_hops.ml.features.images import decode_pixel_batch, decode_pixels
 
@@ -41,7 +40,8 @@ def wide(kind: str) -> bytes:
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF"])
 def test_image_of_too_many_pixels_is_refused_before_it_is_decoded(kind: str) -> None:
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     graph = tf.function(lambda images: decode_pixel_batch(images, SPEC), autograph=False)
     with pytest.raises(tf.errors.InvalidArgumentError, match=rf"more than {MAX_PIXELS} pixels, the limit"):
         graph(tf.constant([wide(kind)]))
@@ -57,14 +57,16 @@ def test_all_frames_of_a_gif_count() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"text", b"\xff\xd8\xff" * 99])
 def test_what_has_no_header_has_no_pixels_and_is_no_image(data: bytes) -> None:
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     assert largest_image(data) == 0
     with pytest.raises(tf.errors.InvalidArgumentError):
         decode_pixels(tf.constant(data), SPEC)
 
 
 def test_bits_that_would_be_lost_are_refused() -> None:
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     deep = tf.io.encode_png(tf.constant(np.arange(96).reshape(8, 12, 1) * 600, tf.uint16))
     with pytest.raises(tf.errors.InvalidArgumentError, match="16 bits a channel, of which 8 would be lost"):
         decode_pixels(deep, SPEC)
@@ -73,7 +75,8 @@ def test_bits_that_would_be_lost_are_refused() -> None:
 @pytest.mark.parametrize("turn", range(1, 10))
 @pytest.mark.parametrize("little", [True, False])
 def test_jpeg_is_turned_as_its_exif_says(turn: int, little: bool) -> None:
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     pixels = np.random.default_rng(turn).integers(0, 256, (8, 12, 3)).astype(np.uint8)
     # Another tag comes first.
     order = "<" if little else ">"

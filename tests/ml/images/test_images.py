@@ -20,7 +20,6 @@ import pytest
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.images import ImageSpec
 from airflow_hops.core.contract.sources import ImageSource
-from airflow_hops.core.processes.tensorflow_graphs import import_tensorflow
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.images import decode_image, decode_pixels, fit_pixels, normalise
@@ -42,13 +41,15 @@ def pictures(count: int, height: int, width: int, channels: int, seed: int) -> n
     """Smooth pictures, which a resizing does not blur to grey."""
     random = np.random.default_rng(seed)
     coarse = random.integers(0, 256, (count, 4, 4, channels)).astype(np.float32)
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     return tf.cast(tf.image.resize(coarse, [height, width]), tf.uint8).numpy()
 
 
 def write_folders(root: Path) -> None:
     """``train``: 20 images a class, PNG and JPEG, grey and in colour, and six that are none. ``test``: 2 a class."""
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     for split, count in (("train", 20), ("test", 2)):
         for number, name in enumerate(CLASSES):
             (root / split / name / "more").mkdir(parents=True)
@@ -100,7 +101,8 @@ def write_idx(root: Path) -> None:
 
 def write_parquet(root: Path) -> None:
     """30 images with names of classes: some are null, some are too small for a crop of 20 by 20, one is damaged."""
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     root.mkdir()
     large = [tf.io.encode_png(p).numpy() for p in pictures(24, 24, 30, 3, 3)]
     small = [tf.io.encode_png(p).numpy() for p in pictures(3, 24, 19, 3, 4)]
@@ -227,7 +229,8 @@ def prepared(prepare: Callable[[str], Artifact], sources: Path, shared_store: Ar
 
 def look_at(store: ArtifactStore, artifact: Artifact, root: Path) -> dict[str, Any]:
     """Reads an artifact back: whether its parts agree, and what was set aside."""
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     folder = store.local(artifact)
     specs = FeatureSpecs.read(folder / "features.json")
     spec = specs.outputs["image"].image
@@ -269,7 +272,8 @@ def look_at(store: ArtifactStore, artifact: Artifact, root: Path) -> dict[str, A
 
 
 def test_an_image_is_what_its_definition_says() -> None:
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     pixels = pictures(1, 60, 40, 3, 5)[0]
     png = tf.io.encode_png(pixels).numpy()
     for fit in ("cover", "stretch", "crop"):
@@ -325,7 +329,8 @@ def test_a_full_disk_leaves_nothing_half_written_and_a_task_done_twice_writes_on
 def test_a_classifier_of_images_answers_by_both_signatures(
     prepare: Any, shared_store: ArtifactStore, tmp_path: Path
 ) -> None:
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     folder = shared_store.local(prepare("folders"))
     table = pq.read_table(sorted((folder / "test").glob("*.parquet")))
 
@@ -363,7 +368,8 @@ def test_a_classifier_of_images_answers_by_both_signatures(
 
 def write_model(context: StepContext, *, steps: int, seed: int = 1) -> Artifact:
     """A linear classifier of the prepared images, exported for serving; with 0 steps it guesses."""
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     folder = context.local("images")
     table = pq.read_table(sorted((folder / "train").glob("*.parquet")))
     inputs = load_transform(folder / "transform_graph")(image=table.column("image").to_numpy())["image"]

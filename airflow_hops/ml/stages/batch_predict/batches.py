@@ -14,11 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.processes.tensorflow_graphs import use_one_thread
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
 from airflow_hops.ml.models.loaded_models import load_model
 from airflow_hops.ml.readers.vectors import is_list
-from airflow_hops.ml.spark.tasks import SplitSummary, StagedFiles
+from airflow_hops.ml.spark.tasks import SplitSummary, StagedFiles, use_one_thread
 from airflow_hops.ml.stages.transform.batches import TransformTask
 
 Array = np.ndarray[Any, Any]

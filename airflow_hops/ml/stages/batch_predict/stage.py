@@ -17,7 +17,7 @@ from airflow_hops.core.contract.properties import ExamplesProperties, ModelPrope
 from airflow_hops.ml.features.raw_features import example_files
 from airflow_hops.ml.metrics.scoring import BATCH_BLOBS, BATCH_ROWS
 from airflow_hops.ml.models.loaded_models import model_folder
-from airflow_hops.ml.spark.context import fork_workers_of, spark_conf, start_spark_context
+from airflow_hops.ml.spark.context import spark_conf, start_spark_context
 from airflow_hops.ml.spark.tasks import SplitSummary, count_rows, remove_leftovers, run_tasks
 from airflow_hops.ml.stages.batch_predict.batches import (
     PredictionPlan,
@@ -63,7 +63,6 @@ def run(
     model, number = _model(context, model_name, version)
     folder_of_model = model_folder(context.store, model)
     trained = ModelProperties.of(context.store.manifest(model.uri))
-    fork_workers_of(context)
     folder = context.local("examples")
     found = list(splits) if splits is not None else list(of.splits or _splits(folder))
     files = {split: example_files(folder, split) for split in found}

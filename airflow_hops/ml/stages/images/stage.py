@@ -16,7 +16,6 @@ from airflow_hops.core.contract.images import IMAGE, KEY, ImageOptions, ImageSpe
 from airflow_hops.core.contract.properties import TransformedExamplesProperties
 from airflow_hops.core.contract.splits import EVAL, TRAIN
 from airflow_hops.core.contract.target import BINARY, MULTICLASS, Target
-from airflow_hops.core.processes.tensorflow_graphs import import_tensorflow
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.ml.features.images import decode_images
 from airflow_hops.ml.features.transform_graph import TracedTransform
@@ -107,7 +106,8 @@ def run(context: StepContext, **options: Any) -> Artifact:
 
 def trace_images(spec: ImageSpec) -> TracedTransform:
     """The transform graph: encoded images of shape ``[batch]`` to float32 ``[batch, height, width, channels]``."""
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     function = tf.function(lambda image: {IMAGE: decode_images(image, spec)}, autograph=False)
     concrete = function.get_concrete_function(image=tf.TensorSpec([None], tf.string, name=IMAGE))
     return TracedTransform(concrete, {IMAGE: OutputSpec("float32", image=spec)}, [])

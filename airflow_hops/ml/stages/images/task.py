@@ -14,10 +14,9 @@ import numpy as np
 
 from airflow_hops.core.contract.images import MAX_PIXELS, REJECTED, ImageSpec
 from airflow_hops.core.contract.splits import EVAL, TRAIN
-from airflow_hops.core.processes.tensorflow_graphs import import_tensorflow, use_one_thread
 from airflow_hops.core.serving_api.encoded_images import largest_image
 from airflow_hops.ml.features.images import decode_pixel_batch
-from airflow_hops.ml.spark.tasks import TaskSummary
+from airflow_hops.ml.spark.tasks import TaskSummary, use_one_thread
 from airflow_hops.ml.stages.images.plan import ImageTask
 from airflow_hops.ml.stages.images.read import ImageBatch, read_images
 from airflow_hops.ml.stages.images.write import ImageWriter, RejectedWriter
@@ -159,7 +158,8 @@ class _Task:
 
     def _decode(self, batch: ImageBatch, good: Sequence[int], splits: Sequence[str]) -> tuple[list[int], Any]:
         """Which images could be decoded, and their pixels."""
-        tf = import_tensorflow()
+        import tensorflow as tf
+
         spec = self.preparation.spec
         if not good:
             return [], None
@@ -213,7 +213,8 @@ class _Task:
 
 def encode(pixels: Any, preparation: ImagePreparation) -> list[bytes]:
     """Pixels, uint8 of shape ``[images, height, width, channels]``, as PNG or JPEG."""
-    tf = import_tensorflow()
+    import tensorflow as tf
+
     if preparation.encoding == "png":
         return list(_as_png(pixels))
     quality = preparation.jpeg_quality
@@ -221,13 +222,16 @@ def encode(pixels: Any, preparation: ImagePreparation) -> list[bytes]:
 
 
 def _as_png(pixels: Any) -> Any:
-    return import_tensorflow().io.encode_png(pixels).numpy()
+    import tensorflow as tf
+
+    return tf.io.encode_png(pixels).numpy()
 
 
 def _decoder(spec: ImageSpec) -> Any:
     """The graph from encoded images to pixels, traced once in a Python worker."""
     if spec not in _decoders:
-        tf = import_tensorflow()
+        import tensorflow as tf
+
         _decoders[spec] = tf.function(
             lambda encoded: decode_pixel_batch(encoded, spec),
             input_signature=[tf.TensorSpec([None], tf.string)],

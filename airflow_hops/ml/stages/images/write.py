@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import tensorflow as tf
 
 from airflow_hops.core.contract.images import IMAGE, KEY
-from airflow_hops.core.processes.tensorflow_graphs import import_tensorflow
 from airflow_hops.ml.spark.tasks import StagedFiles
 
 REJECTED_SCHEMA = pa.schema(
@@ -48,8 +48,8 @@ class ImageWriter(StagedFiles):
             settings = {"use_dictionary": False, "compression": "none", "write_statistics": False}
             of_table = partial(pq.ParquetWriter, schema=self._schema, **settings)
             self._columns = self.open(self.tfrecord.with_suffix(".parquet"), of_table)
-            self._records = self.open(self.tfrecord, import_tensorflow().io.TFRecordWriter)
-        example = import_tensorflow().train.Example
+            self._records = self.open(self.tfrecord, tf.io.TFRecordWriter)
+        example = tf.train.Example
         for key, image, label in zip(keys, images, labels, strict=True):
             record = example()
             feature = record.features.feature

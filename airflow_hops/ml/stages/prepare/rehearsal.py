@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.prepare import PrepareOptions
 from airflow_hops.core.processes.temporary_folders import temporary_folder
-from airflow_hops.ml.spark.context import spark_conf, start_spark_context
 from airflow_hops.ml.stages.prepare.classes import Splits, classify
 from airflow_hops.ml.stages.prepare.files import write_classes
 from airflow_hops.ml.stages.prepare.stage import read_table, start_spark
@@ -21,13 +20,7 @@ from airflow_hops.ml.stages.prepare.stage import read_table, start_spark
 _ROWS = 2000
 
 
-def rehearse_core() -> None:
-    """Runs Python in executors."""
-    spark = start_spark_context(spark_conf())
-    spark.parallelize(range(2), 2).map(abs).collect()
-
-
-def rehearse_sql() -> None:
+def rehearse() -> None:
     """Reads tables, joins and aggregates them, writes examples, and runs Python in executors."""
     from pyspark.sql import functions as F
 

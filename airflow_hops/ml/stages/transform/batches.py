@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import Target
-from airflow_hops.core.processes.tensorflow_graphs import without_api
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.features.raw_features import dense_arrays
 from airflow_hops.ml.features.transform_graph import load_transform
@@ -169,8 +168,7 @@ def run_graph(
 @cache
 def _graph_error() -> type[Exception]:
     """What TensorFlow raises."""
-    with without_api():
-        from tensorflow.python.framework.errors_impl import OpError
+    from tensorflow.python.framework.errors_impl import OpError
 
     return OpError  # type: ignore[no-any-return]
 
@@ -245,8 +243,7 @@ class ExampleWriter(StagedFiles):
             strings = [column.name for column in batch.schema if pa.types.is_binary(column.type)]
             of_table = partial(pq.ParquetWriter, schema=batch.schema, use_dictionary=strings)
             self._parquet = self.open(self._path.with_suffix(".parquet"), of_table)
-            with without_api():
-                from tensorflow.python.lib.io.tf_record import TFRecordOptions, TFRecordWriter
+            from tensorflow.python.lib.io.tf_record import TFRecordOptions, TFRecordWriter
 
             # Level 1: the examples are read once or twice, and level 6 takes four times as long for a tenth less.
             options = TFRecordOptions(compression_type="GZIP", compression_level=1)

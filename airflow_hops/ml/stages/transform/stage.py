@@ -17,12 +17,11 @@ import pyarrow.parquet as pq
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.properties import ExamplesProperties, TransformedExamplesProperties
 from airflow_hops.core.contract.splits import TRAIN
-from airflow_hops.core.processes.tensorflow_graphs import import_tensorflow
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec, read_raw_features
 from airflow_hops.ml.features.raw_features import check_columns, example_files
 from airflow_hops.ml.features.transform_graph import Preprocess, trace_transform
-from airflow_hops.ml.spark.context import as_spark_failure, fork_workers_of, spark_conf, start_spark_context
+from airflow_hops.ml.spark.context import as_spark_failure, spark_conf, start_spark_context
 from airflow_hops.ml.spark.tasks import count_rows, remove_leftovers, run_tasks
 from airflow_hops.ml.stages.transform.batches import (
     TransformPlan,
@@ -51,11 +50,9 @@ def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = 
     examples = context.input("examples")
     facts = ExamplesProperties.of(examples)
     target = facts.target
-    fork_workers_of(context)
     with ThreadPoolExecutor(1) as pool, context.output() as writer:
         # The JVM makes its Spark context while this process imports TensorFlow and traces.
         spark = pool.submit(start_spark_context, spark_conf())
-        import_tensorflow()  # before the user's module imports all of it
         specs = FeatureSpecs(
             read_raw_features(
                 context.local("schema") / "schema.pbtxt",

@@ -30,7 +30,6 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.processes.ending import descendants, kill_descendants
-from airflow_hops.core.processes.garbage import uncollected
 from airflow_hops.core.processes.lifetime import adopt_orphans, end_with_parent
 from airflow_hops.core.processes.locks import lock_folder
 from airflow_hops.core.processes.programs import module_command, with_package
@@ -144,8 +143,8 @@ class _Agent:
         with _saying_alive(frames):
             job = self._receive()
             os.environ.update(job["environment"])
-            with uncollected():  # the ranks
-                import horovod.tensorflow  # noqa: F401
+            import horovod.tensorflow  # noqa: F401
+
             frames.send({"type": "ready"})
             self._expect("go")
         placements = [Placement(**placement) for placement in job["placements"]]

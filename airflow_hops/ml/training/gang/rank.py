@@ -16,7 +16,6 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.processes.forks import take_streams
-from airflow_hops.core.processes.scheduling import preempt_nobody
 from airflow_hops.ml.step.generated_code import remove_generated_code
 from airflow_hops.ml.training.gang.placement import Placement
 
@@ -82,8 +81,6 @@ def run_rank(
         # How a stalled rank is asked where it stands: its stack goes to its log.
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
         os.environ.update(environment)
-        # A thread of Gloo's that wakes up must not take the core from the one whose lock it then spins for.
-        preempt_nobody()
         channel.send("result", value=work(placement, channel))
         return 0
     except BaseException as error:
