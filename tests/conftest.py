@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.util
 import os
 import shutil
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_workers import fork_workers
 from waiting import wait_for
 
 WARM_PROCESSES: list[Any] = []
@@ -30,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     home = tempfile.mkdtemp(prefix="hops-tests-airflow-")
     os.environ["AIRFLOW_HOME"] = home
-    os.environ.setdefault("HOPS_TESTS_HOME", home)  # that of the process which workers are forked from
+    os.environ.setdefault("HOPS_TESTS_HOME", home)  # pytest's own, also in workers
     os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
     os.environ["AIRFLOW__CORE__DAGS_FOLDER"] = str(REPOSITORY / "tests" / "dags")
     os.environ["AIRFLOW__HOPS__RUNTIME"] = str(RUNTIME)
@@ -42,32 +40,17 @@ def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         # Demos that are shown side by side each have a warm process, which listens in the temporary folder.
         os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tmp-", dir=home)
-        copy_database(Path(home))
+        shutil.copy(Path(os.environ["HOPS_TESTS_HOME"], "airflow.db"), home)
     config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
-    if "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", None):
-        gc.disable()  # until all is imported, which makes no garbage
 
 
 def pytest_xdist_setupnodes() -> None:
-    """Imports for all workers what most of their modules import, and makes the database that each has a copy of."""
+    """Makes Airflow's database, of which each worker gets a copy."""
     from airflow.settings import dispose_orm
     from airflow.utils.db import initdb
 
     initdb()
     dispose_orm()
-    airflow = ("airflow.api_fastapi.app", "airflow.dag_processing.dagbag", "airflow.sdk.execution_time.supervisor")
-    ours = ("airflow_hops.operators", "airflow_hops.plugin")
-    fork_workers(*airflow, *ours, "cadwyn", "hypothesis", "libcst", "pandas", "pyarrow", "s3fs")
-
-
-def copy_database(home: Path) -> None:
-    """Has Airflow, which was imported before this worker was forked, use a database of the worker's own."""
-    from airflow import settings
-
-    database = shutil.copy(settings.SQL_ALCHEMY_CONN.removeprefix("sqlite:///"), home)
-    os.environ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = f"sqlite:///{database}"
-    settings.configure_vars()
-    settings.configure_orm()
 
 
 MARKERS = {
@@ -97,16 +80,6 @@ GROUPS = {
 }
 """By fixture that takes long to make, the group of its modules, which share it: the first that a module has counts."""
 
-LONG = (
-    "demo",
-    "rollouts",
-    "wheel",
-    "own",
-    "demo ends",
-    "api",
-)
-"""Groups that take minutes: those begin first, and the rest fills the time beside them."""
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Says how much is done where the least of it is what ``make test`` does."""
@@ -135,25 +108,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         module = item.nodeid.partition("::")[0]
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(modules.get(module, module)))
-    places = {group: place for place, group in enumerate(LONG)}
-
-    def place(item: pytest.Item) -> tuple[int, int]:
-        group, last = item.get_closest_marker("xdist_group").args[0], item.get_closest_marker("last")
-        return places.get(group, len(places)), last.args[0] if last else 0
-
-    items.sort(key=place)
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Fails where pytest-xdist has not taken up the groups: each worker would show a demo of its own."""
-    gc.freeze()  # what is imported stays: no collection need look at it again
-    gc.set_threshold(20_000, 20, 20)
-    gc.enable()
-    alone = [item.nodeid for item in session.items if "@" not in item.nodeid]
-    if getattr(session.config.option, "loadgroup", False) and alone:
-        raise pytest.UsageError(
-            f"{len(alone)} tests are in no group of pytest-xdist ({alone[0]}): is this pytest too new for it?"
-        )
+    # Last in their group: tests that end what the others of the group share.
+    items.sort(key=lambda item: last.args[0] if (last := item.get_closest_marker("last")) else 0)
 
 
 @pytest.fixture(scope="session")

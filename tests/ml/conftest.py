@@ -6,7 +6,6 @@ TensorFlow, TFDV and Horovod are imported once for all of them.
 from __future__ import annotations
 
 import functools
-import gc
 import multiprocessing
 import os
 import re
@@ -26,8 +25,7 @@ from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.core.contract.protocol import Output, StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.step.context import StepContext
-from tests.forked_workers import fork_workers
-from tests.ml.waiting_ranks import WaitingRanks, fork_forkserver, forkserver
+from tests.ml.waiting_ranks import WaitingRanks, forkserver
 from tests.small_places import small_folder, small_memory  # noqa: F401
 
 pytest_plugins = ["fault_counts", "small_places", "ssh_servers", "tests.ml.forked_servers", "tests.ml.kept_answers"]
@@ -43,25 +41,6 @@ os.environ.setdefault("HOROVOD_CYCLE_TIME", "5")
 def pytest_configure(config: pytest.Config) -> None:
     """Passes over what Google's clients say of every Python at every import."""
     config.addinivalue_line("filterwarnings", "ignore::FutureWarning:google")
-    if "PYTEST_XDIST_WORKER" in os.environ or not config.getoption("numprocesses", None):
-        gc.disable()  # until all is imported, which makes no garbage
-
-
-def pytest_xdist_setupnodes() -> None:
-    """Imports for all workers what most of their modules import; nothing of it may run yet."""
-    fork_workers(
-        "skops.io",  # before modules by the thousand, in all of which it looks for NumPy's functions
-        "horovod.tensorflow",
-        "mlflow.store.tracking.sqlalchemy_store",
-        "mlflow.tracking",
-        "s3fs",
-        "skl2onnx",
-        "sklearn.ensemble",
-        "tensorboard.summary",
-        "tensorflow_data_validation",
-        "tf_keras",
-        "airflow_hops.ml.stages.search",
-    )
 
 
 _ANSWER_S = 300.0
@@ -79,35 +58,6 @@ MARKERS = {
 SHARED = ("spark", "format_models")
 """Fixtures that take long to make: all tests that use one of them are a group."""
 
-FORKING = {"own_process", "runtime_python", "two_ranks", "three_ranks"}
-"""Fixtures that fork processes."""
-
-LONG = (
-    "spark",
-    "tests/ml/serving/test_remote_base_path.py",
-    "ranks",
-    "tests/ml/train/test_rank_count.py",
-    "tests/ml/train/test_train.py",
-    "tests/ml/gang/test_ssh.py",
-    "tests/ml/search/test_search.py",
-    "tests/ml/serving/test_capture.py",
-    "tests/ml/experiments/test_hops_api.py",
-    "tests/ml/train/test_train_resume.py",
-    "tests/ml/serving/test_fronts.py",
-    "tests/ml/serving/test_workers.py",
-    "tests/ml/gang/test_spark.py",
-    "tests/ml/infra_validate/test_infra_validate.py",
-    "tests/ml/statistics/test_statistics.py",
-    "tests/ml/train/test_estimators.py",
-    "tests/ml/train/test_tracking.py",
-    "tests/ml/serving/test_reliability.py",
-    "tests/ml/train/test_strategies.py",
-    "tests/ml/skew/test_skew_significance.py",
-    "tests/ml/statistics/test_statistics_sources.py",
-    "format_models",
-)
-"""Groups that take long: those begin first."""
-
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -118,17 +68,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("xdist_group") is None:
             shared = [group for group in SHARED if group in getattr(item, "fixturenames", ())]
             item.add_marker(pytest.mark.xdist_group(*shared[:1] or [item.nodeid.partition("::")[0]]))
-    places = {group: place for place, group in enumerate(LONG)}
-    items.sort(key=lambda item: places.get(item.get_closest_marker("xdist_group").args[0], len(places)))
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Forks the fork server, when all test modules are imported and nothing has run."""
-    gc.freeze()  # what is imported stays: no collection, in a fork either, need look at it again
-    gc.set_threshold(20_000, 20, 20)
-    gc.enable()
-    if any(FORKING & {*getattr(item, "fixturenames", ())} for item in session.items):
-        fork_forkserver()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import multiprocessing.forkserver
+import multiprocessing
 import os
 import signal
-import socket
-import stat
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from multiprocessing.connection import Connection, arbitrary_address
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -145,43 +143,8 @@ def _serve(connections: Sequence[Connection], placement: Any, channel: Any) -> N
         connection.send(answer)
 
 
-def fork_forkserver() -> None:
-    """Makes this process's fork server a fork of it, with all that it has imported by now.
-
-    The standard library's would import it again. TensorFlow must not have begun: none of its threads is in a fork.
-    """
-    import skl2onnx  # noqa: F401  # many ranks would import it
-    import tensorflow as tf
-    from tensorflow.python.eager.context import context_safe
-
-    import airflow_hops.ml.stages.search  # noqa: F401
-
-    assert context_safe() is None, "a test module has run a part of TensorFlow while it was imported"
-    # Here and in forks: optimizing a graph takes longer than the few steps that it is run for.
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    server = multiprocessing.forkserver._forkserver
-    listener, (ended, alive) = socket.socket(socket.AF_UNIX), os.pipe()
-    listener.bind(arbitrary_address("AF_UNIX"))
-    listener.listen()
-    if pid := os.fork():
-        server._forkserver_address, server._forkserver_alive_fd = listener.getsockname(), alive
-        server._forkserver_pid = pid
-        listener.close()
-        os.close(ended)
-        return
-    try:
-        # By the ends of its pipes pytest-xdist knows that a worker is no more: forks must not hold them.
-        held = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
-        for descriptor in held - {0, 1, 2, listener.fileno(), ended}:
-            with contextlib.suppress(OSError):
-                if stat.S_ISFIFO(mode := os.fstat(descriptor).st_mode) or stat.S_ISSOCK(mode):
-                    os.close(descriptor)
-        multiprocessing.forkserver.main(listener.detach(), ended, [])
-    finally:
-        os._exit(0)
-
-
 def forkserver() -> Any:
-    """Forks processes in which all is imported, but TensorFlow has not begun."""
-    assert multiprocessing.forkserver._forkserver._forkserver_pid, "no fixture that forks was seen with the tests"
-    return multiprocessing.get_context("forkserver")
+    """Forks processes in which TensorFlow, Horovod and the search are imported, but TensorFlow has not begun."""
+    forking = multiprocessing.get_context("forkserver")
+    forking.set_forkserver_preload(["horovod.tensorflow", "skl2onnx", "airflow_hops.ml.stages.search"])
+    return forking
