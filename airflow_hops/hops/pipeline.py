@@ -174,7 +174,7 @@ def step(
     Stages that run on Spark take the session of the notebook, or start one on this machine.
 
     Args:
-        stage: A module of :mod:`airflow_hops.ml` (``"feature_statistics"``, ``"schema"``, ``"evaluate"``), or
+        stage: A module of :mod:`airflow_hops.ml.stages` (``"statistics"``, ``"schema"``, ``"evaluate"``), or
             ``module:function``.
         kind: Kind of the artifact that it makes, the operator's ``output_kind``; None if it makes none.
         name: What the artifact is kept under, beside those of the notebook's task; by default the stage. The same

@@ -151,7 +151,7 @@ def test_what_has_no_entry_in_the_table_cannot_be_added() -> None:
         lambda: Routes().add("GET /v1/new", lambda request, match: None),  # type: ignore[arg-type, return-value]
         lambda: service("hops.serving.TrafficService", {"New": grpc.unary_unary_rpc_method_handler(print)}),
     ):
-        with pytest.raises(LookupError, match=r"New|new is not in airflow_hops\.serving\.api\.access\.RIGHTS"):
+        with pytest.raises(LookupError, match=r"New|new is not in airflow_hops\.serving\.access\.RIGHTS"):
             add()
     assert right_of("POST /v1/feedback") is Right.FEEDBACK
 
