@@ -49,7 +49,7 @@ def test_overview_of_rows_and_of_statistics_shows_the_same_figures(examples: Art
     assert "3 rows, 3 features" in of_rows and "33.3%" in of_rows and "<svg" in of_rows
     assert "<b>" not in of_rows and "&lt;b&gt;" in of_rows
     statistics = pipeline.step("statistics", kind="statistics", inputs={"examples": "examples"})
-    assert statistics.uri.endswith("/explore.feature_statistics/statistics")
+    assert statistics.uri.endswith("/explore.statistics/statistics")
     assert pipeline.statistics(statistics, "train").datasets[0].num_examples == 3
     figures = re.compile("distance</td>.*?</tr>")
     (rows,), (read,) = figures.findall(of_rows), figures.findall(pipeline.overview(statistics, "train").html)
