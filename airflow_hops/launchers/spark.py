@@ -144,6 +144,10 @@ class SparkLauncher:
         )
 
 
+_PACKED = (".py", ".binpb")
+"""Sources, and messages of the model server's API."""
+
+
 def _zip_sources(folders: Sequence[Path], archive: Path) -> None:
     """Packs this package, and the Python sources below the folders or in archives, for Spark's executors."""
     tops = [Path(airflow_hops.__file__).parent]
@@ -151,14 +155,14 @@ def _zip_sources(folders: Sequence[Path], archive: Path) -> None:
     with zipfile.ZipFile(archive, "w") as bundle:
         packed: set[str] = set()
         for top in tops:  # rglob does not enter links, and the package may be one
-            for path in [top] if top.is_file() else sorted(top.rglob("*.py")):
+            for path in [top] if top.is_file() else sorted(top.rglob("*.*")):
                 name = path.relative_to(top.parent).as_posix()
-                if path.suffix == ".py" and name not in packed:
+                if path.suffix in _PACKED and name not in packed:
                     packed.add(name)
                     bundle.write(path, name)
         for packaged in filter(zipfile.is_zipfile, folders):
             with zipfile.ZipFile(packaged) as sources:
                 for name in sources.namelist():
-                    if name.endswith(".py") and name not in packed:
+                    if name.endswith(_PACKED) and name not in packed:
                         packed.add(name)
                         bundle.writestr(name, sources.read(name))
