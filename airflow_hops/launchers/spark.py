@@ -39,6 +39,8 @@ _ON_THIS_MACHINE = {
     "spark.sql.shuffle.partitions": "8",
 }
 
+_PACKED = (".py", ".binpb")
+"""Endings of files for executors: sources, and the messages of the model server's API."""
 _DRIVER = """import sys
 
 # The archive is for other hosts; the sources on this one have their bytecode and the files beside them.
@@ -142,10 +144,6 @@ class SparkLauncher:
             f"there is no Spark connection {self.conn_id!r}; for Spark on this machine, set "
             f'AIRFLOW_CONN_{self.conn_id.upper()}=\'{{"conn_type": "spark", "host": "local[*]"}}\''
         )
-
-
-_PACKED = (".py", ".binpb")
-"""Sources, and messages of the model server's API."""
 
 
 def _zip_sources(folders: Sequence[Path], archive: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -165,3 +167,16 @@ def test_declared_messages_are_those_of_tensorflow_serving() -> None:
             if not same:
                 different.append(f"{name}.{field.name}")
     assert different == []
+
+
+def test_descriptor_set_is_compiled_from_the_proto_file() -> None:
+    text = Path(protocol.__file__).with_name("messages.proto").read_text()
+    declared = {
+        message.split()[0]: set(re.findall(r"^ .+ (\w+) = (\d+);$", message, re.MULTILINE))
+        for message in text.split("\nmessage ")[1:]
+    }
+    compiled = {
+        name: {(field.name, str(field.number)) for field in message.DESCRIPTOR.fields}
+        for name, message in protocol.MESSAGES.items()
+    }
+    assert compiled == declared
