@@ -118,7 +118,6 @@ class RequestHandler:
         api: Api,
         request_id: str | None = None,
         sticky_key: str | None = None,
-        tell_captured: bool = True,
     ) -> Answer:
         """Answers one request.
 
@@ -129,7 +128,6 @@ class RequestHandler:
             api: What the request came through.
             request_id: The client's id of the request, or None.
             sticky_key: Where a split is to choose, equal keys go to one version; None deals by turn.
-            tell_captured: Whether the client is told whether its request is captured.
 
         Raises:
             ServingError: With the code and message that TensorFlow Serving gives.
@@ -187,7 +185,7 @@ class RequestHandler:
             request_id = request_id or self.capture.new_request_id()
             at_us, latency_ms = int(at_s * 1e6), latency_s * 1e3
             captured_call = CapturedCall(kind, request_id, at_us, latency_ms, reply.rows, call.message, reply.message)
-            captured = self.capture.offer(captured_call, at_once=tell_captured)
+            captured = self.capture.offer(captured_call)
         self.shadow.offer(request_id, api, target.model, version, call, reply)
         return Answer(reply.message, version, request_id, captured)
 

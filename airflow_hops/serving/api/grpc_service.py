@@ -130,10 +130,9 @@ def _inference(method: Method, handler: RequestHandler, access: Access) -> Unary
             raise target
         call = Call(method, message, deadline_s)
         request_id, sticky_key = _keys(metadata, handler.sticky_header)
-        # Metadata costs server and client as much as a small model does: only who sent an id is told one.
-        told = request_id is not None
-        answered = handler.answer(target, lambda servable: call, "grpc", request_id, sticky_key, told)
-        return answered.message, metadata_of(answered) if told else None
+        answered = handler.answer(target, lambda servable: call, "grpc", request_id, sticky_key)
+        # Metadata costs server and client as much as a small model does: only who sent an id gets it back.
+        return answered.message, metadata_of(answered) if request_id is not None else None
 
     return UnaryMethod(str(method), read, is_quick, answer, check if access.asks_for(right) else None)
 

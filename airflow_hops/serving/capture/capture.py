@@ -15,19 +15,17 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from airflow_hops.core.processes.files import make_private
 from airflow_hops.core.processes.programs import module_command, with_package
-from airflow_hops.serving.capture.backlog import Backlog
 from airflow_hops.serving.capture.options import CaptureOptions
-from airflow_hops.serving.capture.record import CallPacker, CapturedCall, CapturedLabel, pack_label, request_ids
+from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, pack, pack_label, request_ids
 from airflow_hops.serving.capture.spool import SERVER_LOCK, Lock, Position, Spool, used_bytes
 from airflow_hops.serving.capture.state import WriterState, WrittenCounts
-from airflow_hops.serving.request_kind import RequestKind
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +45,6 @@ class TakenCounts:
     dropped_rows: int = 0
     captured_labels: int = 0
     dropped_labels: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Lane:
-    """What the captured requests of one kind share."""
-
-    packer: CallPacker
-    counts: TakenCounts
 
 
 class CaptureSource(Protocol):
@@ -88,14 +78,12 @@ class Capture:
         self._lock = threading.Lock()
         self._requests = 0
         self._counts: dict[str, TakenCounts] = {}
-        self._lanes: dict[tuple[RequestKind, bool], _Lane] = {}
         self._flushes = 0
         self._restarts = 0
         self._restart_s, self._pause_s = 0.0, _RESTART_PAUSE_S / 2
         self._closing = threading.Event()
         self._ends: deque[tuple[float, Position]] = deque(maxlen=_LAG_SAMPLES)
         self._spool: Spool | None = None
-        self._backlog: Backlog | None = None
         self._writer: subprocess.Popen[bytes] | None = None
         if options.base_path:
             self._folder = _make_folder(options)
@@ -105,49 +93,28 @@ class Capture:
             _write_whole(self._folder / "options.json", options.to_json())
             WriterState.create(self._folder)
             self._spool = Spool(self._folder, options.spool_bytes, options.segment_bytes, self._written)
-            self._backlog = Backlog(self._spool_calls)
             self._start_writer()
             self._thread = threading.Thread(target=self._keep, name="capture", daemon=True)
             self._thread.start()
 
-    def offer(self, call: CapturedCall, at_once: bool = True) -> bool:
+    def offer(self, call: CapturedCall) -> bool:
         """Takes one answered request, or drops it if there is no room; never waits for the disk.
 
         Args:
             call: The request; what the mode leaves out is ignored.
-            at_once: Whether the client asked if the request is captured. Where it did not, it will be in a moment.
 
         Returns:
             Whether it is captured, and stays so when this process is killed.
         """
         if not self.enabled or (self.options.sampling_percent < 100 and not self._is_sampled()):
             return False
-        assert self._backlog is not None
-        if not at_once and self._backlog.add(call):
-            return False
-        return self._spool_calls((call,))
-
-    def _spool_calls(self, calls: Iterable[CapturedCall]) -> bool:
-        """Spools requests; returns whether there was room for all of them."""
         assert self._spool is not None
-        lanes, records = [], []
-        for call in calls:
-            lane = self._lanes.get((call.kind, call.shadow)) or self._new_lane(call)
-            lanes.append((lane.counts, call.rows))
-            records.append(lane.packer.pack(call))
-        captured = self._spool.append(records)
+        captured = self._spool.append([pack(call, self.options.mode)]) == 1
         with self._lock:
-            for counts, rows in lanes[:captured]:
-                counts.captured_rows += rows
-            for counts, rows in lanes[captured:]:
-                counts.dropped_rows += rows
-        return captured == len(records)
-
-    def _new_lane(self, call: CapturedCall) -> _Lane:
-        packer = CallPacker(call.kind, call.shadow, self.options.mode)
-        with self._lock:
-            lane = self._lanes[call.kind, call.shadow] = _Lane(packer, self._counts_of(call.model))
-            return lane
+            counts = self._counts_of(call.model)
+            counts.captured_rows += call.rows if captured else 0
+            counts.dropped_rows += 0 if captured else call.rows
+        return captured
 
     def _is_sampled(self) -> bool:
         # Exact shares, evenly spread: the n-th request is in when n% of the way crosses a whole number.
@@ -177,9 +144,8 @@ class Capture:
         Returns:
             Whether it was done within the time.
         """
-        if self._backlog is None:
+        if self._spool is None:
             return True
-        self._backlog.empty()
         with self._lock:
             self._flushes += 1
             number = self._flushes
@@ -204,11 +170,10 @@ class Capture:
         Returns:
             Whether it is; what is not stays in the spool, for the next server to write.
         """
-        if self._spool is None or self._backlog is None:
+        if self._spool is None:
             return True
         self._closing.set()
         self._thread.join()
-        self._backlog.close()
         self._spool.close()
         self._server_lock.release()
         writer = self._writer
@@ -236,9 +201,8 @@ class Capture:
             "sampling_percent": options.sampling_percent,
             "models": {},
         }
-        if self._spool is None or self._backlog is None:
+        if self._spool is None:
             return report
-        self._backlog.empty()
         state = WriterState.load(self._folder)
         with self._lock:
             counts = {model: asdict(taken) for model, taken in self._counts.items()}

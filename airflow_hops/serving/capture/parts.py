@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,10 +15,12 @@ from airflow_hops.core.serving_api.capture_layout import (
     folder_name,
 )
 from airflow_hops.serving.capture.options import CaptureOptions
-from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, unpack, unpack_label
+from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel
 from airflow_hops.serving.capture.tables import CallTables
 from airflow_hops.serving.capture.waiting import WaitingRecords
 from airflow_hops.serving.prediction_log import to_record
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,21 +68,21 @@ def make_batch(waiting: WaitingRecords, options: CaptureOptions) -> Batch:
     """
     batch = Batch()
     tables = CallTables(options.mode, options.roll_rows)
-    to_log: list[tuple[int, bytes]] = []
-    for alike in waiting.alike.values():
-        if options.format != "parquet" and not alike.shadow:
-            to_log += alike.records
+    logged: dict[tuple[str, int], list[CapturedCall]] = {}
+    for call in waiting.calls:
+        if options.format != "parquet" and not call.shadow:
+            logged.setdefault((call.model, call.version), []).append(call)
             if options.format == "prediction_log":
                 continue
-        for model, rows in tables.add_records(alike.records).items():
-            batch.failed_rows[model] = batch.failed_rows.get(model, 0) + rows
-    logged: dict[tuple[str, int], list[CapturedCall]] = {}
-    for _, record in sorted(to_log):
-        call = unpack(record)
-        logged.setdefault((call.model, call.version), []).append(call)
+        try:
+            tables.add(call)
+        except Exception as error:
+            if call.model not in batch.failed_rows:
+                what = "request %r of model %s is no row, as others after it may be: %s"
+                log.error(f"capture: {what}", call.request_id, call.model, error)
+            batch.failed_rows[call.model] = batch.failed_rows.get(call.model, 0) + call.rows
     labels: dict[tuple[Any, ...], list[CapturedLabel]] = {}
-    for record in waiting.labels:
-        label = unpack_label(record)
+    for label in waiting.labels:
         types = tuple(sorted((name, type(value).__name__) for name, value in label.values.items()))
         labels.setdefault((label.model, types), []).append(label)
     for group in tables.groups:

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import json
 import secrets
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
-from airflow_hops.core.serving_api.protocol import Method
+from airflow_hops.core.serving_api.protocol import CapturedRequest, Method
 from airflow_hops.serving.capture.options import CaptureMode
 from airflow_hops.serving.request_kind import RequestKind
 
 Label = bool | int | float | str
 
-_CALL_KIND, _LABEL_KIND = 1, 2
-# kind, method, api, shadow; arrival in µs, latency in ms, version, rows; bytes of request id, model and request.
-_CALL = struct.Struct("<BBBBqdqIHHI")
-_AT_US, _LATENCY_MS, _VERSION = 4, 12, 20
-_NAME_BYTES, _NAME_BYTES_AT = struct.Struct("<HH"), 32
-_METHODS = tuple(method.label for method in Method)
+_CALL, _LABEL = b"c", b"l"
 _BY_LABEL = {method.label: method for method in Method}
-_APIS = ("GRPC", "REST")
-_LONGEST_NAME_BYTES = 65_535
-_MOST_ROWS = 2**32 - 1
 
 
 def request_ids() -> Callable[[], str]:
@@ -101,132 +90,43 @@ class CapturedLabel:
     received_us: int
 
 
-class CallPacker:
-    """Makes the records of one kind of requests.
-
-    Args:
-        kind: What was asked.
-        shadow: Whether the answers were compared, and not returned.
-        mode: What of them is captured.
-    """
-
-    def __init__(self, kind: RequestKind, shadow: bool = False, mode: CaptureMode = "all") -> None:
-        self._what = (_CALL_KIND, _METHODS.index(kind.method), _APIS.index(kind.api), shadow)
-        self._version, self._model = kind.version, kind.model.encode()
-        self._with_request, self._with_response = mode != "predictions", mode != "inputs"
-
-    def pack(self, call: CapturedCall) -> bytes:
-        """Returns the record of a request."""
-        _, request_id, at_us, latency_ms, rows, request, response, _ = call
-        if not self._with_request:
-            request = b""
-        if not self._with_response:
-            response = b""
-        name, model = request_id.encode("utf-8", "replace")[:_LONGEST_NAME_BYTES], self._model
-        sizes = min(rows, _MOST_ROWS), len(name), len(model), len(request)
-        head = _CALL.pack(*self._what, at_us, latency_ms, self._version, *sizes)
-        return b"".join((head, name, model, request, response))
+def pack(call: CapturedCall, mode: CaptureMode = "all") -> bytes:
+    """Returns the record of a request, without what the mode leaves out."""
+    message = CapturedRequest(
+        model=call.model,
+        version=call.version,
+        method=call.kind.method,
+        api=call.kind.api,
+        request_id=call.request_id.encode("utf-8", "replace"),
+        at_us=call.at_us,
+        latency_ms=call.latency_ms,
+        rows=call.rows,
+        request=b"" if mode == "predictions" else call.request,
+        response=b"" if mode == "inputs" else call.response,
+        shadow=call.shadow,
+    )
+    record: bytes = _CALL + message.SerializeToString()
+    return record
 
 
 def pack_label(label: CapturedLabel) -> bytes:
     """Returns the record of a label."""
-    return bytes((_LABEL_KIND,)) + json.dumps(asdict(label)).encode()
+    return _LABEL + json.dumps(asdict(label)).encode()
 
 
-def unpack_label(record: bytes) -> CapturedLabel:
-    """Reads the record of a label."""
-    return CapturedLabel(**json.loads(record[1:]))
-
-
-def unpack(record: bytes) -> CapturedCall:
-    """Reads the record of a request."""
-    _, method, api, shadow, at_us, latency_ms, version, rows, id_bytes, model_bytes, request_bytes = _CALL.unpack_from(
-        record
-    )
-    model_at = _CALL.size + id_bytes
-    request_at = model_at + model_bytes
-    response_at = request_at + request_bytes
+def unpack(record: bytes) -> CapturedCall | CapturedLabel:
+    """Reads a record."""
+    kind, content = record[:1], record[1:]
+    if kind == _LABEL:
+        return CapturedLabel(**json.loads(content))
+    message = CapturedRequest.FromString(content)
     return CapturedCall(
-        kind=RequestKind(record[model_at:request_at].decode(), version, _METHODS[method], _APIS[api]),
-        request_id=record[_CALL.size : model_at].decode(errors="replace"),
-        at_us=at_us,
-        latency_ms=latency_ms,
-        rows=rows,
-        request=record[request_at:response_at],
-        response=record[response_at:],
-        shadow=bool(shadow),
+        kind=RequestKind(message.model, message.version, message.method, message.api),
+        request_id=message.request_id.decode(errors="replace"),
+        at_us=message.at_us,
+        latency_ms=message.latency_ms,
+        rows=message.rows,
+        request=message.request,
+        response=message.response,
+        shadow=message.shadow,
     )
-
-
-def is_label(record: bytes) -> bool:
-    """Returns whether a record is a label's."""
-    return record[0] == _LABEL_KIND
-
-
-def likeness(record: bytes) -> tuple[object, ...]:
-    """Returns what records of requests have in common whose parts lie at the same places.
-
-    Model, version, method, API, rows, and whether it is a shadow's; the sizes of all parts.
-    """
-    id_bytes, model_bytes = _NAME_BYTES.unpack_from(record, _NAME_BYTES_AT)
-    model_at = _CALL.size + id_bytes
-    return record[:_AT_US], record[_VERSION : _CALL.size], record[model_at : model_at + model_bytes], len(record)
-
-
-@dataclass(frozen=True)
-class AlikeCalls:
-    """Requests of one likeness, undecoded.
-
-    Attributes:
-        matrix: Their records, ``[requests, bytes]``, uint8.
-    """
-
-    matrix: np.ndarray
-
-    @classmethod
-    def of(cls, records: Sequence[bytes]) -> AlikeCalls:
-        """Reads records of one likeness."""
-        return cls(np.frombuffer(b"".join(records), np.uint8).reshape(len(records), -1))
-
-    def sample(self, index: int) -> CapturedCall:
-        """Returns one of them."""
-        return unpack(self.matrix[index].tobytes())
-
-    def take(self, indexes: np.ndarray) -> AlikeCalls:
-        """Returns some of them, in order."""
-        return self if len(indexes) == len(self.matrix) else AlikeCalls(self.matrix[indexes])
-
-    @property
-    def messages(self) -> tuple[np.ndarray, np.ndarray]:
-        """Requests and responses, each ``[requests, bytes]``."""
-        *_, id_bytes, model_bytes, request_bytes = self._head
-        request_at = _CALL.size + id_bytes + model_bytes
-        response_at = request_at + request_bytes
-        return self.matrix[:, request_at:response_at], self.matrix[:, response_at:]
-
-    @property
-    def request_ids(self) -> list[str]:
-        """Their ids."""
-        width = self._head[-3]
-        if not width:
-            return [""] * len(self.matrix)
-        ids = np.ascontiguousarray(self.matrix[:, _CALL.size : _CALL.size + width]).reshape(-1).view(f"V{width}")
-        return [each.decode(errors="replace") for each in ids.tolist()]
-
-    @property
-    def at_us(self) -> list[int]:
-        """Their arrivals."""
-        return self._numbers(_AT_US, "<i8")
-
-    @property
-    def latency_ms(self) -> list[float]:
-        """Their latencies."""
-        return self._numbers(_LATENCY_MS, "<f8")
-
-    @property
-    def _head(self) -> tuple[Any, ...]:
-        return _CALL.unpack(self.matrix[0, : _CALL.size].tobytes())
-
-    def _numbers(self, at: int, dtype: str) -> list[Any]:
-        numbers: list[Any] = np.ascontiguousarray(self.matrix[:, at : at + 8]).reshape(-1).view(dtype).tolist()
-        return numbers

@@ -23,8 +23,6 @@ import google_crc32c
 _HEAD = struct.Struct("<II")
 _HEAD_BYTES = _HEAD.size
 _LOOK_AGAIN_S = 0.05
-_MAPPED = b"HOPSPOOL"
-"""How segments of earlier versions begin: mapped at full size, each record at a multiple of 8, zeros at the end."""
 SERVER_LOCK = "server.lock"
 WRITER_LOCK = "writer.lock"
 
@@ -255,9 +253,6 @@ def _read_segment(folder: Path, start: Position, until: Position | None) -> Iter
     length_of_search = until.offset - offset if until is not None and until.segment == number else -1
     try:
         with segment_path(folder, number).open("rb") as file:
-            mapped = file.read(len(_MAPPED)) == _MAPPED
-            if mapped:
-                offset = max(offset, len(_MAPPED))
             file.seek(offset)
             content = file.read(length_of_search)
     except FileNotFoundError:
@@ -267,12 +262,10 @@ def _read_segment(folder: Path, start: Position, until: Position | None) -> Iter
         begin = at + _HEAD_BYTES
         length, crc = _HEAD.unpack_from(content, at) if begin <= len(content) else (0, 0)
         record = content[begin : begin + length]
-        if mapped and not length:
-            return
         if not length or len(record) != length or google_crc32c.value(record) != crc:
             yield None, Position(number, offset + at)
             return
-        at = begin + length + (-length % 8 if mapped else 0)
+        at = begin + length
         yield record, Position(number, offset + at)
 
 

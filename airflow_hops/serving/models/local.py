@@ -25,7 +25,6 @@ from airflow_hops.core.serving_api.protocol import (
 from airflow_hops.serving.errors import check_deadline, invalid_argument
 from airflow_hops.serving.models import inference
 from airflow_hops.serving.models.batching import Batcher
-from airflow_hops.serving.models.known_requests import Known, KnownRequests
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Reply, Servable, Signature
 
@@ -55,7 +54,6 @@ class LocalServable(Servable):
         self._examples = inference.ExampleSignatures(
             self.signatures, signature_defs, options.check_method_names, self.signature_by_method
         )
-        self._known = KnownRequests()
         self._methods = {
             Method.PREDICT: self._predict,
             Method.CLASSIFY: self._classify,
@@ -105,25 +103,19 @@ class LocalServable(Servable):
             raise invalid_argument(f"The message does not parse as a {call.method.label} request: {error}") from None
 
     def _predict(self, call: Call) -> Reply:
-        signature, aliases, feeds, rows = self._known.read(call.message) or self._read(call.message)
+        request = PredictRequest.FromString(call.message)
+        signature = self.signature(request.model_spec.signature_name)
+        # Before anything is decoded: names cost a client less than the tensors that they stand for.
+        _check_size(signature, request.inputs.keys())
+        inputs = {alias: decode_input(alias, proto) for alias, proto in request.inputs.items()}
+        feeds = _feeds(signature, inputs)
+        aliases = _aliases(signature, request.output_filter)
         arrays = self._run_one(signature, feeds, aliases, call.deadline_s)
         response = PredictResponse()
         for alias, array in zip(aliases, arrays, strict=True):
             tensors.fill_proto(response.outputs[alias], array, as_content=self._tensor_content)
         self._fill_spec(response.model_spec, signature)
-        return Reply(response.SerializeToString(), rows)
-
-    def _read(self, message: bytes) -> Known:
-        request = PredictRequest.FromString(message)
-        signature = self.signature(request.model_spec.signature_name)
-        given = request.inputs
-        # Before anything is decoded: names cost a client less than the tensors that they stand for.
-        _check_size(signature, given.keys())
-        inputs = {alias: decode_input(alias, proto) for alias, proto in given.items()}
-        feeds = _feeds(signature, inputs)
-        known = Known(signature, _aliases(signature, request.output_filter), feeds, count_rows(inputs))
-        self._known.learn(message, inputs, known)
-        return known
+        return Reply(response.SerializeToString(), count_rows(inputs))
 
     def _classify(self, call: Call) -> Reply:
         return self._infer(call, inference.CLASSIFY, ClassificationResponse())

@@ -151,7 +151,14 @@ def test_declared_messages_are_those_of_tensorflow_serving() -> None:
     # No package of the environment brings these.
     elsewhere = {"BatchingParameters", "HealthCheckRequest", "HealthCheckResponse", "MonitoringConfig"}
     elsewhere |= {"ProfileOptions", "ProfileRequest", "ProfileResponse", "PrometheusConfig", "TerminateRequest"}
-    elsewhere |= {"SetTrafficRequest", "GetTrafficRequest", "TrafficResponse", "TrafficShare", "SSLConfig"}
+    elsewhere |= {
+        "SetTrafficRequest",
+        "GetTrafficRequest",
+        "TrafficResponse",
+        "TrafficShare",
+        "SSLConfig",
+        "CapturedRequest",
+    }
     different = []
     for name, made in protocol.MESSAGES.items():
         if name not in originals and name in elsewhere:
@@ -172,7 +179,7 @@ def test_declared_messages_are_those_of_tensorflow_serving() -> None:
 def test_descriptor_set_is_compiled_from_the_proto_file() -> None:
     text = Path(protocol.__file__).with_name("messages.proto").read_text()
     declared = {
-        message.split()[0]: set(re.findall(r"^ .+ (\w+) = (\d+);$", message, re.MULTILINE))
+        message.split()[0]: set(re.findall(r"^ .+ ([a-z]\w*) = (\d+);$", message, re.MULTILINE))
         for message in text.split("\nmessage ")[1:]
     }
     compiled = {
