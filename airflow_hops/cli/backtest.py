@@ -63,7 +63,13 @@ def backtest(args: Namespace) -> None:
         print(f"Report: {uri}")
     if args.output:
         try:
-            _copy(hook, uri, Path(args.output))
+            # Writes the report, and the policy if there is one, to a folder of this machine
+            folder = Path(args.output)
+            place = uri.rpartition("/")[0]
+            for name in hook.store.names(place):
+                (folder / name).write_text(hook.store.read_text(f"{place}/{name}"))
+            if POLICY_FILE not in hook.store.names(place):
+                (folder / POLICY_FILE).unlink(missing_ok=True)  # of an earlier back-test
         except (HopsError, OSError) as error:
             raise SystemExit(f"--output: {error}") from None
 
@@ -83,15 +89,6 @@ def _duration(name: str, text: str) -> timedelta:
     if found > _LONGEST:
         raise BadInput(f"{name} is {text!r}, expected a duration like 7d, 12h or 2w, of at most 100 years")
     return found
-
-
-def _copy(hook: RuntimeHook, uri: str, folder: Path) -> None:
-    """Writes the report, and the policy if there is one, to a folder of this machine."""
-    place = uri.rpartition("/")[0]
-    for name in hook.store.names(place):
-        (folder / name).write_text(hook.store.read_text(f"{place}/{name}"))
-    if POLICY_FILE not in hook.store.names(place):
-        (folder / POLICY_FILE).unlink(missing_ok=True)  # of an earlier back-test
 
 
 def _print(report: BacktestReport) -> None:

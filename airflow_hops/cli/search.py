@@ -46,7 +46,17 @@ def search(args: Namespace) -> None:
             return
         folder, record = _find(store, args)
         if args.stop is not None:
-            _stop(folder, record, args.stop)
+            # Asks the search to end trials, or without a number itself
+            numbers = args.stop
+            ended = _killed(record)
+            for each in numbers or (None,):
+                check_runs(folder, record, ended, each)
+            for each in numbers or (None,):
+                folder.request_stop(each, getpass.getuser())
+            subject = f"trial {', '.join(map(str, numbers))}" if numbers else "the search"
+            print(
+                f"Asked to stop {subject} of study {record.name}; the search looks every few seconds.", file=sys.stderr
+            )
         if args.follow:
             _follow(folder)
         elif args.stop is None:
@@ -98,17 +108,6 @@ def _find(store: ArtifactStore, args: Namespace) -> tuple[StudyFolder, StudyReco
         tasks = ", ".join(sorted(record.task_id for _, record in found))
         raise BadInput(f"several tasks have a study {args.study!r}: {tasks}; name one of them by --task")
     return max(found, key=lambda each: each[1].started)
-
-
-def _stop(folder: StudyFolder, record: StudyRecord, numbers: Sequence[int]) -> None:
-    """Asks the search to end trials, or without a number itself."""
-    ended = _killed(record)
-    for each in numbers or (None,):
-        check_runs(folder, record, ended, each)
-    for each in numbers or (None,):
-        folder.request_stop(each, getpass.getuser())
-    subject = f"trial {', '.join(map(str, numbers))}" if numbers else "the search"
-    print(f"Asked to stop {subject} of study {record.name}; the search looks every few seconds.", file=sys.stderr)
 
 
 def _show(folder: StudyFolder, record: StudyRecord, output: str) -> None:

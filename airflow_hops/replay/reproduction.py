@@ -29,7 +29,7 @@ from airflow_hops.core.contract.times import now
 from airflow_hops.core.contract.training import AUTO
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.run_records import read_code, read_record
-from airflow_hops.core.store.studies import StudyFolder, study_folder
+from airflow_hops.core.store.studies import study_folder
 from airflow_hops.hooks.runtime import Launcher, RuntimeHook
 from airflow_hops.launchers.spark import DEFAULT_CONN_ID, SparkLauncher
 
@@ -116,7 +116,9 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
     if record.entry == SEARCH_ENTRY and artifact is not None:
         best = masked(artifact.properties.get("params"))
     elif record.entry == SEARCH_ENTRY and record.params.get("study") is None:
-        trial = _best_trial(study_folder(store, dag_id, told["task"], told["dag_run_id"]))
+        folder = study_folder(store, dag_id, told["task"], told["dag_run_id"])
+        study = folder.read()
+        trial = None if study is None or study.best is None else folder.trial(study.best)
         best, metrics = (trial.params, trial.metrics) if trial else (None, {})
     return RecordedRun(name, record, artifact, metrics, told.get("experiment"), best)
 
@@ -202,7 +204,23 @@ def recorded_params(record: RunRecord, code: Path) -> dict[str, Any]:
     Raises:
         BadInput: a secret is not known.
     """
-    params = _with_secrets(record)
+    params = dict(record.params)
+    missing = []
+    for path in record.secrets:
+        place, _, variable = path.rpartition("/")
+        if place == "env" and variable in os.environ:
+            params["env"] = {**params["env"], variable: os.environ[variable]}
+        elif place == "training/env" and variable in os.environ:
+            env = {**params["training"]["env"], variable: os.environ[variable]}
+            params["training"] = {**params["training"], "env": env}
+        else:
+            missing.append(path)
+    if missing:
+        raise BadInput(
+            f"the record has no secrets, and the run was given {', '.join(missing)}; set those of 'env' as variables "
+            "of this environment; others cannot be given: credentials of sources belong into the workers' environment, "
+            "where their libraries find them, such as AWS_SECRET_ACCESS_KEY"
+        )
     for name in FILE_PARAMS:
         if record.script is not None and params.get(name) not in (None, record.script.partition("/")[2]):
             params[name] = str(code / record.script)  # it was named by an absolute path, or one that leads up
@@ -266,11 +284,6 @@ def _artifact_of(store: ArtifactStore, told: Mapping[str, Any]) -> Artifact | No
     return None
 
 
-def _best_trial(folder: StudyFolder) -> TrialRecord | None:
-    study = folder.read()
-    return None if study is None or study.best is None else folder.trial(study.best)
-
-
 def _look_up(hook: RuntimeHook, params: Mapping[str, Any]) -> Mapping[str, Any]:
     found: Mapping[str, Any] = hook.run(
         StepSpec("look-up", _LOOKUP, params=params), cache=False, on_line=lambda line: None
@@ -284,28 +297,6 @@ def _address(store: ArtifactStore, name: str) -> str:
     if Path(name).is_absolute():
         return Path(name).as_uri()
     return store.uri(*name.strip("/").split("/"))
-
-
-def _with_secrets(record: RunRecord) -> dict[str, Any]:
-    """The parameters, and the secrets among them: variables of the training's environment come from that of this."""
-    params = dict(record.params)
-    missing = []
-    for path in record.secrets:
-        place, _, variable = path.rpartition("/")
-        if place == "env" and variable in os.environ:
-            params["env"] = {**params["env"], variable: os.environ[variable]}
-        elif place == "training/env" and variable in os.environ:
-            env = {**params["training"]["env"], variable: os.environ[variable]}
-            params["training"] = {**params["training"], "env": env}
-        else:
-            missing.append(path)
-    if missing:
-        raise BadInput(
-            f"the record has no secrets, and the run was given {', '.join(missing)}; set those of 'env' as variables "
-            "of this environment; others cannot be given: credentials of sources belong into the workers' environment, "
-            "where their libraries find them, such as AWS_SECRET_ACCESS_KEY"
-        )
-    return params
 
 
 def _no_record(name: str, artifact: Artifact | None) -> str:

@@ -313,7 +313,7 @@ def _skew(sources: VersionSources) -> Blocks:
             of.verdict.replace("_", " "),
             metrics.get("rows_current"),
             _named(of.drifted),
-            _causes(of.causes),
+            _named(tuple(f"{name}: {cause.replace('_', ' ')}" for name, cause in of.causes.items())),
         )
         for at, of, metrics in sources.checks
     ]
@@ -326,10 +326,6 @@ def _skew(sources: VersionSources) -> Blocks:
 
 def _named(names: tuple[str, ...]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-
-
-def _causes(causes: Mapping[str, str]) -> str:
-    return _named(tuple(f"{name}: {cause.replace('_', ' ')}" for name, cause in causes.items()))
 
 
 def _retraining(sources: VersionSources) -> Blocks:

@@ -151,9 +151,13 @@ def run_experiment(experiment: Experiment) -> Outcome:
     rows = user.rows or [dict.fromkeys(experiment.space or {})]
     for given in rows:
         user.check_takes(given)
-    resources = read_resources(project, [*experiment.versioned_resources, *_own_notebook(project)])
+    notebook = project.spec.params.get("notebook")
+    there = isinstance(notebook, str) and any((Path(p) / notebook).is_file() for p in project.spec.code_paths)
+    resources = read_resources(project, [*experiment.versioned_resources, *([str(notebook)] if there else [])])
     named = {Path(path).name: resources[Path(path).name] for path in experiment.versioned_resources}
-    launcher = _launcher(options)
+    roles = Roles.of_training(TrainingOptions(**options.training))
+    found = LocalRanks(cpu_ranks=len(roles.cpu_ranks))
+    launcher = found if get_num_gpus() else LocalRanks(max(found.slots, roles.ranks))
     ranks = Roles.of_training(TrainingOptions(**options.training)).ranks
     room = max(1, (experiment.executors or launcher.slots) // ranks)
     _numbers[project.spec.step] = number = _numbers.get(project.spec.step, 0) + 1
@@ -190,7 +194,11 @@ def _ledger(
 ) -> Ledger:
     """The record of the trials; without those of an earlier try if their folders are gone, or of other code."""
     producer = folder.project.spec.producer
-    study = replace(new_study(options, user.name, _base(options, user, resources), producer), name=folder.study_name)
+    digest = hashlib.sha256(f"{user.name}\n{identity(user.function)}\n".encode())
+    digest.update(json.dumps([user.rows, options.training], sort_keys=True, default=str).encode())
+    for name, content in sorted(resources.items()):
+        digest.update(f"\n{name} {hashlib.sha256(content).hexdigest()}".encode())
+    study = replace(new_study(options, user.name, digest.hexdigest()[:16], producer), name=folder.study_name)
     ledger = Ledger(folder.study, study, shared=False)
     if not folder.is_new or not ledger.trials:
         return ledger
@@ -299,22 +307,6 @@ def _raised_when_asked_to_end() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _launcher(options: SearchOptions) -> LocalRanks:
-    """This machine; where it has no GPUs, with room for a gang that is larger than it."""
-    roles = Roles.of_training(TrainingOptions(**options.training))
-    found = LocalRanks(cpu_ranks=len(roles.cpu_ranks))
-    return found if get_num_gpus() else LocalRanks(max(found.slots, roles.ranks))
-
-
-def _base(options: SearchOptions, user: UserFunction, resources: Mapping[str, bytes]) -> str:
-    """The key of code and options: where it is another one, nothing of an earlier try is taken over."""
-    digest = hashlib.sha256(f"{user.name}\n{identity(user.function)}\n".encode())
-    digest.update(json.dumps([user.rows, options.training], sort_keys=True, default=str).encode())
-    for name, content in sorted(resources.items()):
-        digest.update(f"\n{name} {hashlib.sha256(content).hexdigest()}".encode())
-    return digest.hexdigest()[:16]
-
-
 def _returned(folder: ExperimentFolder, name: str, trial: TrialRecord) -> Mapping[str, Any]:
     """What the function returned in a trial, whose folder is kept."""
     uri = f"{folder.uri}/{name}/training.json"
@@ -329,13 +321,6 @@ def _returned(folder: ExperimentFolder, name: str, trial: TrialRecord) -> Mappin
         )
     value = summary["value"]
     return value if isinstance(value, Mapping) else {} if value is None else {"metric": value}
-
-
-def _own_notebook(project: Project) -> list[str]:
-    """The notebook that this is, if it is one."""
-    notebook = project.spec.params.get("notebook")
-    there = isinstance(notebook, str) and any((Path(p) / notebook).is_file() for p in project.spec.code_paths)
-    return [str(notebook)] if there else []
 
 
 def _say(fraction: float, text: str) -> None:

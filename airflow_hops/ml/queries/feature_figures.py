@@ -116,21 +116,16 @@ class _View:
             return known[0] if known else None
         standard, quantiles = known
         if self.integer and standard.x[0, -1] - standard.x[0, 0] < FEW_INTEGERS:
-            return _steps(standard)
+            integers = np.arange(standard.x[0, 0], standard.x[0, -1] + 1)
+            upper: Any = np.searchsorted(standard.x[0, 1:], integers, side="left") + 1
+            upto: Any = np.append(standard.f[0, upper[1:] - 1], 1.0)
+            return Curve(
+                np.repeat(integers, 2)[None], np.sort(np.concatenate([[0.0], upto[:-1], upto]))[None], standard.infinite
+            )
         if quantiles.infinite.any():
             return standard
         outer = (standard.f[0] < OUTER) | (standard.f[0] > 1 - OUTER)
         return join(quantiles, Curve(standard.x[:, outer], standard.f[:, outer], standard.infinite))
-
-
-def _steps(standard: Curve) -> Curve:
-    """The CDF of integers that each have a bucket of their own; one on a boundary is in the bucket below it."""
-    integers = np.arange(standard.x[0, 0], standard.x[0, -1] + 1)
-    upper: Any = np.searchsorted(standard.x[0, 1:], integers, side="left") + 1
-    upto: Any = np.append(standard.f[0, upper[1:] - 1], 1.0)
-    return Curve(
-        np.repeat(integers, 2)[None], np.sort(np.concatenate([[0.0], upto[:-1], upto]))[None], standard.infinite
-    )
 
 
 _LINE = (

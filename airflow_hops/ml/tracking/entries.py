@@ -69,7 +69,7 @@ def metrics_of(model: Artifact, training: Mapping[str, Any], evaluation: Artifac
         Metric(entry_name(name), float(value), at_ms, int(figures.get("epoch", position)))
         for position, figures in enumerate(_epochs(training), start=1)
         for name, value in figures.items()
-        if _is_number(value) and name != "epoch"
+        if (isinstance(value, int | float) and not isinstance(value, bool)) and name != "epoch"
     ]
     metrics += [Metric(entry_name(f"model.{name}"), float(value), at_ms, 0) for name, value in model.metrics.items()]
     if evaluation is not None:
@@ -98,10 +98,6 @@ def _is_series(value: Any) -> bool:
     if isinstance(value, Mapping):
         return bool(value) and all(isinstance(item, list | Mapping) for item in value.values())
     return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def entry_name(name: str) -> str:

@@ -90,7 +90,13 @@ class ModelRegistry:
         }
         with mlflow_errors(self.client):
             run_id = self._run(model, producer, tags, training or {}, evaluation)
-            self._create_registered_model()
+            from mlflow.exceptions import MlflowException
+
+            try:
+                self.client.create_registered_model(self.model_name)
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
             source = model.uri
             if self.tracking_uri.startswith("http") and source.startswith("file:"):
                 # An MLflow server refuses sources on a disk that it takes for its own.
@@ -180,12 +186,3 @@ class ModelRegistry:
     def _log_metrics(self, run_id: str, metrics: Sequence[Any]) -> None:
         for first in range(0, len(metrics), 1000):  # MLflow's limit for one call
             self.client.log_batch(run_id, metrics=metrics[first : first + 1000])
-
-    def _create_registered_model(self) -> None:
-        from mlflow.exceptions import MlflowException
-
-        try:
-            self.client.create_registered_model(self.model_name)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise

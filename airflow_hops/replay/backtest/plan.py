@@ -200,7 +200,16 @@ def _named(name: str, model: ModelProperties, code_paths: Sequence[str]) -> Retr
             f"there is no policy {name!r}; expected one of {', '.join(BUILT_IN)}, module:attribute, or a JSON file"
             + suggestion(name, BUILT_IN)
         )
-    return _policy_of(name, _imported(name, module, attribute, code_paths))
+    found = _imported(name, module, attribute, code_paths)
+    tasks = getattr(found, "task_dict", {}).values()
+    given = (found, *(getattr(task, "policy", None) for task in tasks))
+    policies = [each for each in given if isinstance(each, RetrainingPolicy)]
+    if len(policies) != 1:
+        raise BadInput(
+            f"policy {name!r} is {type(found).__name__}, expected a RetrainingPolicy, or a DAG with one task that "
+            f"requests retrainings (found {len(policies)})"
+        )
+    return policies[0]
 
 
 def _imported(name: str, module: str, attribute: str, code_paths: Sequence[str]) -> Any:
@@ -219,18 +228,6 @@ def _imported(name: str, module: str, attribute: str, code_paths: Sequence[str])
             f"policy {name!r}: {getattr(found, '__file__', module)} has no {attribute!r}{suggestion(attribute, known)}"
         )
     return getattr(found, attribute)
-
-
-def _policy_of(name: str, found: Any) -> RetrainingPolicy:
-    tasks = getattr(found, "task_dict", {}).values()
-    given = (found, *(getattr(task, "policy", None) for task in tasks))
-    policies = [each for each in given if isinstance(each, RetrainingPolicy)]
-    if len(policies) != 1:
-        raise BadInput(
-            f"policy {name!r} is {type(found).__name__}, expected a RetrainingPolicy, or a DAG with one task that "
-            f"requests retrainings (found {len(policies)})"
-        )
-    return policies[0]
 
 
 def _of_kind(policy: RetrainingPolicy | None, kind: type[Any]) -> list[Any]:

@@ -116,7 +116,8 @@ def get_lineage(found: TaskArtifact, user: GetUserDep, readable: ReadableDags, d
     links = {**back.links, **onward.links}
     distances = {**_distances(start.key, back.links, -1), **_distances(start.key, onward.links, 1)}
     holders = _holders(returned)
-    records = _records(found.store, sharing)
+    models = {name for pipeline in sharing for _, name in pipeline.models()}
+    records = {name: read_model_record(found.store, name) for name in sorted(models)}
     deployed = _deployed(found.store, returned)
     asked = (dag_id, run_id)
     names = _names(opened.values(), may_see)
@@ -171,11 +172,6 @@ def _holders(returned: Iterable[ReturnedArtifact]) -> dict[Key, list[ReturnedArt
     for each in returned:
         found.setdefault((each.artifact.uri, each.artifact.fingerprint), []).append(each)
     return found
-
-
-def _records(store: ArtifactStore, pipelines: Iterable[PipelineDag]) -> dict[str, ModelRecord]:
-    models = {name for pipeline in pipelines for _, name in pipeline.models()}
-    return {name: read_model_record(store, name) for name in sorted(models)}
 
 
 def _names(opened: Iterable[Opened], may_see: Callable[[Manifest], bool]) -> dict[Key, str]:

@@ -12,7 +12,7 @@ from fastapi import APIRouter
 from sqlalchemy.orm import Session
 
 from airflow_hops.core.contract.artifacts import cache_key
-from airflow_hops.core.contract.model_record import ModelEvent, ModelRecord, Role
+from airflow_hops.core.contract.model_record import ModelEvent, Role
 from airflow_hops.core.contract.properties import DeploymentProperties
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_read
 from airflow_hops.web.artifacts.from_tasks import returned_by_runs
@@ -71,7 +71,25 @@ def list_deployed_versions(user: GetUserDep, dag_id: str) -> DeployedVersions:
         versions: list[DeployedVersion] = []
         for conn_id, model in pipeline.models():
             record = read_model_record(hook_of(conn_id).store, model)
-            versions += _versions(session, user, model, record)
+            roles: dict[int, Role] = {served.version: role for role, served in record.serving.items()}
+            first: dict[int, ModelEvent] = {}
+            for event in record.history:
+                if event.event in ("deployed", "canary"):
+                    first.setdefault(event.version, event)
+            found = []
+            for number in sorted(first, reverse=True):
+                began = record.began(number)
+                found.append(
+                    DeployedVersion(
+                        model=model,
+                        version=number,
+                        role=roles.get(number, "former"),
+                        traffic_percent=record.traffic.get(number, 0),
+                        since=first[number].at,  # type: ignore[arg-type]  # read from ISO 8601
+                        deployment=_deployment(session, user, model, number, began.made_by if began else {}),
+                    )
+                )
+            versions += found
     return DeployedVersions(versions=versions)
 
 
@@ -95,28 +113,6 @@ def get_reproduction(found: TaskArtifact) -> Reproduction:
         parts=[KeyPart(name=name, value=parts.get(name), newest=newest.get(name)) for name in names],
         newest_run=latest.get("run_id"),
     )
-
-
-def _versions(session: Session, user: GetUserDep, model: str, record: ModelRecord) -> list[DeployedVersion]:
-    roles: dict[int, Role] = {served.version: role for role, served in record.serving.items()}
-    first: dict[int, ModelEvent] = {}
-    for event in record.history:
-        if event.event in ("deployed", "canary"):
-            first.setdefault(event.version, event)
-    found = []
-    for number in sorted(first, reverse=True):
-        began = record.began(number)
-        found.append(
-            DeployedVersion(
-                model=model,
-                version=number,
-                role=roles.get(number, "former"),
-                traffic_percent=record.traffic.get(number, 0),
-                since=first[number].at,  # type: ignore[arg-type]  # read from ISO 8601
-                deployment=_deployment(session, user, model, number, began.made_by if began else {}),
-            )
-        )
-    return found
 
 
 def _deployment(

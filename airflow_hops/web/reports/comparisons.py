@@ -18,7 +18,7 @@ from airflow_hops.web.artifacts.lookup import TaskArtifact
 from airflow_hops.web.models.notes import is_own_tag
 from airflow_hops.web.queries.client import ask
 from airflow_hops.web.runs.trainings import MetricCurve, TrainingRunDetail, get_training_run, tracking_hook
-from airflow_hops.web.skew.report import SkewComparison, describe_comparison, expect_skew
+from airflow_hops.web.skew.report import describe_comparison, expect_skew
 from airflow_hops.web.skew.reports import digest
 
 router = APIRouter(prefix="/api/dags/{dag_id}", tags=["reports"])
@@ -40,7 +40,43 @@ def report_skew(found: TaskArtifact, dag_id: str, run_id: str) -> Response:
     """A skew check: verdict, drifted features and causes, all features; one HTML file to keep or send."""
     expect_skew(found)
     skew = describe_comparison(digest(found.store, found.artifact))
-    sections = _skew_sections(skew)
+    moved = sorted(skew.features, key=lambda each: (not each.drifted, -abs(each.effect or 0.0), each.name))
+    facts = {
+        "Verdict": skew.verdict,
+        "Compared with": skew.reference,
+        "Rows of the training data": skew.rows_reference,
+        "Rows of requests": skew.rows_current,
+        "Rows that it takes": skew.min_rows,
+        "Significance level": skew.alpha,
+        "Mean prediction, training data": skew.prediction_reference,
+        "Mean prediction, requests": skew.prediction_current,
+        "Drifted": [each.name for each in moved if each.drifted],
+        "On one side only": skew.unmatched,
+    }
+    columns = ["Feature", "Drifted", "Measure", "Score", "Threshold", "p", "Effect", "Cause", "Missing before", "now"]
+    rows = [
+        (
+            *(
+                each.name,
+                each.drifted,
+                each.measure.replace("_", " "),
+                each.score,
+                each.threshold,
+                each.p_value,
+                each.effect,
+            ),
+            ": ".join(filter(None, ((each.cause or "").replace("_", " "), each.detail))),
+            *(each.missing_reference, each.missing_current),
+        )
+        for each in moved
+    ]
+    sections = [Section("Summary", [Table.of(facts), *skew.notes]), Section("Features", [Table(rows, columns)])]
+    if skew.row_skew is not None:
+        compared = skew.row_skew
+        differ = [(of.name, of.differ, of.mismatch, of.training_only, of.serving_only) for of in compared.features]
+        columns = ["Feature", "Differ", "Other value", "Training only", "Serving only"]
+        facts = {"Joined by": compared.identifiers, "Pairs": compared.pairs, "Pairs that differ": compared.skewed_pairs}
+        sections.append(Section("Same rows in training and serving", [Table.of(facts), Table(differ, columns)]))
     if found.has("report.svg"):
         picture = base64.b64encode(found.read_text("report.svg").encode()).decode()
         caption = "Features that drifted: training data grey, requests orange"
@@ -107,44 +143,3 @@ def _curves(dag_id: str, runs: Sequence[TrainingRunDetail], names: Sequence[str]
     return (
         charts if left <= 0 else [*charts[:_MOST_CHARTS], f"{left} more metrics have curves, which are not shown here."]
     )
-
-
-def _skew_sections(skew: SkewComparison) -> list[Section]:
-    moved = sorted(skew.features, key=lambda each: (not each.drifted, -abs(each.effect or 0.0), each.name))
-    facts = {
-        "Verdict": skew.verdict,
-        "Compared with": skew.reference,
-        "Rows of the training data": skew.rows_reference,
-        "Rows of requests": skew.rows_current,
-        "Rows that it takes": skew.min_rows,
-        "Significance level": skew.alpha,
-        "Mean prediction, training data": skew.prediction_reference,
-        "Mean prediction, requests": skew.prediction_current,
-        "Drifted": [each.name for each in moved if each.drifted],
-        "On one side only": skew.unmatched,
-    }
-    columns = ["Feature", "Drifted", "Measure", "Score", "Threshold", "p", "Effect", "Cause", "Missing before", "now"]
-    rows = [
-        (
-            *(
-                each.name,
-                each.drifted,
-                each.measure.replace("_", " "),
-                each.score,
-                each.threshold,
-                each.p_value,
-                each.effect,
-            ),
-            ": ".join(filter(None, ((each.cause or "").replace("_", " "), each.detail))),
-            *(each.missing_reference, each.missing_current),
-        )
-        for each in moved
-    ]
-    sections = [Section("Summary", [Table.of(facts), *skew.notes]), Section("Features", [Table(rows, columns)])]
-    if skew.row_skew is not None:
-        compared = skew.row_skew
-        differ = [(of.name, of.differ, of.mismatch, of.training_only, of.serving_only) for of in compared.features]
-        columns = ["Feature", "Differ", "Other value", "Training only", "Serving only"]
-        facts = {"Joined by": compared.identifiers, "Pairs": compared.pairs, "Pairs that differ": compared.skewed_pairs}
-        sections.append(Section("Same rows in training and serving", [Table.of(facts), Table(differ, columns)]))
-    return sections

@@ -138,7 +138,21 @@ class _Client(NotebookClient):  # type: ignore[misc]
         if self.clear_before_next_output and msg["msg_type"] != "update_display_data":
             self._clear(cell.outputs, cell_index)
         if msg["msg_type"] == "error":
-            return self._keep_error(msg, cell, cell_index)
+            # An error is kept beyond the limits, since it may be what fails the cell, but only the last one
+            content = msg["content"]
+            content["evalue"] = _shortened(content["evalue"])
+            trace = list(map(_shortened, content["traceback"]))
+            if len(trace) > _TRACEBACK_FRAMES:
+                trace = [*trace[: _TRACEBACK_FRAMES // 2], "…", *trace[-_TRACEBACK_FRAMES // 2 :]]
+            content["traceback"] = trace
+            size = len(json.dumps(content))
+            last = cell.outputs[-1] if cell.outputs else {}
+            if size > self._left(cell_index) and last.get("output_type") == "error":
+                self._cut("error", size)
+                last.update(ename=content["ename"], evalue=content["evalue"], traceback=trace)
+                return None
+            self._held[cell_index] += size
+            return super().process_message(msg, cell, cell_index)
         if not self._fits(msg, cell_index):
             return None
         if msg["msg_type"] == "stream":
@@ -198,23 +212,6 @@ class _Client(NotebookClient):  # type: ignore[misc]
         if kind != "update_display_data":
             growth[position] += size
         return growth
-
-    def _keep_error(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
-        """An error is kept beyond the limits, since it may be what fails the cell, but only the last one."""
-        content = msg["content"]
-        content["evalue"] = _shortened(content["evalue"])
-        trace = list(map(_shortened, content["traceback"]))
-        if len(trace) > _TRACEBACK_FRAMES:
-            trace = [*trace[: _TRACEBACK_FRAMES // 2], "…", *trace[-_TRACEBACK_FRAMES // 2 :]]
-        content["traceback"] = trace
-        size = len(json.dumps(content))
-        last = cell.outputs[-1] if cell.outputs else {}
-        if size > self._left(cell_index) and last.get("output_type") == "error":
-            self._cut("error", size)
-            last.update(ename=content["ename"], evalue=content["evalue"], traceback=trace)
-            return None
-        self._held[cell_index] += size
-        return super().process_message(msg, cell, cell_index)
 
     def end(self, cell: nbformat.NotebookNode) -> None:
         """Finishes the log's last line; of a progress bar leaves the last state; says that output is missing."""
