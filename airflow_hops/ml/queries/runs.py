@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.ml.queries.natural import natural_key
 from airflow_hops.ml.queries.place import Place
-from airflow_hops.ml.queries.run_filter import explain
 from airflow_hops.ml.queries.series import figures_of, thin
 from airflow_hops.ml.tracking.client import mlflow_errors, open_tracking
 
@@ -192,10 +191,25 @@ def _found(client: Any, experiment_id: str, query: str, given: str, order: list[
     except MlflowException as error:
         if error.error_code != "INVALID_PARAMETER_VALUE":
             raise
-        where = explain(given) if given else None
-        if where is not None:
-            raise BadInput(f"filter, character {where.position + 1}: {where.why}") from error
+        for position, comparison in _comparisons(given):
+            try:
+                client.search_runs([experiment_id], comparison, max_results=1)
+            except MlflowException as why:
+                raise BadInput(f"filter, character {position + 1}: {why.message}") from error
         raise BadInput(f"filter {given!r}, order {order!r}: {error.message}") from error
+
+
+def _comparisons(text: str) -> Iterator[tuple[int, str]]:
+    """Yields the comparisons that a filter joins, each with its position: MLflow's errors seldom say where they are."""
+    import sqlparse  # MLflow parses filters with it
+
+    first = end = 0
+    for token in (token for statement in sqlparse.parse(text) for token in statement.tokens):
+        if token.is_keyword and token.normalized in ("AND", "OR"):
+            yield first, text[first:end]
+            first = end + len(str(token)) + 1  # and the blank after it
+        end += len(str(token))
+    yield first, text[first:]
 
 
 def _sorted_here(client: Any, experiment_id: str, query: str, order: str, given: str) -> list[Any]:
