@@ -13,6 +13,7 @@ from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.core.contract.json_fields import as_json
 from airflow_hops.core.contract.protocol import Output, StepResult, StepSpec
 from airflow_hops.core.contract.web import REFUSED_KEY
 from airflow_hops.hooks.progress import ProgressWriter
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 class HopsOperator(BaseOperator):
     """The arguments of all operators.
 
-    A subclass names its ``entry`` and ``output_kind``, keeps its arguments as templated fields, and returns the step's
-    parameters and inputs from :meth:`step_params` and :meth:`step_inputs`.
+    A subclass names its ``entry`` and ``output_kind``, calls :meth:`store_arguments`, and lists the arguments that are
+    the step's parameters and inputs in ``param_arguments`` and ``input_arguments``, or overrides :meth:`step_params`
+    and :meth:`step_inputs`.
 
     Args:
         hops_conn_id: Connection of type ``hops``. (templated)
@@ -40,6 +42,8 @@ class HopsOperator(BaseOperator):
 
     entry: ClassVar[str]
     output_kind: ClassVar[str | None] = None
+    param_arguments: ClassVar[Sequence[str]] = ()
+    input_arguments: ClassVar[Sequence[str]] = ()
     template_fields: Sequence[str] = ("hops_conn_id", "runtime")
     operator_extra_links: Collection[BaseOperatorLink] = (LineageLink(),)
     ui_color = "#dbe9f6"
@@ -66,13 +70,29 @@ class HopsOperator(BaseOperator):
             self._asset = None
         self._hook: RuntimeHook | None = None
 
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Stands for the attributes that :meth:`store_arguments` sets."""
+
+    def store_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Makes each argument an attribute of its name, as Airflow expects of templated fields.
+
+        Args:
+            arguments: The ``locals()`` of the subclass's ``__init__``. A name that is a property of Airflow's operators
+                (``label``) is left out.
+        """
+        for name in arguments.keys() - {"self", "kwargs", "__class__"}:
+            if not isinstance(getattr(type(self), name, None), property):
+                setattr(self, name, arguments[name])
+
     def step_params(self, context: Context) -> dict[str, Any]:
         """Keyword arguments of the entry function; JSON values."""
-        return {}
+        return {name: as_json(getattr(self, name)) for name in self.param_arguments}
 
     def step_inputs(self) -> Mapping[str, Any]:
-        """Upstream artifacts by role: an artifact's dict, a list of them, or None."""
-        return {}
+        """Upstream artifacts by role: an artifact's dict, or a list of them."""
+        return {name: value for name in self.input_arguments if (value := getattr(self, name)) is not None}
 
     def step_services(self) -> Mapping[str, str]:
         """Services that the step gets in the place of those of the ``hops`` connection."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.core.contract.artifacts import BadInput
@@ -36,6 +36,7 @@ class BatchPredictOperator(SparkOperator):
 
     entry = "airflow_hops.ml.stages.batch_predict.stage:run"
     output_kind = "predictions"
+    input_arguments = ("examples", "model")
     operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (
         *SparkOperator.template_fields,
@@ -61,18 +62,7 @@ class BatchPredictOperator(SparkOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.examples = examples
-        self.model = model
-        self.model_name = model_name
-        self.version = version
-        self.signature = signature
-        self.splits = splits
-        self.columns = columns
-        self.batch_rows = batch_rows
-
-    def step_inputs(self) -> Mapping[str, Any]:
-        """Examples, and the model if it is given as an artifact."""
-        return {"examples": self.examples, "model": self.model}
+        self.store_arguments(locals())
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Keyword arguments of the entry function.

@@ -52,6 +52,8 @@ class DeployModelOperator(HopsOperator):
 
     entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.stage:run"
     output_kind = "deployment"
+    param_arguments = ("model_name", "canary_percent", "available_timeout_s", "allow_older", "allow_rolled_back")
+    input_arguments = ("model", "evaluation", "infra_blessing")
     operator_extra_links = (ModelsLink(), LineageLink())
     cacheable: ClassVar[bool] = False
     template_fields: Sequence[str] = (
@@ -80,33 +82,11 @@ class DeployModelOperator(HopsOperator):
         # A template has its name in a run alone.
         named = isinstance(model_name, str) and _MODEL_NAME.fullmatch(model_name)
         super().__init__(outlets=[*kwargs.pop("outlets", []), *([model_asset(model_name)] if named else [])], **kwargs)
-        self.model = model
-        self.model_name = model_name
-        self.evaluation = evaluation
-        self.infra_blessing = infra_blessing
-        self.canary_percent = canary_percent
-        self.available_timeout_s = available_timeout_s
-        self.allow_older = allow_older
-        self.allow_rolled_back = allow_rolled_back
-        self.model_server_conn_id = model_server_conn_id
-
-    def step_params(self, context: Context) -> dict[str, Any]:
-        """Keyword arguments of the entry function."""
-        return {
-            "model_name": self.model_name,
-            "canary_percent": self.canary_percent,
-            "available_timeout_s": self.available_timeout_s,
-            "allow_older": self.allow_older,
-            "allow_rolled_back": self.allow_rolled_back,
-        }
+        self.store_arguments(locals())
 
     def step_services(self) -> Mapping[str, str]:
         """The model server of the connection, where one is named."""
         return model_server_services(self.model_server_conn_id)
-
-    def step_inputs(self) -> Mapping[str, Any]:
-        """Upstream artifacts by role."""
-        return {"model": self.model, "evaluation": self.evaluation, "infra_blessing": self.infra_blessing}
 
     def execute(self, context: Context) -> Any:
         """Deploys the model and returns the deployment.

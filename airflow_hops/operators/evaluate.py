@@ -11,7 +11,7 @@ from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    pass
 
 
 class EvaluateOperator(HopsOperator):
@@ -46,6 +46,10 @@ class EvaluateOperator(HopsOperator):
 
     entry = "airflow_hops.ml.stages.evaluate.stage:run"
     output_kind = "evaluation"
+    param_arguments = (
+        "model_name", "splits", "slices", "metric", "minimum", "max_regression", "min_improvement", "metrics",
+    )  # fmt: skip
+    input_arguments = ("model", "examples")
     operator_extra_links = (ModelsLink(), LineageLink())
     template_fields: Sequence[str] = (
         *HopsOperator.template_fields,
@@ -72,33 +76,7 @@ class EvaluateOperator(HopsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.model = model
-        self.examples = examples
-        self.model_name = model_name
-        self.splits = splits
-        self.slices = slices
-        self.metric = metric
-        self.minimum = minimum
-        self.max_regression = max_regression
-        self.min_improvement = min_improvement
-        self.metrics = metrics
-
-    def step_inputs(self) -> Mapping[str, Any]:
-        """Model and examples."""
-        return {"model": self.model, "examples": self.examples}
-
-    def step_params(self, context: Context) -> dict[str, Any]:
-        """What to score and what to ask of it."""
-        return {
-            "model_name": self.model_name,
-            "splits": None if self.splits is None else list(self.splits),
-            "slices": list(self.slices),
-            "metric": self.metric,
-            "minimum": None if self.minimum is None else dict(self.minimum),
-            "max_regression": self.max_regression,
-            "min_improvement": self.min_improvement,
-            "metrics": None if self.metrics is None else {name: list(of) for name, of in self.metrics.items()},
-        }
+        self.store_arguments(locals())
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """The champion: another one asks for another comparison."""

@@ -84,22 +84,12 @@ class PrepareImagesOperator(SparkOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.store_arguments(locals())
         self.sources: dict[str, Any] = {
             split: ImageSource.from_value(split, value).to_dict() for split, value in sources.items()
         }
-        self.height = height
-        self.width = width
-        self.channels = channels
-        self.fit = fit
-        self.mean = mean
-        self.scale = scale
-        self.classes = classes
         # An operator has a label of its own, which the UI shows.
         self.label_column = label
-        self.eval_percent = eval_percent
-        self.encoding = encoding
-        self.jpeg_quality = jpeg_quality
-        self.max_rejected = max_rejected
         self._options()
 
     def step_params(self, context: Context) -> dict[str, Any]:

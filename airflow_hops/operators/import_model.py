@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    pass
 
 
 class ImportModelOperator(HopsOperator):
@@ -34,6 +34,8 @@ class ImportModelOperator(HopsOperator):
 
     entry = "airflow_hops.ml.stages.import_model:run"
     output_kind = "model"
+    param_arguments = ("source", "features", "prediction", "framework", "split", "rows")
+    input_arguments = ("examples", "statistics", "schema")
     operator_extra_links = (LineageLink(),)
     cacheable = False  # the same name may lead to another model tomorrow
     template_fields: Sequence[str] = (
@@ -60,27 +62,4 @@ class ImportModelOperator(HopsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.source = source
-        self.examples = examples
-        self.statistics = statistics
-        self.schema = schema
-        self.features = None if features is None else list(features)
-        self.prediction = prediction
-        self.framework = framework
-        self.split = split
-        self.rows = rows
-
-    def step_inputs(self) -> Mapping[str, Any]:
-        """The examples, and what is known of the training data."""
-        return {"examples": self.examples, "statistics": self.statistics, "schema": self.schema}
-
-    def step_params(self, context: Context) -> dict[str, Any]:
-        """Where the model is, and how it is asked."""
-        return {
-            "source": self.source,
-            "features": self.features,
-            "prediction": self.prediction,
-            "framework": self.framework,
-            "split": self.split,
-            "rows": self.rows,
-        }
+        self.store_arguments(locals())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    pass
 
 
 class InfraValidateOperator(HopsOperator):
@@ -29,6 +29,8 @@ class InfraValidateOperator(HopsOperator):
 
     entry = "airflow_hops.ml.stages.infra_validate:run"
     output_kind = "infra_blessing"
+    param_arguments = ("requests", "split", "start_timeout_s")
+    input_arguments = ("model", "examples")
     operator_extra_links = (ModelsLink(), LineageLink())
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "model", "examples", "split")
 
@@ -43,16 +45,4 @@ class InfraValidateOperator(HopsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.model = model
-        self.examples = examples
-        self.requests = requests
-        self.split = split
-        self.start_timeout_s = start_timeout_s
-
-    def step_inputs(self) -> Mapping[str, Any]:
-        """Model and examples."""
-        return {"model": self.model, "examples": self.examples}
-
-    def step_params(self, context: Context) -> dict[str, Any]:
-        """How many rows, from where, and the server's time."""
-        return {"requests": self.requests, "split": self.split, "start_timeout_s": self.start_timeout_s}
+        self.store_arguments(locals())

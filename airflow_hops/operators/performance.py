@@ -92,24 +92,11 @@ class PerformanceOperator(HopsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.store_arguments(locals())
         # An output of another task is an artifact or an address: which, is known once there is one.
         given = labels is None or isinstance(labels, XComArg) or _is_artifact(labels)
         self._labels_given = labels is not None
         self.labels = labels if given else Source.from_value("labels", labels).to_dict()
-        self.model_name = model_name
-        self.table = table
-        self.of_label = of_label
-        self.label_column = label_column
-        self.keys = keys
-        self.label_time = label_time
-        self.time_feature = time_feature
-        self.as_of = as_of
-        self.window = window
-        self.period = period
-        self.label_delay = label_delay
-        self.ages = ages
-        self.min_rows = min_rows
-        self.estimates = estimates
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """What is measured, and how."""

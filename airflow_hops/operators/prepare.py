@@ -65,6 +65,7 @@ class PrepareOperator(SparkOperator):
 
     entry = "airflow_hops.ml.stages.prepare:run"
     output_kind: ClassVar[str | None] = "examples"
+    input_arguments = ("tables",)
     operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (
         *SparkOperator.template_fields,
@@ -92,30 +93,16 @@ class PrepareOperator(SparkOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.prepare = prepare
-        self.tables = tables
+        self.store_arguments(locals())
         # An operator has a label of its own, which the UI shows.
         self.label_column = label
         self.key_column = key
         self.time_column = time
-        self.eval_percent = eval_percent
-        self.newest = newest
-        self.table = table
-        self.reject = reject
-        self.max_rejected = max_rejected
-        self.problem = problem
-        self.classes = classes
-        self.weight = weight
-        self.more_labels = more_labels
         self._options()
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """How examples are made."""
         return self._options().to_dict()
-
-    def step_inputs(self) -> Mapping[str, Any]:
-        """The snapshot."""
-        return {"tables": self.tables}
 
     def _options(self) -> PrepareOptions:
         newest = self.newest if isinstance(self.newest, timedelta | None) else timedelta(days=self.newest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
@@ -85,6 +85,7 @@ class RolloutOperator(HopsOperator):
 
     entry: ClassVar[str] = "airflow_hops.ml.stages.rollout:look"
     output_kind = "rollout"
+    input_arguments = ("deployment",)
     operator_extra_links = (ModelsLink(), LineageLink())
     cacheable: ClassVar[bool] = False
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "deployment", "model_server_conn_id")
@@ -119,36 +120,13 @@ class RolloutOperator(HopsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.store_arguments(locals())
         if on_approval_timeout not in _ON_APPROVAL_TIMEOUT:
             raise ValueError(
                 f"on_approval_timeout is {on_approval_timeout!r}; expected one of {tuple(_ON_APPROVAL_TIMEOUT)}"
             )
-        self.deployment = deployment
-        self.steps = steps
-        self.bake_time = bake_time
-        self.min_requests = min_requests
-        self.timeout = timeout
-        self.on_timeout = on_timeout
-        self.approval = approval
-        self.approval_timeout = approval_timeout
-        self.on_approval_timeout = on_approval_timeout
         self.assigned_users = list(assigned_users or [])
-        self.limits = Limits(
-            max_error_increase=max_error_increase,
-            significance=significance,
-            max_latency_ratio=max_latency_ratio,
-            latency_tolerance_ms=latency_tolerance_ms,
-            max_prediction_distance=max_prediction_distance,
-            max_loss_increase=max_loss_increase,
-            min_labels=min_labels,
-        )
-        self.keep_versions = keep_versions
-        self.poll_interval = poll_interval
-        self.look_interval = look_interval
-        self.deferrable = deferrable
-        self.on_promoted = on_promoted
-        self.on_rolled_back = on_rolled_back
-        self.model_server_conn_id = model_server_conn_id
+        self.limits = Limits(**{each.name: getattr(self, each.name) for each in fields(Limits)})
         self._answer: dict[str, Any] | None = None
 
     def step_params(self, context: Context) -> dict[str, Any]:
@@ -168,10 +146,6 @@ class RolloutOperator(HopsOperator):
     def step_services(self) -> Mapping[str, str]:
         """The model server of the connection, where one is named."""
         return model_server_services(self.model_server_conn_id)
-
-    def step_inputs(self) -> Mapping[str, Any]:
-        """Upstream artifacts by role."""
-        return {"deployment": self.deployment}
 
     def execute(self, context: Context) -> Any:
         """Runs the step, and tells people what came of the canary."""

@@ -61,6 +61,7 @@ class SchemaOperator(HopsOperator):
 
     entry = "airflow_hops.ml.stages.schema:run"
     output_kind = "schema"
+    input_arguments = ("statistics",)
     operator_extra_links = (SchemaLink(), LineageLink())
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "statistics", "schema", "name")
 
@@ -80,16 +81,7 @@ class SchemaOperator(HopsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.statistics = statistics
-        self.schema = schema
-        self.name = name
-        self.freeze_at = freeze_at
-        self.infinity_norm = infinity_norm
-        self.jensen_shannon = jensen_shannon
-        self.comparators = comparators
-        self.environments = environments
-        self.max_domain_values = max_domain_values
-        self.presence_tolerance = presence_tolerance
+        self.store_arguments(locals())
         if statistics is None and schema is None:
             raise ValueError("SchemaOperator: expected statistics to infer the schema from, or a schema's path")
         if freeze_at not in get_args(FreezeAt):
@@ -97,10 +89,6 @@ class SchemaOperator(HopsOperator):
         without_effect = [*self._inference(), *(["freeze_at"] if freeze_at != "first_run" else [])]
         if schema is not None and without_effect:
             raise ValueError(f"SchemaOperator: schema is given, so that {', '.join(without_effect)} has no effect")
-
-    def step_inputs(self) -> Mapping[str, Any]:
-        """The statistics."""
-        return {"statistics": self.statistics}
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """What was given for inference, or the file to import."""

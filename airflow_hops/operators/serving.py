@@ -31,6 +31,7 @@ class ServingOperator(HopsOperator):
     """
 
     cacheable: ClassVar[bool] = False
+    param_arguments: ClassVar[Sequence[str]] = ("model_name",)
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "model_name", "reason", "model_server_conn_id")
     operator_extra_links = (ModelsLink(), LineageLink())
 
@@ -38,9 +39,7 @@ class ServingOperator(HopsOperator):
         self, *, model_name: str, reason: str = "", model_server_conn_id: str | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.model_name = model_name
-        self.reason = reason
-        self.model_server_conn_id = model_server_conn_id
+        self.store_arguments(locals())
 
     def execute(self, context: Context) -> Any:
         """Runs the step, and keeps the cards of the versions that were decided on."""
@@ -50,8 +49,10 @@ class ServingOperator(HopsOperator):
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Keyword arguments of the entry function."""
-        ti = context["ti"]
-        return {"model_name": self.model_name, "reason": self.reason or f"asked for by {ti.dag_id}.{ti.task_id}"}
+        params, ti = super().step_params(context), context["ti"]
+        for name in {"version", "to_version"} & params.keys():
+            params[name] = _version(name, params[name])
+        return {**params, "reason": self.reason or f"asked for by {ti.dag_id}.{ti.task_id}"}
 
     def step_services(self) -> Mapping[str, str]:
         """The model server of the connection, where one is named."""
@@ -89,15 +90,11 @@ class LoadingOperator(ServingOperator):
         **kwargs: As :class:`ServingOperator`.
     """
 
+    param_arguments: ClassVar[Sequence[str]] = ("model_name", "keep_versions", "available_timeout_s")
+
     def __init__(self, *, keep_versions: int = 2, available_timeout_s: float = 120.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.keep_versions = keep_versions
-        self.available_timeout_s = available_timeout_s
-
-    def step_params(self, context: Context) -> dict[str, Any]:
-        """Keyword arguments of the entry function."""
-        given = {"keep_versions": self.keep_versions, "available_timeout_s": self.available_timeout_s}
-        return {**super().step_params(context), **given}
+        self.store_arguments(locals())
 
 
 class PromoteModelOperator(LoadingOperator):
@@ -110,17 +107,12 @@ class PromoteModelOperator(LoadingOperator):
     """
 
     entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:promote"
+    param_arguments = (*LoadingOperator.param_arguments, "version", "allow_rolled_back")
     template_fields: Sequence[str] = (*ServingOperator.template_fields, "version")
 
     def __init__(self, *, version: int | str | None = None, allow_rolled_back: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.version = version
-        self.allow_rolled_back = allow_rolled_back
-
-    def step_params(self, context: Context) -> dict[str, Any]:
-        """Keyword arguments of the entry function."""
-        version = _version("version", self.version)
-        return {**super().step_params(context), "version": version, "allow_rolled_back": self.allow_rolled_back}
+        self.store_arguments(locals())
 
 
 class RollbackModelOperator(LoadingOperator):
@@ -133,15 +125,12 @@ class RollbackModelOperator(LoadingOperator):
     """
 
     entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:roll_back"
+    param_arguments = (*LoadingOperator.param_arguments, "to_version")
     template_fields: Sequence[str] = (*ServingOperator.template_fields, "to_version")
 
     def __init__(self, *, to_version: int | str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.to_version = to_version
-
-    def step_params(self, context: Context) -> dict[str, Any]:
-        """Keyword arguments of the entry function."""
-        return {**super().step_params(context), "to_version": _version("to_version", self.to_version)}
 
 
 class UndeployModelOperator(ServingOperator):
@@ -154,16 +143,12 @@ class UndeployModelOperator(ServingOperator):
     """
 
     entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:undeploy"
+    param_arguments = ("model_name", "version", "force")
     template_fields: Sequence[str] = (*ServingOperator.template_fields, "version")
 
     def __init__(self, *, version: int | str | None = None, force: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.version = version
-        self.force = force
-
-    def step_params(self, context: Context) -> dict[str, Any]:
-        """Keyword arguments of the entry function."""
-        return {**super().step_params(context), "version": _version("version", self.version), "force": self.force}
+        self.store_arguments(locals())
 
 
 def _version(name: str, value: Any) -> int | None:

@@ -67,6 +67,7 @@ class SkewOperator(HopsOperator):
 
     entry = "airflow_hops.ml.stages.skew:run"
     output_kind = "skew"
+    input_arguments = ("reference", "current", "schema", "examples")
     operator_extra_links = (SkewLink(), LineageLink())
     template_fields: Sequence[str] = (
         *HopsOperator.template_fields, "model_name", "reference", "current", "schema", "examples",
@@ -95,6 +96,7 @@ class SkewOperator(HopsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.store_arguments(locals())
         spans = [value is not None for value in (reference, current)]
         if (model_name is not None) == any(spans) or any(spans) != all(spans):
             raise ValueError(f"{self.task_id}: expected either model_name, or both reference and current")
@@ -107,48 +109,17 @@ class SkewOperator(HopsOperator):
         for name, after in (("silent_after", silent_after), ("down_after", down_after)):
             if after is not None and after <= timedelta(0):
                 raise ValueError(f"{self.task_id}: {name} is {after!r}, expected more than 0, or None")
-        self.model_name = model_name
-        self.reference = reference
-        self.current = current
-        self.schema = schema
-        self.split = split
-        self.alpha = alpha
-        self.min_rows = min_rows
-        self.measures = measures
-        self.thresholds = thresholds
-        self.time_feature = time_feature
-        self.attribute = attribute
-        self.identifiers = identifiers
-        self.examples = examples
-        self.float_rounding = float_rounding
-        self.silent_after = silent_after
-        self.down_after = down_after
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """What is compared, and how."""
-        return SkewOptions(
-            model_name=self.model_name,
-            split=self.split,
-            alpha=self.alpha,
-            min_rows=self.min_rows,
-            measures=self.measures,
-            thresholds=self.thresholds,
-            time_feature=self.time_feature,
-            attribute=self.attribute,
-            identifiers=self.identifiers,
-            float_rounding=self.float_rounding,
+        """The options of the comparison."""
+        return SkewOptions.of(
+            self,
+            comparator=SkewOptions.comparator,
+            missing_threshold=SkewOptions.missing_threshold,
+            seed=SkewOptions.seed,
             silent_after_s=self.silent_after.total_seconds() if self.silent_after else None,
             down_after_s=self.down_after.total_seconds() if self.down_after else None,
         ).to_dict()
-
-    def step_inputs(self) -> Mapping[str, Any]:
-        """The spans, or the rows that served ones are compared with."""
-        return {
-            "reference": self.reference,
-            "current": self.current,
-            "schema": self.schema,
-            "examples": self.examples,
-        }
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
         """Skips while no version of the model serves yet; otherwise runs the step.

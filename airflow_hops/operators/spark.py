@@ -30,8 +30,7 @@ class SparkOperator(HopsOperator):
         self, *, spark_conn_id: str = "spark_default", conf: Mapping[str, str] | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.spark_conn_id = spark_conn_id
-        self.conf = conf
+        self.store_arguments(locals())
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """The Spark properties: some change what an expression gives (``spark.sql.ansi.enabled``)."""

@@ -56,6 +56,7 @@ class StatisticsOperator(SparkOperator):
 
     entry = "airflow_hops.ml.stages.statistics:run"
     output_kind: ClassVar[str | None] = "statistics"
+    input_arguments = ("examples", "schema")
     operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (
         *SparkOperator.template_fields, "examples", "source", "splits", "schema", "options",
@@ -79,25 +80,13 @@ class StatisticsOperator(SparkOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.examples = examples
+        self.store_arguments(locals())
         self.source = source.to_dict() if isinstance(source, Source) else source
-        self.splits = splits
-        self.split = split
         # An operator has a label of its own, which the UI shows.
         self.label_column = label
         self.key_column = key
         self.time_column = time
-        self.schema = schema
-        self.options = options
-        self.engine = engine
-        self.workers = workers
-        self.on_corrupt = on_corrupt
         self._check_arguments()
-
-    def step_inputs(self) -> Mapping[str, Any]:
-        """The examples, and the schema."""
-        given = {"examples": self.examples, "schema": self.schema}
-        return {role: artifact for role, artifact in given.items() if artifact is not None}
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """What to read, and how."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    pass
 
 
 class TransformOperator(SparkOperator):
@@ -30,6 +30,8 @@ class TransformOperator(SparkOperator):
 
     entry = "airflow_hops.ml.stages.transform.stage:run"
     output_kind = "transformed_examples"
+    param_arguments = ("preprocess", "extra_inputs")
+    input_arguments = ("examples", "statistics", "schema")
     operator_extra_links = (DataLink(), LineageLink())
     template_fields: Sequence[str] = (
         *SparkOperator.template_fields,
@@ -51,16 +53,4 @@ class TransformOperator(SparkOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.preprocess = preprocess
-        self.examples = examples
-        self.statistics = statistics
-        self.schema = schema
-        self.extra_inputs = extra_inputs
-
-    def step_inputs(self) -> Mapping[str, Any]:
-        """Examples, statistics and schema."""
-        return {"examples": self.examples, "statistics": self.statistics, "schema": self.schema}
-
-    def step_params(self, context: Context) -> dict[str, Any]:
-        """The preprocessing function's name, and what else a model takes."""
-        return {"preprocess": self.preprocess, "extra_inputs": list(self.extra_inputs)}
+        self.store_arguments(locals())

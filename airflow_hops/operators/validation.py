@@ -109,20 +109,11 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.statistics = statistics
-        self.schema = schema
-        self.previous = previous
-        self.model_name = model_name
-        self.examples = examples
-        self.splits = splits
-        self.environment = environment
+        self.store_arguments(locals())
         given = {"error": on_anomaly} if isinstance(on_anomaly, str) else dict(on_anomaly)
         self.on_anomaly: dict[str, Action] = {"error": "fail", "warning": "warn", **given}
         self.follow = _task_ids(follow)
         self.otherwise = _task_ids(otherwise)
-        self.split_anomalous = split_anomalous
-        self.ask_timeout = ask_timeout
-        self.on_timeout = on_timeout
         self.assigned_users = list(assigned_users or [])
         self._schema_in_use: Artifact | None = None
         self._check_arguments()

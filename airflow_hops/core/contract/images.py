@@ -74,23 +74,7 @@ class ImageSpec(JsonFields):
 
 @dataclass(frozen=True)
 class ImageOptions(StepOptions):
-    """The options of the images stage; JSON values.
-
-    Attributes:
-        sources: An :class:`~airflow_hops.core.contract.sources.ImageSource`, or its fields, by split; ``train`` is
-            among them.
-        height: Height of the prepared images, in pixels.
-        width: Width of the prepared images, in pixels.
-        channels: 1, 3 or 4.
-        fit: As in :class:`ImageSpec`.
-        mean: As in :class:`ImageSpec`; None for the mean of the training images.
-        scale: As in :class:`ImageSpec`; None for the standard deviation of the training images.
-        classes: Names of the classes; None for those that the sources name or number.
-        label: Name of the label column.
-        eval_percent: Share of ``train``'s keys that go to the split ``eval``.
-        encoding: ``png`` or ``jpeg``.
-        jpeg_quality: 1 to 100.
-        max_rejected: Share of a source's images that a single reason may reject.
+    """The options of the images stage, as the arguments of ``PrepareImagesOperator``.
 
     Raises:
         BadInput: an option is not allowed.

@@ -47,25 +47,12 @@ def worse_by(metric: str, now: Interval, before: Interval) -> Interval:
 
 @dataclass(frozen=True)
 class PerformanceOptions(StepOptions):
-    """The options of the performance stage; JSON values.
+    """The options of the performance stage, as the arguments of ``PerformanceOperator``; durations in seconds.
 
     Attributes:
-        model_name: The served model.
-        source: Fields of the :class:`~airflow_hops.core.contract.sources.Source` of the labels, or None.
-        table: Of labels that are an artifact: the table of a snapshot, or the split of examples; None for the only one.
-        label: Which of the model's labels is measured; None for the first.
-        label_column: Name of the label's column; None for the label's.
-        keys: Columns of the labels that together identify a prediction: ``request_id``, ``row``, or the model's inputs.
-        label_time: Column of the labels that says when each became known; None if there is none.
-        time_feature: The model's input that holds the row's own time, seconds since the epoch; None for the time of
-            the request.
-        as_of: The time to look back from, ISO 8601; None for the newest prediction's.
-        window_s: Seconds to look back; None for everything that was captured.
-        period_s: Length of a period, for which the metrics are also given; aligned to the epoch, in UTC.
-        label_delay_s: Age below which predictions are not measured: labels that come early may not be typical.
-        ages_s: Ages by which the completeness of the labels is reported, ascending.
-        min_rows: Labelled rows below which there are no metrics.
-        estimates: Whether to estimate the metrics of classifiers where labels are missing.
+        source: Fields of the :class:`~airflow_hops.core.contract.sources.Source` of the labels; None for feedback, or
+            for labels that are an artifact.
+        label: The operator's ``of_label``.
 
     Raises:
         BadInput: an option is out of range.

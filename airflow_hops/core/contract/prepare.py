@@ -12,22 +12,7 @@ from airflow_hops.core.contract.target import BINARY, MAX_CLASSES, MULTICLASS, P
 
 @dataclass(frozen=True)
 class PrepareOptions(StepOptions):
-    """The options of the prepare stage; JSON values.
-
-    Attributes:
-        prepare: ``module:function`` of the user's ``prepare(spark, tables)``.
-        label: Column of the label.
-        key: Column of the key, if there is one.
-        time: Column of the time, if there is one.
-        eval_percent: Share of the keys in the split ``eval``.
-        newest_s: Length of the split ``newest`` at the end of the window, in seconds; None for no such split.
-        table: The main table, each row of which becomes one example; by default, the first table of the snapshot.
-        reject: SQL conditions over the columns of ``prepare`` by the reason to reject the rows for which they hold.
-        max_rejected: Share of the main table's rows that a single reason may reject.
-        problem: The kind of problem; None determines it from the label's values.
-        classes: The label's values, in the order of their numbers; None for the values found, sorted.
-        weight: Column of the rows' weights, if there is one.
-        more_labels: Columns of further labels, each with a problem, its values, or None.
+    """The options of the prepare stage, as the arguments of ``PrepareOperator``; durations in seconds.
 
     Raises:
         BadInput: an option is not allowed.

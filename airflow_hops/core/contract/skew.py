@@ -76,17 +76,9 @@ class SkewTest(StepOptions):
 
 @dataclass(frozen=True)
 class SkewOptions(SkewTest):
-    """The options of the skew stage; JSON values. A verdict requires 1,000 rows unless ``min_rows`` is set.
+    """The options of the skew stage, as the arguments of ``SkewOperator``; durations in seconds.
 
-    Attributes:
-        model_name: The served model; None to compare two spans.
-        split: Split of the statistics, and of the examples.
-        time_feature: The captured feature that holds the row's own time, seconds since the epoch, or None.
-        attribute: Whether to compute effects on predictions if something has drifted.
-        identifiers: Features by which captured rows are joined with examples, to be compared value by value.
-        float_rounding: Digits to which floats are rounded in that comparison; None for no rounding.
-        silent_after_s: Seconds without a captured request after which the monitor fails; None for any time.
-        down_after_s: The same, if the model server does not answer, does not serve the model, or cannot capture.
+    A verdict requires 1,000 rows unless ``min_rows`` is set.
     """
 
     model_name: str | None = None
