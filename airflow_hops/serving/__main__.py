@@ -28,7 +28,7 @@ def main() -> int:
         return 1
     warnings.filterwarnings("ignore", category=FutureWarning, module="google")
 
-    if not (flags.upstream or flags.workers or flags.fronts > 1):
+    if not (flags.upstream or flags.fronts > 1):
         import airflow_hops.serving.models.saved_model  # noqa: F401  # it takes no time of the first to load
 
     from airflow_hops.serving.assembly import StartError

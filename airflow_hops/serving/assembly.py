@@ -30,8 +30,6 @@ from airflow_hops.serving.models.model_cache import ModelCache
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Reply
 from airflow_hops.serving.models.transitions import OpenVersion, TransitionOptions
-from airflow_hops.serving.models.workers.autoscaling import ScalingOptions
-from airflow_hops.serving.models.workers.supervisor import WorkerSupervisor
 from airflow_hops.serving.monitoring.logs import RequestLog
 from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving.tokens import TokenFile
@@ -128,14 +126,6 @@ def upstream_token(flags: Flags) -> TokenFile | None:
 def version_opener(flags: Flags, batching: BatchingOptions | None) -> OpenVersion:
     """Returns what opens a version, and so says what answers its requests."""
     return functools.partial(open_model, options=model_options(flags, batching))
-
-
-def workers(flags: Flags, batching: BatchingOptions | None) -> WorkerSupervisor | None:
-    """Returns what opens versions in worker processes, or None if they are opened in this one."""
-    if not flags.workers:
-        return None
-    scaling = ScalingOptions(flags.workers, flags.worker_target_in_flight, flags.worker_scale_in_seconds)
-    return WorkerSupervisor(model_options(flags, batching), scaling)
 
 
 def profiler(flags: Flags) -> list[Any]:

@@ -44,7 +44,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_running(parser.add_argument_group("How models run (TensorFlow Serving's flags)"))
     _add_traffic(parser.add_argument_group("Traffic and upstream servers"))
     _add_capture(parser.add_argument_group("Captured requests"))
-    _add_workers(parser.add_argument_group("Worker processes"))
+    _add_processes(parser.add_argument_group("Processes"))
     _add_own_models(parser.add_argument_group("Models"))
     _add_limits(parser.add_argument_group("Limits"))
     _add_control(parser.add_argument_group("Address, control, logs, start and stop"))
@@ -242,7 +242,7 @@ def _add_capture(group: argparse._ArgumentGroup) -> None:
     _add_switch(group, "--capture_shadow", "also capture the answers of shadow traffic (default false)")
 
 
-def _add_workers(group: argparse._ArgumentGroup) -> None:
+def _add_processes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--fronts",
         type=flag_values.positive,
@@ -252,22 +252,6 @@ def _add_workers(group: argparse._ArgumentGroup) -> None:
         "--front_timeout_seconds",
         type=flag_values.seconds,
         help="seconds without a sign of life after which one of them is replaced; 0 waits for ever (default 10)",
-    )
-    group.add_argument(
-        "--workers",
-        type=flag_values.workers,
-        help="number of worker processes per version: N, or MIN:MAX to scale with the requests in flight; 0 runs "
-        "models in the server's own process (default 0)",
-    )
-    group.add_argument(
-        "--worker_target_in_flight",
-        type=flag_values.positive_float,
-        help="requests in flight per worker, above which another worker is started (default 2)",
-    )
-    group.add_argument(
-        "--worker_scale_in_seconds",
-        type=flag_values.seconds,
-        help="how long fewer workers must have sufficed before one is stopped (default 30)",
     )
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 
-from airflow_hops.serving.models.workers.autoscaling import WorkerBounds
-
 
 def _number(text: str, low: float, high: float, expected: str) -> int:
     try:
@@ -98,16 +96,6 @@ def interval(text: str) -> float:
 def positive_float(text: str) -> float:
     """A number above 0."""
     return _float(text, 1e-3, 1e9, "a number above 0")
-
-
-def workers(text: str) -> WorkerBounds:
-    """How many worker processes."""
-    try:
-        return WorkerBounds.parse(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"value is {text!r}; expected a number of processes, as 4, or MIN:MAX, as 1:4"
-        ) from None
 
 
 def boolean(text: str) -> bool:

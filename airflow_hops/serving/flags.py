@@ -13,7 +13,6 @@ from pathlib import Path
 from airflow_hops.core.processes.machine_memory import memory_bytes
 from airflow_hops.serving.capture.options import CaptureFormat, CaptureMode
 from airflow_hops.serving.flag_parser import make_parser
-from airflow_hops.serving.models.workers.autoscaling import NO_WORKERS, WorkerBounds
 
 # TensorFlow Serving's flags that change nothing here, and why: saying so beats silence.
 _WITHOUT_EFFECT = {
@@ -98,9 +97,6 @@ class Flags:
     sticky_header: str = "x-sticky-key"
     fronts: int = 1
     front_timeout_seconds: float = 10
-    workers: WorkerBounds = NO_WORKERS
-    worker_target_in_flight: float = 2
-    worker_scale_in_seconds: float = 30
     shadow_queue_requests: int = 1000
     shadow_threads: int = 1
     shadow_tolerance: float = 1e-5
@@ -198,8 +194,6 @@ def _check(parser: argparse.ArgumentParser, flags: Flags) -> None:
         parser.error("--model_base_path, --model_config_file and --upstream are all empty; expected one of them")
     if flags.model_base_path and flags.upstream:
         parser.error("--model_base_path and --upstream are both given; a gateway loads no model itself")
-    if flags.workers and flags.upstream:
-        parser.error("--workers and --upstream are both given; a gateway runs no model itself")
     _check_fronts(parser, flags)
     if flags.model_base_path and "://" not in flags.model_base_path and not Path(flags.model_base_path).is_absolute():
         parser.error(
@@ -212,10 +206,8 @@ def _check(parser: argparse.ArgumentParser, flags: Flags) -> None:
         )
     if flags.enable_profiler and not flags.profiler_log_dir:
         parser.error("--enable_profiler is set without --profiler_log_dir; expected the folder to write profiles below")
-    if flags.enable_profiler and (flags.workers or flags.upstream):
-        parser.error(
-            "--enable_profiler is set with --workers or --upstream; there is no model in this process to profile"
-        )
+    if flags.enable_profiler and flags.upstream:
+        parser.error("--enable_profiler is set with --upstream; there is no model in this process to profile")
     for name in ("prediction_token_file", "feedback_token_file"):
         if getattr(flags, name) and not flags.control_token_file:
             parser.error(f"--{name} is set without --control_token_file; everything else would be open to everyone")
@@ -233,7 +225,6 @@ def _check_fronts(parser: argparse.ArgumentParser, flags: Flags) -> None:
     if flags.fronts == 1:
         return
     for name, why in {
-        "workers": "each front runs the models itself",
         "upstream": "start several gateways instead",
         "grpc_socket_path": "only ports can be shared",
         "enable_profiler": "a profile is of one process",

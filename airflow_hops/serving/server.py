@@ -29,7 +29,6 @@ from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import PortError
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.traffic import TrafficTable
-from airflow_hops.serving.models.workers import report
 from airflow_hops.serving.monitoring import logs, metrics, series
 from airflow_hops.serving.routes import Routes
 
@@ -67,9 +66,7 @@ class ModelServer:
 
         fronts = Fronts(flags, catalog, self._lifecycle) if flags.fronts > 1 else None
         endpoint = self._endpoint = fronts or Endpoint(flags, catalog, self._lifecycle)
-        self._workers = assembly.workers(flags, batching)
-        opener = fronts or self._workers
-        open_version = opener.open if opener else assembly.version_opener(flags, batching)
+        open_version = fronts.open if fronts else assembly.version_opener(flags, batching)
         self._loader = assembly.model_source(flags, catalog, config, open_version)
         self._series = series.RequestSeries(endpoint.stats, endpoint.batches)
         self._controls = control.Control(catalog, self._loader)
@@ -82,9 +79,6 @@ class ModelServer:
         gateway_report.add_routes(routes, catalog, endpoint.shadow)
         if metrics_path:
             metrics.add_route(routes, metrics_path)
-        if self._workers is not None:
-            report.add_route(routes, self._workers)
-            metrics.REGISTRY.register(report.WorkerCollector(self._workers))
         if fronts is not None:
             fronts.add_reports(routes, metrics.REGISTRY)
         for collector in (
@@ -158,8 +152,6 @@ class ModelServer:
         self._endpoint.drain()
         self._series.close()
         self._loader.stop()
-        if self._workers is not None:
-            self._workers.close()
         self._endpoint.close()
         log.info("stopped")
 

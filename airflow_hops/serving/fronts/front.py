@@ -6,8 +6,11 @@ import contextlib
 import logging
 import math
 import os
+import pickle
 import re
+import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -20,13 +23,13 @@ from airflow_hops.serving.api.control import Percents
 from airflow_hops.serving.endpoint import Endpoint
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.fronts.counts import FrontCounts
+from airflow_hops.serving.fronts.launcher import threads_each
 from airflow_hops.serving.fronts.peer import Peer
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.models.catalog import Catalog, ModelView, VersionStatus
-from airflow_hops.serving.models.memory import give_back
+from airflow_hops.serving.models.memory import give_back, set_imports_apart
 from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.traffic import Split, TrafficTable
-from airflow_hops.serving.models.workers.launcher import threads_each
 from airflow_hops.serving.monitoring import logs
 from airflow_hops.serving.monitoring.metrics import REGISTRY
 from airflow_hops.serving.request_kind import RequestKind
@@ -42,10 +45,12 @@ class FrontAssignment:
 
     Attributes:
         flags: How it answers.
+        processes: Number of fronts.
         routes: REST routes, with their paths, that the server's first process answers.
     """
 
     flags: Flags
+    processes: int
     routes: tuple[tuple[str, str | None], ...]
 
 
@@ -102,12 +107,19 @@ def front_flags(flags: Flags, grpc_port: int, rest_api_port: int | None) -> Flag
     )
 
 
-def run_front(assignment: FrontAssignment, control: socket.socket) -> None:
-    """Does what the server's first process says, until that is no more; then the process ends, too."""
-    logs.configure(assignment.flags.log_file)
+def main(descriptor: int) -> None:
+    """Does what the server's first process says, until that has ended; then this process ends, too."""
+    # A service manager signals all processes of the server: this one ends once the first has drained it.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):  # short of memory, the kernel shall end a front, which is replaced
         Path("/proc/self/oom_score_adj").write_text("500")
-    front = _Front(assignment, control)
+    assignment: FrontAssignment = pickle.load(sys.stdin.buffer)
+    logs.configure(assignment.flags.log_file)
+    import airflow_hops.serving.models.saved_model  # noqa: F401  # TensorFlow, so that the first to load takes no longer
+
+    set_imports_apart()
+    front = _Front(assignment, socket.socket(fileno=descriptor))
     logging.getLogger().addHandler(_ForwardingHandler(front.peer))
     threading.Thread(target=_say_alive, args=(front.peer,), name="alive", daemon=True).start()
     front.peer.read()
@@ -269,3 +281,10 @@ class _ForwardingHandler(logging.Handler):
             pass
         except Exception:  # as every handler: who logs goes on
             self.handleError(record)
+
+
+if __name__ == "__main__":
+    # Under its own name, as what the first process sends refers to it.
+    from airflow_hops.serving.fronts.front import main as run
+
+    run(int(sys.argv[1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from concurrent.futures import Future
@@ -11,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_hops.serving.fronts.counts import FrontCounts
 from airflow_hops.serving.fronts.front import ALIVE_EVERY_S, FrontAssignment
-from airflow_hops.serving.fronts.peer import Peer
-from airflow_hops.serving.models.workers.frames import connection_pair
-from airflow_hops.serving.models.workers.launcher import Launcher, Process
+from airflow_hops.serving.fronts.launcher import start_process, threads_each
+from airflow_hops.serving.fronts.peer import Peer, connection_pair
 from airflow_hops.serving.monitoring.logs import BUFFER
 
 if TYPE_CHECKING:
@@ -30,22 +30,23 @@ class Front:
         peer: Calls it.
         counts: What it had counted when it was last asked.
         is_silent: Whether it was ended because it gave no sign of life.
+        is_ending: Whether the server has ended it.
     """
 
-    def __init__(self, launcher: Launcher, assignment: FrontAssignment, fronts: Fronts) -> None:
+    def __init__(self, assignment: FrontAssignment, fronts: Fronts) -> None:
         ours, theirs = connection_pair()
         self.counts = FrontCounts()
-        self.is_silent = False
+        self.is_silent = self.is_ending = False
         self.started_s = time.monotonic()
         with theirs:
             try:
-                self.process: Process = launcher.fork(assignment, theirs, lambda: fronts.on_end(self))
+                threads = threads_each(assignment.processes)
+                self.process = start_process(assignment, theirs, lambda: fronts.on_end(self), threads)
             except BaseException:
                 ours.close()
                 raise
         self._alive = threading.Event()
         self.peer = Peer(ours, fronts.methods, {"log": BUFFER.add, "alive": self._alive.set}, self.end)
-        self._launcher = launcher
         self._asked: Future[Any] | None = None
         self.peer.start()
         if timeout_s := assignment.flags.front_timeout_seconds:
@@ -69,11 +70,12 @@ class Front:
 
     def end(self) -> None:
         """Kills it, if it still runs."""
-        self._launcher.kill(self.process)
+        self.process.kill()
 
     def _watch(self, timeout_s: float) -> None:
         """Ends it once it hangs: the kernel goes on giving it connections, whose clients would wait for ever."""
-        silent_s = 0.0  # counted, not measured: where everything stood still, this process did, too
+        # Counted, not measured: where everything stood still, this process did, too. At first it imports libraries.
+        silent_s = -math.inf
         while not self.process.ended.wait(ALIVE_EVERY_S):
             silent_s = 0.0 if self._alive.is_set() else silent_s + ALIVE_EVERY_S
             self._alive.clear()

@@ -12,11 +12,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
-from airflow_hops.serving.models.workers.frames import PeerGone
-
 log = logging.getLogger(__name__)
 
 _THREADS = 32
+_BUFFER_BYTES = 1 << 22
+
+
+class PeerGone(Exception):
+    """The other process has ended."""
+
+
+def connection_pair() -> tuple[socket.socket, socket.socket]:
+    """Returns both ends of a connection, with as much room in between as the kernel gives."""
+    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    for end in pair:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    return pair
 
 
 class Peer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from airflow_hops.serving.gateway.shadow import ShadowCounts
-from airflow_hops.serving.models.workers.report import by_process
 
 if TYPE_CHECKING:
     from airflow_hops.serving.fronts.supervisor import Fronts
@@ -61,3 +60,13 @@ class FrontsCollector(Collector):
         yield CounterMetricFamily("hops_serving_front_restarts", "Fronts that ended unexpectedly.", report["restarts"])
         yield CounterMetricFamily("hops_serving_front_hangs", "Fronts that gave no sign of life.", report["hangs"])
         yield from by_process(self._fronts.metrics())
+
+
+def by_process(counted: Iterable[tuple[Mapping[str, str], Metric]]) -> Iterable[Metric]:
+    """Returns the metrics of several processes, with each one's labels on its samples."""
+    families: dict[str, Metric] = {}
+    for labels, metric in counted:
+        family = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+        for sample in metric.samples:
+            family.add_sample(sample.name, {**sample.labels, **labels}, sample.value)
+    return families.values()

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,9 @@ from airflow_hops.serving.assembly import StartError
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.fronts.counts import FrontCounts, FrontStats, PastCounts, add_batches
-from airflow_hops.serving.fronts.front import FrontAssignment, FrontModel, FrontState, front_flags, run_front
+from airflow_hops.serving.fronts.front import FrontAssignment, FrontModel, FrontState, front_flags
 from airflow_hops.serving.fronts.front_handle import Front
-from airflow_hops.serving.fronts.peer import error_of
+from airflow_hops.serving.fronts.peer import PeerGone, error_of
 from airflow_hops.serving.fronts.reports import FrontsCapture, FrontsCollector, FrontsShadow
 from airflow_hops.serving.fronts.servable import FrontServable
 from airflow_hops.serving.lifecycle import Lifecycle
@@ -37,8 +37,6 @@ from airflow_hops.serving.listeners import PortError, hold_port, hold_shared_por
 from airflow_hops.serving.models.catalog import Catalog, ModelView, State, VersionStatus
 from airflow_hops.serving.models.opened_version import OpenedVersion
 from airflow_hops.serving.models.servable import Servable
-from airflow_hops.serving.models.workers.frames import PeerGone
-from airflow_hops.serving.models.workers.launcher import Launcher, threads_each
 from airflow_hops.serving.monitoring.series import BatchTotals
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
@@ -85,7 +83,6 @@ class Fronts:
         self.methods: Mapping[str, Callable[..., Any]] = {}
         self._flags = flags
         self._catalog, self._lifecycle = catalog, lifecycle
-        self._launcher: Launcher | None = None
         self._lock = threading.RLock()
         self._counting = threading.Lock()
         self._serving: list[Front] = []
@@ -113,18 +110,14 @@ class Fronts:
             "rest": lambda request: _answered(routes, request),
         }
         flags = front_flags(self._flags, self.grpc_port, self.rest_api_port)
-        self._assignment = FrontAssignment(flags, tuple(routes.added))
-        run = f"{run_front.__module__}:{run_front.__qualname__}"
-        self._launcher = Launcher(threads_each(flags.fronts), run, flags.front_timeout_seconds)
+        self._assignment = FrontAssignment(flags, flags.fronts, tuple(routes.added))
         try:
-            for _ in range(flags.fronts):
-                self._start_front()
-        except (ConfigError, PortError, ServingError, PeerGone) as error:
-            self._launcher.close()
+            with ThreadPoolExecutor(flags.fronts) as pool:
+                for start in [pool.submit(self._start_front) for _ in range(flags.fronts)]:
+                    start.result()
+        except (ConfigError, PortError, ServingError, PeerGone, StartError) as error:
+            self._end_all()
             raise StartError(str(error) or "a process that answers requests ended while it started") from error
-        except StartError:
-            self._launcher.close()
-            raise
         self._catalog.on_change = self._push
         self._lifecycle.watch(lambda ready: self._push())
         threading.Thread(target=self._look_after, name="fronts", daemon=True).start()
@@ -217,9 +210,8 @@ class Fronts:
             }
             for front in self._counted()[0]
         ]
-        zygote = self._launcher.pid if self._launcher else None
         counts = {"restarts": self.restarts, "hangs": self.hangs}
-        return {"zygote": zygote, "fronts": fronts, **counts, "last_end": self._last_end or None}
+        return {"fronts": fronts, **counts, "last_end": self._last_end or None}
 
     def metrics(self) -> Iterator[tuple[dict[str, str], Metric]]:
         """Yields what else a front counts: its label, and the metric."""
@@ -235,8 +227,16 @@ class Fronts:
     def close(self) -> None:
         """Writes what was captured and logged, and ends the fronts."""
         self.ask_all("finish", timeout_s=_CLOSE_S)
-        if self._launcher is not None:
-            self._launcher.close()
+        self._end_all()
+
+    def _end_all(self) -> None:
+        with self._lock:
+            fronts = list(self._serving)
+        for front in fronts:
+            front.is_ending = True
+            front.end()
+        for front in fronts:
+            front.process.ended.wait()
 
     def on_end(self, front: Front) -> None:
         """Replaces a front that has ended."""
@@ -244,7 +244,7 @@ class Fronts:
             if front not in self._serving:
                 return
             if self._closing.is_set():
-                if not front.process.with_zygote:
+                if not front.is_ending:
                     log.error("front %d ended with %s while the server stops", front.process.pid, front.process.end)
                 return
             self._serving.remove(front)
@@ -269,8 +269,7 @@ class Fronts:
 
     def _start_front(self) -> None:
         """Starts a front, has it open what the others have, and lets it take requests."""
-        assert self._launcher is not None
-        front = Front(self._launcher, self._assignment, self)
+        front = Front(self._assignment, self)
         opened: dict[int, OpenedVersion] = {}
         try:
             while True:

@@ -18,15 +18,15 @@ from waiting import wait_for
 from airflow_hops.serving import assembly
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import parse_flags
-from airflow_hops.serving.fronts import supervisor
+from airflow_hops.serving.fronts import front_handle, supervisor
 from airflow_hops.serving.fronts.counts import FrontCounts, PastCounts
 from airflow_hops.serving.fronts.front import FrontState, _ForwardingHandler
+from airflow_hops.serving.fronts.launcher import Process
 from airflow_hops.serving.fronts.peer import Peer
 from airflow_hops.serving.fronts.supervisor import Fronts
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.models.catalog import Catalog, State
 from airflow_hops.serving.models.traffic import TrafficTable
-from airflow_hops.serving.models.workers.launcher import Process
 from airflow_hops.serving.monitoring.stats import RequestCounts
 from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving.routes import Routes
@@ -37,9 +37,8 @@ KIND = RequestKind("m", 1, "Predict", "GRPC")
 class FrontThread:
     """Answers as a front does; the first two have counted five requests each."""
 
-    def __init__(self, number: int, control: socket.socket) -> None:
-        self.process, self.control = Process(), control
-        self.process.pid = number
+    def __init__(self, number: int, control: socket.socket, on_end: Callable[[], None]) -> None:
+        self.process, self.control, self.on_end = Process(number, self.end), control, on_end
         self.counted = 5 if number < 2 else 0
         self.state = FrontState()
         self.asked = 0
@@ -61,7 +60,9 @@ class FrontThread:
 
     def end(self) -> None:
         if not self.process.ended.is_set():
-            self.process.ends("the test")
+            self.process.end = "the test"
+            self.process.ended.set()
+            self.on_end()
             self.control.shutdown(socket.SHUT_RDWR)
             self.control.close()
 
@@ -69,26 +70,20 @@ class FrontThread:
 class FrontThreads:
     """Starts them in place of processes."""
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self) -> None:
         self.fronts: list[FrontThread] = []
         self.refused: set[str] = set()
-        self.pid = None
+        self._lock = threading.Lock()
 
-    def fork(self, assignment: object, control: socket.socket, on_end: Callable[[], None]) -> Process:
-        front = FrontThread(len(self.fronts), control.dup())
-        front.process.on_end = on_end
-        front.refused = self.refused
-        self.fronts.append(front)
+    def start(self, assignment: object, control: socket.socket, on_end: Callable[[], None], threads: int) -> Process:
+        with self._lock:
+            front = FrontThread(len(self.fronts), control.dup(), on_end)
+            front.refused = self.refused
+            self.fronts.append(front)
         methods = {"open": front.open, "take": front.take, "serve": front.take, "counts": front.counts}
         nothing = dict.fromkeys(("close", "drain", "finish"), lambda *_: None)
         Peer(control.dup(), {**methods, **nothing}).start()
         return front.process
-
-    def kill(self, process: Process) -> None:
-        self.fronts[process.pid].end()
-
-    def close(self) -> None:
-        """Nothing: they end with the test."""
 
 
 @pytest.fixture
@@ -97,8 +92,13 @@ def catalog() -> Catalog:
 
 
 @pytest.fixture
-def fronts(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fronts]:
-    monkeypatch.setattr(supervisor, "Launcher", FrontThreads)
+def threads() -> FrontThreads:
+    return FrontThreads()
+
+
+@pytest.fixture
+def fronts(catalog: Catalog, threads: FrontThreads, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fronts]:
+    monkeypatch.setattr(front_handle, "start_process", threads.start)
     monkeypatch.setattr(supervisor, "_COUNTS_S", 0.2)
     flags, _ = parse_flags(["--fronts=2", "--model_config_file=c", "--port=0", "--front_timeout_seconds=0"])
     fronts = Fronts(flags, catalog, Lifecycle(lambda: {"unavailable": []}))
@@ -109,31 +109,26 @@ def fronts(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fronts
     fronts.close()
 
 
-def threads(fronts: Fronts) -> FrontThreads:
-    launcher: Any = fronts._launcher
-    return launcher
-
-
 def requests(fronts: Fronts) -> int:
     return sum(counts.requests for counts in fronts.stats.counts().values())
 
 
-def test_front_that_ends_while_it_is_asked_is_counted_once(fronts: Fronts) -> None:
+def test_front_that_ends_while_it_is_asked_is_counted_once(threads: FrontThreads, fronts: Fronts) -> None:
     assert requests(fronts) == 10
-    first = threads(fronts).fronts[0]
+    first = threads.fronts[0]
     first.before_counts = first.end
     assert [requests(fronts) for _ in range(3)] == [10, 10, 10]
     assert fronts.restarts == 1
 
 
-def test_fronts_that_end_leave_no_descriptors(fronts: Fronts) -> None:
+def test_fronts_that_end_leave_no_descriptors(threads: FrontThreads, fronts: Fronts) -> None:
     def has_two_fronts() -> bool:
         return len(fronts.report()["fronts"]) == 2 and requests(fronts) == 0
 
     def held() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
-    launcher = threads(fronts)
+    launcher = threads
     for front in launcher.fronts:
         front.counted = 0
     wait_for(has_two_fronts, "two fronts")
@@ -148,9 +143,9 @@ def test_fronts_that_end_leave_no_descriptors(fronts: Fronts) -> None:
         gc.enable()
 
 
-def test_front_that_is_stuck_is_asked_once_and_told_of_as_it_was(fronts: Fronts) -> None:
+def test_front_that_is_stuck_is_asked_once_and_told_of_as_it_was(threads: FrontThreads, fronts: Fronts) -> None:
     assert requests(fronts) == 10
-    stuck, release = threads(fronts).fronts[0], threading.Event()
+    stuck, release = threads.fronts[0], threading.Event()
     asked = stuck.asked
     stuck.before_counts = release.wait
     assert [requests(fronts) for _ in range(5)] == 5 * [10]
@@ -160,14 +155,16 @@ def test_front_that_is_stuck_is_asked_once_and_told_of_as_it_was(fronts: Fronts)
     wait_for(lambda: requests(fronts) == 12, "what it counted meanwhile")
 
 
-def test_kinds_of_requests_that_a_front_leaves_out_are_as_they_were(fronts: Fronts) -> None:
+def test_kinds_of_requests_that_a_front_leaves_out_are_as_they_were(threads: FrontThreads, fronts: Fronts) -> None:
     assert requests(fronts) == 10
-    first, second = threads(fronts).fronts
+    first, second = threads.fronts
     first.counted, second.counted = 0, 7
     assert requests(fronts) == 12
 
 
-def test_version_that_does_not_open_again_keeps_no_other_from_answering(fronts: Fronts, catalog: Catalog) -> None:
+def test_version_that_does_not_open_again_keeps_no_other_from_answering(
+    threads: FrontThreads, fronts: Fronts, catalog: Catalog
+) -> None:
     opened = {
         (model, version): fronts.open(model, version, Path(f"/{model}/{version}"))
         for model, version in (("a", 1), ("b", 1), ("b", 2))
@@ -175,7 +172,7 @@ def test_version_that_does_not_open_again_keeps_no_other_from_answering(fronts: 
     catalog.publish("a", {1: opened["a", 1]}, {})
     catalog.publish("b", {version: opened["b", version] for version in (1, 2)}, {"stable": 1})
     catalog.set_split("b", {1: 50, 2: 50})
-    launcher = threads(fronts)
+    launcher = threads
     launcher.refused.add("a")
     launcher.fronts[1].end()
     wait_for(lambda: len(launcher.fronts) > 3, "tries to replace it")
@@ -202,16 +199,13 @@ def test_split_leaves_out_a_version_that_does_not_open_again(fronts: Fronts, cat
 
 
 def test_front_that_ends_while_the_server_stops_is_told_of_and_not_replaced(
-    fronts: Fronts, caplog: pytest.LogCaptureFixture
+    threads: FrontThreads, fronts: Fronts, caplog: pytest.LogCaptureFixture
 ) -> None:
     fronts.drain()
-    first, second = threads(fronts).fronts
-    first.end()
+    threads.fronts[0].end()
     assert [record.getMessage() for record in caplog.records] == ["front 0 ended with the test while the server stops"]
-    second.process.with_zygote = True  # as when the server ends them
-    second.end()
     assert len(caplog.records) == 1
-    assert len(threads(fronts).fronts) == 2
+    assert len(threads.fronts) == 2
 
 
 def test_port_is_kept_from_others_while_no_front_listens(fronts: Fronts) -> None:

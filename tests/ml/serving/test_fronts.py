@@ -34,9 +34,8 @@ from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flags import parse_flags
 from airflow_hops.serving.fronts.counts import FrontCounts
 from airflow_hops.serving.fronts.front import front_flags
-from airflow_hops.serving.fronts.peer import Peer
+from airflow_hops.serving.fronts.peer import Peer, PeerGone
 from airflow_hops.serving.models.traffic import Split, deal_slots
-from airflow_hops.serving.models.workers.frames import PeerGone
 from airflow_hops.serving.monitoring.series import BatchTotals
 from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.request_kind import RequestKind
@@ -353,23 +352,6 @@ def test_folder_that_is_changed_changes_no_answer_until_all_fronts_have_ended(
         client.reload_config(parse_config(config(saved_models, 1, 2), "the test"))
 
 
-def test_all_fronts_come_back_when_what_they_are_forked_from_ends(server: ServerProcess) -> None:
-    report = server.get("/v1/fronts")
-    os.kill(report["zygote"], signal.SIGKILL)
-    wait_for_two(server, {front["pid"] for front in report["fronts"]})
-    assert {answer.version for answer in each(lambda: predict(server))} == {2}
-
-
-def test_fronts_come_back_when_what_they_are_forked_from_hangs(server: ServerProcess) -> None:
-    report = server.get("/v1/fronts")
-    before = {front["pid"] for front in report["fronts"]}
-    os.kill(report["zygote"], signal.SIGSTOP)
-    os.kill(min(before), signal.SIGKILL)
-    wait_for_two(server, before)
-    assert {answer.version for answer in each(lambda: predict(server))} == {2}
-    assert "the process that workers are forked from gave no sign of life for 5 s" in server.log()
-
-
 def test_port_that_is_taken_is_told_before_anything_starts(
     server: ServerProcess, start_server: Callable[..., ServerProcess], tmp_path: Path
 ) -> None:
@@ -390,12 +372,11 @@ def test_fronts_drain_on_sigterm_and_end_with_the_server(server: ServerProcess) 
     with ThreadPoolExecutor(8) as executor:
         asking = [executor.submit(server.call, "/v1/models/vectors:predict", slow) for _ in range(8)]
         time.sleep(0.5)
-        os.kill(server.get("/v1/fronts")["zygote"], signal.SIGSTOP)  # the server ends though this one hangs
         for pid in pids:  # as a service manager and a terminal do
             os.kill(pid, signal.SIGTERM)
         assert server.terminate() == 0
         assert [answer.result()[0] for answer in asking] == 8 * [200]
-    wait_for(lambda: all(map(is_gone, pids)), "the end of the fronts", 5)  # by the kernel, with the zygote
+    wait_for(lambda: all(map(is_gone, pids)), "the end of the fronts", 5)
     assert "while the server stops" not in server.log()
     server.start().wait_until_ready()  # at the same ports
     pids = list(fronts(server))
@@ -403,7 +384,7 @@ def test_fronts_drain_on_sigterm_and_end_with_the_server(server: ServerProcess) 
     wait_for(lambda: all(map(is_gone, pids)), "the end of the fronts", 10)
 
 
-@pytest.mark.parametrize("flag", ["--workers=2", "--upstream=h:1", "--grpc_socket_path=s", "--enable_profiler=true"])
+@pytest.mark.parametrize("flag", ["--upstream=h:1", "--grpc_socket_path=s", "--enable_profiler=true"])
 def test_what_fronts_cannot_share_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_flags(["--fronts=2", "--model_config_file=c", "--profiler_log_dir=p", flag])

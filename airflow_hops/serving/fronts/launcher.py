@@ -1,0 +1,78 @@
+"""Starts the processes that answer requests, and learns how they end."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from airflow_hops.core.processes.programs import module_command, with_package
+from airflow_hops.serving.errors import ServingError
+
+
+class Process:
+    """A server process.
+
+    Attributes:
+        pid: Its process id.
+        ended: Set once it has ended.
+        end: How it ended, in words.
+    """
+
+    def __init__(self, pid: int, kill: Callable[[], object]) -> None:
+        self.pid, self.kill = pid, kill
+        self.ended = threading.Event()
+        self.end = "still running"
+
+
+def threads_each(processes: int) -> int:
+    """Returns how many threads each of so many processes has to itself."""
+    return max(1, len(os.sched_getaffinity(0)) // processes)
+
+
+def start_process(assignment: Any, control: socket.socket, on_end: Callable[[], None], threads: int) -> Process:
+    """Starts a server process.
+
+    Args:
+        assignment: Sent to it, pickled, over its standard input.
+        control: Its end of the connection to this process; stays open here.
+        on_end: Called, in a thread of its own, when it has ended.
+        threads: Of OpenMP for one operation, unless the environment sets another number.
+
+    Raises:
+        ServingError: The system has no room for another process.
+    """
+    try:
+        program = subprocess.Popen(
+            module_command(sys.executable, "airflow_hops.serving.fronts.front", str(control.fileno())),
+            stdin=subprocess.PIPE,
+            env=with_package({"OMP_NUM_THREADS": str(threads), **os.environ}),
+            pass_fds=[control.fileno()],
+            start_new_session=True,  # signals of a terminal are for the first process, which drains all
+        )
+    except OSError as error:
+        raise ServingError(grpc.StatusCode.INTERNAL, f"No process could be started: {error.strerror}") from None
+    process = Process(program.pid, program.kill)
+
+    def wait_for_end() -> None:
+        code = program.wait()
+        process.end = f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.Signals(-code).name})"
+        process.ended.set()
+        on_end()
+
+    threading.Thread(target=wait_for_end, name="front-end", daemon=True).start()
+    try:
+        assert program.stdin is not None
+        with program.stdin as stdin:
+            stdin.write(pickle.dumps(assignment))
+    except BrokenPipeError:
+        pass  # it has ended already, which its thread reports
+    return process
