@@ -143,7 +143,6 @@ def test_nor_by_what_the_runtime_environment_starts_from_a_link_to_an_installed_
         "capture writer": "all is written",
         "model server": "ready",
         "tensorboard": "answers",
-        "zygote": "exit code 0",
     }, ended.stderr
     assert not (planted / "imported").exists()
 

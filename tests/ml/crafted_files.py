@@ -23,7 +23,7 @@ ENTRIES = (
     "airflow_hops.serving.__main__",
     "airflow_hops.serving.capture.warmup",
     "airflow_hops.serving.capture.writer",
-    "airflow_hops.serving.models.workers.zygote",
+    "airflow_hops.serving.fronts.front",
 )
 """What this package's processes run, beside the warm process, whose forks run the first of ``airflow_hops.ml``."""
 

@@ -17,7 +17,6 @@ from airflow_hops.ml.tracking import tensorboard
 from airflow_hops.ml.training.gang.agent import serve_agent
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.options import CaptureOptions
-from airflow_hops.serving.models.workers.launcher import Launcher
 
 _TIMEOUT_S = 60.0
 
@@ -53,19 +52,11 @@ def start_tensorboard(folder: Path) -> str:
     return "answers" if f"TensorBoard of {folder}: http://" in said else f"says {said!r}"
 
 
-def start_zygote(folder: Path) -> str:
-    launcher = Launcher({})
-    program = launcher._zygote.program
-    launcher.close()
-    return f"exit code {program.returncode}"
-
-
 def main() -> None:
     programs: dict[str, Callable[[Path], str]] = {
         "capture writer": start_capture_writer,
         "model server": start_model_server,
         "tensorboard": start_tensorboard,
-        "zygote": start_zygote,
     }
     found: dict[str, str] = {}
     said = os.dup(1)

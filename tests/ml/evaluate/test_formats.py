@@ -120,7 +120,6 @@ def test_a_model_is_judged_by_its_figures_against_a_champion_of_another_format(
 
 
 @pytest.mark.server
-@pytest.mark.usefixtures("forked_servers")
 def test_a_model_behind_a_transform_graph_is_validated_in_a_server_and_predicts_whole_splits(
     shared_store: ArtifactStore, examples: Callable[[Target], Artifact], tmp_path: Path
 ) -> None:

@@ -533,7 +533,6 @@ def test_bad_input_is_named_and_leaves_nothing(prepare: Any, case: str, words: s
     assert words in str(refusal.value)
 
 
-@pytest.mark.usefixtures("forked_servers")
 def test_a_model_of_several_classes_is_judged_and_asked_over_the_wire(
     prepare: Any, prepared: Any, run_shared_stage: Any, shared_store: ArtifactStore
 ) -> None:

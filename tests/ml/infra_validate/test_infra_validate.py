@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from echo_models import write_echo_model
-from server_process import ForkedProcess
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.stages import infra_validate
 
-pytestmark = [pytest.mark.runtime, pytest.mark.server, pytest.mark.usefixtures("forked_servers")]
+pytestmark = [pytest.mark.runtime, pytest.mark.server]
 
 Validate = Callable[..., Artifact]
 
@@ -30,7 +30,6 @@ def validate(
     run_shared_stage: Callable[..., Any],
     shared_store: ArtifactStore,
     flights_prepared: Artifact,
-    forked_servers: list[ForkedProcess],
 ) -> Validate:
     """Runs the stage; a failure leaves no artifact, and whatever happens, no server of it is left."""
 
@@ -46,7 +45,8 @@ def validate(
             assert not shared_store.exists(shared_store.address(producer, "infra_blessing"))
             raise
         finally:
-            assert all(server.poll() is not None for server in forked_servers)
+            processes = psutil.Process().children(recursive=True)
+            assert not [each for each in processes if "airflow_hops.serving" in each.cmdline()]
         return artifact
 
     numbers = count()

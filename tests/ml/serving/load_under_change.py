@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import threading
 import time
 import traceback
@@ -93,9 +91,8 @@ class Load:
 class Operations:
     """What is done to the server meanwhile."""
 
-    def __init__(self, load: Load, folder: str, config_file: str, has_workers: bool) -> None:
+    def __init__(self, load: Load, folder: str, config_file: str) -> None:
         self._load, self._folder, self._config_file = load, folder, config_file
-        self._has_workers = has_workers
         self.done: list[str] = []
 
     def run(self) -> None:
@@ -112,7 +109,6 @@ class Operations:
         for percent in (5, 50, 100):
             self._split({"1": 100 - percent, "2": percent})
             self._wait_for(200)
-        self._kill_worker()
         self._serve(client, [1, 2], {"stable": 2})
         self._serve(client, [2], {"stable": 2})
         self._split(None)
@@ -121,7 +117,6 @@ class Operations:
         self._serve(client, [1, 2, 3], {"stable": 2})
         self._split({"1": 20, "2": 30, "3": 50})
         self._wait_for(200)
-        self._kill_worker()
         self._serve(client, [1, 2, 3], {"stable": 1})
         self._split({"1": 100})
         self._serve(client, [1], {"stable": 1})
@@ -160,15 +155,6 @@ class Operations:
         self._get("/v1/models/flights:traffic", {"percents": percents})
         self.done.append(f"split {percents}")
 
-    def _kill_worker(self) -> None:
-        if not self._has_workers:
-            return
-        versions = self._get("/v1/workers")["models"]["flights"]
-        pid = next(iter(versions.values()))["workers"][0]["pid"]
-        os.kill(pid, signal.SIGKILL)
-        self.done.append("killed a worker")
-        self._wait_for(100)
-
     def _wait_for(self, answers: int) -> None:
         wanted = len(self._load.latencies_s) + answers
         deadline_s = time.monotonic() + 120
@@ -182,10 +168,10 @@ class Operations:
             return json.load(response)
 
 
-def run(address: str, url: str, folder: Path, config_file: Path, workers: int, requests: int) -> dict[str, Any]:
+def run(address: str, url: str, folder: Path, config_file: Path, requests: int) -> dict[str, Any]:
     """Asks so many requests at least, while all is done to the server; returns what happened."""
     load = Load(address, url, requests)
-    operations = Operations(load, str(folder), str(config_file), has_workers=bool(workers))
+    operations = Operations(load, str(folder), str(config_file))
     thread = threading.Thread(target=operations.run)
     started_s = time.monotonic()
     thread.start()

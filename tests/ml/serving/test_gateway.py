@@ -51,7 +51,7 @@ def gateway(runtime_python: Path, shared_server: ServerProcess, tmp_path_factory
         "traffic_config_file_poll_wait_seconds": 0.1,
         "capture_base_path": folder / "captured",
     }
-    server = ServerProcess(runtime_python, folder, flags, from_nothing=True).start().wait_until_ready()
+    server = ServerProcess(runtime_python, folder, flags).start().wait_until_ready()
     yield server
     server.close()
 

@@ -66,7 +66,7 @@ def test_a_graph_without_a_signature_file_goes_by_its_own_names(formats_server: 
     assert formats_server.predict("graph", body) == {"outputs": {"y": [[1, 2]], "heard": ["é"]}}
 
 
-def test_versions_of_a_graph_are_batched_split_captured_and_rolled_back_in_workers(
+def test_versions_of_a_graph_are_batched_split_captured_and_rolled_back(
     start_server: Callable[..., ServerProcess], tmp_path: Path
 ) -> None:
     for version in (1, 2):
@@ -78,7 +78,7 @@ def test_versions_of_a_graph_are_batched_split_captured_and_rolled_back_in_worke
         f'model_platform: "onnx" {policy} }} }}'
     )
     server = start_server(
-        model_config_file=config, workers=1, enable_batching="true", capture_base_path=tmp_path / "captured",
+        model_config_file=config, enable_batching="true", capture_base_path=tmp_path / "captured",
         capture_sampling_percent=100,
     )  # fmt: skip
     traffic = "/v1/models/litres:traffic"

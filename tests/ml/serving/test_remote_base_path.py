@@ -295,27 +295,6 @@ def test_look_that_takes_too_long_has_failed_and_the_next_one_counts(
     assert result == [[True, 0], [False, 0], [False, 1], False, "no answer for 0.2 s", [1], 2]
 
 
-def test_copy_outlives_workers_and_what_a_killed_server_left_is_removed(
-    start_server: Callable[..., ServerProcess], bucket: Bucket, tmp_path: Path
-) -> None:
-    cache = tmp_path / "cache"
-    bucket.publish("flights", 1)
-    flags = {"model_name": "flights", "model_base_path": f"{bucket.url}/flights", "model_cache_path": cache}
-    server = start_server(**flags, workers=1)
-    neighbour = start_server(**flags)
-    (worker,) = server.call("/v1/workers")[1]["models"]["flights"]["1"]["workers"]
-    os.kill(worker["pid"], signal.SIGKILL)
-    assert score(server) == 1000.0
-    assert copies(cache) == ["1", "1"]
-
-    server.process.kill()
-    server.process.wait()
-    again = start_server(**flags)
-    assert "which a process that was killed had left" in again.log()
-    assert copies(cache) == ["1", "1"]
-    assert score(again) == score(neighbour) == 1000.0
-
-
 def test_fronts_share_one_copy_which_outlives_them(
     start_server: Callable[..., ServerProcess], bucket: Bucket, tmp_path: Path
 ) -> None:

@@ -35,7 +35,7 @@ from airflow_hops.serving.capture.record import CapturedCall
 from airflow_hops.serving.capture.tables import CallTables
 from airflow_hops.serving.request_kind import RequestKind
 
-pytestmark = [pytest.mark.runtime, pytest.mark.server, pytest.mark.usefixtures("forked_servers")]
+pytestmark = [pytest.mark.runtime, pytest.mark.server]
 
 WIDTH = 16
 ROWS = 4000
