@@ -55,7 +55,18 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
         if launcher != "local":
             raise ValueError(f"@task.hops: launcher is {launcher!r}; expected 'local'")
         self.wants_context = _hide_context(python_callable)
-        _check_shippable(python_callable)
+        # Refuses, when the DAG is parsed, a function whose source alone cannot run
+        name = python_callable.__name__
+        if name == "<lambda>" or inspect.iscoroutinefunction(python_callable):
+            raise ValueError(f"@task.hops: {name} is not a plain function; expected one written with 'def'")
+        outside = sorted(
+            {*_global_names(python_callable.__code__), *python_callable.__code__.co_freevars} - {name, *dir(builtins)}
+        )
+        if outside:
+            raise ValueError(
+                f"@task.hops: {name}() uses {', '.join(map(repr, outside))}, defined outside it: only the function's "
+                "own source is shipped; import or define it inside the function, or pass it as an argument"
+            )
         self.output_kind = output_kind  # type: ignore[misc]
         super().__init__(python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs)
 
@@ -125,23 +136,6 @@ def _hide_context(function: Callable[..., Any]) -> bool:
         kept = [parameter for parameter in signature.parameters.values() if parameter.name != _CONTEXT_PARAMETER]
         function.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
     return True
-
-
-def _check_shippable(function: Callable[..., Any]) -> None:
-    """Refuses, when the DAG is parsed, a function whose source alone cannot run.
-
-    Raises:
-        ValueError: it is a lambda or a coroutine, or uses names from outside of it.
-    """
-    name = function.__name__
-    if name == "<lambda>" or inspect.iscoroutinefunction(function):
-        raise ValueError(f"@task.hops: {name} is not a plain function; expected one written with 'def'")
-    outside = sorted({*_global_names(function.__code__), *function.__code__.co_freevars} - {name, *dir(builtins)})
-    if outside:
-        raise ValueError(
-            f"@task.hops: {name}() uses {', '.join(map(repr, outside))}, defined outside it: only the function's "
-            "own source is shipped; import or define it inside the function, or pass it as an argument"
-        )
 
 
 def _global_names(code: CodeType) -> Iterator[str]:

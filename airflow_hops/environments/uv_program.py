@@ -51,11 +51,7 @@ def uv_environment(environment: Mapping[str, str]) -> dict[str, str]:
     dropped = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_NO_CONFIG")
     kept = {name: value for name, value in environment.items() if name not in dropped}
     # Started by make, Horovod's build would take make's flags for its own, and compile on one core.
-    return {**_pip_settings(environment), **kept, "MAKEFLAGS": f"-j{(os.cpu_count() or 1) + 1}"}
-
-
-def _pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Package index, links and certificates that pip was told of: uv does not read pip's configuration."""
+    # Package index, links and certificates that pip was told of: uv does not read pip's configuration
     home = Path(environment.get("HOME") or "~").expanduser()
     user_folder = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
     settings = configparser.ConfigParser(interpolation=None, strict=False)
@@ -77,7 +73,7 @@ def _pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
         found["UV_FIND_LINKS"] = ",".join(found_links)
     if certificates:
         found["SSL_CERT_FILE"] = certificates
-    return found
+    return {**found, **kept, "MAKEFLAGS": f"-j{(os.cpu_count() or 1) + 1}"}
 
 
 def _toolchain() -> Path:

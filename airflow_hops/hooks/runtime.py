@@ -212,7 +212,23 @@ class RuntimeHook(BaseHook):
         secrets = without_secrets(spec.params)[1]
         spec = replace(spec, store=settings.store, storage_options=settings.storage_options, services=services)
         spec = replace(spec, secrets=secrets)
-        return replace(spec, cache_key_parts=self._cache_key_parts(spec))
+        from airflow_hops.user_code.files import UserFiles
+        from airflow_hops.user_code.libraries import Libraries  # it would cost every DAG file what they import
+
+        libraries = Libraries(self.settings.runtime)
+        code = UserFiles(spec, libraries)
+        if code.unknown and spec.output is not None:
+            self.log.warning("No earlier artifact counts as made by this code: %s", "; ".join(code.unknown))
+        parts = {
+            "code": package_fingerprint(),
+            "runtime": libraries.key(code.mentions),
+            "parameters": _fingerprint_of_json(spec.params),
+            "user code": code.fingerprint,
+        }
+        for role, artifacts in spec.inputs.items():
+            # Properties count: equal rows may be of different windows.
+            parts[f"input {role}"] = _fingerprint_of_json([[a.fingerprint, a.properties] for a in artifacts])
+        return replace(spec, cache_key_parts={**parts, **spec.cache_key_parts})
 
     def find_cached(self, spec: StepSpec) -> StepResult | None:
         """The artifact that the same task made from the same parts, or None."""
@@ -321,25 +337,6 @@ class RuntimeHook(BaseHook):
             work_s = result.seconds.get("work", 0.0)
             start_up_s = max(time.monotonic() - launched - work_s, 0.0)
             return replace(result, seconds={"start_up": round(start_up_s, 3), "work": work_s})
-
-    def _cache_key_parts(self, spec: StepSpec) -> dict[str, str]:
-        from airflow_hops.user_code.files import UserFiles
-        from airflow_hops.user_code.libraries import Libraries  # it would cost every DAG file what they import
-
-        libraries = Libraries(self.settings.runtime)
-        code = UserFiles(spec, libraries)
-        if code.unknown and spec.output is not None:
-            self.log.warning("No earlier artifact counts as made by this code: %s", "; ".join(code.unknown))
-        parts = {
-            "code": package_fingerprint(),
-            "runtime": libraries.key(code.mentions),
-            "parameters": _fingerprint_of_json(spec.params),
-            "user code": code.fingerprint,
-        }
-        for role, artifacts in spec.inputs.items():
-            # Properties count: equal rows may be of different windows.
-            parts[f"input {role}"] = _fingerprint_of_json([[a.fingerprint, a.properties] for a in artifacts])
-        return {**parts, **spec.cache_key_parts}
 
     def _json_object(self, name: str, value: Any) -> dict[str, Any]:
         return json_object(value, f"connection {self.hops_conn_id!r}: field {name!r}")

@@ -202,7 +202,8 @@ class JobProcess(StepProcess):
                 elif ended:
                     break
                 else:
-                    self._check_owner()
+                    if not self._is_owner():
+                        raise Superseded(f"step {self.job.step!r}: a later try of this task follows its job now")
                     time.sleep(_POLL_S)
             if pending:
                 yield pending.decode(errors="replace")
@@ -228,10 +229,6 @@ class JobProcess(StepProcess):
         with contextlib.suppress(OSError):
             return (self.job.path / "owner").read_text() == self._token
         return True
-
-    def _check_owner(self) -> None:
-        if not self._is_owner():
-            raise Superseded(f"step {self.job.step!r}: a later try of this task follows its job now")
 
     def _shown(self) -> int:
         with contextlib.suppress(OSError, ValueError):

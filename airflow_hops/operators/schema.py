@@ -94,7 +94,7 @@ class SchemaOperator(HopsOperator):
         """What was given for inference, or the file to import."""
         if self.schema is None:
             return self._inference()
-        path = self._schema_path(context)
+        path = Path(context["dag"].fileloc).parent / Path(str(self.schema)).expanduser()
         return {"imported": {"path": str(self.schema), "text": _read(path)}}
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
@@ -114,7 +114,16 @@ class SchemaOperator(HopsOperator):
                 spec = replace(spec, params={**spec.params, "anew": "no model was deployed with the previous one"})
                 return hook.run(spec, launcher=self.launcher(hook), cache=False)
             manifest = hook.store.manifest(uri)
-            self._warn_of_changes(uri, manifest.cache_key_parts, self.step_cache_key_parts(hook))
+            now = self.step_cache_key_parts(hook)
+            for part in (ARGUMENTS, FUNCTION):
+                if ARGUMENTS in manifest.cache_key_parts and manifest.cache_key_parts.get(part) != now.get(part):
+                    self.log.warning(
+                        "The %s changed since the schema was frozen, but this has no effect on %s: publish a new "
+                        "version with "
+                        "'airflow hops schema approve', or have it inferred anew with 'airflow hops schema reset'",
+                        part,
+                        uri,
+                    )
             imported = spec.params.get("imported")
             same = imported is None or manifest.cache_key_parts.get(IMPORTED) == _sha256(imported["text"])
             if same and not is_edited(hook.store, uri):
@@ -127,17 +136,6 @@ class SchemaOperator(HopsOperator):
         if self.freeze_at == "first_run":
             return False
         return not changed_by_person(store, uri) and not is_deployed_with(store, uri)
-
-    def _warn_of_changes(self, uri: str, frozen_with: Mapping[str, str], now: Mapping[str, str]) -> None:
-        for part in (ARGUMENTS, FUNCTION):
-            if ARGUMENTS in frozen_with and frozen_with.get(part) != now.get(part):
-                self.log.warning(
-                    "The %s changed since the schema was frozen, but this has no effect on %s: publish a new "
-                    "version with "
-                    "'airflow hops schema approve', or have it inferred anew with 'airflow hops schema reset'",
-                    part,
-                    uri,
-                )
 
     def _inference(self) -> dict[str, Any]:
         environments = self.environments
@@ -153,9 +151,6 @@ class SchemaOperator(HopsOperator):
             "presence_tolerance": self.presence_tolerance,
         }
         return {name: value for name, value in given.items() if value is not None}
-
-    def _schema_path(self, context: Context) -> Path:
-        return Path(context["dag"].fileloc).parent / Path(str(self.schema)).expanduser()
 
 
 def is_deployed_with(store: ArtifactStore, uri: str) -> bool:

@@ -39,19 +39,7 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    _add_transport(parser.add_argument_group("Ports and transport (TensorFlow Serving's flags)"))
-    _add_models(parser.add_argument_group("Models and versions (TensorFlow Serving's flags)"))
-    _add_running(parser.add_argument_group("How models run (TensorFlow Serving's flags)"))
-    _add_traffic(parser.add_argument_group("Traffic and upstream servers"))
-    _add_capture(parser.add_argument_group("Captured requests"))
-    _add_processes(parser.add_argument_group("Processes"))
-    _add_own_models(parser.add_argument_group("Models"))
-    _add_limits(parser.add_argument_group("Limits"))
-    _add_control(parser.add_argument_group("Address, control, logs, start and stop"))
-    return parser
-
-
-def _add_transport(group: argparse._ArgumentGroup) -> None:
+    group = parser.add_argument_group("Ports and transport (TensorFlow Serving's flags)")
     group.add_argument("--port", type=flag_values.port, help="gRPC port; 0 chooses a free one (default 8500)")
     group.add_argument(
         "--rest_api_port",
@@ -89,6 +77,15 @@ def _add_transport(group: argparse._ArgumentGroup) -> None:
     _add_switch(
         group, "--enable_profiler", "gRPC service for TensorBoard's profiler; needs --profiler_log_dir (default false)"
     )
+    _add_models(parser.add_argument_group("Models and versions (TensorFlow Serving's flags)"))
+    _add_running(parser.add_argument_group("How models run (TensorFlow Serving's flags)"))
+    _add_traffic(parser.add_argument_group("Traffic and upstream servers"))
+    _add_capture(parser.add_argument_group("Captured requests"))
+    _add_processes(parser.add_argument_group("Processes"))
+    _add_own_models(parser.add_argument_group("Models"))
+    _add_limits(parser.add_argument_group("Limits"))
+    _add_control(parser.add_argument_group("Address, control, logs, start and stop"))
+    return parser
 
 
 def _add_models(group: argparse._ArgumentGroup) -> None:

@@ -118,7 +118,10 @@ class ModelServer:
         self._loader.wait_for_first_round(self._stop.is_set)
         if not self._stop.is_set():
             self._lifecycle.set_ready(True)
-            self._open_ports()
+            try:
+                self._endpoint.open_ports()
+            except PortError as error:
+                raise StartError(str(error)) from error
             for warning in self._warnings:
                 log.warning("%s", warning)
             log.info(
@@ -131,16 +134,7 @@ class ModelServer:
         # A wait without a time-out would keep Python from running the signal handler on some platforms.
         while not self._stop.wait(1.0):
             pass
-        self._drain()
-
-    def _open_ports(self) -> None:
-        try:
-            self._endpoint.open_ports()
-        except PortError as error:
-            raise StartError(str(error)) from error
-
-    def _drain(self) -> None:
-        """Answers what is in flight while new requests are refused, and ends."""
+        # Answers what is in flight while new requests are refused, and ends
         was_ready = self._lifecycle.ready
         self._lifecycle.set_ready(False)
         self._remove_ready_file()

@@ -37,18 +37,14 @@ def locked(path: Path, timeout_s: float | None = None) -> Iterator[None]:
         if timeout_s is None:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         else:
-            _lock_within(descriptor, timeout_s)
+            deadline = time.monotonic() + timeout_s
+            while not try_lock(descriptor):
+                if time.monotonic() > deadline:
+                    raise TimeoutError
+                time.sleep(_POLL_S)
         yield
     finally:
         os.close(descriptor)
-
-
-def _lock_within(descriptor: int, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not try_lock(descriptor):
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        time.sleep(_POLL_S)
 
 
 def try_lock(descriptor: int) -> bool:

@@ -75,7 +75,16 @@ class LocalCopies:
                         os.utime(target)  # how the least recently used is told
                     return target
                 log.warning("the copy %s is fetched again: %s", target, damage)
-                self._discard(target)
+                # Takes a copy away; if other processes use it, they keep what they have
+                with self._locked(), contextlib.suppress(FileNotFoundError):
+                    with _in_use_lock:
+                        held = _in_use.pop(target)
+                    try:
+                        if _is_at(held, target):
+                            aside = target.rename(target.with_name(f".{target.name}.{uuid.uuid4().hex}"))
+                            _remove_unused(aside)
+                    finally:
+                        os.close(held)
             self._make_room(sum(entry.size_bytes for entry in manifest.files), uri)
             self._download(uri, manifest, target)
 
@@ -97,18 +106,6 @@ class LocalCopies:
         finally:
             os.close(lock)
             shutil.rmtree(staging, ignore_errors=True)
-
-    def _discard(self, target: Path) -> None:
-        """Takes a copy away; if other processes use it, they keep what they have."""
-        with self._locked(), contextlib.suppress(FileNotFoundError):
-            with _in_use_lock:
-                held = _in_use.pop(target)
-            try:
-                if _is_at(held, target):
-                    aside = target.rename(target.with_name(f".{target.name}.{uuid.uuid4().hex}"))
-                    _remove_unused(aside)
-            finally:
-                os.close(held)
 
     def _make_room(self, size_bytes: int, uri: str) -> None:
         most = _most_bytes()

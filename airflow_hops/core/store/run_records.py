@@ -54,7 +54,11 @@ def write_record(store: ArtifactStore, key: str, record: RunRecord, code: UserCo
     if code is not None:
         record = replace(record, code=_digest(code.files))
         if not store.files.exists(uri := _code_uri(store, record)):
-            store.files.write(uri, _archive(code.files))
+            stream = io.BytesIO()
+            with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name, content in sorted(code.files.items()):
+                    archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
+            store.files.write(uri, stream.getvalue())
     with suppress(FileExistsError):
         store.create_text(_record_uri(store, record.dag_id, key), json.dumps(record.to_dict(), indent=1) + "\n")
 
@@ -97,14 +101,6 @@ def _digest(files: Mapping[str, bytes]) -> str:
         digest.update(f"{name}\0{len(content)}\0".encode())
         digest.update(content)
     return digest.hexdigest()
-
-
-def _archive(files: Mapping[str, bytes]) -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in sorted(files.items()):
-            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
-    return stream.getvalue()
 
 
 def _record_uri(store: ArtifactStore, dag_id: str, key: str) -> str:

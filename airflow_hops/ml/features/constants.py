@@ -54,7 +54,7 @@ class Constants:
         self.used: dict[str, dict[str, Any]] = {}
         self.vocabularies: list[Vocabulary] = []
         self._num_examples = int(statistics.num_examples)
-        self._features = {_feature_name(feature): feature for feature in statistics.features}
+        self._features = {(feature.name or ".".join(feature.path.step)): feature for feature in statistics.features}
 
     @classmethod
     def read(cls, path: Path) -> Constants:
@@ -207,10 +207,6 @@ class Constants:
             raise BadInput(f"{figure} of feature {feature!r} is {value} in {self.source}; expected a finite number")
         self.used.setdefault(feature or "rows", {})[figure] = value
         return value
-
-
-def _feature_name(feature: Any) -> str:
-    return feature.name or ".".join(feature.path.step)
 
 
 def _type_name(statistics: Any) -> str:

@@ -81,7 +81,21 @@ def convert(model: Any, sample: Sample, framework: str, target: Target) -> Graph
             return _of_spark(model, sample, target)
         if framework == "sklearn" or hasattr(model, "steps"):
             return _of_scikit_learn(model, sample, target)
-        return _of_booster(model, sample, framework, target)
+        onnxmltools = _imported("onnxmltools", framework)
+        types = importlib.import_module("onnxmltools.convert.common.data_types")
+        width = sample.matrix.shape[1]
+        given = [(MATRIX_INPUT, types.FloatTensorType([None, width]))]
+        options: dict[str, Any] = {"target_opset": 15}
+        if framework == "lightgbm":
+            options["zipmap"] = False
+        try:
+            with _numbered_features([model]), numbers_missing_alone(model):
+                graph = getattr(onnxmltools, f"convert_{framework}")(model, initial_types=given, **options)
+        except Exception as error:  # a converter can fail in any way
+            raise NotConvertible(f"{type(model).__name__} does not convert to ONNX: {_first_line(error)}") from error
+        BoosterInputs.of(model).correct(graph)
+        inputs = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["float"]}, width)
+        return Graph(graph.SerializeToString(), inputs, {"": _output(graph)})
 
 
 def _merged(graphs: Mapping[str, Graph]) -> Graph:
@@ -208,24 +222,6 @@ def _register_boosters(model: Any) -> None:
                 BoosterInputs.converter(converter),
                 options={"nocl": [True, False], "zipmap": [True, False, "columns"]} if is_classifier else None,
             )
-
-
-def _of_booster(model: Any, sample: Sample, framework: str, target: Target) -> Graph:
-    onnxmltools = _imported("onnxmltools", framework)
-    types = importlib.import_module("onnxmltools.convert.common.data_types")
-    width = sample.matrix.shape[1]
-    given = [(MATRIX_INPUT, types.FloatTensorType([None, width]))]
-    options: dict[str, Any] = {"target_opset": 15}
-    if framework == "lightgbm":
-        options["zipmap"] = False
-    try:
-        with _numbered_features([model]), numbers_missing_alone(model):
-            graph = getattr(onnxmltools, f"convert_{framework}")(model, initial_types=given, **options)
-    except Exception as error:  # a converter can fail in any way
-        raise NotConvertible(f"{type(model).__name__} does not convert to ONNX: {_first_line(error)}") from error
-    BoosterInputs.of(model).correct(graph)
-    inputs = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["float"]}, width)
-    return Graph(graph.SerializeToString(), inputs, {"": _output(graph)})
 
 
 def _of_spark(model: Any, sample: Sample, target: Target) -> Graph:

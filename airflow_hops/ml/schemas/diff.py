@@ -118,17 +118,13 @@ def _compared(name: str, old: dict[str, Aspect] | None, new: dict[str, Aspect] |
         if was is not None and now is not None and was.value == now.value:
             continue
         if aspect == "domain" and was is not None and now is not None and was.value and now.value:
-            text = _domain_change(was.value, now.value)
+            known, still = set(was.value), set(now.value)
+            gained, lost = [v for v in now.value if v not in known], [v for v in was.value if v not in still]
+            parts = [f"gains {_few(gained)}" if gained else "", f"loses {_few(lost)}" if lost else ""]
+            text = "domain " + "; ".join(part for part in parts if part)
         else:
             text = f"{aspect} is {now.phrase if now else 'none'}, was {was.phrase if was else 'none'}"
         yield Change(name, aspect, was.value if was else None, now.value if now else None, text)
-
-
-def _domain_change(before: Sequence[str], after: Sequence[str]) -> str:
-    known, still = set(before), set(after)
-    gained, lost = [v for v in after if v not in known], [v for v in before if v not in still]
-    parts = [f"gains {_few(gained)}" if gained else "", f"loses {_few(lost)}" if lost else ""]
-    return "domain " + "; ".join(part for part in parts if part)
 
 
 def _few(values: Sequence[str]) -> str:

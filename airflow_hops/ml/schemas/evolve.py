@@ -92,12 +92,23 @@ def _changed(schema: Any, statistics: Any, environment: str, anomalies: dict[str
             _adopt_domain(updated, inferred, feature)
         elif name not in features and environment not in ("", TRAINING):
             feature.CopyFrom(old[name])
-            _leave(feature, environment)
+            if environment in feature.in_environment:
+                feature.in_environment.remove(environment)
+            feature.not_in_environment.append(environment)
         elif name in features and environment:
-            _enter(feature, environment)
+            # Declares that the feature is there in an environment
+            if environment in feature.not_in_environment:
+                feature.not_in_environment.remove(environment)
+            elif feature.in_environment and environment not in feature.in_environment:
+                feature.in_environment.append(environment)
     _drop_domains(updated, schema)
     if "" in anomalies:
-        _move_row_bounds(updated.dataset_constraints, statistics.datasets[0].num_examples)
+        constraints = updated.dataset_constraints
+        rows = statistics.datasets[0].num_examples
+        if constraints.HasField("min_examples_count"):
+            constraints.min_examples_count = min(constraints.min_examples_count, rows)
+        if constraints.HasField("max_examples_count"):
+            constraints.max_examples_count = max(constraints.max_examples_count, rows)
     return updated
 
 
@@ -186,25 +197,3 @@ def _domains_in_use(schema: Any) -> set[str]:
         used.add(feature.domain)
         waiting += feature.struct_domain.feature
     return used
-
-
-def _enter(feature: Any, environment: str) -> None:
-    """Declares that the feature is there in an environment."""
-    if environment in feature.not_in_environment:
-        feature.not_in_environment.remove(environment)
-    elif feature.in_environment and environment not in feature.in_environment:
-        feature.in_environment.append(environment)
-
-
-def _leave(feature: Any, environment: str) -> None:
-    """Declares that the feature is absent in an environment."""
-    if environment in feature.in_environment:
-        feature.in_environment.remove(environment)
-    feature.not_in_environment.append(environment)
-
-
-def _move_row_bounds(constraints: Any, rows: int) -> None:
-    if constraints.HasField("min_examples_count"):
-        constraints.min_examples_count = min(constraints.min_examples_count, rows)
-    if constraints.HasField("max_examples_count"):
-        constraints.max_examples_count = max(constraints.max_examples_count, rows)

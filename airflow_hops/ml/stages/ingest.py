@@ -273,7 +273,12 @@ def _groups_of(tables: Iterable[pa.Table], schema: pa.Schema, size: int) -> Iter
     pending, text_bytes = schema.empty_table(), 0
     for table in tables:
         while table.num_rows:
-            totals = text_bytes + np.cumsum(_text_bytes(table))
+            # Counts the bytes of each row's strings and binary values, the same however the table is cut into pieces
+            sizes = np.zeros(table.num_rows, np.int64)
+            for column in table.columns:
+                if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+                    sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy()
+            totals = text_bytes + np.cumsum(sizes)
             rows = min(size - pending.num_rows, int(np.searchsorted(totals, ROW_GROUP_BYTES)) + 1, table.num_rows)
             pending, text_bytes = pa.concat_tables([pending, table.slice(0, rows)]), int(totals[rows - 1])
             table = table.slice(rows)
@@ -282,15 +287,6 @@ def _groups_of(tables: Iterable[pa.Table], schema: pa.Schema, size: int) -> Iter
                 pending, text_bytes = schema.empty_table(), 0
     if pending.num_rows:
         yield pending.combine_chunks()
-
-
-def _text_bytes(table: pa.Table) -> Any:
-    """Counts the bytes of each row's strings and binary values, the same however the table is cut into pieces."""
-    sizes = np.zeros(table.num_rows, np.int64)
-    for column in table.columns:
-        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
-            sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy()
-    return sizes
 
 
 def _written_type(name: str, type_: pa.DataType, source: Source) -> pa.DataType:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,6 @@ from airflow_hops.ml.monitoring.skew.captured import compare_captured
 from airflow_hops.ml.monitoring.skew.compared import Compared
 from airflow_hops.ml.monitoring.skew.detect import compare_statistics
 from airflow_hops.ml.monitoring.skew.picture import draw
-from airflow_hops.ml.monitoring.skew.report import SkewReport
 from airflow_hops.ml.schemas import SCHEMA_FILE, load_schema
 from airflow_hops.ml.statistics import STATISTICS_FILE, load_statistics
 from airflow_hops.ml.statistics.vectors import drop_samples
@@ -46,7 +44,18 @@ def run(context: StepContext, **options: Any) -> Artifact:
         compared = _compare_spans(context, replace(given, comparator="drift"))
     else:
         compared = compare_captured(context, given.model_name, given)
-    _log(compared)
+    report = compared.report
+    for line in str(report).splitlines():
+        log.log(logging.INFO if report.verdict in (STABLE, INSUFFICIENT) else logging.WARNING, "%s", line)
+    if compared.attribution:
+        for name, effect in list(compared.attribution.effects.items())[:5]:
+            signed = "" if effect.effect_signed is None else f" ({effect.effect_signed:+.4g})"
+            log.info("%s moves a prediction by %.4g on average%s", name, effect.effect, signed)
+    if compared.row_skew:
+        for line in str(compared.row_skew).splitlines():
+            log.log(logging.WARNING if compared.row_skew.skewed else logging.INFO, "%s", line)
+    for note in compared.notes:
+        log.warning("%s", note)
     artifact = _write(context, compared)
     compared.done()
     return artifact
@@ -110,8 +119,9 @@ def _statistics(context: StepContext, role: str, split: str, aside: set[str | No
 
 def _write(context: StepContext, compared: Compared) -> Artifact:
     report, attribution, rows = compared.report, compared.attribution, compared.row_skew
+    features = {name: replace(skew, effect=compared.effects.get(name)) for name, skew in report.features.items()}
     value = {
-        **_with_effects(report, compared.effects).to_dict(),
+        **replace(report, features=features).to_dict(),
         "reference": compared.origin.to_dict(),
         **compared.facts,
         "attribution": attribution.to_dict() if attribution else None,
@@ -135,11 +145,6 @@ def _write(context: StepContext, compared: Compared) -> Artifact:
         )
 
 
-def _with_effects(report: SkewReport, effects: Mapping[str, float]) -> SkewReport:
-    features = {name: replace(skew, effect=effects.get(name)) for name, skew in report.features.items()}
-    return replace(report, features=features)
-
-
 def _both(reference: Any, current: Any) -> Any:
     """Both statistics in one list, as ``tfdv.visualize_statistics`` shows them side by side."""
     both = type(reference)()
@@ -149,18 +154,3 @@ def _both(reference: Any, current: Any) -> Any:
             both.datasets[-1].name = name
             drop_samples(both.datasets[-1])
     return both
-
-
-def _log(compared: Compared) -> None:
-    report = compared.report
-    for line in str(report).splitlines():
-        log.log(logging.INFO if report.verdict in (STABLE, INSUFFICIENT) else logging.WARNING, "%s", line)
-    if compared.attribution:
-        for name, effect in list(compared.attribution.effects.items())[:5]:
-            signed = "" if effect.effect_signed is None else f" ({effect.effect_signed:+.4g})"
-            log.info("%s moves a prediction by %.4g on average%s", name, effect.effect, signed)
-    if compared.row_skew:
-        for line in str(compared.row_skew).splitlines():
-            log.log(logging.WARNING if compared.row_skew.skewed else logging.INFO, "%s", line)
-    for note in compared.notes:
-        log.warning("%s", note)

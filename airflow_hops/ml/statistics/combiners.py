@@ -167,7 +167,15 @@ class Combiners:
             if waiting.waiting_rows >= _SLICE_ROWS or waiting.waiting_bytes >= _SLICE_BYTES:
                 self._settle(waiting)
             if accumulator.waiting_bytes > _WAITING_BYTES:
-                self._settle_largest(accumulator)
+                # Halves what waits in many slices: their number must not decide over the memory
+                parts = sorted(accumulator.slices.values(), key=lambda part: -part.waiting_bytes)
+                left = sum(part.waiting_bytes for part in parts)
+                for part in parts:
+                    if left <= _WAITING_BYTES // 2:
+                        break
+                    left -= part.waiting_bytes
+                    self._settle(part)
+                accumulator.waiting_bytes = left
         return accumulator
 
     def merge(self, accumulators: Iterable[Accumulator]) -> Accumulator:
@@ -247,17 +255,6 @@ class Combiners:
             whole = part.waiting[0] if len(part.waiting) == 1 else table_util.MergeRecordBatches(part.waiting)
             self._add_batch(part, whole)
             part.waiting, part.waiting_rows, part.waiting_bytes = [], 0, 0
-
-    def _settle_largest(self, accumulator: Accumulator) -> None:
-        """Halves what waits in many slices: their number must not decide over the memory."""
-        parts = sorted(accumulator.slices.values(), key=lambda part: -part.waiting_bytes)
-        left = sum(part.waiting_bytes for part in parts)
-        for part in parts:
-            if left <= _WAITING_BYTES // 2:
-                break
-            left -= part.waiting_bytes
-            self._settle(part)
-        accumulator.waiting_bytes = left
 
     def _selected(self, lists: pa.RecordBatch) -> pa.RecordBatch:
         allowed = self.options.feature_allowlist

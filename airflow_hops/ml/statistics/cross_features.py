@@ -130,7 +130,20 @@ class CrossFeatureGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         at = {name: index for index, name in enumerate(accumulator.names)}
         for x, y in self._crosses or itertools.combinations(sorted(at), 2):
             if x in at and y in at:
-                _write(result, x, y, accumulator, at[x], at[y])
+                i = at[x]
+                j = at[y]
+                cross = result.cross_features.add()
+                cross.path_x.step.append(x)
+                cross.path_y.step.append(y)
+                cross.count = int(accumulator.count[i, j])
+                if cross.count:
+                    covariance = accumulator.products[i, j] / cross.count
+                    cross.num_cross_stats.covariance = covariance
+                    deviations = np.sqrt(accumulator.squares[i, j] / cross.count) * np.sqrt(
+                        accumulator.squares[j, i] / cross.count
+                    )
+                    if deviations > 0 and np.isfinite(covariance):
+                        cross.num_cross_stats.correlation = covariance / deviations
         return result
 
     def _single_values(self, name: str, column: pa.Array) -> Any:
@@ -180,16 +193,3 @@ def _middle(values: Any) -> float:
         return 0.0
     low, high = values.min(), values.max()
     return float(low) if low == high else float(values.mean())
-
-
-def _write(result: Any, x: str, y: str, moments: Moments, i: int, j: int) -> None:
-    cross = result.cross_features.add()
-    cross.path_x.step.append(x)
-    cross.path_y.step.append(y)
-    cross.count = int(moments.count[i, j])
-    if cross.count:
-        covariance = moments.products[i, j] / cross.count
-        cross.num_cross_stats.covariance = covariance
-        deviations = np.sqrt(moments.squares[i, j] / cross.count) * np.sqrt(moments.squares[j, i] / cross.count)
-        if deviations > 0 and np.isfinite(covariance):
-            cross.num_cross_stats.correlation = covariance / deviations

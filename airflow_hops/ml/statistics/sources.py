@@ -158,7 +158,13 @@ def plan_source(
         source = _source_of(source)
         return _plan_files(source, wanted.among(source.columns), on_corrupt)
     if isinstance(source, Iterable):
-        return _plan_batches(source, wanted)
+        stream = iter(source)
+        head: Sequence[Any] = list(itertools.islice(stream, 1))
+        types = {item.name: item.type for batch in head for item in _checked_batch(batch, wanted).schema}
+        parts = (Part(0, "", Span(0)),)
+        return BatchPlan(
+            name="record batches", parts=parts, types=types, batches=itertools.chain(head, stream), wanted=wanted
+        )
     raise BadInput(
         f"source is of type {type(source).__name__}, expected a path, a URI, a Source, a pyarrow.Table or an iterable "
         "of record batches"
@@ -366,16 +372,6 @@ class BatchPlan(Plan):
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         yield from bounded(_checked_batch(batch, self.wanted) for batch in self.batches)
-
-
-def _plan_batches(batches: Iterable[Any], wanted: Wanted) -> BatchPlan:
-    stream = iter(batches)
-    head: Sequence[Any] = list(itertools.islice(stream, 1))
-    types = {item.name: item.type for batch in head for item in _checked_batch(batch, wanted).schema}
-    parts = (Part(0, "", Span(0)),)
-    return BatchPlan(
-        name="record batches", parts=parts, types=types, batches=itertools.chain(head, stream), wanted=wanted
-    )
 
 
 def _checked_batch(batch: Any, wanted: Wanted) -> pa.RecordBatch:

@@ -8,7 +8,6 @@ import linecache
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
@@ -76,24 +75,7 @@ def define_shipped(folder: Path, source: str, function: str) -> Callable[..., An
     Raises:
         BadInput: the source does not define the function, or uses a name that is not in it.
     """
-    defined: Callable[..., Any] = getattr(_module(folder, source, function), function)
-    return defined
-
-
-def call_defined(defined: Callable[..., Any], function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Calls a function that :func:`define_shipped` has defined.
-
-    Raises:
-        BadInput: it uses a name that is not in its source.
-    """
-    try:
-        return defined(*args, **kwargs)
-    except NameError as error:
-        raise _explain(error, function) from error
-
-
-def _module(folder: Path, source: str, function: str) -> ModuleType:
-    """Imports the source from a file, so that its lines stand in tracebacks and its function can be pickled."""
+    # Imports the source from a file, so that its lines stand in tracebacks and its function can be pickled
     name = f"hops_task_{function}"
     path = folder / f"{name}.py"
     path.write_text(_HEADER + source)
@@ -111,7 +93,20 @@ def _module(folder: Path, source: str, function: str) -> ModuleType:
         raise BadInput(f"the source of {function}() does not parse: {error}\n{source}") from error
     if not callable(getattr(module, function, None)):
         raise BadInput(f"the source of {function}() does not define it:\n{source}")
-    return module
+    defined: Callable[..., Any] = getattr(module, function)
+    return defined
+
+
+def call_defined(defined: Callable[..., Any], function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Calls a function that :func:`define_shipped` has defined.
+
+    Raises:
+        BadInput: it uses a name that is not in its source.
+    """
+    try:
+        return defined(*args, **kwargs)
+    except NameError as error:
+        raise _explain(error, function) from error
 
 
 def _explain(error: NameError, function: str) -> Exception:

@@ -171,7 +171,24 @@ class RecordCallback(keras.callbacks.Callback):
         state = self._context.state
         self._saved_at = state.position.step
         if state.snapshot is not None and state.is_at_snapshot:
-            _restore_counters(self._users, state.snapshot.callbacks, state.snapshot.callback_arrays)
+            values = state.snapshot.callbacks
+            for number, callback in enumerate(self._users):
+                key = f"{number} {type(callback).__name__}"
+                if key not in values:
+                    continue
+                if hasattr(callback, "set_state"):
+                    callback.set_state(values[key])
+                    continue
+                for name, value in values[key].items():
+                    whole = name not in ("best",) and value is not None
+                    setattr(callback, name, int(value) if whole else value)
+                lists: dict[str, list[np.ndarray[Any, Any]]] = {}
+                for full in sorted(state.snapshot.callback_arrays):
+                    owner, name, _ = full.split("|")
+                    if owner == key:
+                        lists.setdefault(name, []).append(state.snapshot.callback_arrays[full])
+                for name, weights in lists.items():
+                    setattr(callback, name, weights)
             state.restore_own_state(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -250,25 +267,3 @@ def _counters(callbacks: Sequence[Any]) -> tuple[dict[str, Any], dict[str, np.nd
         if own:
             values[key] = {name: None if value is None else float(value) for name, value in own.items()}
     return values, arrays
-
-
-def _restore_counters(
-    callbacks: Sequence[Any], values: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]
-) -> None:
-    for number, callback in enumerate(callbacks):
-        key = f"{number} {type(callback).__name__}"
-        if key not in values:
-            continue
-        if hasattr(callback, "set_state"):
-            callback.set_state(values[key])
-            continue
-        for name, value in values[key].items():
-            whole = name not in ("best",) and value is not None
-            setattr(callback, name, int(value) if whole else value)
-        lists: dict[str, list[np.ndarray[Any, Any]]] = {}
-        for full in sorted(arrays):
-            owner, name, _ = full.split("|")
-            if owner == key:
-                lists.setdefault(name, []).append(arrays[full])
-        for name, weights in lists.items():
-            setattr(callback, name, weights)

@@ -84,39 +84,36 @@ def read_tensors(body: PredictBody, inputs: InputTypes) -> dict[str, np.ndarray]
     if not inputs:
         raise invalid_argument(f"Failed to get input map for signature: {body.signature or 'DEFAULT'}")
     if body.format == "row":
-        return _read_rows(body.values, inputs)
-    return _read_columns(body.values, inputs)
-
-
-def _read_rows(instances: list[Any], inputs: InputTypes) -> dict[str, np.ndarray]:
-    first = instances[0]
-    if not isinstance(first, dict) and len(inputs) > 1:
-        raise invalid_argument(
-            "instances is a plain list, but expecting list of objects as multiple input tensors required as per "
-            "tensorinfo_map"
-        )
-    if not _is_named(first):
-        for index, instance in enumerate(instances):
-            if _is_named(instance):
-                raise invalid_argument(f"Expecting value/list but got object at item {index} of input list")
-        name = next(iter(inputs))
-        return {name: _read_batch(name, instances, inputs[name], named=False)}
-    keys = inputs.keys()
-    for index, instance in enumerate(instances):
-        if not _is_named(instance):
-            raise invalid_argument(f"Expecting object but got list at item {index} of input list")
-        if instance.keys() != keys:
-            for name in instance:
-                if name not in inputs:
-                    raise invalid_argument(
-                        f"Failed to process element: {index} key: {name} of 'instances' list. Error: "
-                        f"INVALID_ARGUMENT: JSON object: does not have named input: {name}"
-                    )
+        instances = body.values
+        first = instances[0]
+        if not isinstance(first, dict) and len(inputs) > 1:
             raise invalid_argument(
-                f"Failed to process element: {index} of 'instances' list. JSON object: {shown(instance)} keys must "
-                f"be equal to: {','.join(sorted(keys))}"
+                "instances is a plain list, but expecting list of objects as multiple input tensors required as per "
+                "tensorinfo_map"
             )
-    return {name: _read_batch(name, [row[name] for row in instances], inputs[name], named=True) for name in inputs}
+        if not _is_named(first):
+            for index, instance in enumerate(instances):
+                if _is_named(instance):
+                    raise invalid_argument(f"Expecting value/list but got object at item {index} of input list")
+            name = next(iter(inputs))
+            return {name: _read_batch(name, instances, inputs[name], named=False)}
+        keys = inputs.keys()
+        for index, instance in enumerate(instances):
+            if not _is_named(instance):
+                raise invalid_argument(f"Expecting object but got list at item {index} of input list")
+            if instance.keys() != keys:
+                for name in instance:
+                    if name not in inputs:
+                        raise invalid_argument(
+                            f"Failed to process element: {index} key: {name} of 'instances' list. Error: "
+                            f"INVALID_ARGUMENT: JSON object: does not have named input: {name}"
+                        )
+                raise invalid_argument(
+                    f"Failed to process element: {index} of 'instances' list. JSON object: {shown(instance)} keys must "
+                    f"be equal to: {','.join(sorted(keys))}"
+                )
+        return {name: _read_batch(name, [row[name] for row in instances], inputs[name], named=True) for name in inputs}
+    return _read_columns(body.values, inputs)
 
 
 def _read_batch(name: str, values: list[Any], tensor_type: TensorType | None, named: bool) -> np.ndarray:
@@ -209,17 +206,14 @@ def _read_tensor(value: Any, shape: tuple[int, ...], tensor_type: TensorType | N
                     f"Encountered list at unexpected size: {len(item)} at level: {level} expected size: {size}"
                 )
         flat = list(chain.from_iterable(flat))
-    values = _read_values(flat, len(shape), tensor_type)
+    rank = len(shape)
+    numbers = _read_numbers(flat, tensor_type) if tensor_type.numpy.kind in "fiu" and flat else None
+    values = _read_checked(flat, rank, tensor_type) if numbers is None else numbers
     try:
         array: np.ndarray = values.reshape(shape)
     except ValueError as error:
         raise invalid_argument(f"JSON Value of {len(shape)} levels cannot be held: {error}") from None
     return array
-
-
-def _read_values(flat: list[Any], rank: int, tensor_type: TensorType) -> np.ndarray:
-    numbers = _read_numbers(flat, tensor_type) if tensor_type.numpy.kind in "fiu" and flat else None
-    return _read_checked(flat, rank, tensor_type) if numbers is None else numbers
 
 
 def _read_numbers(flat: list[Any], tensor_type: TensorType) -> np.ndarray | None:

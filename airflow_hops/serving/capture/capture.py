@@ -86,11 +86,26 @@ class Capture:
         self._spool: Spool | None = None
         self._writer: subprocess.Popen[bytes] | None = None
         if options.base_path:
-            self._folder = _make_folder(options)
+            if options.is_local:
+                base = Path(options.base_path)
+                make_private(base)
+                if not os.access(base, os.W_OK):
+                    raise PermissionError(f"{base} is not writable")
+            else:
+                import fsspec
+
+                fsspec.url_to_fs(options.base_path)
+            folder = options.spool_root / secrets.token_hex(6)
+            folder.mkdir(parents=True, mode=0o700)
+            self._folder = folder
             self._server_lock = Lock(self._folder / SERVER_LOCK)
             self._server_lock.acquire()
             # First what has another server's writer find the folder, should this process be killed here.
-            _write_whole(self._folder / "options.json", options.to_json())
+            path = self._folder / "options.json"
+            text = options.to_json()
+            temporary = path.with_name(f".{path.name}.tmp")
+            temporary.write_text(text)
+            temporary.replace(path)
             WriterState.create(self._folder)
             self._spool = Spool(self._folder, options.spool_bytes, options.segment_bytes, self._written)
             self._start_writer()
@@ -282,24 +297,3 @@ class Capture:
             # What ends the server's group does not end the writer.
             process_group=0,
         )
-
-
-def _make_folder(options: CaptureOptions) -> Path:
-    if options.is_local:
-        base = Path(options.base_path)
-        make_private(base)
-        if not os.access(base, os.W_OK):
-            raise PermissionError(f"{base} is not writable")
-    else:
-        import fsspec
-
-        fsspec.url_to_fs(options.base_path)
-    folder = options.spool_root / secrets.token_hex(6)
-    folder.mkdir(parents=True, mode=0o700)
-    return folder
-
-
-def _write_whole(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text)
-    temporary.replace(path)

@@ -127,7 +127,11 @@ class Spool:
             return False
         try:
             if self._descriptor < 0 or self._position.offset >= self._segment_bytes:
-                self._begin_segment()
+                self._leave_segment()
+                number = self._position.segment + 1
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+                self._descriptor = os.open(segment_path(self.folder, number), flags, 0o600)
+                self._position = Position(number)
             written = os.write(self._descriptor, content)
             if written < len(content):
                 # The disk is full: what is there of them is none of the records.
@@ -160,13 +164,6 @@ class Spool:
             self._leave_segment()
             segment_path(self.folder, self._position.segment).unlink(missing_ok=True)
             self._used_bytes = used_bytes(self.folder)
-
-    def _begin_segment(self) -> None:
-        self._leave_segment()
-        number = self._position.segment + 1
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._descriptor = os.open(segment_path(self.folder, number), flags, 0o600)
-        self._position = Position(number)
 
     def _leave_segment(self) -> None:
         if self._descriptor >= 0:

@@ -272,7 +272,28 @@ class WriterProcess:
             if self._own.look_for_server():
                 gone_s = gone_s or time.monotonic()
             asked = self._flush > max(self._own.state.flushed, self._own.state.failed_flush)
-            self._adopt(now=asked)
+            # Writes the spools whose server and writer are both gone
+            if asked or time.monotonic() - self._looked_s >= _ADOPT_EVERY_S:
+                self._looked_s = time.monotonic()
+                for folder in self._siblings():
+                    try:
+                        writer = take(folder)
+                    except Exception as error:
+                        log.error("capture: what waits in %s cannot be read and stays: %r", folder, error)
+                        self._unreadable.add(folder)
+                        continue
+                    if writer is None:
+                        continue
+                    if writer.look_for_server():
+                        log.info("capture: writing what another server left in %s", folder)
+                        self._adopted.append(writer)
+                    else:
+                        writer.leave()
+            for writer in list(self._adopted):
+                writer.step(everything=True, now=asked)
+                if writer.empty:
+                    writer.finish()
+                    self._adopted.remove(writer)
             self._own.step(everything=asked or self._own.ended, now=asked)
             self._own.retain()
             if asked:
@@ -305,30 +326,6 @@ class WriterProcess:
     def _siblings(self) -> list[Path]:
         known = {self._own.folder, *self._unreadable, *(writer.folder for writer in self._adopted)}
         return [path.parent for path in self._root.glob(f"*/{OPTIONS_FILE}") if path.parent not in known]
-
-    def _adopt(self, now: bool) -> None:
-        """Writes the spools whose server and writer are both gone."""
-        if now or time.monotonic() - self._looked_s >= _ADOPT_EVERY_S:
-            self._looked_s = time.monotonic()
-            for folder in self._siblings():
-                try:
-                    writer = take(folder)
-                except Exception as error:
-                    log.error("capture: what waits in %s cannot be read and stays: %r", folder, error)
-                    self._unreadable.add(folder)
-                    continue
-                if writer is None:
-                    continue
-                if writer.look_for_server():
-                    log.info("capture: writing what another server left in %s", folder)
-                    self._adopted.append(writer)
-                else:
-                    writer.leave()
-        for writer in list(self._adopted):
-            writer.step(everything=True, now=now)
-            if writer.empty:
-                writer.finish()
-                self._adopted.remove(writer)
 
     def _wait(self) -> None:
         """Waits for a tick, or for the server to ask for a flush."""

@@ -71,28 +71,6 @@ def read_batching_parameters(path: str | os.PathLike[str]) -> BatchingOptions:
     if message.allowed_batch_sizes:
         given["allowed_batch_sizes"] = tuple(message.allowed_batch_sizes)
     options = BatchingOptions(**given)
-    _check(options, path)
-    return options
-
-
-def version_batching(folder: Path, common: BatchingOptions) -> BatchingOptions | None:
-    """Returns a version's own batching, or None if its folder holds no ``batching_params.pbtxt``.
-
-    Args:
-        folder: The version's folder.
-        common: Those of the server, whose threads are everybody's.
-
-    Raises:
-        ServingError: The file is not valid.
-    """
-    path = folder / PARAMETERS_FILE
-    if not path.is_file():
-        return None
-    own = read_batching_parameters(path)
-    return replace(own, num_batch_threads=common.num_batch_threads, thread_pool_name=common.thread_pool_name)
-
-
-def _check(options: BatchingOptions, path: str | os.PathLike[str]) -> None:
     for name in ("max_batch_size", "max_enqueued_batches", "num_batch_threads"):
         if getattr(options, name) < 1:
             raise invalid_argument(f"{path}: {name} must be positive; was {getattr(options, name)}")
@@ -113,3 +91,21 @@ def _check(options: BatchingOptions, path: str | os.PathLike[str]) -> None:
             f"{path}: max_execution_batch_size is {options.batch_rows}; expected at most the max_batch_size, "
             f"{options.max_batch_size}"
         )
+    return options
+
+
+def version_batching(folder: Path, common: BatchingOptions) -> BatchingOptions | None:
+    """Returns a version's own batching, or None if its folder holds no ``batching_params.pbtxt``.
+
+    Args:
+        folder: The version's folder.
+        common: Those of the server, whose threads are everybody's.
+
+    Raises:
+        ServingError: The file is not valid.
+    """
+    path = folder / PARAMETERS_FILE
+    if not path.is_file():
+        return None
+    own = read_batching_parameters(path)
+    return replace(own, num_batch_threads=common.num_batch_threads, thread_pool_name=common.thread_pool_name)

@@ -189,34 +189,32 @@ def fill_result(result: Any, task: Task, outputs: Mapping[str, np.ndarray], exam
         ServingError: The outputs are not of the types and shapes that the method takes.
     """
     if task.method_name == CLASSIFY:
-        _fill_classifications(result, outputs.get(_CLASSES), outputs.get(_SCORES), examples)
+        classes = outputs.get(_CLASSES)
+        scores = outputs.get(_SCORES)
+        for alias, array, expected in ((_CLASSES, classes, "string"), (_SCORES, scores, "float")):
+            if array is None:
+                continue
+            if array.ndim != 2:
+                raise invalid_argument(f"Expected Tensor shape: [batch_size num_classes] but got {_shape(array)}")
+            if tensors.type_of(array).name != expected:
+                raise invalid_argument(f"Expected {alias} Tensor of {_type(expected)}. Got: {_type_of(array)}")
+            if len(array) != examples:
+                raise invalid_argument(f"Expected {alias} output batch size of {examples}. Got: {len(array)}")
+        if classes is not None and scores is not None and classes.shape[1] != scores.shape[1]:
+            raise invalid_argument(
+                f"Tensors class and score should match in dim_size(1). Got {classes.shape[1]} vs. {scores.shape[1]}"
+            )
+        columns: dict[str, list[list[Any]]] = {}
+        if classes is not None:
+            columns["label"] = [[_text(value) for value in row] for row in classes.tolist()]
+        if scores is not None:
+            columns["score"] = scores.tolist()
+        for rows in zip(*columns.values(), strict=True):
+            row = result.classifications.add().classes
+            for values in zip(*rows, strict=True):
+                row.add(**dict(zip(columns, values, strict=True)))
     else:
         _fill_regressions(result, outputs[_OUTPUTS], examples)
-
-
-def _fill_classifications(result: Any, classes: np.ndarray | None, scores: np.ndarray | None, examples: int) -> None:
-    for alias, array, expected in ((_CLASSES, classes, "string"), (_SCORES, scores, "float")):
-        if array is None:
-            continue
-        if array.ndim != 2:
-            raise invalid_argument(f"Expected Tensor shape: [batch_size num_classes] but got {_shape(array)}")
-        if tensors.type_of(array).name != expected:
-            raise invalid_argument(f"Expected {alias} Tensor of {_type(expected)}. Got: {_type_of(array)}")
-        if len(array) != examples:
-            raise invalid_argument(f"Expected {alias} output batch size of {examples}. Got: {len(array)}")
-    if classes is not None and scores is not None and classes.shape[1] != scores.shape[1]:
-        raise invalid_argument(
-            f"Tensors class and score should match in dim_size(1). Got {classes.shape[1]} vs. {scores.shape[1]}"
-        )
-    columns: dict[str, list[list[Any]]] = {}
-    if classes is not None:
-        columns["label"] = [[_text(value) for value in row] for row in classes.tolist()]
-    if scores is not None:
-        columns["score"] = scores.tolist()
-    for rows in zip(*columns.values(), strict=True):
-        row = result.classifications.add().classes
-        for values in zip(*rows, strict=True):
-            row.add(**dict(zip(columns, values, strict=True)))
 
 
 def _fill_regressions(result: Any, output: np.ndarray, examples: int) -> None:

@@ -157,16 +157,13 @@ class Loader:
             while not self._stopping and not self._wanted.has_settled(looks, until_s):
                 self._changed.wait(0.2)
             try:
-                self._raise_for_labels(config)
+                for wanted in config.model_config_list.config:
+                    model = self._wanted.by_name.get(wanted.name)
+                    if model is not None:
+                        model.check_labels(wanted)
             finally:
                 self._config_file.write(self._wanted.config())
             self._raise_for_failed_models(config)
-
-    def _raise_for_labels(self, config: Any) -> None:
-        for wanted in config.model_config_list.config:
-            model = self._wanted.by_name.get(wanted.name)
-            if model is not None:
-                model.check_labels(wanted)
 
     def _raise_for_failed_models(self, config: Any) -> None:
         failed = []

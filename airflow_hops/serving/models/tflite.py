@@ -60,7 +60,17 @@ class TfLiteServable(LocalServable):
         try:
             self._interpreters = _Pool(lambda: Interpreter(path, num_threads=threads), os.cpu_count() or 1)
             with self._interpreters.borrow() as interpreter:
-                definitions = _metadata_signatures(path, interpreter)
+                definitions, written = SignatureDefMap(), SignatureDefMap()
+                inputs, outputs = _details(interpreter)
+                for name, serialized in _serialized_signatures(path).items():
+                    definition, given = definitions.signature_def[name], written.signature_def[name]
+                    given.ParseFromString(serialized)
+                    sides = [
+                        {alias: _named_tensor(details, name, info.name) for alias, info in infos.items()}
+                        for infos, details in ((given.inputs, inputs), (given.outputs, outputs))
+                    ]
+                    _fill_definition(definition, *sides)
+                    definition.method_name = given.method_name or PREDICT
                 self._by_tensor = bool(definitions.signature_def) or not interpreter.get_signature_list()
                 if not definitions.signature_def:
                     definitions = _signature_defs(interpreter)
@@ -129,22 +139,6 @@ class _Pool:
         """Lets go of those that nobody uses."""
         while not self._idle.empty():
             self._idle.get()
-
-
-def _metadata_signatures(path: str, interpreter: Interpreter) -> Any:
-    """The signatures in a file's metadata, with the types and shapes of the tensors that they name."""
-    definitions, written = SignatureDefMap(), SignatureDefMap()
-    inputs, outputs = _details(interpreter)
-    for name, serialized in _serialized_signatures(path).items():
-        definition, given = definitions.signature_def[name], written.signature_def[name]
-        given.ParseFromString(serialized)
-        sides = [
-            {alias: _named_tensor(details, name, info.name) for alias, info in infos.items()}
-            for infos, details in ((given.inputs, inputs), (given.outputs, outputs))
-        ]
-        _fill_definition(definition, *sides)
-        definition.method_name = given.method_name or PREDICT
-    return definitions
 
 
 def _serialized_signatures(path: str) -> dict[str, bytes]:

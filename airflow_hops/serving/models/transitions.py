@@ -164,23 +164,20 @@ class Transitions:
                 self._catalog.publish(name, model.loaded, model.labels)
                 self._catalog.set_status(name, VersionStatus(number, State.AVAILABLE))
             elif version.wanted:
-                self._record_failure(name, number, version, error)
+                last = version.attempts > self._options.max_load_retries
+                version.next_attempt_s = NEVER if last else time.monotonic() + self._options.retry_interval_s
+                self._catalog.set_status(name, VersionStatus(number, State.END if last else State.LOADING, error))
+                log.error(
+                    "model %s version %d did not load (try %d of %d): %s",
+                    name,
+                    number,
+                    version.attempts,
+                    self._options.max_load_retries + 1,
+                    error,
+                )
             self._changed.notify_all()
         if replaced is not None:
             self._unload_pool.submit(self._close, replaced)
-
-    def _record_failure(self, name: str, number: int, version: WantedVersion, error: ServingError | None) -> None:
-        last = version.attempts > self._options.max_load_retries
-        version.next_attempt_s = NEVER if last else time.monotonic() + self._options.retry_interval_s
-        self._catalog.set_status(name, VersionStatus(number, State.END if last else State.LOADING, error))
-        log.error(
-            "model %s version %d did not load (try %d of %d): %s",
-            name,
-            number,
-            version.attempts,
-            self._options.max_load_retries + 1,
-            error,
-        )
 
     def _unload(self, name: str, number: int, servable: Servable) -> None:
         self._close(servable)

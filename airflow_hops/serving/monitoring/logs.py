@@ -134,7 +134,11 @@ def add_routes(routes: Routes) -> None:
         query = request.query
         count = _number(query.get("lines") or "100", "lines")
         version = _number(query.get("version") or "0", "version")
-        since_s, level = _time(query.get("since", "")), _level(query.get("level", ""))
+        text = query.get("level", "")
+        levels = logging.getLevelNamesMapping()
+        if text and text.upper() not in levels:
+            raise invalid_argument(f"level is {text!r}; expected {', '.join(levels)}")
+        since_s, level = _time(query.get("since", "")), (levels[text.upper()] if text else 0)
         lines = BUFFER.tail(count, query.get("model", ""), version, since_s, level)
         return json_response({"lines": [_document(line) for line in lines]})
 
@@ -229,13 +233,6 @@ def _number(text: str, name: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise invalid_argument(f"{name} is {text!r}; expected a whole number")
     return int(text)
-
-
-def _level(text: str) -> int:
-    levels = logging.getLevelNamesMapping()
-    if text and text.upper() not in levels:
-        raise invalid_argument(f"level is {text!r}; expected {', '.join(levels)}")
-    return levels[text.upper()] if text else 0
 
 
 def _time(text: str) -> float:

@@ -30,7 +30,6 @@ from airflow_hops.serving.monitoring.stats import (
     RequestStats,
     add_to,
 )
-from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes
 
 DEFAULT_PATH = "/monitoring/prometheus/metrics"
@@ -100,7 +99,7 @@ class RequestCollector(Collector):
                 labels = {**by_version, "API": kind.method, "entrypoint": kind.api, "status": code}
                 requests.add_sample(requests.name, labels, count)
             if counts.by_code.get("OK"):
-                labels = {**by_version, **_entry(kind)}
+                labels = {**by_version, **{"API": kind.method, "entrypoint": kind.api}}
                 rows.add_sample(rows.name, labels, counts.rows)
                 _add_histogram(latency, labels, counts.latency)
                 add_to(runs, (kind.model, kind.version, kind.method), counts.run)
@@ -117,10 +116,6 @@ class RequestCollector(Collector):
             for version, percent in shares.items():
                 traffic.add_metric([model, str(version)], percent)
         yield traffic
-
-
-def _entry(kind: RequestKind) -> dict[str, str]:
-    return {"API": kind.method, "entrypoint": kind.api}
 
 
 def _add_histogram(metric: Metric, labels: dict[str, str], histogram: LatencyHistogram) -> None:

@@ -9,7 +9,6 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Request, Response
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.hooks.progress import TaskProgress
@@ -90,7 +89,10 @@ def get_task_result(dag_id: str, run_id: str, task_id: str, map_index: MapIndex)
         pipeline = pipeline_of(session, dag_id)
         run_of(session, dag_id, run_id)
         task = pipeline.task(task_id)
-        instances = _instances(session, dag_id, run_id, task_id)
+        query = select(TaskInstance).where(
+            TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, TaskInstance.task_id == task_id
+        )
+        instances = list(session.scalars(query.order_by(TaskInstance.map_index)))
         skipped = skip_reasons(session, dag_id, run_id).get((task_id, map_index))
     if not instances:
         raise HTTPException(404, f"run {run_id!r} of DAG {dag_id!r} has no task instance {task_id!r}")
@@ -136,13 +138,6 @@ def get_evaluation(
 def get_epochs(request: Request, found: TaskArtifact) -> Response:
     """The learning curves of a model, as its training recorded them."""
     return cached_answer(request, (found.fingerprint,), lambda: _epochs(found.read_json("training.json")))
-
-
-def _instances(session: Session, dag_id: str, run_id: str, task_id: str) -> list[TaskInstance]:
-    query = select(TaskInstance).where(
-        TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, TaskInstance.task_id == task_id
-    )
-    return list(session.scalars(query.order_by(TaskInstance.map_index)))
 
 
 def _progress(conn_id: str, producer: Producer, try_number: int) -> TaskProgress | None:

@@ -6,7 +6,6 @@ is said beforehand what that check will say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -81,7 +80,7 @@ def make_question(user: GetUserDep, task: Any, asked: Any, *, schema_changed: bo
         choice=next(iter(asked.chosen_options or []), None),
         answered_by=asked.responded_by["name"] or asked.responded_by["id"] if asked.responded_by else None,
         answered_at=asked.responded_at,
-        note=_note(asked.params_input),
+        note=str((asked.params_input or {}).get("note") or ""),
         may_answer=state == "waiting" and _may_answer(user, task.dag_id, asked),
         schema_changed=state == "waiting" and schema_changed,
     )
@@ -99,7 +98,3 @@ def _is_authorized(user: GetUserDep, dag_id: str, method: Literal["GET", "PUT"])
     return get_auth_manager().is_authorized_dag(
         method=method, access_entity=DagAccessEntity.HITL_DETAIL, details=details, user=user
     )
-
-
-def _note(given: Mapping[str, Any] | None) -> str:
-    return str((given or {}).get("note") or "")

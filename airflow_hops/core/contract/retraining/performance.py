@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.names import suggestion
-from airflow_hops.core.contract.performance import LOWER_IS_BETTER, PerformanceProperties, VersionPerformance, worse_by
+from airflow_hops.core.contract.performance import LOWER_IS_BETTER, PerformanceProperties, worse_by
 from airflow_hops.core.contract.retraining.conditions import Condition, Finding, Memory
 from airflow_hops.core.contract.retraining.situation import Situation, as_utc
 
@@ -77,7 +77,14 @@ class Performance(Condition):
                 f"policy: Performance names the metric {self.metric!r}; measured are "
                 f"{', '.join(known)}{suggestion(self.metric, tuple(known))}"
             )
-        over = self._time_of(found)
+        start, end = as_utc(found.start), as_utc(found.end)
+        if self.window is not None and end - start != self.window:
+            raise BadInput(
+                f"policy: the window of Performance is {self.window / _DAY:g} days, but {(end - start) / _DAY:g} days "
+                f"were measured, from {found.start} to {found.end}; give PerformanceOperator the same window, or leave "
+                "out that of Performance"
+            )
+        over = f"from {start:%Y-%m-%d} to {end:%Y-%m-%d}"
         is_estimate = not found.figures and self.estimates
         figure = (found.estimates if is_estimate else found.figures).get(self.metric)
         unwell = (not is_estimate and bool(measured.unwell)) or None
@@ -103,14 +110,3 @@ class Performance(Condition):
             held = held or least > self.drop
             text += f", worse than at training by {drop:.4g} ({least:.4g} to {most:.4g}; {self.drop:g} is allowed)"
         return replace(self._found(held, text + told, **numbers), blind=unwell)
-
-    def _time_of(self, found: VersionPerformance) -> str:
-        """The time of a measurement, in words."""
-        start, end = as_utc(found.start), as_utc(found.end)
-        if self.window is not None and end - start != self.window:
-            raise BadInput(
-                f"policy: the window of Performance is {self.window / _DAY:g} days, but {(end - start) / _DAY:g} days "
-                f"were measured, from {found.start} to {found.end}; give PerformanceOperator the same window, or leave "
-                "out that of Performance"
-            )
-        return f"from {start:%Y-%m-%d} to {end:%Y-%m-%d}"

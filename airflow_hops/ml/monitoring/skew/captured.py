@@ -57,7 +57,15 @@ def compare_captured(context: StepContext, model_name: str, options: SkewOptions
     if span.rows < options.rows_needed:
         left_out = {name for name in names if window.holds(name)} - {file.name for file in files}
         seen = [name for name in names if name not in left_out]
-        faults = _check_not_silent(context, requests, seen, champion, options, notes)
+        last = read_span(requests.fetch(seen[-1:], context.scratch / "newest"), None).captured_until if seen else None
+        faults = check_not_silent(
+            context.spec.services,
+            str(options.model_name),
+            last or champion.since,
+            last is None,
+            options,
+            "".join(f"; {note}" for note in notes),
+        )
     log.info("%d captured rows in %d files, %s by version", span.rows, len(files), dict(span.versions or {}))
     unwell, wrong_times = (*faults, *clock_faults(span)), time_faults(span, options.time_feature)
     if wrong_times is not None:
@@ -71,25 +79,6 @@ def compare_captured(context: StepContext, model_name: str, options: SkewOptions
     if options.identifiers:
         row_skew = _compare_rows(context, options, trained, files, notes)
     return replace(compared, row_skew=row_skew, notes=tuple(notes), done=lambda: cursor.done(window))
-
-
-def _check_not_silent(
-    context: StepContext,
-    requests: CapturedRequests,
-    names: Sequence[str],
-    champion: ServedVersion,
-    options: SkewOptions,
-    notes: Sequence[str],
-) -> tuple[str, ...]:
-    last = read_span(requests.fetch(names[-1:], context.scratch / "newest"), None).captured_until if names else None
-    return check_not_silent(
-        context.spec.services,
-        str(options.model_name),
-        last or champion.since,
-        last is None,
-        options,
-        "".join(f"; {note}" for note in notes),
-    )
 
 
 def _read_trained(store: ArtifactStore, name: str, split: str) -> tuple[ServedVersion, Trained]:

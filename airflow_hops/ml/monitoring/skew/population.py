@@ -21,7 +21,6 @@ most from one sample to the next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,7 +61,15 @@ class NumericPopulation:
         buckets = like.standard.x.shape[1] - 1
         edges = low[:, None] + (high - low)[:, None] * np.linspace(0.0, 1.0, buckets + 1)
         edges[:, -1] = high
-        shares = self._cdf(reached / rows, edges)
+        cumulative = reached / rows
+        last = len(self.points) - 1
+        index = np.clip(np.searchsorted(self.points, edges.ravel(), "right").reshape(edges.shape) - 1, 0, last)
+        following = np.minimum(index + 1, last)
+        width = self.points[following] - self.points[index]
+        part = np.divide(edges - self.points[index], width, out=np.zeros_like(edges), where=width > 0)
+        start = np.take_along_axis(cumulative, 2 * index, 1)
+        end = np.take_along_axis(cumulative, np.minimum(2 * index + 1, 2 * last), 1)
+        shares = start + (end - start) * np.clip(part, 0.0, 1.0)
         shares[:, 0], shares[:, -1] = 0.0, 1.0
         standard = quantiles = Curve(edges, shares, infinite)
         if measure != "jensen_shannon":  # which looks at no quantiles
@@ -90,17 +97,6 @@ class NumericPopulation:
         left = self.points[first // 2]
         width = self.points[(first + 1) // 2] - left
         return left + width * (1.0 - random.random(len(counts)) ** (1.0 / inside))
-
-    def _cdf(self, cumulative: Array, x: Array) -> Array:
-        """The CDF of each sample at ``x`` ``[samples, knots]``."""
-        last = len(self.points) - 1
-        index = np.clip(np.searchsorted(self.points, x.ravel(), "right").reshape(x.shape) - 1, 0, last)
-        following = np.minimum(index + 1, last)
-        width = self.points[following] - self.points[index]
-        part = np.divide(x - self.points[index], width, out=np.zeros_like(x), where=width > 0)
-        start = np.take_along_axis(cumulative, 2 * index, 1)
-        end = np.take_along_axis(cumulative, np.minimum(2 * index + 1, 2 * last), 1)
-        return start + (end - start) * np.clip(part, 0.0, 1.0)
 
     def _quantiles(self, reached: Array, levels: Array) -> Array:
         """The value below which ``levels`` of each sample lie, ``[samples, levels]``, by cumulative counts of cells."""
@@ -146,7 +142,18 @@ def pool_numbers(reference: Numbers, current: Numbers) -> NumericPopulation:
     points = np.unique(np.concatenate([array for step in steps for array in step.cuts()]))
     infinite = sum(s.count * s.standard.infinite[0] for s in samples) / sum(s.count for s in samples)
     rows = [s.count * (1.0 - s.standard.infinite[0]) for s in samples]
-    shares = _maximum_likelihood([_groups(points, step) for step in steps], rows)
+    groups = [_groups(points, step) for step in steps]
+    weights = [n / sum(rows) for n in rows]
+    shares: Array = np.sum([weight * group.start for weight, group in zip(weights, groups, strict=True)], axis=0)
+    if not 0 < shares.sum() < np.inf:
+        shares = np.full_like(shares, 1.0)
+    for _ in range(_ITERATIONS):
+        expected = np.zeros_like(shares)
+        for weight, group in zip(weights, groups, strict=True):
+            total = np.bincount(group.of_cell, shares, len(group.shares))
+            factor = np.divide(group.shares, total, out=np.zeros_like(total), where=total > 0)
+            expected += weight * shares * factor[group.of_cell]
+        shares = expected / expected.sum()
     lower = min(steps, key=lambda step: step.knots[0]).tails()[0] if low not in ends else None
     upper = max(steps, key=lambda step: step.knots[-1]).tails()[1] if high not in ends else None
     points, shares = _with_beyond(points, shares, upper)
@@ -268,19 +275,3 @@ def _groups(points: Array, steps: Steps) -> Groups:
         upto[single[::2]] += start[::2][single[::2]]
         start[1::2] = np.maximum(below[1:] - upto[:-1], 0.0)
     return Groups(of_cell, shares, start)
-
-
-def _maximum_likelihood(groups: Sequence[Groups], rows: Sequence[float]) -> Array:
-    """The shares of the cells under which both samples' groups are likeliest."""
-    weights = [n / sum(rows) for n in rows]
-    shares: Array = np.sum([weight * group.start for weight, group in zip(weights, groups, strict=True)], axis=0)
-    if not 0 < shares.sum() < np.inf:
-        shares = np.full_like(shares, 1.0)
-    for _ in range(_ITERATIONS):
-        expected = np.zeros_like(shares)
-        for weight, group in zip(weights, groups, strict=True):
-            total = np.bincount(group.of_cell, shares, len(group.shares))
-            factor = np.divide(group.shares, total, out=np.zeros_like(total), where=total > 0)
-            expected += weight * shares * factor[group.of_cell]
-        shares = expected / expected.sum()
-    return shares

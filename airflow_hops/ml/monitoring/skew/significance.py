@@ -133,7 +133,8 @@ def judge_numbers(
     p_besides = min(1.0, 2 * p_kolmogorov, 2 * value_p_value(reference.values, current.values))
     is_rough = rough(reference, current)
     if measure == "kolmogorov_smirnov" and is_rough:
-        return Judgement(measure, distance, _kolmogorov_distances(rows), p_besides=p_besides)
+        p = (np.arange(DRAWS, 0, -1) - 0.5) / DRAWS
+        return Judgement(measure, distance, np.sqrt(-np.log(p / 2) / 2 / rows), p_besides=p_besides)
     doubtful = is_rough or measure == "jensen_shannon" or reference.infinite > 0 or current.infinite > 0
     at_least = p_kolmogorov if doubtful else 0.0
     function = NUMERIC[measure]
@@ -222,12 +223,6 @@ def missing_p_value(reference: tuple[int, int], current: tuple[int, int]) -> flo
     if not (reference[0] or current[0]):
         return 1.0
     return float(stats.fisher_exact([[missing, rows - missing] for missing, rows in (reference, current)]).pvalue)
-
-
-def _kolmogorov_distances(rows: float) -> Array:
-    """As many distances as are drawn of other measures, evenly from the limiting distribution."""
-    p = (np.arange(DRAWS, 0, -1) - 0.5) / DRAWS
-    return np.sqrt(-np.log(p / 2) / 2 / rows)
 
 
 def kolmogorov_p_value(distance: float, rows: float) -> float:

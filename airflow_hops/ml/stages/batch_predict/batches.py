@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -138,27 +137,30 @@ def predict_task(plan: PredictionPlan, task: TransformTask) -> str:
     """
     summary = SplitSummary(task.split)
     with summary.telling(plan.target, task.path):
-        _predict(plan, task, summary)
+        key = (plan.model, plan.signature)
+        if key not in _loaded:
+            use_one_thread()
+            _loaded.clear()
+            _loaded[key] = SignatureModel(Path(plan.model), plan.signature, threads=1)
+        model = _loaded[key]
+        target = Path(plan.target) / task.split / f"part-{task.part:05d}.parquet"
+        writer: Any = None
+        with StagedFiles() as files, pq.ParquetFile(task.path) as file:
+            columns = list(dict.fromkeys([*model.inputs, *plan.columns]))
+            groups = list(task.row_groups)
+            for batch in file.iter_batches(batch_size=plan.batch_rows, row_groups=groups, columns=columns):
+                if not batch.num_rows:
+                    continue
+                outputs = model.predict(batch, f"split {task.split!r} ({task.path})")
+                summary.count_not_finite(outputs)
+                kept = [batch.column(batch.schema.get_field_index(name)) for name in plan.columns]
+                made = [_as_column(values) for values in outputs.values()]
+                written = pa.RecordBatch.from_arrays([*kept, *made], [*plan.columns, *outputs])
+                if writer is None:
+                    writer = files.open(target, partial(pq.ParquetWriter, schema=written.schema))
+                writer.write_table(pa.Table.from_batches([written]))
+                summary.rows += batch.num_rows
     return summary.to_json()
-
-
-def _predict(plan: PredictionPlan, task: TransformTask, summary: SplitSummary) -> None:
-    model = _load(plan)
-    target = Path(plan.target) / task.split / f"part-{task.part:05d}.parquet"
-    writer: Any = None
-    with StagedFiles() as files, pq.ParquetFile(task.path) as file:
-        columns = list(dict.fromkeys([*model.inputs, *plan.columns]))
-        groups = list(task.row_groups)
-        for batch in file.iter_batches(batch_size=plan.batch_rows, row_groups=groups, columns=columns):
-            if not batch.num_rows:
-                continue
-            outputs = model.predict(batch, f"split {task.split!r} ({task.path})")
-            summary.count_not_finite(outputs)
-            written = _with_columns(batch, plan.columns, outputs)
-            if writer is None:
-                writer = files.open(target, partial(pq.ParquetWriter, schema=written.schema))
-            writer.write_table(pa.Table.from_batches([written]))
-            summary.rows += batch.num_rows
 
 
 def empty_predictions(model: SignatureModel, plan: PredictionPlan, file: Path) -> Any:
@@ -169,12 +171,6 @@ def empty_predictions(model: SignatureModel, plan: PredictionPlan, file: Path) -
         item = pa.binary() if dtype.kind == "O" else pa.from_numpy_dtype(dtype)
         fields.append(pa.field(name, item if scalar else pa.list_(item)))
     return pa.schema(fields).empty_table()
-
-
-def _with_columns(batch: Any, columns: tuple[str, ...], outputs: Mapping[str, Array]) -> Any:
-    kept = [batch.column(batch.schema.get_field_index(name)) for name in columns]
-    made = [_as_column(values) for values in outputs.values()]
-    return pa.RecordBatch.from_arrays([*kept, *made], [*columns, *outputs])
 
 
 def _as_column(values: Array) -> Any:
@@ -194,13 +190,3 @@ def _is_list(schema: Any, name: str) -> bool:
     if index < 0:
         return False
     return is_list(schema.field(index).type)
-
-
-def _load(plan: PredictionPlan) -> SignatureModel:
-    """The model, loaded once in a Python worker."""
-    key = (plan.model, plan.signature)
-    if key not in _loaded:
-        use_one_thread()
-        _loaded.clear()
-        _loaded[key] = SignatureModel(Path(plan.model), plan.signature, threads=1)
-    return _loaded[key]

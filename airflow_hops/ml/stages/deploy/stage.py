@@ -147,7 +147,14 @@ def deploy(
         deployment = step.keep_champion(record)
     else:
         if champion is not None and canary_percent < 100:
-            _check_splits(server, model_name, canary_percent)
+            # Refuses a canary on a server that cannot give it a share
+            if not server.splits_traffic:
+                raise BadInput(
+                    f"model {model_name!r}: canary_percent is {canary_percent}, but {server.address} is a "
+                    "tensorflow_model_server, which does not split traffic. Put the bundled server in front of it "
+                    f"(airflow hops serve -- --upstream={server.address}) and name that one in the connection; or "
+                    "give canary_percent=100"
+                )
             check_inputs(context, champion, model, model_name)
         context.progress(0.1, f"MLflow at {registry.tracking_uri}")
         version = registry.register(
@@ -354,17 +361,6 @@ def check_not_rolled_back(
             "data, code or parameters, or deploy it again with allow_rolled_back=True"
         )
     return f"; allowed although it was {what}"
-
-
-def _check_splits(server: ModelServer, model_name: str, canary_percent: int) -> None:
-    """Refuses a canary on a server that cannot give it a share."""
-    if not server.splits_traffic:
-        raise BadInput(
-            f"model {model_name!r}: canary_percent is {canary_percent}, but {server.address} is a "
-            "tensorflow_model_server, which does not split traffic. Put the bundled server in front of it "
-            f"(airflow hops serve -- --upstream={server.address}) and name that one in the connection; or "
-            "give canary_percent=100"
-        )
 
 
 def _check_newer(champion: int, version: int, model: Artifact, model_name: str, allow_older: bool) -> None:

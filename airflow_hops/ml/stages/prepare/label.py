@@ -76,7 +76,22 @@ def find_target(files: Files, given: PrepareOptions) -> Target:
             f"{given.problem!r}; expected strings, integers or booleans, or problem={REGRESSION!r}"
         )
     target = given.named or _classes_found(values, given)
-    _check_splits(values.by_split, target)
+    # A class that is not trained on cannot be evaluated; one that is not evaluated is only said
+    trained = values.by_split[TRAIN]
+    if len(trained) == 1:
+        (value, rows), *_ = trained.items()
+        raise BadInput(f"{_constant(target.label, value, rows)}; expected two classes or more{_WIDEN}")
+    for split, counts in values.by_split.items():
+        if new := {value: rows for value, rows in counts.items() if value not in trained}:
+            raise BadInput(
+                f"label {target.label!r}: split {TRAIN!r} has no row of {_few(new)}, which split {split!r} has in "
+                f"{sum(new.values())} rows; widen the window, or name the classes that are to be learnt with "
+                "classes=[…], so that rows of others are rejected"
+            )
+        if lost := [value for value in trained if value not in counts]:
+            log.warning("label %r: split %r has no row of %s", target.label, split, _few(lost))
+    if unseen := [name for name in target.classes or () if name not in set(map(str, trained))]:
+        log.warning("label %r: no row is of %s, so the model cannot learn it", target.label, _few(unseen))
     names = "0 and 1" if target.classes is None else ", ".join(map(repr, target.classes))
     told = "as told" if given.classes is not None else "as found in the rows, sorted"
     positive = "" if target.problem != BINARY else f"; positive is {target.class_name(1)}"
@@ -182,25 +197,6 @@ def _guessed(values: LabelValues, label: str) -> Problem:
             f"set problem={MULTICLASS!r}"
         )
     return BINARY if len(found) == 2 else MULTICLASS
-
-
-def _check_splits(by_split: Mapping[str, Counter[Any]], target: Target) -> None:
-    """A class that is not trained on cannot be evaluated; one that is not evaluated is only said."""
-    trained = by_split[TRAIN]
-    if len(trained) == 1:
-        (value, rows), *_ = trained.items()
-        raise BadInput(f"{_constant(target.label, value, rows)}; expected two classes or more{_WIDEN}")
-    for split, counts in by_split.items():
-        if new := {value: rows for value, rows in counts.items() if value not in trained}:
-            raise BadInput(
-                f"label {target.label!r}: split {TRAIN!r} has no row of {_few(new)}, which split {split!r} has in "
-                f"{sum(new.values())} rows; widen the window, or name the classes that are to be learnt with "
-                "classes=[…], so that rows of others are rejected"
-            )
-        if lost := [value for value in trained if value not in counts]:
-            log.warning("label %r: split %r has no row of %s", target.label, split, _few(lost))
-    if unseen := [name for name in target.classes or () if name not in set(map(str, trained))]:
-        log.warning("label %r: no row is of %s, so the model cannot learn it", target.label, _few(unseen))
 
 
 def _constant(label: str, value: Any, rows: int) -> str:

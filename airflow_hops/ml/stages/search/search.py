@@ -18,7 +18,7 @@ from airflow_hops.core.contract.search.study import StudyState, TrialState
 from airflow_hops.core.contract.times import now
 from airflow_hops.core.store.studies import StudyFolder
 from airflow_hops.ml.stages.search.ledger import Ledger, thinned, trial_key
-from airflow_hops.ml.stages.search.optuna_study import OptunaStudy, Proposal
+from airflow_hops.ml.stages.search.optuna_study import OptunaStudy
 from airflow_hops.ml.stages.search.processes import TrialProcesses
 from airflow_hops.ml.stages.search.running import RunningTrial, described
 from airflow_hops.ml.stages.search.threads import TrialThreads
@@ -174,14 +174,8 @@ class Search:
         self._exhausted = proposal is None
         if proposal is None:
             return False
-        trial = self._record(proposal)
-        if not self._take_over(trial):
-            self._start(trial)
-        return True
-
-    def _record(self, proposal: Proposal) -> TrialRecord:
         study = self._ledger.study
-        return TrialRecord(
+        trial = TrialRecord(
             number=proposal.number,
             state="running",
             params=proposal.params,
@@ -190,6 +184,9 @@ class Search:
             run_id=study.run_id,
             distributions=proposal.distributions,
         )
+        if not self._take_over(trial):
+            self._start(trial)
+        return True
 
     def _start(self, trial: TrialRecord) -> None:
         taken = {self._ledger.trials[number].slot for number in self._running}
@@ -228,18 +225,17 @@ class Search:
         if running is None:
             return
         if kind == "report":
-            self._take_report(number, running, event["step"], event["metrics"])
+            step = event["step"]
+            metrics = event["metrics"]
+            value = running.take(step, metrics, self._options.metrics[0])
+            if value is not None and self._study.report(number, step, value):
+                self._end(number, "pruned", f"{self._options.pruner} pruned it at step {step}")
         elif kind == "result":
             running.result = read_json(running.output / "training.json")
         elif kind == "error":
             running.error = event
         elif kind == "ended":
             self._finish(number, event["code"])
-
-    def _take_report(self, number: int, running: RunningTrial, step: int, metrics: Mapping[str, float]) -> None:
-        value = running.take(step, metrics, self._options.metrics[0])
-        if value is not None and self._study.report(number, step, value):
-            self._end(number, "pruned", f"{self._options.pruner} pruned it at step {step}")
 
     def _end(self, number: int, state: TrialState, reason: str) -> None:
         running = self._running[number]
@@ -269,7 +265,10 @@ class Search:
         del self._running[number]
         self._has_news = True
         if state == "failed":
-            self._keep_log(number, running.output)
+            try:
+                self._folder.write_log(number, last_lines(running.output))
+            except (OSError, HopsError) as error:
+                log.warning("the log of trial %d cannot be kept: %s", number, error)
         if self._ledger.put(trial):
             assert running.result is not None
             self.keep(trial, running.output, running.result)
@@ -279,27 +278,18 @@ class Search:
         shutil.rmtree(running.output, ignore_errors=True)
         self._say(trial)
         if state == "failed":
-            self._count_failure(trial, running, reason)
-
-    def _keep_log(self, number: int, output: Path) -> None:
-        try:
-            self._folder.write_log(number, last_lines(output))
-        except (OSError, HopsError) as error:
-            log.warning("the log of trial %d cannot be kept: %s", number, error)
-
-    def _count_failure(self, trial: TrialRecord, running: RunningTrial, reason: str) -> None:
-        retryable = running.error is None or bool(running.error.get("retryable", True))
-        self._failure = (f"trial {trial.number}: {reason}", retryable)
-        own = self._ledger.own
-        is_first = not any(each.state in ("complete", "pruned") for each in own)
-        if running.lacks_metric and is_first:
-            raise BadInput(self._failure[0])
-        failed = [each for each in own if each.state == "failed"]
-        if len(failed) > self._options.allowed_failures:
-            raise (HopsError if retryable else BadInput)(
-                f"{len(failed)} trials failed, more than max_failures={self._options.allowed_failures} allows; the "
-                f"last of them, {self._failure[0]}"
-            )
+            retryable = running.error is None or bool(running.error.get("retryable", True))
+            self._failure = (f"trial {trial.number}: {reason}", retryable)
+            own = self._ledger.own
+            is_first = not any(each.state in ("complete", "pruned") for each in own)
+            if running.lacks_metric and is_first:
+                raise BadInput(self._failure[0])
+            failed = [each for each in own if each.state == "failed"]
+            if len(failed) > self._options.allowed_failures:
+                raise (HopsError if retryable else BadInput)(
+                    f"{len(failed)} trials failed, more than max_failures={self._options.allowed_failures} allows; the "
+                    f"last of them, {self._failure[0]}"
+                )
 
     def _no_winner(self) -> HopsError:
         if self._stopped_by is not None:

@@ -190,7 +190,13 @@ def _sample(estimator: Any, table: SplitTable) -> tuple[Any, Sequence[str]]:
                 f"several values stand together when it serves: {', '.join(plain)}; train it on matrix()"
             )
         return table.frame()[order].to_numpy("float32"), order
-    _check_width(estimator, table)
+    width = getattr(estimator, "n_features_in_", None)
+    if width is not None and int(width) != len(table.names):
+        raise BadInput(
+            f"{type(estimator).__name__} was trained on {width} columns, but the features are {len(table.names)}: "
+            f"{', '.join(table.names)}; read what it is trained on with context.table(split, columns), or use frame(), "
+            "whose columns have names"
+        )
     return table.matrix(), list(table.specs)
 
 
@@ -220,13 +226,3 @@ def _are_numbers(names: Sequence[str], there: Sequence[str]) -> bool:
     return not set(names) <= set(there) and all(
         name in (f"Column_{number}", f"f{number}", str(number)) for number, name in enumerate(names)
     )
-
-
-def _check_width(estimator: Any, table: SplitTable) -> None:
-    width = getattr(estimator, "n_features_in_", None)
-    if width is not None and int(width) != len(table.names):
-        raise BadInput(
-            f"{type(estimator).__name__} was trained on {width} columns, but the features are {len(table.names)}: "
-            f"{', '.join(table.names)}; read what it is trained on with context.table(split, columns), or use frame(), "
-            "whose columns have names"
-        )

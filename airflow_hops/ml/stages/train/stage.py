@@ -105,7 +105,26 @@ class TrainingData:
         folder = store.local(examples, without=() if store.is_local else tuple(manifest.rows))
         found = cls(examples, manifest, folder, "" if store.is_local else examples.uri)
         storage_options = store.storage_options if found.splits_uri else {}
-        _check_examples(found.splits_uri or str(folder), manifest, ranks, storage_options)
+        # Compares the files' footers with the manifest: better now than after an epoch
+        root = found.splits_uri or str(folder)
+        there = split_names(root, storage_options=storage_options)
+        splits = ExamplesProperties.of(manifest).splits or tuple(
+            manifest.rows
+        )  # the table that was split is none of them
+        for split, counts in manifest.rows.items():
+            if split not in splits:
+                continue
+            rows = row_count(f"{root}/{split}", storage_options=storage_options) if split in there else 0
+            if split == TRAIN and rows < ranks:
+                raise BadInput(
+                    f"{root}: split {split!r} holds {rows} rows, fewer than the {ranks} ranks; give it more rows, or "
+                    "lower np"
+                )
+            if rows != counts.rows_out:
+                raise BadInput(
+                    f"{root}: split {split!r} holds {rows} rows, but its manifest says {counts.rows_out}; files were "
+                    "changed or lost"
+                )
         return found
 
     def training(
@@ -155,8 +174,13 @@ def publish(
         inputs: Of the step.
         **properties: Further facts.
     """
+    # Rows that the transform had written, and rows that the ranks' shards held
+    counts = {}
+    for split, rows in summary["rows"].items():
+        written = data.manifest.rows.get(split) if data.manifest is not None else None
+        counts[split] = RowCounts(written.rows_out if written else rows, rows)
     return writer.commit(
-        rows=_row_counts(summary, data.manifest),
+        rows=counts,
         metrics=metrics_of(summary),
         properties={**_properties(training, summary, data.manifest, inputs), **properties},
     )
@@ -241,35 +265,6 @@ def _properties(
         more_labels=target.more_labels,
         **own,
     ).to_dict()
-
-
-def _check_examples(root: str, manifest: Manifest, ranks: int, storage_options: Mapping[str, Any]) -> None:
-    """Compares the files' footers with the manifest: better now than after an epoch."""
-    there = split_names(root, storage_options=storage_options)
-    splits = ExamplesProperties.of(manifest).splits or tuple(manifest.rows)  # the table that was split is none of them
-    for split, counts in manifest.rows.items():
-        if split not in splits:
-            continue
-        rows = row_count(f"{root}/{split}", storage_options=storage_options) if split in there else 0
-        if split == TRAIN and rows < ranks:
-            raise BadInput(
-                f"{root}: split {split!r} holds {rows} rows, fewer than the {ranks} ranks; give it more rows, or "
-                "lower np"
-            )
-        if rows != counts.rows_out:
-            raise BadInput(
-                f"{root}: split {split!r} holds {rows} rows, but its manifest says {counts.rows_out}; files were "
-                "changed or lost"
-            )
-
-
-def _row_counts(summary: Mapping[str, Any], manifest: Manifest | None) -> dict[str, RowCounts]:
-    """Rows that the transform had written, and rows that the ranks' shards held."""
-    counts = {}
-    for split, rows in summary["rows"].items():
-        written = manifest.rows.get(split) if manifest is not None else None
-        counts[split] = RowCounts(written.rows_out if written else rows, rows)
-    return counts
 
 
 def metrics_of(summary: Mapping[str, Any]) -> dict[str, float]:

@@ -105,7 +105,13 @@ class Member:
         self._port = socket.socket()
         self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._port.bind(("", 0))
-        os.environ["TF_CONFIG"] = json.dumps(self._cluster())
+        rendezvous = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
+        every = self._exchange("address", f"{own_address(rendezvous)}:{self._port.getsockname()[1]}")
+        cluster: dict[str, list[str]] = {}
+        for rank, address in enumerate(every):
+            cluster.setdefault(self._roles.task(rank)[0], []).append(address)
+        kind, index = self._roles.task(self._placement.rank)
+        os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
         self.strategy = self._join()
 
     @property
@@ -145,15 +151,6 @@ class Member:
         else:
             self._exchange("finished", "yes")
         self._port.close()
-
-    def _cluster(self) -> dict[str, Any]:
-        rendezvous = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
-        every = self._exchange("address", f"{own_address(rendezvous)}:{self._port.getsockname()[1]}")
-        cluster: dict[str, list[str]] = {}
-        for rank, address in enumerate(every):
-            cluster.setdefault(self._roles.task(rank)[0], []).append(address)
-        kind, index = self._roles.task(self._placement.rank)
-        return {"cluster": cluster, "task": {"type": kind, "index": index}}
 
     def _join(self) -> Any:
         import tensorflow as tf

@@ -107,30 +107,32 @@ def transform_task(plan: TransformPlan, task: TransformTask) -> str:
     """
     summary = TransformSummary(task.split)
     with summary.telling(plan.folder, task.path):
-        _transform(plan, task, summary)
+        path = plan.transform_graph
+        if path not in _loaded:
+            _loaded.clear()
+            _loaded[path] = load_transform(Path(path))
+        transform = _loaded[path]
+        columns = {**plan.inputs, **plan.target.dtypes}
+        with (
+            pq.ParquetFile(task.path) as file,
+            ExampleWriter(Path(plan.folder) / task.split, task.part) as writer,
+        ):
+            for batch in file.iter_batches(
+                batch_size=BATCH_ROWS, row_groups=list(task.row_groups), columns=list(columns)
+            ):
+                if not batch.num_rows:
+                    continue
+                arrays = dense_arrays(batch, columns, f"split {task.split!r} ({task.path})")
+                kept = {name: arrays.pop(name) for name in plan.target.dtypes}
+                _check_finite(kept, f"split {task.split!r} ({task.path})")
+                outputs = run_graph(transform, arrays, plan, task.split)
+                if not summary.rows:
+                    check_rows_are_independent(transform, arrays, outputs, plan, task.split)
+                _check_widths(outputs, summary, task.split)
+                summary.count_not_finite(outputs)
+                writer.write({**outputs, **kept})
+                summary.rows += batch.num_rows
     return summary.to_json()
-
-
-def _transform(plan: TransformPlan, task: TransformTask, summary: TransformSummary) -> None:
-    transform = _load(plan.transform_graph)
-    columns = {**plan.inputs, **plan.target.dtypes}
-    with (
-        pq.ParquetFile(task.path) as file,
-        ExampleWriter(Path(plan.folder) / task.split, task.part) as writer,
-    ):
-        for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=list(task.row_groups), columns=list(columns)):
-            if not batch.num_rows:
-                continue
-            arrays = dense_arrays(batch, columns, f"split {task.split!r} ({task.path})")
-            kept = {name: arrays.pop(name) for name in plan.target.dtypes}
-            _check_finite(kept, f"split {task.split!r} ({task.path})")
-            outputs = run_graph(transform, arrays, plan, task.split)
-            if not summary.rows:
-                check_rows_are_independent(transform, arrays, outputs, plan, task.split)
-            _check_widths(outputs, summary, task.split)
-            summary.count_not_finite(outputs)
-            writer.write({**outputs, **kept})
-            summary.rows += batch.num_rows
 
 
 def run_graph(
@@ -308,11 +310,3 @@ def shapes_differ(name: str, first: int | None, second: int | None, where: str) 
         f"{where}: preprocessing output {name!r} has shape {shapes[0]} in one batch and {shapes[1]} in another; its "
         "width must not depend on the data"
     )
-
-
-def _load(path: str) -> Callable[..., dict[str, Any]]:
-    """The transform graph, loaded once in a Python worker."""
-    if path not in _loaded:
-        _loaded.clear()
-        _loaded[path] = load_transform(Path(path))
-    return _loaded[path]

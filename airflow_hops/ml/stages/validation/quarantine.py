@@ -81,19 +81,7 @@ def split_anomalous(
         raise BadInput(f"environment {environment!r} is not in the schema; there are {', '.join(known)}")
     plan = plan_source(source)
     good, quarantine = Path(good).resolve(), Path(quarantine).resolve()
-    _check_targets(plan, good, quarantine)
-    while True:
-        try:
-            return _split(plan, schema, good, quarantine, environment)
-        except TypesDoNotFit as misfit:
-            try:
-                plan = plan.widen(misfit)
-            except TypesDoNotFit:
-                raise BadInput(str(misfit)) from misfit
-
-
-def _check_targets(plan: Any, good: Path, quarantine: Path) -> None:
-    """Nothing but the files of an earlier split may be overwritten, and none of what is read."""
+    # Nothing but the files of an earlier split may be overwritten, and none of what is read
     if good == quarantine:
         raise BadInput(f"{good}: the folder for good rows is also that for quarantined rows; expected two")
     for folder in (good, quarantine):
@@ -103,6 +91,14 @@ def _check_targets(plan: Any, good: Path, quarantine: Path) -> None:
     for part in plan.parts:
         if part.file and Path(part.file).resolve().parent in (good, quarantine):
             raise BadInput(f"{part.file}: to be read, and its folder is to be written to; expected another folder")
+    while True:
+        try:
+            return _split(plan, schema, good, quarantine, environment)
+        except TypesDoNotFit as misfit:
+            try:
+                plan = plan.widen(misfit)
+            except TypesDoNotFit:
+                raise BadInput(str(misfit)) from misfit
 
 
 def _split(plan: Any, schema: Any, good: Path, quarantine: Path, environment: str) -> RowSplit:
@@ -119,7 +115,10 @@ def _split(plan: Any, schema: Any, good: Path, quarantine: Path, environment: st
     ):
         for batch in _batches(plan, columns):
             broken = rules.check(batch)
-            counted = _by_row(broken, batch.num_rows)
+            # How many rules each row breaks (``[rows]``)
+            counted: np.ndarray = np.zeros(batch.num_rows, np.int64)
+            for one in broken:
+                counted[one.rows] += 1
             bad = counted > 0
             _count(split, broken, bad)
             if not bad.any():
@@ -160,14 +159,6 @@ def _written(kind: pa.DataType) -> pa.DataType:
 
 def _is_new(column: pa.Field, known: Any) -> bool:
     return known is None or (pa.types.is_null(known) and not pa.types.is_null(column.type))
-
-
-def _by_row(broken: list[Broken], rows: int) -> Any:
-    """How many rules each row breaks (``[rows]``)."""
-    counted: np.ndarray = np.zeros(rows, np.int64)
-    for one in broken:
-        counted[one.rows] += 1
-    return counted
 
 
 def _reasons(broken: list[Broken], counted: Any) -> pa.Array:

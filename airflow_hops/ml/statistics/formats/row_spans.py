@@ -45,7 +45,7 @@ def spans_of_rows(path: str, start: int, length: int, *, delimiter: str | None) 
     with Path(path).open("rb", buffering=0) as stream:
         size = os.fstat(stream.fileno()).st_size
         targets = range(start + length, size, length)
-        if delimiter is not None and _holds_quote(stream, start):
+        if delimiter is not None and any(b'"' in chunk for _, chunk in _chunks(stream, start)):
             ends = _ends_of_quoted_rows(stream, start, targets, delimiter)
             if ends is None:
                 return None
@@ -92,10 +92,6 @@ def rows_between(path: str, start: int, stop: int) -> int:
     """About how many rows of a local file there are from one position to another: a quoted newline counts as one."""
     with Path(path).open("rb", buffering=0) as stream:
         return sum(chunk[: max(0, stop - position)].count(b"\n") for position, chunk in _chunks(stream, start))
-
-
-def _holds_quote(stream: BinaryIO, start: int) -> bool:
-    return any(b'"' in chunk for _, chunk in _chunks(stream, start))
 
 
 def _ends_of_lines(stream: BinaryIO, targets: range) -> list[int]:

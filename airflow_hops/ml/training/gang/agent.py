@@ -90,7 +90,11 @@ def serve_agent(reading: int, writing: int | None = None, scratch: Path | None =
             start_new_session=True,
         )
         try:
-            _wait_for_end(agent, reading)
+            # Waits until the agent has ended, or the stream has
+            poll = select.poll()
+            poll.register(reading, select.POLLRDHUP)  # and POLLHUP and POLLERR, which are always told
+            while agent.poll() is None and not poll.poll(1000 * _LOOK_S):
+                pass
         finally:
             kill_descendants(spared=strangers)
             shutil.rmtree(scratch, ignore_errors=True)
@@ -319,14 +323,6 @@ def _environment() -> Mapping[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
     }
-
-
-def _wait_for_end(agent: subprocess.Popen[bytes], reading: int) -> None:
-    """Waits until the agent has ended, or the stream has."""
-    poll = select.poll()
-    poll.register(reading, select.POLLRDHUP)  # and POLLHUP and POLLERR, which are always told
-    while agent.poll() is None and not poll.poll(1000 * _LOOK_S):
-        pass
 
 
 def _end_with_guard(scratch: Path, guard: int) -> None:

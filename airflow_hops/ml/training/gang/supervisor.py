@@ -172,7 +172,8 @@ class Supervisor:
                 culprit = self._find_culprit()
                 self.end()
                 raise self._failure(culprit)
-            stalled = self._find_stalled()
+            now = time.monotonic()
+            stalled = [r for r in self.ranks if not r.ended and now - r.last_alive > self._stall_timeout_s]
             if stalled:
                 error = self._describe_stall(stalled)
                 self.end()
@@ -245,10 +246,6 @@ class Supervisor:
         began = time.monotonic()
         while time.monotonic() - began < (_STACK_S if all(rank.stack for rank in asked) else _NO_STACK_S):
             self._take_in(POLL_S)
-
-    def _find_stalled(self) -> list[WatchedRank]:
-        now = time.monotonic()
-        return [r for r in self.ranks if not r.ended and now - r.last_alive > self._stall_timeout_s]
 
     def _describe_stall(self, stalled: list[WatchedRank]) -> HopsError:
         """Whom the others wait for: one of the stalled ranks, or another that these wait for."""

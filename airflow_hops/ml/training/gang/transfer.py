@@ -49,23 +49,20 @@ class FileSender:
         top = self._root / checked_path(path) if path else self._root
         states: dict[str, tuple[int, int]] = {}
         try:
-            self._send_files(top, states)
+            inside = self._root.resolve()
+            for file in [top] if top.is_file() else _files(top):
+                if not file.resolve().is_relative_to(inside):
+                    raise HopsError(f"{file} leads out of the output folder; expected files, or links within it")
+                name = file.relative_to(self._root).as_posix()
+                status = file.stat()
+                states[name] = (status.st_size, status.st_mtime_ns)
+                if self._sent.get(name) != states[name]:
+                    send_file(self._frames, file, name)
         except FileNotFoundError:
             self._frames.send({"type": DISCARD})
             return
         self._sent.update(states)
         self._frames.send({"type": PLACE, "path": path, "files": list(states)})
-
-    def _send_files(self, top: Path, states: dict[str, tuple[int, int]]) -> None:
-        inside = self._root.resolve()
-        for file in [top] if top.is_file() else _files(top):
-            if not file.resolve().is_relative_to(inside):
-                raise HopsError(f"{file} leads out of the output folder; expected files, or links within it")
-            name = file.relative_to(self._root).as_posix()
-            status = file.stat()
-            states[name] = (status.st_size, status.st_mtime_ns)
-            if self._sent.get(name) != states[name]:
-                send_file(self._frames, file, name)
 
 
 class FileReceiver:
@@ -90,7 +87,14 @@ class FileReceiver:
         """
         try:
             if message["type"] == FILE:
-                self._take_chunk(message, body)
+                if self._file is None:
+                    path = self._staging / checked_path(message["path"])
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    self._file = path.open("wb")
+                self._file.write(body)
+                if message["last"]:
+                    self._file.close()
+                    self._file = None
             elif message["type"] == PLACE:
                 self._place(message["path"], message["files"])
             else:
@@ -106,16 +110,6 @@ class FileReceiver:
                 self._file.close()
             self._file = None
         shutil.rmtree(self._staging, ignore_errors=True)
-
-    def _take_chunk(self, message: Mapping[str, Any], body: bytes) -> None:
-        if self._file is None:
-            path = self._staging / checked_path(message["path"])
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("wb")
-        self._file.write(body)
-        if message["last"]:
-            self._file.close()
-            self._file = None
 
     def _place(self, path: str, names: list[str]) -> None:
         source, target = self._staging / path, self._root / path

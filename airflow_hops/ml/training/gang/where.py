@@ -43,7 +43,9 @@ def rank_launcher(where: Where | None, context: StepContext, *, cpu_ranks: int =
         case "local":
             return LocalRanks(where.get("slots"), cpu_ranks)
         case "ssh":
-            return _ssh_ranks(where)
+            names = ("user", "port", "key_file", "config_file", "python", "address")
+            settings = {name: where[name] for name in names if where.get(name)}
+            return SshRanks(parse_hosts(where["hosts"], where.get("hosts_from", "hosts")), SshSettings(**settings))
         case "spark":
             from airflow_hops.ml.spark.context import start_spark_context_of
             from airflow_hops.ml.training.gang.spark import SparkRanks
@@ -88,9 +90,3 @@ def describe_host(placement: Placement, channel: Channel, *, folders: Mapping[st
     hvd.allgather_object(placement.host)
     libraries = ", ".join(f"{name} {version(name)}" for name in ("tensorflow", "keras", "horovod"))
     return f"{placement.host}: {sys.executable}, Python {platform.python_version()}, {libraries}"
-
-
-def _ssh_ranks(where: Where) -> SshRanks:
-    names = ("user", "port", "key_file", "config_file", "python", "address")
-    settings = {name: where[name] for name in names if where.get(name)}
-    return SshRanks(parse_hosts(where["hosts"], where.get("hosts_from", "hosts")), SshSettings(**settings))

@@ -37,22 +37,18 @@ def check_images(column: Any, where: str) -> None:
 def _what_is_wrong(data: memoryview) -> str | None:
     head = bytes(data[:8])
     if head == _PNG:
-        return _what_is_wrong_with_png(data)
+        at = len(_PNG)
+        while at + _CHUNK.size + _CHECKSUM_BYTES <= len(data):
+            length, kind = _CHUNK.unpack_from(data, at)
+            end = at + _CHUNK.size + length
+            if end + _CHECKSUM_BYTES > len(data):
+                break
+            if zlib.crc32(data[at + 4 : end]) != int.from_bytes(data[end : end + _CHECKSUM_BYTES], "big"):
+                return f"the checksum of the PNG image's chunk {kind.decode('latin-1')} is wrong"
+            if kind == b"IEND":
+                return None
+            at = end + _CHECKSUM_BYTES
+        return "the PNG image is cut off"
     if head.startswith(_JPEG_BEGIN):
         return None if _JPEG_END in bytes(data[-16:]) else "the JPEG image is cut off"
     return None if head.startswith(_OTHERS) else f"this is not a PNG, JPEG, GIF or BMP image ({len(data)} bytes)"
-
-
-def _what_is_wrong_with_png(data: memoryview) -> str | None:
-    at = len(_PNG)
-    while at + _CHUNK.size + _CHECKSUM_BYTES <= len(data):
-        length, kind = _CHUNK.unpack_from(data, at)
-        end = at + _CHUNK.size + length
-        if end + _CHECKSUM_BYTES > len(data):
-            break
-        if zlib.crc32(data[at + 4 : end]) != int.from_bytes(data[end : end + _CHECKSUM_BYTES], "big"):
-            return f"the checksum of the PNG image's chunk {kind.decode('latin-1')} is wrong"
-        if kind == b"IEND":
-            return None
-        at = end + _CHECKSUM_BYTES
-    return "the PNG image is cut off"
