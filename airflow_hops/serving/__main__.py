@@ -9,7 +9,7 @@ import warnings
 from importlib.metadata import version
 
 from airflow_hops import __version__
-from airflow_hops.serving.flags import parse_flags
+from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.monitoring import logs
 
 

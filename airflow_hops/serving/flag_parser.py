@@ -1,12 +1,32 @@
-"""The flags as the command line takes them, in groups; ``--help`` is made of this."""
+"""The command line of the model server, made of :class:`~airflow_hops.serving.flags.Flags`."""
 
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn
+from collections.abc import Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from airflow_hops.serving import flag_values
-from airflow_hops.serving.capture.options import CAPTURE_FORMATS, CAPTURE_MODES
+from airflow_hops.serving.flags import Flags
+
+# TensorFlow Serving's flags that change nothing here, and why: saying so beats silence.
+_WITHOUT_EFFECT = {
+    "enable_grpc_healthcheck_service": "the health service is always there",
+    "mixed_precision": "this pass does not exist",
+    "num_tflite_interpreters_per_pool": "each request thread has its own interpreter",
+    "num_tflite_pools": "each request thread has its own interpreter",
+    "per_process_gpu_memory_fraction": "TensorFlow allocates GPU memory as needed",
+    "platform_config_file": "models are recognised by their files",
+    "remove_unused_fields_from_bundle_metagraph": "they are never kept",
+    "skip_initialize_tpu": "there is no TPU",
+    "tensorflow_session_config_file": "see --tensorflow_intra_op_parallelism and --tensorflow_inter_op_parallelism",
+    "thread_pool_factory_config_file": "TensorFlow manages the threads",
+    "use_alts_credentials": "see --ssl_config_file",
+    "xla_cpu_compilation_enabled": "a model is compiled if its graph requests it",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -39,320 +59,99 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    group = parser.add_argument_group("Ports and transport (TensorFlow Serving's flags)")
-    group.add_argument("--port", type=flag_values.port, help="gRPC port; 0 chooses a free one (default 8500)")
-    group.add_argument(
-        "--rest_api_port",
-        type=flag_values.rest_port,
-        help="REST port; 0 disables REST, 'auto' chooses a free port (default 0)",
-    )
-    group.add_argument(
-        "--grpc_max_threads",
-        type=flag_values.count,
-        help="maximum number of concurrent requests (default 4 per core, at least 8)",
-    )
-    group.add_argument("--grpc_socket_path", help="UNIX socket to listen on for gRPC, in addition to the port")
-    group.add_argument(
-        "--grpc_channel_arguments",
-        type=flag_values.arguments,
-        help="gRPC channel arguments, such as grpc.max_connection_age_ms=2000,…",
-    )
-    group.add_argument("--ssl_config_file", help="SSLConfig in text format: TLS for gRPC")
-    _add_switch(
-        group,
-        "--rest_api_enable_ssl",
-        "not a TensorFlow Serving flag: TLS for REST as well, with --ssl_config_file (default false)",
-    )
-    group.add_argument("--monitoring_config_file", help="MonitoringConfig in text format: metrics for Prometheus")
-    group.add_argument(
-        "--rest_api_timeout_in_ms", type=flag_values.positive, help="time limit of a REST request (default 30000)"
-    )
-    _add_switch(group, "--rest_api_enable_cors_support", "allow requests from pages of other origins (default false)")
-    group.add_argument(
-        "--rest_api_num_threads",
-        type=flag_values.count,
-        help="maximum number of concurrent REST requests (default as for gRPC)",
-    )
-    group.add_argument("--version", action="store_true", help="print the versions and exit")
-    _add_switch(
-        group, "--enable_profiler", "gRPC service for TensorBoard's profiler; needs --profiler_log_dir (default false)"
-    )
-    _add_models(parser.add_argument_group("Models and versions (TensorFlow Serving's flags)"))
-    _add_running(parser.add_argument_group("How models run (TensorFlow Serving's flags)"))
-    _add_traffic(parser.add_argument_group("Traffic and upstream servers"))
-    _add_capture(parser.add_argument_group("Captured requests"))
-    _add_processes(parser.add_argument_group("Processes"))
-    _add_own_models(parser.add_argument_group("Models"))
-    _add_limits(parser.add_argument_group("Limits"))
-    _add_control(parser.add_argument_group("Address, control, logs, start and stop"))
+    types = get_type_hints(Flags)
+    for flags in reversed(Flags.__bases__):
+        group = parser.add_argument_group((flags.__doc__ or "").rstrip("."))
+        for each in fields(flags):
+            text, kind = each.metadata["help"], types[each.name]
+            if "default" not in text and each.default not in ("", None, ()):
+                text += f" (default {str(each.default).lower()})"
+            if each.name == "version":
+                group.add_argument("--version", action="store_true", help=each.metadata["help"])
+            elif kind is bool:
+                group.add_argument(f"--{each.name}", type=flag_values.boolean, nargs="?", const=True, help=text)
+            elif get_origin(kind) is Literal:
+                group.add_argument(f"--{each.name}", choices=get_args(kind), help=text)
+            else:
+                group.add_argument(f"--{each.name}", type=each.metadata["parse"], help=text)
     return parser
 
 
-def _add_models(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--model_name", help="name of the model at --model_base_path (default 'default')")
-    group.add_argument("--model_base_path", help="absolute path or URL of the folder with the versions of one model")
-    group.add_argument("--model_config_file", help="ModelServerConfig in text format; overrides --model_base_path")
-    group.add_argument(
-        "--model_config_file_poll_wait_seconds",
-        type=flag_values.interval,
-        help="seconds between checks of it; 0 disables them (default 0)",
-    )
-    group.add_argument(
-        "--file_system_poll_wait_seconds",
-        type=flag_values.interval,
-        help="seconds between checks for new versions; 0 checks once, a negative number never (default 1)",
-    )
-    group.add_argument(
-        "--max_num_load_retries", type=flag_values.count, help="number of retries after a failed load (default 5)"
-    )
-    group.add_argument(
-        "--load_retry_interval_micros",
-        type=int,
-        help="time between those retries; a negative number means 0 (default 60000000)",
-    )
-    group.add_argument(
-        "--num_load_threads", type=flag_values.count, help="number of versions to load in parallel (default 2)"
-    )
-    group.add_argument(
-        "--num_unload_threads", type=flag_values.count, help="number of versions to unload in parallel (default 2)"
-    )
-    _add_switch(group, "--flush_filesystem_caches", "accepted, but there is no such cache (default true)")
-    _add_switch(group, "--enable_model_warmup", "send a version its warm-up requests before it serves (default true)")
-    group.add_argument(
-        "--num_request_iterations_for_warmup",
-        type=flag_values.count,
-        help="how often each warm-up request is sent (default 1)",
-    )
-    group.add_argument("--saved_model_tags", help="comma-separated tags of the meta graph (default 'serve')")
-    _add_switch(
-        group,
-        "--allow_version_labels_for_unavailable_models",
-        "allow labels of versions that are not loaded (default false)",
-    )
-    _add_switch(group, "--use_tflite_model", "old name of --prefer_tflite_model")
-    _add_switch(group, "--prefer_tflite_model", "serve a version's model.tflite, if it has one (default false)")
+def parse_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
+    """Parses a command line.
+
+    Args:
+        arguments: Without the program's name.
+
+    Returns:
+        The flags, and one line for each argument that was ignored.
+
+    Raises:
+        SystemExit: A value is not valid (status 2, one line on stderr), or ``--help`` was asked for (status 0).
+    """
+    parser = make_parser()
+    namespace, rest = parser.parse_known_args(arguments)
+    notes = []
+    for argument in rest:
+        name = argument.lstrip("-").partition("=")[0]
+        reason = _WITHOUT_EFFECT.get(name) if argument.startswith("-") else None
+        if reason is not None:
+            notes.append(f"flag --{name} has no effect here: {reason}")
+        else:
+            close = get_close_matches(
+                f"--{name}", [flag for action in parser._actions for flag in action.option_strings]
+            )
+            notes.append(f"unknown argument: {argument}" + (f"; did you mean {' or '.join(close)}?" if close else ""))
+    values = vars(namespace)
+    threads = values.get("tensorflow_session_parallelism", 0)
+    values.setdefault("prefer_tflite_model", values.get("use_tflite_model", False))
+    values = {"tensorflow_intra_op_parallelism": threads, "tensorflow_inter_op_parallelism": threads, **values}
+    flags = Flags(**values)
+    _check(parser, flags)
+    return flags, notes
 
 
-def _add_running(group: argparse._ArgumentGroup) -> None:
-    _add_switch(group, "--enable_batching", "run waiting requests for one model as one batch (default false)")
-    group.add_argument("--batching_parameters_file", help="BatchingParameters in text format")
-    _add_switch(
-        group,
-        "--enable_per_model_batching_parameters",
-        "batch only models with batching_params.pbtxt in the version's folder, with those parameters (default false)",
-    )
-    group.add_argument(
-        "--tensorflow_intra_op_parallelism",
-        type=flag_values.count,
-        help="number of threads within an operation (default auto)",
-    )
-    group.add_argument(
-        "--tensorflow_session_parallelism",
-        type=flag_values.count,
-        help="sets both of the other two, unless they are given",
-    )
-    group.add_argument(
-        "--tensorflow_inter_op_parallelism",
-        type=flag_values.count,
-        help="number of threads across operations (default auto)",
-    )
-    _add_switch(
-        group, "--enable_serialization_as_tensor_content", "Predict returns tensors in tensor_content (default false)"
-    )
-    _add_switch(
-        group, "--enable_signature_method_name_check", "Classify and Regress reject TF2 signatures (default false)"
-    )
+def _check(parser: argparse.ArgumentParser, flags: Flags) -> None:
+    if flags.port and flags.port == flags.rest_api_port:
+        parser.error("--rest_api_port cannot be same as --port. Please use a different port for HTTP/REST API.")
+    if not (flags.model_base_path or flags.model_config_file or flags.upstream or flags.version):
+        parser.error("--model_base_path, --model_config_file and --upstream are all empty; expected one of them")
+    if flags.model_base_path and flags.upstream:
+        parser.error("--model_base_path and --upstream are both given; a gateway loads no model itself")
+    _check_fronts(parser, flags)
+    if flags.model_base_path and "://" not in flags.model_base_path and not Path(flags.model_base_path).is_absolute():
+        parser.error(
+            f"--model_base_path={flags.model_base_path}: Expected model {flags.model_name} to have an absolute path "
+            f"or URI; got base_path()={flags.model_base_path}"
+        )
+    if flags.batching_parameters_file and not flags.enable_batching:
+        parser.error(
+            "server_options.batching_parameters_file is set without setting server_options.enable_batching to true."
+        )
+    if flags.enable_profiler and not flags.profiler_log_dir:
+        parser.error("--enable_profiler is set without --profiler_log_dir; expected the folder to write profiles below")
+    if flags.enable_profiler and flags.upstream:
+        parser.error("--enable_profiler is set with --upstream; there is no model in this process to profile")
+    for name in ("prediction_token_file", "feedback_token_file"):
+        if getattr(flags, name) and not flags.control_token_file:
+            parser.error(f"--{name} is set without --control_token_file; everything else would be open to everyone")
+    if flags.rest_api_enable_ssl and not flags.ssl_config_file:
+        parser.error(
+            "--rest_api_enable_ssl is set without --ssl_config_file; expected the file with key and certificate"
+        )
+    if bool(flags.upstream_cert_file) != bool(flags.upstream_key_file):
+        parser.error("--upstream_cert_file and --upstream_key_file go together; expected both or neither")
+    if flags.write_back_model_config and not flags.model_config_file:
+        parser.error("--write_back_model_config is set without --model_config_file; expected the file to write")
 
 
-def _add_traffic(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--traffic_config_file", help="JSON file with the shares of each model's versions, in percent")
-    group.add_argument(
-        "--traffic_config_file_poll_wait_seconds",
-        type=flag_values.interval,
-        help="seconds between checks of it; 0 disables them (default 1)",
-    )
-    group.add_argument(
-        "--upstream",
-        type=flag_values.addresses,
-        help="host:port or unix:path of a tensorflow_model_server's gRPC port, or several separated by commas: "
-        "requests are forwarded to them, and this server loads no models",
-    )
-    group.add_argument(
-        "--upstream_ca_file", help="PEM file of the CA that signed the upstreams' certificates; enables TLS"
-    )
-    group.add_argument("--upstream_cert_file", help="PEM file of the client certificate for the upstreams")
-    group.add_argument("--upstream_key_file", help="PEM file of the private key of the client certificate")
-    group.add_argument("--upstream_token_file", help="file whose first token is sent to the upstreams")
-    group.add_argument(
-        "--sticky_header",
-        type=str.lower,
-        help="HTTP header or gRPC metadata key: requests with the same value go to the same version of a split "
-        "(default x-sticky-key)",
-    )
-    group.add_argument(
-        "--shadow_queue_requests",
-        type=flag_values.positive,
-        help="maximum number of queued copies for shadow traffic (default 1000)",
-    )
-    group.add_argument(
-        "--shadow_threads", type=flag_values.positive, help="number of copies to run in parallel (default 1)"
-    )
-    group.add_argument(
-        "--shadow_tolerance",
-        type=flag_values.tolerance,
-        help="absolute or relative difference up to which two outputs count as equal (default 1e-5)",
-    )
-
-
-def _add_capture(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--capture_base_path", help="folder or URL for captured requests; if empty, nothing is captured")
-    group.add_argument("--capture_mode", choices=CAPTURE_MODES, help="what to capture (default all)")
-    group.add_argument(
-        "--capture_sampling_percent", type=flag_values.percent, help="percentage of requests to capture (default 100)"
-    )
-    group.add_argument(
-        "--capture_roll_rows",
-        type=flag_values.positive,
-        help="number of rows after which a file is closed (default 100000)",
-    )
-    group.add_argument(
-        "--capture_roll_seconds", type=flag_values.seconds, help="age in seconds at which a file is closed (default 60)"
-    )
-    group.add_argument("--capture_format", choices=CAPTURE_FORMATS, help="file formats (default parquet)")
-    group.add_argument(
-        "--capture_spool_path",
-        help="local folder for rows that have not been written yet (default: next to a local base path)",
-    )
-    group.add_argument(
-        "--capture_spool_bytes", type=flag_values.spool_bytes, help="maximum size of that folder (default 1073741824)"
-    )
-    group.add_argument(
-        "--capture_retention_days",
-        type=flag_values.seconds,
-        help="age in days at which files are deleted; 0 keeps them (default)",
-    )
-    group.add_argument(
-        "--capture_retention_bytes",
-        type=flag_values.count,
-        help="maximum size of a model's files; 0 means no limit (default)",
-    )
-    _add_switch(group, "--capture_shadow", "also capture the answers of shadow traffic (default false)")
-
-
-def _add_processes(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--fronts",
-        type=flag_values.positive,
-        help="number of processes that share the ports, each with all models (default 1)",
-    )
-    group.add_argument(
-        "--front_timeout_seconds",
-        type=flag_values.seconds,
-        help="seconds without a sign of life after which one of them is replaced; 0 waits for ever (default 10)",
-    )
-
-
-def _add_own_models(group: argparse._ArgumentGroup) -> None:
-    _add_switch(
-        group,
-        "--allow_pickled_models",
-        "load scikit-learn models from model.pkl and model.joblib: a pickle can run any code (default false)",
-    )
-    group.add_argument(
-        "--model_cache_path",
-        help="folder for copies of versions whose base path is a URL (default: the system's temporary folder)",
-    )
-    group.add_argument(
-        "--trusted_skops_types", help="comma-separated types that model.skops may hold, besides those that skops trusts"
-    )
-
-
-def _add_limits(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--max_request_memory_bytes",
-        type=flag_values.positive,
-        help="maximum memory of all requests in progress, including their decoded forms and answers (default: a "
-        "quarter of that of the machine or container)",
-    )
-    group.add_argument(
-        "--max_request_bytes",
-        type=flag_values.positive,
-        help="maximum size of a decompressed request (default: a quarter of --max_request_memory_bytes, at most "
-        "1073741824)",
-    )
-    group.add_argument(
-        "--max_in_flight",
-        type=flag_values.count,
-        help="maximum number of running and waiting requests, for gRPC and REST each; 0 means no limit (default)",
-    )
-    group.add_argument(
-        "--rest_api_idle_seconds",
-        type=flag_values.seconds,
-        help="time after which an idle REST connection is closed (default 75)",
-    )
-    group.add_argument(
-        "--max_receive_seconds",
-        type=flag_values.positive_float,
-        help="maximum time for receiving the body of a request or a gRPC message (default 300)",
-    )
-    group.add_argument(
-        "--rest_api_connections_per_client",
-        type=flag_values.count,
-        help="maximum number of REST connections per client address; 0 means no limit (default: half of the open "
-        "files allowed, at most 1000)",
-    )
-
-
-def _add_control(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--host",
-        help="address to listen on (default 127.0.0.1, because anyone who can reach the server can use and "
-        "reconfigure it; 0.0.0.0 for all addresses)",
-    )
-    _add_switch(
-        group,
-        "--write_back_model_config",
-        "write a config that arrives by RPC to --model_config_file (default false)",
-    )
-    group.add_argument(
-        "--control_token_file",
-        help="file of tokens, one per line; everything except predictions and health requires one of them",
-    )
-    group.add_argument(
-        "--prediction_token_file",
-        help="file of tokens; predictions require one of them, or one of --control_token_file",
-    )
-    group.add_argument(
-        "--feedback_token_file", help="file of tokens that only allow feedback; requires --control_token_file"
-    )
-    group.add_argument("--profiler_log_dir", help="folder for the profiles of --enable_profiler")
-    group.add_argument("--log_file", help="also write the log to this file")
-    group.add_argument("--request_log", help="log of requests, as JSON Lines")
-    group.add_argument(
-        "--request_log_sampling_percent",
-        type=flag_values.percent,
-        help="percentage of answered requests to log; errors are always logged (default 100)",
-    )
-    group.add_argument(
-        "--first_load_timeout_seconds",
-        type=flag_values.seconds,
-        help="at the start, maximum wait for models that are still loading before the ports open (default 600)",
-    )
-    group.add_argument(
-        "--drain_delay_seconds",
-        type=flag_values.seconds,
-        help="after SIGTERM, how long new requests are still answered while /readyz returns 503 (default 0)",
-    )
-    group.add_argument(
-        "--drain_seconds",
-        type=flag_values.seconds,
-        help="after SIGTERM, maximum wait for requests in flight (default 30)",
-    )
-    group.add_argument(
-        "--ready_file",
-        help="file for the JSON object {pid, grpc_port, rest_api_port}, written when the server is ready",
-    )
-
-
-def _add_switch(group: argparse._ArgumentGroup, name: str, what: str) -> None:
-    group.add_argument(name, type=flag_values.boolean, nargs="?", const=True, help=what)
+def _check_fronts(parser: argparse.ArgumentParser, flags: Flags) -> None:
+    if flags.fronts == 1:
+        return
+    for name, why in {
+        "upstream": "start several gateways instead",
+        "grpc_socket_path": "only ports can be shared",
+        "enable_profiler": "a profile is of one process",
+    }.items():
+        if getattr(flags, name):
+            parser.error(f"--fronts={flags.fronts} and --{name} are both given; {why}")

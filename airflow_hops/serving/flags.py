@@ -1,121 +1,255 @@
-"""The command line: TensorFlow Serving's flags by their own names, and a few of ours."""
+"""The flags of the command line, in groups: TensorFlow Serving's by their own names, and a few of ours."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
-from collections.abc import Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from airflow_hops.core.processes.machine_memory import memory_bytes
+from airflow_hops.serving import flag_values
 from airflow_hops.serving.capture.options import CaptureFormat, CaptureMode
-from airflow_hops.serving.flag_parser import make_parser
 
-# TensorFlow Serving's flags that change nothing here, and why: saying so beats silence.
-_WITHOUT_EFFECT = {
-    "enable_grpc_healthcheck_service": "the health service is always there",
-    "mixed_precision": "this pass does not exist",
-    "num_tflite_interpreters_per_pool": "each request thread has its own interpreter",
-    "num_tflite_pools": "each request thread has its own interpreter",
-    "per_process_gpu_memory_fraction": "TensorFlow allocates GPU memory as needed",
-    "platform_config_file": "models are recognised by their files",
-    "remove_unused_fields_from_bundle_metagraph": "they are never kept",
-    "skip_initialize_tpu": "there is no TPU",
-    "tensorflow_session_config_file": "see --tensorflow_intra_op_parallelism and --tensorflow_inter_op_parallelism",
-    "thread_pool_factory_config_file": "TensorFlow manages the threads",
-    "use_alts_credentials": "see --ssl_config_file",
-    "xla_cpu_compilation_enabled": "a model is compiled if its graph requests it",
-}
+
+def _flag(default: Any, text: str, parse: Callable[[str], Any] = str) -> Any:
+    """A flag: its default, what ``--help`` says of it, and what reads its value."""
+    return field(default=default, metadata={"help": text, "parse": parse})
 
 
 @dataclass(frozen=True)
-class Flags:
-    """Parsed flags; names and defaults are TensorFlow Serving's where it has the flag."""
+class PortFlags:
+    """Ports and transport (TensorFlow Serving's flags)."""
 
-    host: str = "127.0.0.1"
-    allow_pickled_models: bool = False
-    trusted_skops_types: str = ""
-    port: int = 8500
-    rest_api_port: int | None = None
-    model_name: str = "default"
-    model_base_path: str = ""
-    model_cache_path: str = ""
-    model_config_file: str = ""
-    model_config_file_poll_wait_seconds: float = 0
-    file_system_poll_wait_seconds: float = 1
-    max_num_load_retries: int = 5
-    load_retry_interval_micros: int = 60_000_000
-    num_load_threads: int = 0
-    num_unload_threads: int = 0
-    flush_filesystem_caches: bool = True
-    enable_batching: bool = False
-    batching_parameters_file: str = ""
-    enable_per_model_batching_parameters: bool = False
-    enable_model_warmup: bool = True
-    num_request_iterations_for_warmup: int = 0
-    write_back_model_config: bool = False
-    grpc_socket_path: str = ""
-    grpc_channel_arguments: str = ""
-    grpc_max_threads: int = 0
-    rest_api_num_threads: int = 0
-    rest_api_timeout_in_ms: int = 30_000
-    rest_api_enable_cors_support: bool = False
-    rest_api_idle_seconds: float = 75
-    max_receive_seconds: float = 300
-    rest_api_connections_per_client: int | None = None
-    ssl_config_file: str = ""
-    rest_api_enable_ssl: bool = False
-    monitoring_config_file: str = ""
-    control_token_file: str = ""
-    prediction_token_file: str = ""
-    feedback_token_file: str = ""
-    log_file: str = ""
-    request_log: str = ""
-    request_log_sampling_percent: float = 100
-    max_request_bytes: int = 0
-    max_request_memory_bytes: int = 0
-    max_in_flight: int = 0
-    saved_model_tags: str = "serve"
-    enable_serialization_as_tensor_content: bool = False
-    enable_signature_method_name_check: bool = False
-    prefer_tflite_model: bool = False
-    enable_profiler: bool = False
-    profiler_log_dir: str = ""
-    allow_version_labels_for_unavailable_models: bool = False
-    tensorflow_intra_op_parallelism: int = 0
-    tensorflow_inter_op_parallelism: int = 0
-    traffic_config_file: str = ""
-    traffic_config_file_poll_wait_seconds: float = 1
-    upstream: tuple[str, ...] = ()
-    upstream_ca_file: str = ""
-    upstream_cert_file: str = ""
-    upstream_key_file: str = ""
-    upstream_token_file: str = ""
-    sticky_header: str = "x-sticky-key"
-    fronts: int = 1
-    front_timeout_seconds: float = 10
-    shadow_queue_requests: int = 1000
-    shadow_threads: int = 1
-    shadow_tolerance: float = 1e-5
-    capture_base_path: str = ""
-    capture_mode: CaptureMode = "all"
-    capture_sampling_percent: float = 100
-    capture_roll_rows: int = 100_000
-    capture_roll_seconds: float = 60
-    capture_format: CaptureFormat = "parquet"
-    capture_spool_path: str = ""
-    capture_spool_bytes: int = 2**30
-    capture_retention_days: float = 0
-    capture_retention_bytes: int = 0
-    capture_shadow: bool = False
-    first_load_timeout_seconds: float = 600
-    drain_seconds: float = 30
-    drain_delay_seconds: float = 0
-    ready_file: str = ""
-    version: bool = False
+    port: int = _flag(8500, "gRPC port; 0 chooses a free one", flag_values.port)
+    rest_api_port: int | None = _flag(
+        None, "REST port; 0 disables REST, 'auto' chooses a free port (default 0)", flag_values.rest_port
+    )
+    grpc_max_threads: int = _flag(
+        0, "maximum number of concurrent requests (default 4 per core, at least 8)", flag_values.count
+    )
+    grpc_socket_path: str = _flag("", "UNIX socket to listen on for gRPC, in addition to the port")
+    grpc_channel_arguments: str = _flag(
+        "", "gRPC channel arguments, such as grpc.max_connection_age_ms=2000,…", flag_values.arguments
+    )
+    ssl_config_file: str = _flag("", "SSLConfig in text format: TLS for gRPC")
+    rest_api_enable_ssl: bool = _flag(
+        False, "not a TensorFlow Serving flag: TLS for REST as well, with --ssl_config_file"
+    )
+    monitoring_config_file: str = _flag("", "MonitoringConfig in text format: metrics for Prometheus")
+    rest_api_timeout_in_ms: int = _flag(30_000, "time limit of a REST request", flag_values.positive)
+    rest_api_enable_cors_support: bool = _flag(False, "allow requests from pages of other origins")
+    rest_api_num_threads: int = _flag(
+        0, "maximum number of concurrent REST requests (default as for gRPC)", flag_values.count
+    )
+    version: bool = _flag(False, "print the versions and exit")
+    enable_profiler: bool = _flag(False, "gRPC service for TensorBoard's profiler; needs --profiler_log_dir")
+
+
+@dataclass(frozen=True)
+class VersionFlags:
+    """Models and versions (TensorFlow Serving's flags)."""
+
+    model_name: str = _flag("default", "name of the model at --model_base_path (default 'default')")
+    model_base_path: str = _flag("", "absolute path or URL of the folder with the versions of one model")
+    model_config_file: str = _flag("", "ModelServerConfig in text format; overrides --model_base_path")
+    model_config_file_poll_wait_seconds: float = _flag(
+        0, "seconds between checks of it; 0 disables them", flag_values.interval
+    )
+    file_system_poll_wait_seconds: float = _flag(
+        1, "seconds between checks for new versions; 0 checks once, a negative number never", flag_values.interval
+    )
+    max_num_load_retries: int = _flag(5, "number of retries after a failed load", flag_values.count)
+    load_retry_interval_micros: int = _flag(60_000_000, "time between those retries; a negative number means 0", int)
+    num_load_threads: int = _flag(0, "number of versions to load in parallel (default 2)", flag_values.count)
+    num_unload_threads: int = _flag(0, "number of versions to unload in parallel (default 2)", flag_values.count)
+    flush_filesystem_caches: bool = _flag(True, "accepted, but there is no such cache")
+    enable_model_warmup: bool = _flag(True, "send a version its warm-up requests before it serves")
+    num_request_iterations_for_warmup: int = _flag(
+        0, "how often each warm-up request is sent (default 1)", flag_values.count
+    )
+    saved_model_tags: str = _flag("serve", "comma-separated tags of the meta graph (default 'serve')")
+    allow_version_labels_for_unavailable_models: bool = _flag(False, "allow labels of versions that are not loaded")
+    use_tflite_model: bool = _flag(False, "old name of --prefer_tflite_model")
+    prefer_tflite_model: bool = _flag(False, "serve a version's model.tflite, if it has one")
+
+
+@dataclass(frozen=True)
+class RunFlags:
+    """How models run (TensorFlow Serving's flags)."""
+
+    enable_batching: bool = _flag(False, "run waiting requests for one model as one batch")
+    batching_parameters_file: str = _flag("", "BatchingParameters in text format")
+    enable_per_model_batching_parameters: bool = _flag(
+        False, "batch only models with batching_params.pbtxt in the version's folder, with those parameters"
+    )
+    tensorflow_intra_op_parallelism: int = _flag(
+        0, "number of threads within an operation (default auto)", flag_values.count
+    )
+    tensorflow_session_parallelism: int = _flag(
+        0, "sets both of the other two, unless they are given", flag_values.count
+    )
+    tensorflow_inter_op_parallelism: int = _flag(
+        0, "number of threads across operations (default auto)", flag_values.count
+    )
+    enable_serialization_as_tensor_content: bool = _flag(False, "Predict returns tensors in tensor_content")
+    enable_signature_method_name_check: bool = _flag(False, "Classify and Regress reject TF2 signatures")
+
+
+@dataclass(frozen=True)
+class TrafficFlags:
+    """Traffic and upstream servers."""
+
+    traffic_config_file: str = _flag("", "JSON file with the shares of each model's versions, in percent")
+    traffic_config_file_poll_wait_seconds: float = _flag(
+        1, "seconds between checks of it; 0 disables them", flag_values.interval
+    )
+    upstream: tuple[str, ...] = _flag(
+        (),
+        "host:port or unix:path of a tensorflow_model_server's gRPC port, or several separated by commas: requests "
+        "are forwarded to them, and this server loads no models",
+        flag_values.addresses,
+    )
+    upstream_ca_file: str = _flag("", "PEM file of the CA that signed the upstreams' certificates; enables TLS")
+    upstream_cert_file: str = _flag("", "PEM file of the client certificate for the upstreams")
+    upstream_key_file: str = _flag("", "PEM file of the private key of the client certificate")
+    upstream_token_file: str = _flag("", "file whose first token is sent to the upstreams")
+    sticky_header: str = _flag(
+        "x-sticky-key",
+        "HTTP header or gRPC metadata key: requests with the same value go to the same version of a split",
+        str.lower,
+    )
+    shadow_queue_requests: int = _flag(1000, "maximum number of queued copies for shadow traffic", flag_values.positive)
+    shadow_threads: int = _flag(1, "number of copies to run in parallel", flag_values.positive)
+    shadow_tolerance: float = _flag(
+        1e-5,
+        "absolute or relative difference up to which two outputs count as equal (default 1e-5)",
+        flag_values.tolerance,
+    )
+
+
+@dataclass(frozen=True)
+class CaptureFlags:
+    """Captured requests."""
+
+    capture_base_path: str = _flag("", "folder or URL for captured requests; if empty, nothing is captured")
+    capture_mode: CaptureMode = _flag("all", "what to capture")  # noqa: RUF009
+    capture_sampling_percent: float = _flag(100, "percentage of requests to capture", flag_values.percent)
+    capture_roll_rows: int = _flag(100_000, "number of rows after which a file is closed", flag_values.positive)
+    capture_roll_seconds: float = _flag(60, "age in seconds at which a file is closed", flag_values.seconds)
+    capture_format: CaptureFormat = _flag("parquet", "file formats")  # noqa: RUF009
+    capture_spool_path: str = _flag(
+        "", "local folder for rows that have not been written yet (default: next to a local base path)"
+    )
+    capture_spool_bytes: int = _flag(2**30, "maximum size of that folder", flag_values.spool_bytes)
+    capture_retention_days: float = _flag(
+        0, "age in days at which files are deleted; 0 keeps them (default)", flag_values.seconds
+    )
+    capture_retention_bytes: int = _flag(
+        0, "maximum size of a model's files; 0 means no limit (default)", flag_values.count
+    )
+    capture_shadow: bool = _flag(False, "also capture the answers of shadow traffic")
+
+
+@dataclass(frozen=True)
+class ProcessFlags:
+    """Processes."""
+
+    fronts: int = _flag(1, "number of processes that share the ports, each with all models", flag_values.positive)
+    front_timeout_seconds: float = _flag(
+        10, "seconds without a sign of life after which one of them is replaced; 0 waits for ever", flag_values.seconds
+    )
+
+
+@dataclass(frozen=True)
+class ModelFlags:
+    """Models."""
+
+    allow_pickled_models: bool = _flag(
+        False, "load scikit-learn models from model.pkl and model.joblib: a pickle can run any code"
+    )
+    model_cache_path: str = _flag(
+        "", "folder for copies of versions whose base path is a URL (default: the system's temporary folder)"
+    )
+    trusted_skops_types: str = _flag(
+        "", "comma-separated types that model.skops may hold, besides those that skops trusts"
+    )
+
+
+@dataclass(frozen=True)
+class LimitFlags:
+    """Limits."""
+
+    max_request_memory_bytes: int = _flag(
+        0,
+        "maximum memory of all requests in progress, including their decoded forms and answers (default: a quarter "
+        "of that of the machine or container)",
+        flag_values.positive,
+    )
+    max_request_bytes: int = _flag(
+        0,
+        "maximum size of a decompressed request (default: a quarter of --max_request_memory_bytes, at most 1073741824)",
+        flag_values.positive,
+    )
+    max_in_flight: int = _flag(
+        0,
+        "maximum number of running and waiting requests, for gRPC and REST each; 0 means no limit (default)",
+        flag_values.count,
+    )
+    rest_api_idle_seconds: float = _flag(75, "time after which an idle REST connection is closed", flag_values.seconds)
+    max_receive_seconds: float = _flag(
+        300, "maximum time for receiving the body of a request or a gRPC message", flag_values.positive_float
+    )
+    rest_api_connections_per_client: int | None = _flag(
+        None,
+        "maximum number of REST connections per client address; 0 means no limit (default: half of the open files "
+        "allowed, at most 1000)",
+        flag_values.count,
+    )
+
+
+@dataclass(frozen=True)
+class ControlFlags:
+    """Address, control, logs, start and stop."""
+
+    host: str = _flag(
+        "127.0.0.1",
+        "address to listen on (default 127.0.0.1, because anyone who can reach the server can use and reconfigure "
+        "it; 0.0.0.0 for all addresses)",
+    )
+    write_back_model_config: bool = _flag(False, "write a config that arrives by RPC to --model_config_file")
+    control_token_file: str = _flag(
+        "", "file of tokens, one per line; everything except predictions and health requires one of them"
+    )
+    prediction_token_file: str = _flag(
+        "", "file of tokens; predictions require one of them, or one of --control_token_file"
+    )
+    feedback_token_file: str = _flag("", "file of tokens that only allow feedback; requires --control_token_file")
+    profiler_log_dir: str = _flag("", "folder for the profiles of --enable_profiler")
+    log_file: str = _flag("", "also write the log to this file")
+    request_log: str = _flag("", "log of requests, as JSON Lines")
+    request_log_sampling_percent: float = _flag(
+        100, "percentage of answered requests to log; errors are always logged", flag_values.percent
+    )
+    first_load_timeout_seconds: float = _flag(
+        600, "at the start, maximum wait for models that are still loading before the ports open", flag_values.seconds
+    )
+    drain_delay_seconds: float = _flag(
+        0, "after SIGTERM, how long new requests are still answered while /readyz returns 503", flag_values.seconds
+    )
+    drain_seconds: float = _flag(30, "after SIGTERM, maximum wait for requests in flight", flag_values.seconds)
+    ready_file: str = _flag(
+        "", "file for the JSON object {pid, grpc_port, rest_api_port}, written when the server is ready"
+    )
+
+
+@dataclass(frozen=True)
+class Flags(
+    ControlFlags, LimitFlags, ModelFlags, ProcessFlags, CaptureFlags, TrafficFlags, RunFlags, VersionFlags, PortFlags
+):
+    """Parsed flags; names and defaults are TensorFlow Serving's where it has the flag."""
 
     @property
     def request_threads(self) -> int:
@@ -151,83 +285,3 @@ class Flags:
         """Folder or URL of the captured requests; empty if none are."""
         path = self.capture_base_path
         return str(Path(path).absolute()) if path and "://" not in path else path
-
-
-def parse_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
-    """Parses a command line.
-
-    Args:
-        arguments: Without the program's name.
-
-    Returns:
-        The flags, and one line for each argument that was ignored.
-
-    Raises:
-        SystemExit: A value is not valid (status 2, one line on stderr), or ``--help`` was asked for (status 0).
-    """
-    parser = make_parser()
-    namespace, rest = parser.parse_known_args(arguments)
-    notes = []
-    for argument in rest:
-        name = argument.lstrip("-").partition("=")[0]
-        reason = _WITHOUT_EFFECT.get(name) if argument.startswith("-") else None
-        if reason is not None:
-            notes.append(f"flag --{name} has no effect here: {reason}")
-        else:
-            close = get_close_matches(
-                f"--{name}", [flag for action in parser._actions for flag in action.option_strings]
-            )
-            notes.append(f"unknown argument: {argument}" + (f"; did you mean {' or '.join(close)}?" if close else ""))
-    values = vars(namespace)
-    threads = values.pop("tensorflow_session_parallelism", 0)
-    values.setdefault("prefer_tflite_model", values.pop("use_tflite_model", False))
-    values = {"tensorflow_intra_op_parallelism": threads, "tensorflow_inter_op_parallelism": threads, **values}
-    flags = Flags(**values)
-    _check(parser, flags)
-    return flags, notes
-
-
-def _check(parser: argparse.ArgumentParser, flags: Flags) -> None:
-    if flags.port and flags.port == flags.rest_api_port:
-        parser.error("--rest_api_port cannot be same as --port. Please use a different port for HTTP/REST API.")
-    if not (flags.model_base_path or flags.model_config_file or flags.upstream or flags.version):
-        parser.error("--model_base_path, --model_config_file and --upstream are all empty; expected one of them")
-    if flags.model_base_path and flags.upstream:
-        parser.error("--model_base_path and --upstream are both given; a gateway loads no model itself")
-    _check_fronts(parser, flags)
-    if flags.model_base_path and "://" not in flags.model_base_path and not Path(flags.model_base_path).is_absolute():
-        parser.error(
-            f"--model_base_path={flags.model_base_path}: Expected model {flags.model_name} to have an absolute path "
-            f"or URI; got base_path()={flags.model_base_path}"
-        )
-    if flags.batching_parameters_file and not flags.enable_batching:
-        parser.error(
-            "server_options.batching_parameters_file is set without setting server_options.enable_batching to true."
-        )
-    if flags.enable_profiler and not flags.profiler_log_dir:
-        parser.error("--enable_profiler is set without --profiler_log_dir; expected the folder to write profiles below")
-    if flags.enable_profiler and flags.upstream:
-        parser.error("--enable_profiler is set with --upstream; there is no model in this process to profile")
-    for name in ("prediction_token_file", "feedback_token_file"):
-        if getattr(flags, name) and not flags.control_token_file:
-            parser.error(f"--{name} is set without --control_token_file; everything else would be open to everyone")
-    if flags.rest_api_enable_ssl and not flags.ssl_config_file:
-        parser.error(
-            "--rest_api_enable_ssl is set without --ssl_config_file; expected the file with key and certificate"
-        )
-    if bool(flags.upstream_cert_file) != bool(flags.upstream_key_file):
-        parser.error("--upstream_cert_file and --upstream_key_file go together; expected both or neither")
-    if flags.write_back_model_config and not flags.model_config_file:
-        parser.error("--write_back_model_config is set without --model_config_file; expected the file to write")
-
-
-def _check_fronts(parser: argparse.ArgumentParser, flags: Flags) -> None:
-    if flags.fronts == 1:
-        return
-    for name, why in {
-        "upstream": "start several gateways instead",
-        "grpc_socket_path": "only ports can be shared",
-        "enable_profiler": "a profile is of one process",
-    }.items():
-        if getattr(flags, name):
-            parser.error(f"--fronts={flags.fronts} and --{name} are both given; {why}")

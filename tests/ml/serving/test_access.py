@@ -255,7 +255,7 @@ def test_what_is_open_beyond_this_machine_is_said(folder: Path, start_server: Ca
 
 @pytest.mark.parametrize("name", ["prediction", "feedback"])
 def test_a_token_for_a_part_alone_would_leave_the_rest_open(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from airflow_hops.serving.flags import parse_flags
+    from airflow_hops.serving.flag_parser import parse_flags
 
     with pytest.raises(SystemExit):
         parse_flags(["--upstream=a:1", f"--{name}_token_file=/t"])

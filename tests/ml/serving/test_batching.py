@@ -21,7 +21,7 @@ from waiting import wait_for
 from airflow_hops.serving import assembly
 from airflow_hops.serving.assembly import StartError
 from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving.flags import parse_flags
+from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.models.batching import Batcher, BatchSlots
 from airflow_hops.serving.models.batching_options import BatchingOptions, read_batching_parameters
 from airflow_hops.serving.models.servable import Signature

@@ -25,7 +25,7 @@ from waiting import wait_for
 from airflow_hops.core.serving_api import protocol, tensors
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.serving.__main__ import main
-from airflow_hops.serving.flags import parse_flags
+from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.prediction_log import LoggedCall, write_prediction_logs
 
 

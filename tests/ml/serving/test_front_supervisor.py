@@ -17,7 +17,7 @@ from waiting import wait_for
 
 from airflow_hops.serving import assembly
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.flags import parse_flags
+from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.fronts import front_handle, supervisor
 from airflow_hops.serving.fronts.counts import FrontCounts, PastCounts
 from airflow_hops.serving.fronts.front import FrontState, _ForwardingHandler

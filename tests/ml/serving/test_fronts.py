@@ -31,7 +31,7 @@ from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.config import parse_config
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.flags import parse_flags
+from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.fronts.counts import FrontCounts
 from airflow_hops.serving.fronts.front import front_flags
 from airflow_hops.serving.fronts.peer import Peer, PeerGone

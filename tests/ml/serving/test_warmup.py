@@ -14,7 +14,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.assembly import model_options
-from airflow_hops.serving.flags import parse_flags
+from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.model_options import ModelOptions
