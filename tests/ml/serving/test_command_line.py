@@ -258,7 +258,7 @@ def test_load_that_does_not_end_holds_the_ports_for_a_while_only(
 def test_gateway_that_starts_with_its_upstream_opens_its_ports_after_it(
     start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
 ) -> None:
-    path, config = slow_model(saved_models, tmp_path / "vectors", 600), tmp_path / "models.config"
+    path, config = slow_model(saved_models, tmp_path / "vectors", 200), tmp_path / "models.config"
     config.write_text(f'model_config_list {{ config {{ name: "vectors" base_path: "{path}" }} }}')
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
