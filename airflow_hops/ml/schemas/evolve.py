@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.features import tfdv_extension
 from airflow_hops.ml.schemas.infer import MAX_DOMAIN_VALUES, TRAINING, infer_schema
+from airflow_hops.ml.schemas.validation import find_anomalies
 from airflow_hops.ml.statistics.summary import feature_name
 
 _NUMBERS = ("INT", "FLOAT")
@@ -63,7 +63,7 @@ def propose_schema(schema: Any, statistics: Any, *, environment: str = TRAINING)
 
 def _anomalies(schema: Any, statistics: Any, environment: str) -> dict[str, Any]:
     """The anomalies by feature, in the order of their names; those of the data set under no name."""
-    found = tfdv_extension.validate_statistics(statistics, schema, environment=environment)
+    found = find_anomalies(statistics, schema, environment=environment)
     anomalies = {name: found.anomaly_info[name] for name in sorted(found.anomaly_info)}
     if found.HasField("dataset_anomaly_info"):
         anomalies[""] = found.dataset_anomaly_info
@@ -71,7 +71,9 @@ def _anomalies(schema: Any, statistics: Any, environment: str) -> dict[str, Any]
 
 
 def _changed(schema: Any, statistics: Any, environment: str, anomalies: dict[str, Any]) -> Any:
-    updated = tfdv_extension.update_schema(schema, statistics, max_string_domain_size=MAX_DOMAIN_VALUES)
+    import tensorflow_data_validation as tfdv
+
+    updated = tfdv.update_schema(schema, statistics, max_string_domain_size=MAX_DOMAIN_VALUES)
     inferred = infer_schema(statistics)
     features = {feature_name(feature): feature for feature in statistics.datasets[0].features}
     old, fresh = _by_name(schema), _by_name(inferred)

@@ -7,7 +7,6 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import REGRESSION
-from airflow_hops.ml.features import tfdv_extension
 from airflow_hops.ml.statistics.frequent_numbers import FEW, has_few_numbers
 from airflow_hops.ml.statistics.summary import common_statistics, feature_name
 from airflow_hops.ml.statistics.vectors import vector_width
@@ -77,6 +76,8 @@ def infer_schema(
         BadInput: a named feature is not in the statistics, a threshold is outside 0 to 1, or a measure is unknown or
             not defined for the feature's type.
     """
+    import tensorflow_data_validation as tfdv
+
     comparators = comparators or {}
     labels = {} if label is None else {label: (classes, problem)}
     labels |= {name: (of.get("classes"), of.get("problem")) for name, of in (more_labels or {}).items()}
@@ -94,7 +95,7 @@ def infer_schema(
     _check_known("comparators: feature", comparators, features)
     for environment, absent in environments.items():
         _check_known(f"environments[{environment!r}]: feature", absent, features)
-    schema = tfdv_extension.infer_schema(statistics, max_string_domain_size=max_domain_values)
+    schema = tfdv.infer_schema(statistics, infer_feature_shape=False, max_string_domain_size=max_domain_values)
     schema.default_environment.extend(environments)
     rows = statistics.datasets[0].num_examples
     for feature in schema.feature:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,14 +35,6 @@ def is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def is_singletons(array: pa.Array) -> bool:
-    """Whether all of a batch's rows are known to have one value each; they may have where it is not known."""
-    if not pa.types.is_list(array.type) or array.null_count or array.offset or not len(array):
-        return False
-    # Offsets at the same address are the same, while both are there.
-    return bool(array.buffers()[1].address == _steps(len(array)).buffers()[1].address)
-
-
 def _list(array: pa.Array) -> pa.Array:
     # TFDV takes offsets from zero, which a slice of an array does not have; flatten() leaves the rest out.
     values = array.flatten()
@@ -73,15 +63,9 @@ def _struct_of_lists(array: pa.Array) -> pa.Array:
 def _singletons(array: pa.Array, missing: np.ndarray | None = None) -> pa.Array:
     """Lists of one value each; where some are missing, ``array`` holds the others, and their lists are null."""
     if missing is None or not missing.any():
-        return pa.ListArray.from_arrays(_steps(len(array)), array)
+        return pa.ListArray.from_arrays(pa.array(np.arange(len(array) + 1, dtype=np.int32)), array)
     offsets: np.ndarray = np.append(0, np.cumsum(~missing)).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets, mask=np.append(missing, False)), array)
-
-
-@lru_cache(maxsize=4)
-def _steps(rows: int) -> pa.Array:
-    """The offsets of lists of one value each; batches of a source are of few lengths."""
-    return pa.array(np.arange(rows + 1, dtype=np.int32))
 
 
 def _plain(array: pa.Array) -> pa.Array:

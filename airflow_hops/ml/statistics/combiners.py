@@ -32,9 +32,7 @@ from airflow_hops.ml.statistics import histograms
 from airflow_hops.ml.statistics.arrow_lists import as_lists
 from airflow_hops.ml.statistics.formats.feature_types import batch_of
 from airflow_hops.ml.statistics.number_counts import NumberCounts
-from airflow_hops.ml.statistics.presence import counted_by_length
 from airflow_hops.ml.statistics.sketches import CountedQuantiles, CountedTopValues
-from airflow_hops.ml.statistics.value_counts import ascii_told_apart
 from airflow_hops.ml.statistics.vector_sampling import VectorSamples
 
 _SLICE_ROWS = 16_384
@@ -247,7 +245,7 @@ class Combiners:
         self._add_batch(self._slice(accumulator, key), lists)
 
     def _add_batch(self, part: SliceAccumulator, lists: pa.RecordBatch) -> None:
-        with _explained(), ascii_told_apart(), counted_by_length():
+        with _explained():
             part.parts = [g.add_input(a, lists) for g, a in zip(self.generators, part.parts, strict=True)]
 
     def _settle(self, part: SliceAccumulator) -> None:

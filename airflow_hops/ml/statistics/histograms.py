@@ -6,20 +6,24 @@ thousand values. The outcome is the same.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import contextlib
+from collections.abc import Iterator
 
 import numpy as np
 from tensorflow_data_validation.utils import quantiles_util
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from airflow_hops.ml.statistics.stand_ins import in_place_of
-
 _of_tfdv = quantiles_util.generate_equi_width_histogram
 
 
-def made_at_once() -> AbstractContextManager[None]:
+@contextlib.contextmanager
+def made_at_once() -> Iterator[None]:
     """Within its ``with`` block TFDV's generators make their histograms by :func:`equi_width_histogram`."""
-    return in_place_of(_of_tfdv, equi_width_histogram, quantiles_util)
+    quantiles_util.generate_equi_width_histogram = equi_width_histogram
+    try:
+        yield
+    finally:
+        quantiles_util.generate_equi_width_histogram = _of_tfdv
 
 
 def equi_width_histogram(

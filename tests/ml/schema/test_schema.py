@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -169,18 +167,3 @@ def test_the_step_returns_a_frozen_schema_untouched(
     first = run_shared_stage(schema.run, **step)
     again = run_shared_stage(schema.run, infinity_norm=0.9, **step)
     assert (again.uri, again.fingerprint) == (first.uri, first.fingerprint)
-
-
-@pytest.mark.slow
-def test_schema_and_validation_import_neither_tensorflow_nor_arrow() -> None:
-    code = (
-        "import sys; from airflow_hops.ml.features import tfdv_extension as x; "
-        "from tensorflow_metadata.proto.v0 import statistics_pb2 as s; import airflow_hops.ml.stages.validation; "
-        "stats = s.DatasetFeatureStatisticsList(datasets=[s.DatasetFeatureStatistics(num_examples=1)]); "
-        "x.validate_statistics(stats, x.infer_schema(stats)); "
-        "print(*[n for n in ('tensorflow', 'apache_beam', 'pandas', 'pyarrow') if n in sys.modules]); "
-        "import tensorflow_data_validation as t; t.infer_schema(stats)"
-    )
-    root = str(Path(__file__).parents[3])
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr

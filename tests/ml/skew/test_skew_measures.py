@@ -18,11 +18,11 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.features import tfdv_extension
 from airflow_hops.ml.monitoring.skew import detect_skew
 from airflow_hops.ml.monitoring.skew.distribution import Numbers, distribution
 from airflow_hops.ml.monitoring.skew.measures import CATEGORICAL, NUMERIC, aligned_counts, every_score
 from airflow_hops.ml.schemas import infer_schema
+from airflow_hops.ml.schemas.validation import find_anomalies
 from airflow_hops.ml.statistics import generate_statistics, load_statistics
 from airflow_hops.ml.statistics.summary import features_by_name
 from tests import flights_examples
@@ -76,7 +76,7 @@ def _both_scores(reference: Any, current: Any, source: str) -> list[tuple[str, s
             comparator.infinity_norm.threshold = 0
             comparator.normalized_abs_difference.threshold = 0
     found = []
-    anomalies = tfdv_extension.validate_statistics(reference, schema, serving=current)
+    anomalies = find_anomalies(reference, schema, serving=current)
     for info in anomalies.drift_skew_info:
         name = info.path.step[0]
         one, other = distribution(before[name]), distribution(after[name])

@@ -17,8 +17,8 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.target import Target
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.features import tfdv_extension
 from airflow_hops.ml.schemas import classes_of, infer_schema, parse_schema, to_text
+from airflow_hops.ml.schemas.validation import find_anomalies
 from airflow_hops.ml.stages import statistics as feature_statistics
 from airflow_hops.ml.stages import validation
 from airflow_hops.ml.stages.validation import list_anomalies, validate_statistics
@@ -280,7 +280,7 @@ def test_many_features_are_validated_as_tfdv_does() -> None:
     schema.dataset_constraints.min_examples_count = 50
     for feature in schema.feature[:200]:
         feature.drift_comparator.infinity_norm.threshold = 0.01
-    ours = tfdv_extension.validate_statistics(now, schema, environment="TRAINING", previous=before)
+    ours = find_anomalies(now, schema, environment="TRAINING", previous=before)
     theirs = tfdv.validate_statistics(now, schema, environment="TRAINING", previous_statistics=before)
     assert len(theirs.anomaly_info) > 50 and theirs.HasField("dataset_anomaly_info")
     assert {name: str(info) for name, info in ours.anomaly_info.items()} == {

@@ -11,8 +11,8 @@ from tensorflow_metadata.proto.v0 import anomalies_pb2
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import REGRESSION, Target
-from airflow_hops.ml.features import tfdv_extension
 from airflow_hops.ml.schemas import TRAINING, classes_of
+from airflow_hops.ml.schemas.validation import find_anomalies
 from airflow_hops.ml.statistics.summary import common_statistics, features_by_name
 
 FEW = 0.05
@@ -96,9 +96,7 @@ def validate_statistics(
     known = list(schema.default_environment)
     if known and environment not in known:
         raise BadInput(f"environment {environment!r} is not in the schema; there are {', '.join(known)}")
-    anomalies = tfdv_extension.validate_statistics(
-        statistics, schema, environment=environment if known else "", previous=previous
-    )
+    anomalies = find_anomalies(statistics, schema, environment=environment if known else "", previous=previous)
     features = features_by_name(statistics)
     if previous is not None:
         _measure_few_numbers(anomalies, features_by_name(previous), features)

@@ -1,58 +1,17 @@
-"""TFDV's native inference and validation without its package's imports.
-
-Both are C++ in one extension module that takes and returns serialized protos. Importing it through its package costs
-seconds (TensorFlow, Beam); loaded by itself, under its own name, it costs milliseconds. Where the package is imported
-already, or is imported later, the interpreter finds the one module that there is.
-"""
+"""TFDV's validation, fast for many features. It imports TFDV inside functions."""
 
 from __future__ import annotations
 
-import importlib.util
-import logging
-import sys
 from collections.abc import Iterable, Iterator
-from functools import cache
-from importlib.machinery import PathFinder
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
-from tensorflow_metadata.proto.v0 import anomalies_pb2, schema_pb2
+from tensorflow_metadata.proto.v0 import anomalies_pb2
 
 _AT_ONCE = 100
-_NAME = "tensorflow_data_validation.pywrap.tensorflow_data_validation_extension"
-
-log = logging.getLogger(__name__)
 
 
-def infer_schema(statistics: Any, *, max_string_domain_size: int = 100, infer_feature_shape: bool = False) -> Any:
-    """``tfdv.infer_schema`` of statistics with one data set.
-
-    Returns:
-        ``tensorflow_metadata.proto.v0.schema_pb2.Schema``.
-    """
-    serialized = statistics.datasets[0].SerializeToString()
-    text = _validation().InferSchema(serialized, max_string_domain_size, infer_feature_shape)
-    schema = schema_pb2.Schema()
-    schema.ParseFromString(text)
-    return schema
-
-
-def update_schema(schema: Any, statistics: Any, *, max_string_domain_size: int = 100) -> Any:
-    """``tfdv.update_schema``: the schema, changed where statistics with one data set have an anomaly.
-
-    Returns:
-        ``Schema``.
-    """
-    text = _validation().UpdateSchema(
-        schema.SerializeToString(), statistics.datasets[0].SerializeToString(), max_string_domain_size
-    )
-    updated = type(schema)()
-    updated.ParseFromString(text)
-    return updated
-
-
-def validate_statistics(
+def find_anomalies(
     statistics: Any, schema: Any, *, environment: str = "", previous: Any = None, serving: Any = None
 ) -> Any:
     """``tfdv.validate_statistics`` of statistics with one data set.
@@ -123,41 +82,8 @@ def _of_features(statistics: Any, features: Iterable[Any]) -> Any:
 
 
 def _validate(statistics: Any, schema: Any, environment: str, previous: Any, serving: Any) -> Any:
-    def serialized(other: Any) -> bytes:
-        return b"" if other is None else bytes(other.datasets[0].SerializeToString())
+    import tensorflow_data_validation as tfdv
 
-    text = _validation().ValidateFeatureStatistics(
-        serialized(statistics),
-        schema.SerializeToString(),
-        environment.encode(),
-        serialized(previous),
-        serialized(serving),
-        b"",  # statistics of an earlier version of the same span
-        b"",  # features that a model needs
-        b"",  # ValidationConfig
-        False,  # regions in which the schemas differ
+    return tfdv.validate_statistics(
+        statistics, schema, environment or None, previous_statistics=previous, serving_statistics=serving
     )
-    anomalies = anomalies_pb2.Anomalies()
-    anomalies.ParseFromString(text)
-    return anomalies
-
-
-@cache
-def _validation() -> Any:
-    module = sys.modules.get(_NAME) or _load_alone() or importlib.import_module(_NAME)
-    return module.validation
-
-
-def _load_alone() -> Any:
-    package = PathFinder.find_spec("tensorflow_data_validation")
-    if package is None or not package.submodule_search_locations or "tensorflow_data_validation" in sys.modules:
-        return None
-    path = Path(package.submodule_search_locations[0]) / "pywrap" / "tensorflow_data_validation_extension.so"
-    spec = importlib.util.spec_from_file_location(_NAME, path)
-    if not path.exists() or spec is None or spec.loader is None:
-        return None
-    module = importlib.util.module_from_spec(spec)
-    # Registered before it runs, as the import system does: loaded a second time it would be torn down twice.
-    sys.modules[_NAME] = module
-    spec.loader.exec_module(module)
-    return module
