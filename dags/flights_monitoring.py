@@ -15,8 +15,7 @@ from datetime import timedelta
 
 from airflow.sdk import Asset
 
-from airflow_hops.core.contract.retraining import AnyOf, Budget, Drift, Performance, RetrainingPolicy
-from airflow_hops.operators import retraining_loop
+from airflow_hops.retraining import AnyOf, Budget, Drift, Performance, RetrainingPolicy, retraining_loop
 
 ALLOWED = {
     "temp": ("wasserstein", 25.0),

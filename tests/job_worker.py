@@ -14,7 +14,8 @@ from airflow_hops.core.contract.artifacts import HopsError, Producer
 from airflow_hops.core.contract.protocol import Line, StepSpec
 from airflow_hops.core.store.jobs import JOB_FILE, Job
 from airflow_hops.hooks.resuming import Jobs
-from airflow_hops.hooks.runtime import Launcher, RuntimeHook
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.launchers.base import Launcher
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.launchers.warm import WarmStart

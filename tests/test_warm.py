@@ -20,10 +20,11 @@ from waiting import wait_for
 import airflow_hops
 import airflow_hops.operators
 from airflow_hops.core.contract.protocol import StepResult, StepSpec
+from airflow_hops.core.extensions import STAGES, extensions
 from airflow_hops.hooks.runtime import warm_socket
 from airflow_hops.launchers.local import step_environment
 from airflow_hops.launchers.warm import WarmStart, warm_environment
-from airflow_hops.ml.step.warm import STAGES
+from airflow_hops.ml.step.warm import RARE
 from airflow_hops.operators.base import HopsOperator
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -122,10 +123,11 @@ def test_step_finds_the_modules_of_its_stage_imported(run_step, warm_launcher, t
         "import sys\n\nimported = list(sys.modules)\n\ndef run(context):\n    return imported\n"
     )
     imported = run_step("looking:run", code_paths=(str(tmp_path),), launcher=warm_launcher)
-    assert {f"airflow_hops.ml.{stage}" for stage in STAGES} <= set(imported)
+    stages = {name: stage.value.partition(":")[0] for name, stage in extensions(STAGES).items()}
+    assert {module for name, module in stages.items() if name not in RARE} <= set(imported)
 
 
-def test_the_stages_of_all_common_operators_are_imported():
+def test_stages_of_all_operators_are_registered():
     def entries(kind):
         yield getattr(kind, "entry", None)
         for below in kind.__subclasses__():
@@ -134,8 +136,7 @@ def test_the_stages_of_all_common_operators_are_imported():
     # What other tests declare is no stage.
     named = {entry for entry in entries(HopsOperator) if entry and entry.startswith("airflow_hops.ml.")}
     assert len(named) > 15
-    stages = {entry.partition(":")[0].removeprefix("airflow_hops.ml.") for entry in named}
-    assert stages - set(STAGES) <= {"stages.import_model", "stages.notebook.stage", "stages.search"}
+    assert named <= {stage.value for stage in extensions(STAGES).values()}
 
 
 def test_step_runs_the_package_as_it_is_when_that_has_changed_since_the_warm_process_began(tmp_path, runtime):
@@ -146,7 +147,7 @@ def test_step_runs_the_package_as_it_is_when_that_has_changed_since_the_warm_pro
     program = (
         "import sys\n"
         "from airflow_hops.ml.step import warm\n"
-        "warm.WARM_MODULES, warm.STAGES = (), ('step.function',)\n"
+        "warm.WARM_MODULES, warm.extensions = ('airflow_hops.ml.step.function',), lambda group: {}\n"
         "warm.main(['--socket', sys.argv[1]])\n"
     )
     spec_path = spec_in(tmp_path, tmp_path / "ran")

@@ -152,7 +152,8 @@ _MONITORING = '''"""Compares requests with the training data, and requests a ret
 
 from airflow.sdk import DAG, Asset
 
-from airflow_hops.operators import RequestRetrainingOperator, SkewOperator
+from airflow_hops.operators import SkewOperator
+from airflow_hops.retraining import RequestRetrainingOperator
 
 with DAG(
     "${name}_monitoring",

@@ -10,7 +10,8 @@ from airflow_hops.core.contract.artifacts import HopsError, cache_key
 from airflow_hops.core.contract.protocol import StepResult, StepSpec
 from airflow_hops.core.processes.temporary_folders import variables_of_step
 from airflow_hops.core.store.jobs import Job
-from airflow_hops.hooks.runtime import Launcher, RuntimeHook, StepFailed
+from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
+from airflow_hops.launchers.base import Launcher
 from airflow_hops.launchers.following import (
     JobProcess,
     State,

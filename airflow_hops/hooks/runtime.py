@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from airflow.configuration import conf
 from airflow.sdk import BaseHook, Connection
@@ -33,8 +33,8 @@ from airflow_hops.core.store.step_cache import find_cached, record_cached
 from airflow_hops.environments.named import find_overlay, is_name, runtime_fingerprint
 from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.run_records import record_run, without_secrets
-from airflow_hops.launchers.local import LocalLauncher
-from airflow_hops.launchers.process import Detached, StepProcess, describe_exit
+from airflow_hops.launchers.base import Launcher, find_launcher
+from airflow_hops.launchers.process import StepProcess, describe_exit
 from airflow_hops.launchers.warm import WarmStart, import_settings
 from airflow_hops.user_code.fingerprints import package_fingerprint
 
@@ -47,21 +47,6 @@ _PLACES = {
 }
 _PATIENCE_S = 10.0
 NO_CONNECTION = "no connection: defaults of [hops] apply"
-
-
-class Launcher(Protocol):
-    """A launcher starts a step's process."""
-
-    def start(
-        self,
-        spec_path: Path,
-        code_paths: tuple[str, ...],
-        *,
-        variables: Mapping[str, str] = {},
-        detached: Detached | None = None,
-    ) -> StepProcess:
-        """Starts the step of a spec; a detached one outlives the process that starts it."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -257,9 +242,25 @@ class RuntimeHook(BaseHook):
         if (lacking := record_run(self.store, self.settings.runtime, spec)) is not None:
             self.log.warning("Record of this run: %s", lacking)
 
-    def local_launcher(self) -> LocalLauncher:
+    def make_launcher(self, name: str, **options: Any) -> Launcher:
+        """Makes a registered launcher.
+
+        Args:
+            name: Its name in the entry-point group ``airflow_hops.launchers``.
+            **options: Its own arguments.
+
+        Raises:
+            BadInput: there is none of this name, it cannot be imported, or does not take these arguments.
+        """
+        kind = find_launcher(name)
+        try:
+            return kind(runtime=self.settings.runtime, warm=self.warm_start(), **options)
+        except TypeError as error:
+            raise BadInput(f"launcher {name!r}: {error}") from error
+
+    def local_launcher(self) -> Launcher:
         """The launcher of steps on this machine."""
-        return LocalLauncher(self.settings.runtime, self.warm_start())
+        return self.make_launcher("local")
 
     def warm_start(self) -> WarmStart | None:
         """What forks steps from a warm process, unless ``[hops] warm_start`` says no."""

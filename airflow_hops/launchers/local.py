@@ -14,20 +14,12 @@ from airflow_hops.core.processes.programs import module_command, with_package
 from airflow_hops.environments.java import find_java
 from airflow_hops.environments.named import overlay_state
 from airflow_hops.environments.runtime import environment_state, pins_fingerprint
+from airflow_hops.launchers.base import Launcher
 from airflow_hops.launchers.process import Detached, StepProcess
-from airflow_hops.launchers.warm import WarmStart
 
 
-class LocalLauncher:
-    """Runs ``python -m airflow_hops.ml`` with the runtime environment's Python.
-
-    Args:
-        runtime: Folder of the runtime environment.
-        warm: Forks steps from a process that has imported the ML libraries; None starts each step from nothing.
-    """
-
-    def __init__(self, runtime: Path, warm: WarmStart | None = None) -> None:
-        self.runtime, self.warm = runtime, warm
+class LocalLauncher(Launcher):
+    """Runs ``python -m airflow_hops.ml`` with the runtime environment's Python, or as a fork of the warm process."""
 
     def start(
         self,
@@ -37,13 +29,7 @@ class LocalLauncher:
         variables: Mapping[str, str] = {},
         detached: Detached | None = None,
     ) -> StepProcess:
-        """Starts the step of a spec.
-
-        Args:
-            spec_path: The step's ``spec.json``; its folder becomes the working directory.
-            code_paths: Folders of user code.
-            variables: Of the step's environment: what is in no file.
-            detached: The step's id and log, where it is to outlive this process.
+        """Starts the step of a spec, as :meth:`~airflow_hops.launchers.base.Launcher.start`.
 
         Raises:
             BadInput: there is no runtime environment.

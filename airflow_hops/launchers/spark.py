@@ -14,6 +14,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.overlay import base_of
 from airflow_hops.environments.class_archive import jvm_options
 from airflow_hops.environments.java import SUPPORTED_VERSIONS, find_java
+from airflow_hops.launchers.base import Launcher
 from airflow_hops.launchers.local import runtime_python, step_environment
 from airflow_hops.launchers.process import Detached, StepProcess
 from airflow_hops.launchers.warm import WarmStart
@@ -39,8 +40,8 @@ _ON_THIS_MACHINE = {
     "spark.sql.shuffle.partitions": "8",
 }
 
-_PACKED = (".py", ".binpb")
-"""Endings of files for executors: sources, and the messages of the model server's API."""
+_PACKED = (".py", ".binpb", ".ini")
+"""Endings of files for executors: sources, the messages of the model server's API, and registered implementations."""
 _DRIVER = """import sys
 
 # The archive is for other hosts; the sources on this one have their bytecode and the files beside them.
@@ -52,7 +53,7 @@ sys.exit(main())
 """
 
 
-class SparkLauncher:
+class SparkLauncher(Launcher):
     """Runs a step as a Spark application in client mode: the driver is a step process like any other.
 
     Args:
@@ -70,7 +71,8 @@ class SparkLauncher:
         conf: dict[str, str] | None = None,
         warm: WarmStart | None = None,
     ) -> None:
-        self.runtime, self.conn_id, self.warm = runtime, conn_id, warm
+        super().__init__(runtime, warm)
+        self.conn_id = conn_id
         self.conf = dict(conf or {})
 
     def start(
@@ -81,7 +83,7 @@ class SparkLauncher:
         variables: Mapping[str, str] = {},
         detached: Detached | None = None,
     ) -> StepProcess:
-        """Starts the step of a spec; arguments as :meth:`airflow_hops.launchers.local.LocalLauncher.start`.
+        """Starts the step of a spec; arguments as :meth:`airflow_hops.launchers.base.Launcher.start`.
 
         Raises:
             BadInput: there is no runtime environment, no Java that Spark runs on, or no connection of that name.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from airflow_hops.core.contract.search import Choice, IntUniform, LogUniform, Uniform
 from airflow_hops.core.contract.sources import ImageSource, Source
 from airflow_hops.operators.backtest import BacktestOperator
+from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.batch_predict import BatchPredictOperator
 from airflow_hops.operators.deploy import DeployModelOperator
 from airflow_hops.operators.evaluate import EvaluateOperator
@@ -38,6 +39,7 @@ __all__ = [
     "Choice",
     "DeployModelOperator",
     "EvaluateOperator",
+    "HopsOperator",
     "HorovodTrainOperator",
     "ImageSource",
     "ImportModelOperator",

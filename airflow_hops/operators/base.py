@@ -17,7 +17,8 @@ from airflow_hops.core.contract.json_fields import as_json
 from airflow_hops.core.contract.protocol import Output, StepResult, StepSpec
 from airflow_hops.core.contract.web import REFUSED_KEY
 from airflow_hops.hooks.progress import ProgressWriter
-from airflow_hops.hooks.runtime import Launcher, RuntimeHook
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.launchers.base import Launcher
 from airflow_hops.operators.links import LineageLink
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ class HopsOperator(BaseOperator):
         cache: Whether the task may return an artifact that it made before from the same code, parameters and inputs;
             None means what ``[hops] cache`` says. It has no effect on deploy, rollout, the operators that change what
             serves, skew and ``@task.hops``, which always run, nor on schema, which is frozen.
+        launcher_name: Name of the launcher that starts the step: one that an installed distribution registers; None for
+            the operator's own, this machine or Spark.
+        launcher_options: Its keyword arguments.
     """
 
     entry: ClassVar[str]
@@ -54,12 +58,12 @@ class HopsOperator(BaseOperator):
         hops_conn_id: str = RuntimeHook.default_conn_name,
         runtime: str | None = None,
         cache: bool | None = None,
+        launcher_name: str | None = None,
+        launcher_options: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.hops_conn_id = hops_conn_id
-        self.runtime = runtime
-        self.cache = cache
+        self.store_arguments(locals())
         dag = self.get_dag()
         if self.output_kind and dag is not None:
             # Airflow takes addresses in ASCII alone, and where one is not, it lists the DAG without a word no more.
@@ -108,8 +112,14 @@ class HopsOperator(BaseOperator):
         return hook.store.address(producer, self.output_kind)
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
-        """Where the step runs; None means on this machine."""
+        """Returns the operator's own launcher; None for this machine."""
         return None
+
+    def chosen_launcher(self, hook: RuntimeHook) -> Launcher | None:
+        """Returns the launcher of ``launcher_name``, or else the operator's own."""
+        if self.launcher_name is None:
+            return self.launcher(hook)
+        return hook.make_launcher(self.launcher_name, **(self.launcher_options or {}))
 
     def execute(self, context: Context) -> Any:
         """Runs the step and returns its value for XCom.
@@ -137,7 +147,9 @@ class HopsOperator(BaseOperator):
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
         """Builds the spec and runs it."""
         return hook.run(
-            self.build_spec(hook, context), launcher=self.launcher(hook), cache=self._cache_enabled() and self.cacheable
+            self.build_spec(hook, context),
+            launcher=self.chosen_launcher(hook),
+            cache=self._cache_enabled() and self.cacheable,
         )
 
     cacheable: ClassVar[bool] = True
@@ -186,7 +198,7 @@ class HopsOperator(BaseOperator):
 
     def _cache_enabled(self) -> bool:
         if self.cache is not None:
-            return self.cache
+            return bool(self.cache)
         return conf.getboolean("hops", "cache", fallback=True)
 
 

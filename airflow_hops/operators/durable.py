@@ -41,7 +41,7 @@ class DurableOperator(ResumableJobMixin, HopsOperator):
             return super().run_step(hook, context)
         cache = self._cache_enabled() and self.cacheable
         spec = hook.complete(self.build_spec(hook, context))
-        self._jobs = Jobs(hook, spec, self.launcher(hook))
+        self._jobs = Jobs(hook, spec, self.chosen_launcher(hook))
         if cache and (cached := hook.find_cached(spec)) is not None:
             if (earlier := Job.from_dict(store.get(self.external_id_key))) is not None:
                 self._jobs.drop(earlier)

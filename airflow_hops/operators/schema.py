@@ -112,7 +112,7 @@ class SchemaOperator(HopsOperator):
         if has_schema(hook.store, uri) and not requested_reset(hook.store, uri):
             if self._follows_data(hook.store, uri):
                 spec = replace(spec, params={**spec.params, "anew": "no model was deployed with the previous one"})
-                return hook.run(spec, launcher=self.launcher(hook), cache=False)
+                return hook.run(spec, launcher=self.chosen_launcher(hook), cache=False)
             manifest = hook.store.manifest(uri)
             now = self.step_cache_key_parts(hook)
             for part in (ARGUMENTS, FUNCTION):
@@ -130,7 +130,7 @@ class SchemaOperator(HopsOperator):
                 self.log.info("Frozen: %s", uri)
                 frozen = as_cached(manifest.reference(uri))
                 return StepResult(value=frozen.to_dict(), is_artifact=True, seconds={"start_up": 0.0, "work": 0.0})
-        return hook.run(spec, launcher=self.launcher(hook), cache=False)
+        return hook.run(spec, launcher=self.chosen_launcher(hook), cache=False)
 
     def _follows_data(self, store: ArtifactStore, uri: str) -> bool:
         if self.freeze_at == "first_run":

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_hops.core.contract.redaction import masked
-from airflow_hops.hooks.runtime import Launcher, RuntimeHook
-from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.launchers.base import Launcher
 from airflow_hops.operators.base import HopsOperator
 
 
@@ -21,8 +21,6 @@ class SparkOperator(HopsOperator):
         conf: Spark properties. (templated)
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
-
-    """Whether the step uses Spark SQL."""
 
     template_fields: Sequence[str] = (*HopsOperator.template_fields, "spark_conn_id", "conf")
 
@@ -41,5 +39,4 @@ class SparkOperator(HopsOperator):
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
         """Spark, as the connection says."""
-        conf = dict(self.conf or {})
-        return SparkLauncher(hook.settings.runtime, self.spark_conn_id, conf, hook.warm_start())
+        return hook.make_launcher("spark", conn_id=self.spark_conn_id, conf=self.conf)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store.source_files import fingerprint_of_sources
-from airflow_hops.hooks.runtime import Launcher, RuntimeHook
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.launchers.base import Launcher
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
 

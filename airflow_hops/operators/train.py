@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.training import AUTO, HOROVOD, SINGLE, TORCH, TrainingOptions
 from airflow_hops.hooks.ranks import where_ranks_run
-from airflow_hops.hooks.runtime import Launcher, RuntimeHook
-from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.launchers.base import Launcher
 from airflow_hops.operators.base import own_params
 from airflow_hops.operators.durable import DurableOperator
 from airflow_hops.operators.links import LineageLink, RunsLink, TensorBoardLink
@@ -200,7 +200,7 @@ class RanksTrainOperator(TrainingOperator):
         assert self.ranks_conn_id is not None
         # A barrier job, which the ranks are, needs executors that stay.
         conf = {"spark.dynamicAllocation.enabled": "false", **self.conf}
-        return SparkLauncher(hook.settings.runtime, self.ranks_conn_id, conf, hook.warm_start())
+        return hook.make_launcher("spark", conn_id=self.ranks_conn_id, conf=conf)
 
     def build_spec(self, hook: RuntimeHook, context: Context) -> StepSpec:
         """The step; where its ranks run does not count for what it makes, nor for where a retry goes on."""

@@ -30,8 +30,9 @@ from airflow_hops.core.contract.training import AUTO
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.run_records import read_code, read_record
 from airflow_hops.core.store.studies import study_folder
-from airflow_hops.hooks.runtime import Launcher, RuntimeHook
-from airflow_hops.launchers.spark import DEFAULT_CONN_ID, SparkLauncher
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.launchers.base import Launcher
+from airflow_hops.launchers.spark import DEFAULT_CONN_ID
 
 _LOOKUP = "airflow_hops.ml.stages.reproduce.lookup:run"
 _COMPARE = "airflow_hops.ml.stages.reproduce.compare:run"
@@ -239,7 +240,7 @@ def launcher_of(hook: RuntimeHook, record: RunRecord, spark_conn_id: str = DEFAU
             f"the record has no secrets, and conf had {', '.join(secrets)}; credentials belong into the Spark "
             f"connection {spark_conn_id!r}, not into conf: run the step anew with them there"
         )
-    return SparkLauncher(hook.settings.runtime, spark_conn_id, conf, hook.warm_start())
+    return hook.make_launcher("spark", conn_id=spark_conn_id, conf=conf)
 
 
 def run_again(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow_hops.core.contract.retraining import Age, AnyOf, Drift, RetrainingPolicy
+from airflow_hops.retraining import Age, AnyOf, Drift, RetrainingPolicy
 
 POLICY = RetrainingPolicy(when=AnyOf(Drift(), Age(timedelta(days=80))), cooldown=timedelta(days=40))
 ALLOWED = {

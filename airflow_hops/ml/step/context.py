@@ -10,12 +10,31 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.protocol import StepSpec, format_record
+from airflow_hops.core.extensions import STAGES, extensions
 from airflow_hops.core.processes.cpu_time import core_seconds
 from airflow_hops.core.store import ArtifactStore, ArtifactWriter
+
+
+class Stage(Protocol):
+    """Signature of a stage, as distributions register it under ``airflow_hops.stages``."""
+
+    def __call__(self, context: StepContext, **params: Any) -> Any:
+        """Does the work of a step.
+
+        Args:
+            context: The step: its inputs, its output, its progress.
+            **params: JSON values.
+
+        Returns:
+            The artifact that ``context.output()`` committed, or a JSON value.
+
+        Raises:
+            BadInput: the input cannot be used, so that a retry would not help.
+        """
 
 
 @dataclass(frozen=True)
@@ -138,8 +157,13 @@ def resolve(entry: str) -> Callable[..., Any]:
     """Imports ``module:function``.
 
     Raises:
-        BadInput: the name has another form, or the module or function does not exist.
+        BadInput: the name has another form, or the module or function does not exist, or it is a stage of a
+            distribution and cannot be imported.
     """
+    if not entry.startswith("airflow_hops."):
+        for stage in extensions(STAGES).values():
+            if stage.value == entry:
+                return stage.load()  # type: ignore[no-any-return]
     module_name, _, function_name = entry.partition(":")
     if not module_name or not function_name:
         raise BadInput(f"expected 'module:function', found {entry!r}")

@@ -25,6 +25,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.extensions import STAGES, extensions
 from airflow_hops.core.processes.ending import children, send_signal
 from airflow_hops.core.processes.forks import (
     GO,
@@ -53,27 +55,8 @@ WARM_MODULES = (
     "tensorflow_serving.apis.prediction_service_pb2_grpc",
     "tensorflow_serving.apis.model_service_pb2_grpc",
 )
-STAGES = (
-    "stages.batch_predict.stage",
-    "stages.deploy.stage",
-    "stages.deploy.traffic",
-    "stages.evaluate.stage",
-    "stages.images",
-    "stages.infra_validate",
-    "stages.ingest",
-    "stages.performance.stage",
-    "stages.prepare",
-    "stages.rollout",
-    "stages.schema",
-    "stages.skew",
-    "stages.statistics",
-    "stages.train",
-    "stages.transform.stage",
-    "stages.validation",
-    "step.function",
-)
-"""The modules of ``airflow_hops.ml`` that are entries of operators' steps, but for those which few pipelines have,
-and which import large libraries, or such that start threads."""
+RARE = {"import_model", "notebook", "search"}
+"""Stages that few pipelines have, and that import large libraries or start threads."""
 _PACKAGE = Path(PATH_ENTRY).parent
 _PATIENCE_S = 10.0
 
@@ -223,8 +206,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--idle-timeout-s", type=float, default=300.0, help="end after so many seconds without a step")
     given = parser.parse_args(arguments)
     sources = package_sources()
-    for module in (*WARM_MODULES, *(f"airflow_hops.ml.{stage}" for stage in ("__main__", *STAGES))):
-        # A module that fails here fails again, and speaks for itself, in the step that needs it.
+    modules = [*WARM_MODULES, "airflow_hops.ml.__main__"]
+    with contextlib.suppress(BadInput):  # two distributions have a stage of one name: steps say so
+        modules += [stage.value.partition(":")[0] for name, stage in extensions(STAGES).items() if name not in RARE]
+    for module in modules:
+        # A module that fails here fails again, with a message, in the step that needs it.
         with contextlib.suppress(Exception):
             importlib.import_module(module)
     gc.collect()

@@ -1,0 +1,87 @@
+"""Implementations that distributions register under the entry-point groups of this package.
+
+A step has this package on its import path, where it is not installed. So its own registrations are also in
+``entry_points.ini``, which repeats those of ``pyproject.toml``.
+"""
+
+from __future__ import annotations
+
+import configparser
+import pkgutil
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.names import suggestion
+
+STAGES = "airflow_hops.stages"
+LAUNCHERS = "airflow_hops.launchers"
+OWN = "airflow-hops"
+"""Name of this package's distribution."""
+
+
+@dataclass(frozen=True)
+class Extension:
+    """A registered implementation.
+
+    Attributes:
+        group: Entry-point group.
+        name: Name within the group.
+        value: ``module`` or ``module:name``.
+        distribution: Name of the distribution that registers it.
+    """
+
+    group: str
+    name: str
+    value: str
+    distribution: str
+
+    def __str__(self) -> str:
+        return f"{self.group} {self.name!r} = {self.value!r} of the distribution {self.distribution!r}"
+
+    def load(self) -> Any:
+        """Imports the implementation.
+
+        Raises:
+            BadInput: it cannot be imported.
+        """
+        try:
+            return EntryPoint(self.name, self.value, self.group).load()
+        except Exception as error:  # whatever the distribution's modules raise
+            raise BadInput(
+                f"{self} cannot be loaded ({type(error).__name__}: {error}); repair or uninstall that distribution"
+            ) from error
+
+
+def extensions(group: str) -> dict[str, Extension]:
+    """Returns the implementations of a group by name.
+
+    Raises:
+        BadInput: two distributions register the same name.
+    """
+    own = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+    own.read_string((pkgutil.get_data(__package__, "entry_points.ini") or b"").decode())
+    found = {name: Extension(group, name, value, OWN) for name, value in own.items(group)}
+    for point in entry_points(group=group):
+        distribution = point.dist.name if point.dist else "unknown"
+        each = Extension(group, point.name, point.value, distribution)
+        other = found.setdefault(point.name, each)
+        if other.distribution != distribution:
+            raise BadInput(f"{each} has the name of {other}; uninstall one of them")
+    return found
+
+
+def load_extension(group: str, name: str) -> Any:
+    """Imports an implementation by name.
+
+    Raises:
+        BadInput: none has this name, or it cannot be imported.
+    """
+    known = extensions(group)
+    if name not in known:
+        raise BadInput(
+            f"{group}: no installed distribution registers {name!r}; there are {', '.join(sorted(known))}"
+            f"{suggestion(name, list(known))}"
+        )
+    return known[name].load()

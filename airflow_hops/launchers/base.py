@@ -1,0 +1,60 @@
+"""The base class of launchers, which distributions register under ``airflow_hops.launchers``."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.extensions import LAUNCHERS, extensions, load_extension
+from airflow_hops.launchers.process import Detached, StepProcess
+from airflow_hops.launchers.warm import WarmStart
+
+
+class Launcher(ABC):
+    """Starts the process of a step somewhere, and knows nothing of ML.
+
+    It is made with ``runtime``, ``warm`` and its own options as keyword arguments.
+
+    Args:
+        runtime: Folder of the runtime environment.
+        warm: Client of the warm process, which forks steps on this machine; None if ``warm_start`` is off. A launcher
+            need not use it.
+    """
+
+    def __init__(self, runtime: Path, warm: WarmStart | None = None) -> None:
+        self.runtime, self.warm = runtime, warm
+
+    @abstractmethod
+    def start(
+        self,
+        spec_path: Path,
+        code_paths: Sequence[str],
+        *,
+        variables: Mapping[str, str] = {},
+        detached: Detached | None = None,
+    ) -> StepProcess:
+        """Starts ``python -m airflow_hops.ml SPEC`` for a spec, which leaves ``result.json`` beside it.
+
+        Args:
+            spec_path: The step's ``spec.json``; its folder becomes the working directory.
+            code_paths: Folders of user code for the step's import path.
+            variables: Variables for the step's environment, which must not be written to files.
+            detached: Id and log of a step that outlives the process that starts it.
+
+        Raises:
+            BadInput: the step cannot be started, and a retry would not help.
+        """
+
+
+def find_launcher(name: str) -> type[Launcher]:
+    """Returns the class of a registered launcher.
+
+    Raises:
+        BadInput: there is none of this name, it cannot be imported, or is not a subclass of :class:`Launcher`.
+    """
+    found = load_extension(LAUNCHERS, name)
+    if not (isinstance(found, type) and issubclass(found, Launcher)):
+        raise BadInput(f"{extensions(LAUNCHERS)[name]} is {found!r}; expected a subclass of {Launcher.__qualname__}")
+    return found

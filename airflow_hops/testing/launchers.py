@@ -1,0 +1,142 @@
+"""Contract tests of launchers, for pytest in Airflow's environment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from airflow_hops.core.contract.protocol import StepResult, StepSpec
+from airflow_hops.launchers.base import Launcher, find_launcher
+from airflow_hops.launchers.process import Detached, StepProcess, new_step_id
+
+_TIMEOUT_S = 120.0
+_CODE = """
+import os
+import subprocess
+import sys
+import time
+
+from airflow_hops.hops import BadInput
+
+
+def succeed(context, text):
+    context.progress(0.5, "half")
+    return {"text": text, "secret": os.environ["CONTRACT_SECRET"], "folder": os.getcwd()}
+
+
+def refuse(context):
+    raise BadInput("not this input")
+
+
+def die(context):
+    os._exit(3)
+
+
+def hang(context, marker):
+    subprocess.Popen([sys.executable, "-c", f"import time; time.sleep(8); open({marker!r}, 'w')"])
+    print("hanging", flush=True)
+    time.sleep(600)
+"""
+
+
+class LauncherContract:
+    """The tests of one launcher; a subclass names it, and overrides the fixtures for what it needs.
+
+    Attributes:
+        name: Name of the launcher in the entry-point group ``airflow_hops.launchers``.
+    """
+
+    name: ClassVar[str]
+
+    @pytest.fixture
+    def runtime(self) -> Path:
+        """Returns the folder of the runtime environment."""
+        raise NotImplementedError("return the folder that 'airflow hops runtime path' prints")
+
+    @pytest.fixture
+    def options(self) -> Mapping[str, Any]:
+        """Returns the launcher's own keyword arguments."""
+        return {}
+
+    @pytest.fixture
+    def launcher(self, runtime: Path, options: Mapping[str, Any]) -> Launcher:
+        """Returns the launcher, made as an operator makes it."""
+        return find_launcher(self.name)(runtime=runtime, warm=None, **options)
+
+    @pytest.fixture
+    def start(self, launcher: Launcher, tmp_path: Path) -> Any:
+        """Returns a function that starts a step of this module's code."""
+        code, folder = tmp_path / "code", tmp_path / "step"
+        code.mkdir()
+        folder.mkdir()
+        (code / "launcher_contract_code.py").write_text(_CODE)
+
+        def start(function: str, *, detached: Detached | None = None, **params: Any) -> StepProcess:
+            spec = StepSpec(
+                step=function,
+                entry=f"launcher_contract_code:{function}",
+                params=params,
+                store=str(tmp_path / "store"),
+                code_paths=(str(code),),
+            )
+            (folder / "spec.json").write_text(spec.to_json())
+            variables = {**spec.variables(), "CONTRACT_SECRET": "hidden"}
+            return launcher.start(folder / "spec.json", spec.code_paths, variables=variables, detached=detached)
+
+        return start
+
+    def test_returns_result_and_output(self, start: Any, tmp_path: Path) -> None:
+        """A step has its parameters, variables and working directory; its output and result arrive."""
+        process = start("succeed", text="été")
+        lines = list(process.lines())
+        assert process.wait(_TIMEOUT_S) == 0
+        assert any("half" in line for line in lines)
+        result = StepResult.read(tmp_path / "step" / "result.json")
+        assert result is not None and result.error is None
+        assert result.value == {"text": "été", "secret": "hidden", "folder": str(tmp_path / "step")}
+
+    def test_writes_no_variables_to_files(self, start: Any, tmp_path: Path) -> None:
+        """Variables may hold credentials, and are in no file."""
+        process = start("refuse")
+        list(process.lines())
+        process.wait(_TIMEOUT_S)
+        files = [path for path in (tmp_path / "step").rglob("*") if path.is_file()]
+        assert not [path for path in files if b"hidden" in path.read_bytes()]
+
+    def test_reports_error_of_step(self, start: Any, tmp_path: Path) -> None:
+        """A step that refuses its input exits with 1, and its result says why."""
+        process = start("refuse")
+        list(process.lines())
+        assert process.wait(_TIMEOUT_S) == 1
+        result = StepResult.read(tmp_path / "step" / "result.json")
+        assert result is not None and result.error == "not this input" and not result.retryable
+
+    def test_reports_exit_without_result(self, start: Any, tmp_path: Path) -> None:
+        """A step that dies has an exit code other than 0, and no result."""
+        process = start("die")
+        list(process.lines())
+        assert process.wait(_TIMEOUT_S) != 0
+        assert StepResult.read(tmp_path / "step" / "result.json") is None
+
+    def test_kill_ends_descendants(self, start: Any, tmp_path: Path) -> None:
+        """A kill ends the step with all its processes within five seconds."""
+        marker = tmp_path / "marker"
+        process = start("hang", marker=str(marker))
+        next(line for line in process.lines() if "hanging" in line)
+        began = time.monotonic()
+        process.kill()
+        assert process.wait(5) != 0
+        assert time.monotonic() - began < 5
+        time.sleep(8)
+        assert not marker.exists()
+
+    def test_detached_step_writes_log(self, start: Any, tmp_path: Path) -> None:
+        """The output of a detached step goes to its log."""
+        log = tmp_path / "output.log"
+        process = start("succeed", text="a", detached=Detached(new_step_id(), log))
+        assert process.wait(_TIMEOUT_S) == 0
+        assert "half" in log.read_text()

@@ -1,0 +1,103 @@
+"""Contract tests of stages, for pytest in the runtime environment."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from airflow_hops.core.contract.artifacts import Artifact, Producer
+from airflow_hops.core.contract.protocol import Output, StepResult, StepSpec
+from airflow_hops.core.extensions import STAGES, extensions
+from airflow_hops.core.processes.programs import with_package
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.__main__ import run_step
+
+
+class StageContract:
+    """The tests of one stage; a subclass names it, and overrides the fixtures for what it needs.
+
+    Attributes:
+        name: Name of the stage in the entry-point group ``airflow_hops.stages``.
+        output_kind: Kind of the artifact that it writes; None if it returns a JSON value.
+    """
+
+    name: ClassVar[str]
+    output_kind: ClassVar[str | None] = None
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> ArtifactStore:
+        """Returns an empty store; ``store.create`` makes the inputs."""
+        return ArtifactStore(str(tmp_path / "store"))
+
+    @pytest.fixture
+    def params(self) -> Mapping[str, Any]:
+        """Returns the stage's keyword arguments; JSON values."""
+        return {}
+
+    @pytest.fixture
+    def inputs(self, store: ArtifactStore) -> Mapping[str, tuple[Artifact, ...]]:
+        """Returns the stage's input artifacts by role."""
+        return {}
+
+    @pytest.fixture
+    def run(self, store: ArtifactStore, params: Any, inputs: Any) -> Any:
+        """Returns a function that runs the stage as the step of a DAG run."""
+
+        def run(run_id: str = "first", **changed: Any) -> StepResult:
+            producer = Producer("contract", run_id, "stage")
+            spec = StepSpec(
+                step="stage",
+                entry=extensions(STAGES)[self.name].value,
+                params={**params, **changed},
+                inputs=inputs,
+                output=Output(store.address(producer, self.output_kind), self.output_kind)
+                if self.output_kind
+                else None,
+                store=store.root,
+                producer=producer,
+            )
+            return run_step(StepSpec.from_json(spec.to_json()))
+
+        return run
+
+    def test_loads_from_entry_point(self) -> None:
+        """A distribution registers the stage, and it is a function."""
+        assert callable(extensions(STAGES)[self.name].load())
+
+    def test_import_starts_no_threads(self) -> None:
+        """The warm process imports the module and forks; a fork has none of its threads."""
+        module = extensions(STAGES)[self.name].value.partition(":")[0]
+        program = f"import threading, {module}; print(threading.active_count())"
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=with_package({"PYTHONPATH": ":".join(sys.path)})
+        )
+        assert done.stdout.split()[-1:] == ["1"], done.stderr
+
+    def test_makes_its_output(self, run: Any, store: ArtifactStore) -> None:
+        """A run ends without an error, with an artifact of the declared kind or a JSON value."""
+        result = run()
+        assert result.error is None
+        assert result.is_artifact == (self.output_kind is not None)
+        if result.is_artifact:
+            artifact = Artifact.from_dict(result.value)
+            assert artifact.kind == self.output_kind
+            assert store.manifest(artifact.uri).fingerprint == artifact.fingerprint
+
+    def test_repeats_its_output(self, run: Any) -> None:
+        """Another run with the same inputs makes the same content, so that its artifact can be reused."""
+        first, second = run("first"), run("second")
+        if first.is_artifact:
+            assert first.value["fingerprint"] == second.value["fingerprint"]
+            assert first.value["properties"] == second.value["properties"]
+        else:
+            assert first.value == second.value
+
+    def test_refuses_unknown_params(self, run: Any) -> None:
+        """A parameter that the stage does not know fails the step."""
+        assert "unknown_to_the_stage" in (run(unknown_to_the_stage=1).error or "")

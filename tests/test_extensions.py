@@ -1,0 +1,103 @@
+"""Launchers and stages of other distributions, and the contract tests that their authors run."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY
+from example_extensions import write_distribution
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.extensions import LAUNCHERS, OWN, STAGES, extensions, load_extension
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.launchers.base import find_launcher
+from airflow_hops.launchers.local import LocalLauncher
+from airflow_hops.operators import InfraValidateOperator
+from airflow_hops.testing.launchers import LauncherContract
+
+EXAMPLE = "[airflow_hops.launchers]\nniced = example_launcher:NicedLauncher\n"
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes a distribution with entry points, and puts it on the import path."""
+
+    def install(entry_points: str, name: str = "hops-example") -> None:
+        write_distribution(tmp_path / name, name, entry_points)
+        monkeypatch.syspath_prepend(str(tmp_path / name))
+
+    return install
+
+
+@pytest.mark.runtime
+class TestLocalLauncher(LauncherContract):
+    name = "local"
+
+    @pytest.fixture
+    def runtime(self, runtime: Path) -> Path:
+        return runtime
+
+
+@pytest.mark.runtime
+class TestLauncherOfAnotherDistribution(LauncherContract):
+    name = "niced"
+
+    @pytest.fixture
+    def runtime(self, runtime: Path, install: Any) -> Path:
+        install(EXAMPLE)
+        return runtime
+
+    @pytest.fixture
+    def options(self) -> Mapping[str, Any]:
+        return {"niceness": 7}
+
+
+def test_operator_takes_registered_launcher(install: Any) -> None:
+    install(EXAMPLE)
+    operator = InfraValidateOperator(
+        task_id="t", model={}, examples={}, launcher_name="niced", launcher_options={"niceness": 3}
+    )
+    launcher: Any = operator.chosen_launcher(RuntimeHook())
+    assert type(launcher).__name__ == "NicedLauncher" and launcher.niceness == 3
+    assert isinstance(launcher, LocalLauncher)
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        ("example_launcher:Nothing", "cannot be loaded (AttributeError: module 'example_launcher'"),
+        ("not_there:Launcher", "cannot be loaded (ModuleNotFoundError: No module named 'not_there')"),
+        ("example_launcher:no_launcher", "expected a subclass of Launcher"),
+    ],
+)
+def test_broken_launcher_names_its_distribution(install: Any, value: str, error: str) -> None:
+    install(f"[airflow_hops.launchers]\nbroken = {value}\n", "hops-broken")
+    with pytest.raises(BadInput, match="distribution 'hops-broken'") as raised:
+        find_launcher("broken")
+    assert error in str(raised.value)
+    assert find_launcher("local") is LocalLauncher
+
+
+def test_unknown_launcher_and_options_are_refused(install: Any) -> None:
+    with pytest.raises(BadInput, match=r"registers 'lokal'; there are local, spark; did you mean 'local'\?"):
+        find_launcher("lokal")
+    with pytest.raises(BadInput, match=r"launcher 'local': .*unexpected keyword argument 'niceness'"):
+        RuntimeHook().make_launcher("local", niceness=3)
+
+
+def test_name_of_two_distributions_is_refused(install: Any) -> None:
+    install("[airflow_hops.launchers]\nspark = example_launcher:NicedLauncher\n")
+    with pytest.raises(BadInput, match=r"'hops-example' has the name of .* of the distribution 'airflow-hops'"):
+        extensions(LAUNCHERS)
+
+
+def test_own_implementations_are_registered_as_those_of_others() -> None:
+    registered = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["entry-points"]
+    for group in (LAUNCHERS, STAGES):
+        own = {name: each.value for name, each in extensions(group).items() if each.distribution == OWN}
+        assert own == registered[group]
+    assert load_extension(LAUNCHERS, "local") is LocalLauncher
