@@ -1,7 +1,6 @@
-"""Answers that are made once: an entity tag for the browser's cache, and the bytes kept for the next who asks.
+"""Answers that are made once: an entity tag for the browser's cache, and the bytes for the next request.
 
-An artifact never changes, it is replaced by one of another fingerprint. So what an answer is made from, fingerprints
-and parameters, names the answer.
+An artifact never changes, it is replaced by one of another fingerprint. So fingerprints and parameters name an answer.
 """
 
 from __future__ import annotations
@@ -9,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from cachetools import LRUCache, cached
 from fastapi import HTTPException, Request, Response
 from pydantic import BaseModel
 
@@ -24,50 +23,7 @@ _HEADERS = {"Cache-Control": "private, no-cache"}
 """The browser keeps the answer, and asks each time whether it still holds: the user's rights may have changed."""
 
 
-class ByteCache:
-    """Keeps what was used last, up to a number of bytes. Threads may share it.
-
-    Args:
-        max_bytes: What all values together may hold; a larger value is not kept.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self.size_bytes = 0
-        self._values: OrderedDict[str, bytes] = OrderedDict()
-        self._lock = threading.Lock()
-        self._making: dict[str, threading.Lock] = {}
-
-    def get(self, key: str, make: Callable[[], bytes]) -> bytes:
-        """The value of a key, made if there is none; of several threads that ask at once, one makes it."""
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-                return self._values[key]
-            making = self._making.setdefault(key, threading.Lock())
-        with making:
-            with self._lock:
-                if key in self._values:
-                    return self._values[key]
-            try:
-                value = make()
-                self._keep(key, value)
-                return value
-            finally:
-                with self._lock:
-                    self._making.pop(key, None)
-
-    def _keep(self, key: str, value: bytes) -> None:
-        with self._lock:
-            if len(value) > self.max_bytes or key in self._values:
-                return
-            self._values[key] = value
-            self.size_bytes += len(value)
-            while self.size_bytes > self.max_bytes:
-                self.size_bytes -= len(self._values.popitem(last=False)[1])
-
-
-_answers = ByteCache(64 << 20)
+_answers: LRUCache[str, bytes] = LRUCache(64 << 20, getsizeof=len)
 
 
 def cached_answer(
@@ -96,7 +52,7 @@ def cached_answer(
     headers = {**_HEADERS, "ETag": f'W/"{digest[:32]}"'}
     if headers["ETag"] in [each.strip() for each in request.headers.get("if-none-match", "").split(",")]:
         raise HTTPException(304, headers=headers)
-    return Response(_answers.get(digest, lambda: _bytes(make())), headers=headers, media_type=media_type)
+    return Response(_made(digest, make), headers=headers, media_type=media_type)
 
 
 @cache
@@ -106,5 +62,8 @@ def _code() -> str:
     return hashlib.sha256(b"".join([package_fingerprint().encode(), *map(Path.read_bytes, sources)])).hexdigest()
 
 
-def _bytes(value: BaseModel | bytes) -> bytes:
+# Of several threads that ask at once, one makes the answer, and the others wait for it.
+@cached(_answers, key=lambda digest, make: digest, condition=threading.Condition())
+def _made(digest: str, make: Callable[[], BaseModel | bytes]) -> bytes:
+    value = make()
     return value if isinstance(value, bytes) else value.model_dump_json().encode()

@@ -5,24 +5,26 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from typing import Any
 
 
 def document() -> str:
     """The OpenAPI document as text, the same for the same routes."""
     from airflow_hops.web.app import make_app
 
-    return json.dumps(_sorted(make_app().openapi()), indent=1, ensure_ascii=False) + "\n"
-
-
-def _sorted(value: dict[str, Any]) -> dict[str, Any]:
-    """Paths and schemas by name, so that a new route changes no other's place."""
+    value = make_app().openapi()
     schemas = value["components"]["schemas"]
-    return {
-        **value,
-        "paths": dict(sorted(value["paths"].items())),
-        "components": {**value["components"], "schemas": dict(sorted(schemas.items()))},
-    }
+    return (
+        json.dumps(
+            {
+                **value,
+                "paths": dict(sorted(value["paths"].items())),
+                "components": {**value["components"], "schemas": dict(sorted(schemas.items()))},
+            },
+            indent=1,
+            ensure_ascii=False,
+        )
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -192,14 +192,12 @@ def test_a_split_without_rows_has_columns(api: Api) -> None:
     assert (header["rows"], list(columns)) == (0, ["size", "word"])
 
 
-def test_a_sample_is_the_same_each_time_and_of_the_columns_that_were_asked_for(
-    api: Api, folder_of: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sample_is_repeatable_and_of_the_requested_columns(api: Api, folder_of: Any) -> None:
     from airflow_hops.web import caching
 
     path = api.artifact_path() + "/rows?split=train&rows=50&column=id&column=size"
     first = api.get(path).content
-    monkeypatch.setattr(caching, "_answers", caching.ByteCache(0))
+    caching._answers.clear()
     assert api.get(path).content == first
     header, columns = _columns(first)
     assert list(columns) == ["id", "size"]

@@ -13,8 +13,6 @@ from written_backtests import made_up_report, remove_backtest, write_backtest
 
 from airflow_hops.core.contract.backtest import BacktestReport
 from airflow_hops.core.contract.retraining import Drift, RetrainingPolicy
-from airflow_hops.web.caching import ByteCache
-from airflow_hops.web.models import backtests
 from web.conftest import Api, assert_runs_nothing
 
 pytestmark = pytest.mark.runtime
@@ -32,8 +30,7 @@ def report() -> BacktestReport:
 
 @pytest.fixture
 def folders(api: Api, report: BacktestReport) -> Iterator[dict[str, str]]:
-    """Two back-tests, the older of which chose never to retrain; not those that lists know from other tests."""
-    backtests._summaries = ByteCache(1 << 20)
+    """Writes two back-tests, the older of which chose never to retrain."""
     reports = {OLD: replace(report, chosen="never"), NEW: report}
     written = {name: write_backtest(api.store, name, each) for name, each in reports.items()}
     yield written
@@ -46,8 +43,6 @@ def test_back_tests_are_listed_the_newest_first(api: Api, folders: Any, report: 
     (newest,) = answer["backtests"]
     assert (newest["id"], newest["chosen"], answer["total_entries"]) == (NEW, report.chosen, 2)
     older = api.get(PATH, params={"limit": 1, "offset": 1}).json()["backtests"]
-    for folder in folders.values():
-        api.store.write_text(f"{folder}/backtest.json", "each report is read once")
     assert api.get(PATH).json() == {"backtests": [newest, *older], "damaged": [], "total_entries": 2}
     assert older[0]["id"] == OLD
     remove_backtest(api.store, folders[NEW])

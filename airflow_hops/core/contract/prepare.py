@@ -43,7 +43,18 @@ class PrepareOptions(StepOptions):
         if self.weight is not None and self.weight in (self.label, self.key, self.time):
             raise BadInput(f"weight is {self.weight!r}, which is the column of the label, the key or the time, too")
         if self.classes is not None:
-            _check_classes(self.classes)
+            if isinstance(self.classes, str) or not isinstance(self.classes, Sequence):
+                raise BadInput(f"classes is {self.classes!r}, expected a list of the label's values")
+            for name in self.classes:
+                if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
+                    raise BadInput(f"classes has {name!r}; expected strings or integers, values of the label")
+            names = [str(name) for name in self.classes]
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise BadInput(f"classes names {twice[0]!r} twice; each is one value of the label")
+            if len(names) > MAX_CLASSES:
+                raise BadInput(
+                    f"classes are {len(names)}, more than {MAX_CLASSES}; a label with that many values is not a class"
+                )
             _ = self.named
         if not isinstance(self.more_labels, Mapping):
             raise BadInput(f"more_labels is {self.more_labels!r}; expected a problem, or None, by the label's column")
@@ -90,18 +101,3 @@ class PrepareOptions(StepOptions):
     def as_text(self) -> bool:
         """Whether a boolean label is a class named false or true, instead of 0 or 1."""
         return self.classes is not None or self.problem == MULTICLASS
-
-
-def _check_classes(classes: Sequence[str | int]) -> None:
-    if isinstance(classes, str) or not isinstance(classes, Sequence):
-        raise BadInput(f"classes is {classes!r}, expected a list of the label's values")
-    for name in classes:
-        if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
-            raise BadInput(f"classes has {name!r}; expected strings or integers, values of the label")
-    names = [str(name) for name in classes]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise BadInput(f"classes names {twice[0]!r} twice; each is one value of the label")
-    if len(names) > MAX_CLASSES:
-        raise BadInput(
-            f"classes are {len(names)}, more than {MAX_CLASSES}; a label with that many values is not a class"
-        )

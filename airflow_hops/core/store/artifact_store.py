@@ -67,7 +67,9 @@ class ArtifactStore:
     def __init__(
         self, root: str, *, storage_options: Mapping[str, Any] | None = None, local_cache: str | None = None
     ) -> None:
-        address, password = without_password(_as_uri(root).rstrip("/"))
+        address, password = without_password(
+            (root if "://" in root else Path(root).expanduser().resolve().as_uri()).rstrip("/")
+        )
         self.root = address
         if _climbs(self.root):
             raise BadInput(f"the store's address {root!r} has a part '..'; expected a normalized address")
@@ -407,7 +409,3 @@ def _pieces(stream: BinaryIO) -> Iterator[bytes]:
 def _climbs(uri: str) -> bool:
     # A local path is unquoted before it is opened, so that %2e%2e is a way out too.
     return ".." in (*PurePosixPath(uri).parts, *PurePosixPath(unquote(uri)).parts)
-
-
-def _as_uri(root: str) -> str:
-    return root if "://" in root else Path(root).expanduser().resolve().as_uri()

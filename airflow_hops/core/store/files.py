@@ -82,7 +82,9 @@ class LocalFiles:
     def folders_with(self, uri: str, name: str) -> list[str]:
         """Addresses of the folders at or below an address that hold a file of that name now, sorted."""
         folder = self.path(uri)
-        found = (path.parent for path in folder.rglob(name) if not _is_staged(path.parent))
+        found = (
+            path.parent for path in folder.rglob(name) if not any(".staging-" in part for part in path.parent.parts)
+        )
         return sorted("/".join([uri, *path.relative_to(folder).parts]) for path in found)
 
     def lock(self, uri: str, timeout_s: float | None = None) -> contextlib.AbstractContextManager[None]:
@@ -225,10 +227,6 @@ class StoreFiles:
         remote = self.remote()
         remote.clear(uri, first=(MANIFEST_NAME,))
         remote.publish({path: staged / path for path in (*paths, MANIFEST_NAME)}, uri, last=(MANIFEST_NAME,))
-
-
-def _is_staged(folder: Path) -> bool:
-    return any(".staging-" in part for part in folder.parts)
 
 
 Files = LocalFiles | StoreFiles

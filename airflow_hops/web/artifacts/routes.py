@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
@@ -13,12 +12,10 @@ from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
 from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Query
 from sqlalchemy import String, cast, func, select
-from sqlalchemy.orm import Session
 
 from airflow_hops.core.contract.artifacts import Artifact, Manifest, Producer, RowCounts, total_rows
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_read
-from airflow_hops.web.artifacts.definitions import PipelineDag
 from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, returned_by_runs
 from airflow_hops.web.artifacts.lookup import (
     FoundArtifact,
@@ -158,7 +155,19 @@ def list_runs(
         for each in returned_by_runs(session, dag_id, list(held)):
             if with_kind in (None, each.artifact.kind):
                 held[each.run_id].append(each)
-        found = [_run_summary(run, held[run.run_id]) for run in runs]
+        found = [
+            RunSummary(
+                run_id=run.run_id,
+                state=str(run.state),
+                run_type=str(run.run_type),
+                run_after=run.run_after,
+                logical_date=run.logical_date,
+                started_at=run.start_date,
+                ended_at=run.end_date,
+                artifacts=[_summary(returned_address(each), each.artifact) for each in held[run.run_id]],
+            )
+            for run in runs
+        ]
     return RunPage(total_entries=total, runs=found)
 
 
@@ -169,13 +178,30 @@ def list_run_artifacts(dag_id: str, run_id: str) -> RunArtifacts:
         pipeline = pipeline_of(session, dag_id)
         run_of(session, dag_id, run_id)
         held = {returned_address(each): each.artifact for each in returned_by_runs(session, dag_id, [run_id])}
-        silent = _silent_tasks(session, pipeline, run_id, {(a.task_id, a.map_index) for a in held})
+        returned = {(a.task_id, a.map_index) for a in held}
+        began = session.execute(
+            select(TaskInstance.task_id, TaskInstance.map_index).where(
+                TaskInstance.dag_id == pipeline.dag_id,
+                TaskInstance.run_id == run_id,
+                TaskInstance.start_date.is_not(None),
+            )
+        )
+        kinds = {task.task_id: task.kind for task in pipeline.tasks if task.kind}
+        silent = [
+            ArtifactAddress(
+                dag_id=pipeline.dag_id, run_id=run_id, task_id=task_id, map_index=map_index, kind=kinds[task_id]
+            )
+            for task_id, map_index in began
+            if task_id in kinds and (task_id, map_index) not in returned
+        ]
     order = {task.task_id: position for position, task in enumerate(pipeline.tasks)}
 
     def entry(address: ArtifactAddress) -> ArtifactEntry | None:
         store = hook_of(pipeline.conn_id(address.task_id)).store
         try:
-            artifact = held.get(address) or published(store, _producer(address), address.kind)
+            artifact = held.get(address) or published(
+                store, Producer(address.dag_id, address.run_id, address.task_id, address.map_index), address.kind
+            )
         except HTTPException:  # whether there is one is not known
             return None
         return None if artifact is None else _entry(address, artifact, store)
@@ -207,45 +233,9 @@ def address_of(manifest: Manifest) -> ArtifactAddress:
     return ArtifactAddress.of(manifest.producer, kind=manifest.kind)
 
 
-def _producer(address: ArtifactAddress) -> Producer:
-    return Producer(address.dag_id, address.run_id, address.task_id, address.map_index)
-
-
 def returned_address(returned: ReturnedArtifact) -> ArtifactAddress:
     """The address of an artifact that a task returned: that of the task instance that holds it."""
     return ArtifactAddress.of(returned, kind=returned.artifact.kind)
-
-
-def _silent_tasks(
-    session: Session, pipeline: PipelineDag, run_id: str, returned: set[tuple[str, int]]
-) -> list[ArtifactAddress]:
-    """Task instances that began and returned nothing, and may have published nevertheless."""
-    began = session.execute(
-        select(TaskInstance.task_id, TaskInstance.map_index).where(
-            TaskInstance.dag_id == pipeline.dag_id, TaskInstance.run_id == run_id, TaskInstance.start_date.is_not(None)
-        )
-    )
-    kinds = {task.task_id: task.kind for task in pipeline.tasks if task.kind}
-    return [
-        ArtifactAddress(
-            dag_id=pipeline.dag_id, run_id=run_id, task_id=task_id, map_index=map_index, kind=kinds[task_id]
-        )
-        for task_id, map_index in began
-        if task_id in kinds and (task_id, map_index) not in returned
-    ]
-
-
-def _run_summary(run: DagRun, held: Iterable[ReturnedArtifact]) -> RunSummary:
-    return RunSummary(
-        run_id=run.run_id,
-        state=str(run.state),
-        run_type=str(run.run_type),
-        run_after=run.run_after,
-        logical_date=run.logical_date,
-        started_at=run.start_date,
-        ended_at=run.end_date,
-        artifacts=[_summary(returned_address(each), each.artifact) for each in held],
-    )
 
 
 def _summary(address: ArtifactAddress, artifact: Artifact) -> ArtifactSummary:

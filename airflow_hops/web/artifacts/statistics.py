@@ -202,7 +202,14 @@ def list_distances(
     feature: Annotated[str | None, Query(max_length=1000, description="One feature, to get all its measures")] = None,
 ) -> Response:
     """The distances between the features of another data set and those of this one."""
-    other = _other(user, to)
+    kind, dag_id, task_id, map_index, run_id = [*to.split("/", 4), *[""] * 5][:5]
+    if kind not in _KINDS or not run_id or not _MAP_INDEX.fullmatch(map_index):
+        raise HTTPException(
+            422, f"to is {to!r}, expected kind/dag_id/task_id/map_index/run_id, of kind {' or '.join(_KINDS)}"
+        )
+    if not may_read(user, dag_id, DagAccessEntity.XCOM):
+        raise HTTPException(403, "Forbidden")
+    other = find_artifact(user, None, dag_id, run_id, task_id, int(map_index), kind)
     if other.hook.settings.store != found.hook.settings.store:
         raise HTTPException(422, f"to: {to!r} is in the store {other.store.root}, expected {found.store.root}")
     params = {
@@ -228,20 +235,3 @@ def _checked(found: FoundArtifact, parameter: str) -> dict[str, Any]:
     if found.artifact.kind not in _KINDS:
         raise HTTPException(422, f"{parameter} is {found.artifact.kind!r}, expected {' or '.join(_KINDS)}")
     return found.artifact.to_dict()
-
-
-def _other(user: GetUserDep, address: str) -> FoundArtifact:
-    """The artifact that a query names, if the user may see it.
-
-    Raises:
-        HTTPException: 403, the user may not read its DAG; 422, it names none; and as
-            :func:`~airflow_hops.web.artifacts.lookup.find_artifact`.
-    """
-    kind, dag_id, task_id, map_index, run_id = [*address.split("/", 4), *[""] * 5][:5]
-    if kind not in _KINDS or not run_id or not _MAP_INDEX.fullmatch(map_index):
-        raise HTTPException(
-            422, f"to is {address!r}, expected kind/dag_id/task_id/map_index/run_id, of kind {' or '.join(_KINDS)}"
-        )
-    if not may_read(user, dag_id, DagAccessEntity.XCOM):
-        raise HTTPException(403, "Forbidden")
-    return find_artifact(user, None, dag_id, run_id, task_id, int(map_index), kind)

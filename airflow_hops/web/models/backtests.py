@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Sequence
 from datetime import datetime
@@ -20,7 +19,6 @@ from airflow_hops.core.contract.backtest import POLICY_FILE, REPORT_FILE, Backte
 from airflow_hops.core.store.backtests import ID_PATTERN, backtest_ids, backtest_uri
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead
 from airflow_hops.web.artifacts.lookup import reaching
-from airflow_hops.web.caching import ByteCache
 from airflow_hops.web.models.history import DecidedBy
 from airflow_hops.web.models.lookup import Served, ServedModelOf
 from airflow_hops.web.types import Json, Limit, Model, Offset, Page
@@ -34,8 +32,6 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d
 """What of ISO 8601 browsers read, too."""
 _READERS = 8
 """Threads that read reports: a store far away takes its time for each."""
-_summaries = ByteCache(4 << 20)
-"""What lists say of reports, by address: a report is written once."""
 
 
 class BacktestEntry(Model):
@@ -181,20 +177,11 @@ def list_model_backtests(user: GetUserDep, served: Served, limit: Limit = 50, of
     """Back-tests of a model, the newest first; all are counted, but those that the user may not read are left out."""
     store, may_read = served.hook.store, MayRead(user, DagAccessEntity.XCOM)
 
-    def summary(backtest_id: str) -> bytes:
-        report = _read(served, backtest_id).report
-        entry = BacktestEntry(id=backtest_id, made=report.made, chosen=report.chosen)
-        return json.dumps([report.dag_id, entry.model_dump()]).encode()
-
     def read(backtest_id: str) -> tuple[str | None, BacktestEntry | str] | None:
-        folder = backtest_uri(store, served.name, backtest_id)
-        if not store.files.exists(f"{folder}/{REPORT_FILE}"):
-            return None  # of one that was removed the folder may be left, and what is kept of it
         try:
-            kept = _summaries.get(folder, lambda: summary(backtest_id))
-            dag_id, entry = json.loads(kept)
-            return dag_id, BacktestEntry(**entry)
-        except FileNotFoundError:
+            report = _read(served, backtest_id).report
+            return report.dag_id, BacktestEntry(id=backtest_id, made=report.made, chosen=report.chosen)
+        except FileNotFoundError:  # of one that was removed the folder may be left
             return None
         except BadInput as error:
             return getattr(error, "dag_id", None), str(error)

@@ -15,13 +15,11 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.web.artifacts.definitions import PipelineDag
 from airflow_hops.web.artifacts.lookup import artifact_in, hook_of, open_artifact, reaching
-from airflow_hops.web.caching import ByteCache
 from airflow_hops.web.types import Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
 
 _READERS = 8
 """Threads that read records: a store far away takes its time for each."""
-_metrics = ByteCache(1 << 20)
 
 
 class VersionShare(Model):
@@ -149,28 +147,22 @@ def _metric_of(evaluated: tuple[ArtifactStore, Artifact | None]) -> HeadlineMetr
     if evaluation is None:
         return None
     try:
-        content = _metrics.get(evaluation.fingerprint, lambda: _read_metric(store, evaluation))
+        there, _ = open_artifact(store, evaluation)
+        with reaching(store):
+            report = EvaluationReport.from_dict(store.read_json(f"{there.uri}/{REPORT_FILE}"))
+        split, figures = next(iter(report.splits.items()))
+        gain = figures.gain
+        return HeadlineMetric(
+            name=report.metric,
+            split=split,
+            value=figures.candidate.get(report.metric),
+            compared_with=report.champion.version if report.champion else None,
+            difference=gain.difference if gain else None,
+            low=gain.low if gain else None,
+            high=gain.high if gain else None,
+        )
     except (HTTPException, FileNotFoundError, ValueError):
         return None
-    return HeadlineMetric.model_validate_json(content)
-
-
-def _read_metric(store: ArtifactStore, evaluation: Artifact) -> bytes:
-    there, _ = open_artifact(store, evaluation)
-    with reaching(store):
-        report = EvaluationReport.from_dict(store.read_json(f"{there.uri}/{REPORT_FILE}"))
-    split, figures = next(iter(report.splits.items()))
-    gain = figures.gain
-    metric = HeadlineMetric(
-        name=report.metric,
-        split=split,
-        value=figures.candidate.get(report.metric),
-        compared_with=report.champion.version if report.champion else None,
-        difference=gain.difference if gain else None,
-        low=gain.low if gain else None,
-        high=gain.high if gain else None,
-    )
-    return metric.model_dump_json().encode()
 
 
 def _share(record: ModelRecord, served: ServedVersion | None) -> VersionShare | None:

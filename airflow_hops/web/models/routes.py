@@ -149,7 +149,31 @@ def list_model_versions(user: GetUserDep, served: Served) -> ModelVersions:
     record = read_model_record(served.hook.store, served.name)
     registered, problem = registered_versions(served)
     readable = readable_makers(user, record, registered.values())
-    versions = _versions(record, registered, decisions_of(record, readable), readable)
+    decisions = decisions_of(record, readable)
+    roles = {served.version: (role, served.fingerprint) for role, served in record.serving.items()}
+    last = {decision.version: decision for decision in reversed(decisions)}
+    versions = []
+    for version in sorted(registered.keys() | last.keys(), reverse=True):
+        entry = registered.get(version, {})
+        tags = entry.get("tags", {})
+        role, fingerprint = roles.get(version, (None, None))
+        created_ms = entry.get("created_ms")
+        hidden = tags.get("hops.dag_id", "") not in {"", *readable}
+        versions.append(
+            RegisteredVersion(
+                version=version,
+                role=role,
+                aliases=entry.get("aliases", []),
+                created_at=None if created_ms is None else datetime.fromtimestamp(created_ms / 1000, UTC),
+                made_by=made_by(record, version, tags, readable),
+                fingerprint=tags.get("hops.fingerprint") or fingerprint,
+                note="" if hidden else entry.get("note", ""),
+                tags={name: text for name, text in tags.items() if not hidden and _is_shown(name)},
+                mlflow_run_id=None if hidden else entry.get("run_id") or None,
+                metrics={} if hidden else entry.get("metrics", {}),
+                last_event=last.get(version),
+            )
+        )
     return ModelVersions(total_entries=len(versions), versions=versions, registry_problem=problem)
 
 
@@ -204,39 +228,6 @@ def _summary(
         versions=len({event.version for event in record.history}),
         problem=problem,
     )
-
-
-def _versions(
-    record: ModelRecord,
-    registered: Mapping[int, Mapping[str, Any]],
-    decisions: list[Decision],
-    readable: Collection[str],
-) -> list[RegisteredVersion]:
-    roles = {served.version: (role, served.fingerprint) for role, served in record.serving.items()}
-    last = {decision.version: decision for decision in reversed(decisions)}
-    found = []
-    for version in sorted(registered.keys() | last.keys(), reverse=True):
-        entry = registered.get(version, {})
-        tags = entry.get("tags", {})
-        role, fingerprint = roles.get(version, (None, None))
-        created_ms = entry.get("created_ms")
-        hidden = tags.get("hops.dag_id", "") not in {"", *readable}
-        found.append(
-            RegisteredVersion(
-                version=version,
-                role=role,
-                aliases=entry.get("aliases", []),
-                created_at=None if created_ms is None else datetime.fromtimestamp(created_ms / 1000, UTC),
-                made_by=made_by(record, version, tags, readable),
-                fingerprint=tags.get("hops.fingerprint") or fingerprint,
-                note="" if hidden else entry.get("note", ""),
-                tags={} if hidden else {name: text for name, text in tags.items() if _is_shown(name)},
-                mlflow_run_id=None if hidden else entry.get("run_id") or None,
-                metrics={} if hidden else entry.get("metrics", {}),
-                last_event=last.get(version),
-            )
-        )
-    return found
 
 
 def _is_shown(tag: str) -> bool:

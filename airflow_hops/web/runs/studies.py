@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ from pydantic import Field
 
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.redaction import masked
-from airflow_hops.core.contract.search import StudyRecord, TrialRecord
+from airflow_hops.core.contract.search import StudyRecord
 from airflow_hops.core.store.studies import StudyFolder, recorded_studies, study_folder
 from airflow_hops.hooks.studies import check_runs, ended_without_record, task_of, task_states
 from airflow_hops.web.access import READS_ARTIFACTS, READS_LOGS, READS_RUNS, TRIGGERS_RUNS, may_change, name_of
@@ -212,11 +211,19 @@ def get_study(user: GetUserDep, dag_id: str, found: OneStudy) -> StudyDetail:
         trials = found.folder.trials()
         requests = found.folder.stop_requests(found.record.run_id)
     record = found.record
+    metrics = len(record.metrics)
+    shown = [masked(trial.params) for trial in trials]
+    names = dict.fromkeys(name for params in shown for name in params)
+    columns: dict[str, Any] = {name: [getattr(each, name) for each in trials] for name in TrialColumns.model_fields}
+    columns["params"] = {name: [params.get(name) for params in shown] for name in names}
+    columns["values"] = [
+        [trial.values[place] if place < len(trial.values) else None for trial in trials] for place in range(metrics)
+    ]
     return StudyDetail(
         **_described(record, *task_states([record])),
         may_stop=may_change(user, dag_id),
         stop_requests=[StopRequest(trial=trial, by=by) for trial, by in requests.items()],
-        columns=_columns(trials, len(record.metrics)),
+        columns=TrialColumns(**columns),
     )
 
 
@@ -280,14 +287,3 @@ def _described(record: StudyRecord, task_state: str | None) -> dict[str, Any]:
     best = {"number": record.best, "values": record.best_values, "params": record.best_params}
     own = {"task_id": task_id, "map_index": map_index, "task_state": task_state}
     return {**record.to_dict(), **own, "best": None if record.best is None else best}
-
-
-def _columns(trials: Sequence[TrialRecord], metrics: int) -> TrialColumns:
-    shown = [masked(trial.params) for trial in trials]
-    names = dict.fromkeys(name for params in shown for name in params)
-    columns: dict[str, Any] = {name: [getattr(each, name) for each in trials] for name in TrialColumns.model_fields}
-    columns["params"] = {name: [params.get(name) for params in shown] for name in names}
-    columns["values"] = [
-        [trial.values[place] if place < len(trial.values) else None for trial in trials] for place in range(metrics)
-    ]
-    return TrialColumns(**columns)

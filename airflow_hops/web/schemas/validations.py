@@ -14,22 +14,19 @@ from fastapi import APIRouter, HTTPException
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from airflow_hops.core.contract.artifacts import Artifact, Manifest, Producer, parse_json
+from airflow_hops.core.contract.artifacts import Artifact, Manifest, Producer
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS
 from airflow_hops.web.artifacts.definitions import PipelineDag
 from airflow_hops.web.artifacts.from_tasks import returned_by_runs
 from airflow_hops.web.artifacts.lookup import hook_of, manifest_at, open_artifact, pipeline_of, published, reaching
 from airflow_hops.web.artifacts.routes import ArtifactAddress
-from airflow_hops.web.caching import ByteCache
 from airflow_hops.web.schemas.questions import Question, make_question, may_see_questions
 from airflow_hops.web.types import Limit, Model, Offset, Page, Time, whole
 
 router = APIRouter(prefix="/api/dags/{dag_id}", tags=["validation"])
 KIND = "anomalies"
 _MAX_FEATURES = 200
-_found = ByteCache(8 << 20)
-"""Which features a validation found anomalous, by fingerprint."""
 
 Severity = Literal["error", "warning"]
 
@@ -185,15 +182,13 @@ def anomalous_features(store: ArtifactStore, artifact: Artifact) -> list[Anomalo
     if not any(artifact.metrics.get(name) for name in ("errors", "warnings")):
         return []
 
-    def read() -> bytes:
-        with reaching(store):
-            try:
-                return store.read_text(f"{artifact.uri}/anomalies.json").encode()
-            except FileNotFoundError:
-                raise HTTPException(410, f"anomalies.json of {artifact.uri} was deleted") from None
-
+    with reaching(store):
+        try:
+            report = store.read_json(f"{artifact.uri}/anomalies.json")
+        except FileNotFoundError:
+            raise HTTPException(410, f"anomalies.json of {artifact.uri} was deleted") from None
     by_feature: dict[str, list[Mapping[str, Any]]] = {}
-    for anomaly in parse_json(_found.get(artifact.fingerprint, read), f"{artifact.uri}/anomalies.json")["anomalies"]:
+    for anomaly in report["anomalies"]:
         by_feature.setdefault(anomaly["feature"], []).append(anomaly)
     features = [
         AnomalousFeature(

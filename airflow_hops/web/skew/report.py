@@ -133,7 +133,7 @@ def get_skew_feature(
     return cached_answer(
         request,
         (found.fingerprint, feature),
-        lambda: _feature(read_report(found.store, found.artifact, feature), feature),
+        lambda: _feature(read_report(found.store, found.artifact), feature),
     )
 
 
@@ -162,22 +162,20 @@ def describe_comparison(report: dict[str, Any], features: bool = True) -> SkewCo
         prediction_current=attribution.get("prediction_current"),
         notes=report.get("notes") or [],
         features=[ReportFeature(name=name, **_figures(skew)) for name, skew in report["features"].items()],
-        row_skew=_rows(rows) if rows else None,
+        row_skew=RowComparison(
+            identifiers=rows["identifiers"],
+            pairs=rows["pairs"],
+            skewed_pairs=rows["skewed_pairs"],
+            matches=rows["matches"],
+            features=[_row_feature(name, skew) for name, skew in rows["features"].items()],
+        )
+        if rows
+        else None,
     )
 
 
 def _figures(skew: dict[str, Any]) -> dict[str, Any]:
     return {name: skew.get(name) for name in ReportFeature.model_fields if name != "name"}
-
-
-def _rows(rows: dict[str, Any]) -> RowComparison:
-    return RowComparison(
-        identifiers=rows["identifiers"],
-        pairs=rows["pairs"],
-        skewed_pairs=rows["skewed_pairs"],
-        matches=rows["matches"],
-        features=[_row_feature(name, skew) for name, skew in rows["features"].items()],
-    )
 
 
 def _row_feature(name: str, skew: dict[str, Any]) -> RowFeature:

@@ -75,8 +75,30 @@ def decisions(
     if not task_ids or not run_ids:
         return {}
     askers: dict[str, list[_Asker]] = {}
-    for asker in _askers(session, pipeline.dag_id, run_ids, task_ids):
-        askers.setdefault(asker.task.run_id, []).append(asker)
+    left: dict[tuple[str, str, int], dict[str, Any]] = {}
+    rows = session.execute(
+        select(XComModel.run_id, XComModel.task_id, XComModel.map_index, XComModel.value).where(
+            XComModel.dag_id == pipeline.dag_id,
+            XComModel.run_id.in_(run_ids),
+            XComModel.task_id.in_(task_ids),
+            XComModel.key.in_([XCOM_RETURN_KEY, REFUSED_KEY]),
+        )
+    )
+    for row in rows:
+        value = XComModel.deserialize_value(row)
+        if isinstance(value, Mapping):
+            left[(row.run_id, row.task_id, row.map_index)] = dict(value)
+    instances = session.execute(
+        select(
+            TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state, TaskInstance.end_date
+        ).where(
+            TaskInstance.dag_id == pipeline.dag_id, TaskInstance.run_id.in_(run_ids), TaskInstance.task_id.in_(task_ids)
+        )
+    )
+    for run_id, task_id, map_index, state, ended_at in instances:
+        task = TaskAddress(dag_id=pipeline.dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
+        said = left.get((run_id, task_id, map_index), {})
+        askers.setdefault(run_id, []).append(_Asker(task, str(state) if state else None, ended_at, said))
     started = _started(session, pipeline.dag_id, run_ids, task_ids)
     found = {}
     for check in checks:
@@ -102,7 +124,11 @@ def _decision(asker: _Asker, check: ReturnedArtifact, started: list[RunAddress])
         outcome=outcome,
         why=why,
         reason=reason,
-        conditions=_conditions(asker.said.get("findings") or ()),
+        conditions=[
+            RetrainingCondition(forbids=bool(number), condition=leaf.condition, held=leaf.held, text=leaf.text)
+            for number, found in enumerate(asker.said.get("findings") or ())
+            for leaf in Finding.from_dict(found).leaves()
+        ],
         limits=list(asker.said.get("limits") or ()),
         window_start=asker.said.get("window_start"),
         window_end=asker.said.get("window_end"),
@@ -111,45 +137,6 @@ def _decision(asker: _Asker, check: ReturnedArtifact, started: list[RunAddress])
         task=asker.task,
         started=started,
     )
-
-
-def _conditions(findings: Sequence[Mapping[str, Any]]) -> list[RetrainingCondition]:
-    """The single conditions of what ``when`` and ``unless`` found."""
-    return [
-        RetrainingCondition(forbids=bool(number), condition=leaf.condition, held=leaf.held, text=leaf.text)
-        for number, found in enumerate(findings)
-        for leaf in Finding.from_dict(found).leaves()
-    ]
-
-
-def _askers(session: Session, dag_id: str, run_ids: set[str], task_ids: list[str]) -> list[_Asker]:
-    left: dict[tuple[str, str, int], dict[str, Any]] = {}
-    rows = session.execute(
-        select(XComModel.run_id, XComModel.task_id, XComModel.map_index, XComModel.value).where(
-            XComModel.dag_id == dag_id,
-            XComModel.run_id.in_(run_ids),
-            XComModel.task_id.in_(task_ids),
-            XComModel.key.in_([XCOM_RETURN_KEY, REFUSED_KEY]),
-        )
-    )
-    for row in rows:
-        value = XComModel.deserialize_value(row)
-        if isinstance(value, Mapping):
-            left[(row.run_id, row.task_id, row.map_index)] = dict(value)
-    instances = session.execute(
-        select(
-            TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state, TaskInstance.end_date
-        ).where(TaskInstance.dag_id == dag_id, TaskInstance.run_id.in_(run_ids), TaskInstance.task_id.in_(task_ids))
-    )
-    return [
-        _Asker(
-            TaskAddress(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index),
-            str(state) if state else None,
-            ended_at,
-            left.get((run_id, task_id, map_index), {}),
-        )
-        for run_id, task_id, map_index, state, ended_at in instances
-    ]
 
 
 def _started(

@@ -12,7 +12,6 @@ from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Query
 from sqlalchemy.orm import Session
 
-from airflow_hops.core.contract.model_record import ModelEvent
 from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead, ReadableDags, may_read, may_read_results
 from airflow_hops.web.artifacts.definitions import PipelineDag, StageTask, definitions, together
@@ -182,12 +181,22 @@ def get_skew_timeline(
         since = found[0].at if 0 < len(found) < total else None
         told = chosen.pipeline.dag_id in may_read_results(user)
         failures, failed = monitor_failures(session, chosen.pipeline, since) if told else ([], None)
+    scores = [SkewProperties.of(each.artifact).scores for each in found]
+    names = dict.fromkeys(name for check in reversed(scores) for name in check)
+    nothing = (None, None)
     return SkewTimeline(
         total_entries=total,
         sources=[task.described() for task in tasks],
         source=chosen.described(),
         checks=[_check(each, decided.get((each.run_id, each.map_index))) for each in found],
-        features=_features(found),
+        features=[
+            FeatureTimeline(
+                name=name,
+                scores=[check.get(name, nothing)[0] for check in scores],
+                thresholds=[check.get(name, nothing)[1] for check in scores],
+            )
+            for name in names
+        ],
         events=_events(chosen, found, visible),
         failures=failures,
         total_failures=failed,
@@ -264,20 +273,6 @@ def _check(returned: ReturnedArtifact, decision: RetrainingDecision | None) -> S
     )
 
 
-def _features(found: Sequence[ReturnedArtifact]) -> list[FeatureTimeline]:
-    scores = [SkewProperties.of(each.artifact).scores for each in found]
-    names = dict.fromkeys(name for check in reversed(scores) for name in check)
-    nothing = (None, None)
-    return [
-        FeatureTimeline(
-            name=name,
-            scores=[check.get(name, nothing)[0] for check in scores],
-            thresholds=[check.get(name, nothing)[1] for check in scores],
-        )
-        for name in names
-    ]
-
-
 def _events(task: _Task, found: Sequence[ReturnedArtifact], readable: Container[str]) -> list[VersionEvent]:
     """How the versions of the compared models came and went."""
     names = {SkewProperties.of(each.artifact).reference.model for each in found}
@@ -287,23 +282,21 @@ def _events(task: _Task, found: Sequence[ReturnedArtifact], readable: Container[
     for model in sorted(name for name in names if name):
         for event in read_model_record(store, model).history:
             if event.event in _CHANGES:
-                events.append(_event(model, event, readable))
+                by = event.made_by
+                hidden = "dag_id" in by and by["dag_id"] not in readable
+                named = "dag_id" in by and "run_id" in by and not hidden
+                events.append(
+                    VersionEvent(
+                        at=event.at,  # type: ignore[arg-type]  # read from ISO 8601
+                        model=model,
+                        event=event.event,
+                        version=event.version,
+                        traffic={str(version): share for version, share in (event.traffic or {}).items()},
+                        why=None if hidden else event.why,
+                        run=RunAddress(dag_id=by["dag_id"], run_id=by["run_id"]) if named else None,
+                    )
+                )
     return sorted(events, key=lambda event: event.at)
-
-
-def _event(model: str, event: ModelEvent, readable: Container[str]) -> VersionEvent:
-    by = event.made_by
-    hidden = "dag_id" in by and by["dag_id"] not in readable
-    named = "dag_id" in by and "run_id" in by and not hidden
-    return VersionEvent(
-        at=event.at,  # type: ignore[arg-type]  # read from ISO 8601
-        model=model,
-        event=event.event,
-        version=event.version,
-        traffic={str(version): share for version, share in (event.traffic or {}).items()},
-        why=None if hidden else event.why,
-        run=RunAddress(dag_id=by["dag_id"], run_id=by["run_id"]) if named else None,
-    )
 
 
 def _point(returned: ReturnedArtifact, said: Mapping[str, Any] | HTTPException | None) -> FeaturePoint:

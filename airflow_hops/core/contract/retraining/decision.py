@@ -148,6 +148,10 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
     why, reason = _why_not(situation, when, unless, limits)
     budget = [text for name, (_, text) in limits.items() if name == "budget"]
     of = situation.skew.reference
+    since = [as_utc(start) for _, start in memory.drifting.values()]
+    start = policy.window.start(situation.at, min(since, default=None))
+    if start is not None and start >= situation.at:  # when the comparison began is not known
+        start = None
     decision = Decision(
         at=situation.at.isoformat(),
         clock=situation.clock,
@@ -157,7 +161,7 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
         cause=cause,
         findings=(when, unless),
         limits=tuple(text for _, text in limits.values()),
-        window=_window(policy, situation, memory),
+        window=(start.isoformat() if start else None, situation.skew.window_end),
         basis={
             "skew": situation.report[0],
             "fingerprint": situation.report[1],
@@ -259,14 +263,6 @@ def _why_not(
         return "", ""
     told = [text for name, (stops, text) in limits.items() if stops or name == "budget"]
     return next(iter(stopped)), "; ".join([when.text, *told])
-
-
-def _window(policy: RetrainingPolicy, situation: Situation, memory: Memory) -> Window:
-    since = [as_utc(start) for _, start in memory.drifting.values()]
-    start = policy.window.start(situation.at, min(since, default=None))
-    if start is not None and start >= situation.at:  # when the comparison began is not known
-        start = None
-    return (start.isoformat() if start else None, situation.skew.window_end)
 
 
 def _recent(policy: RetrainingPolicy, situation: Situation, requests: Sequence[Request]) -> list[Request]:
