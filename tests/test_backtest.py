@@ -479,7 +479,8 @@ def test_the_command_prints_a_table_and_copies_the_policy(
     monkeypatch.setattr(cli.getpass, "getuser", lambda: {}["user"])  # it has no name
     parser = airflow_parser.get_parser()
     given = ["hops", "backtest", "m", "--from", "2013-01-01", "--to", "2013-03-12", "--output", str(tmp_path / "out")]
-    cli.backtest(parser.parse_args([*given, "--policy", "weekly", "--policy", "drift", "--price", "0.02"]))
+    args = parser.parse_args([*given, "--policy", "weekly", "--policy", "drift", "--price", "0.02"])
+    args.func(args)
     out = capsys.readouterr().out
     assert re.search(r"\* drift +│ 0.7833 \(0.\d+ to 0.\d+\) │ \+0.0833 .* │ +2 │ +2 │ +1 │ +2.000 │ +0.0200", out)
     assert re.search(r"best in hindsight .* │ 0.0000", out)
@@ -494,8 +495,9 @@ def test_the_command_prints_a_table_and_copies_the_policy(
         ("--price=-1", "price is -1"),
         (f"--output={tmp_path / 'file'}", "File exists"),
     ):
+        args = parser.parse_args([*given, "--policy", "never", wrong])
         with pytest.raises(SystemExit, match=words):
-            cli.backtest(parser.parse_args([*given, "--policy", "never", wrong]))
+            args.func(args)
 
 
 def test_the_operator_returns_the_chosen_policy_and_its_table(

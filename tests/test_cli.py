@@ -91,24 +91,28 @@ def test_the_doctor_fails_without_a_runtime_environment_and_says_how_to_make_one
     assert "connection spark_default ok none: Spark runs on this machine" in table
 
 
+def _answering_python(runtime: Path, answer: object) -> None:
+    """Makes a Python that answers any program with this value."""
+    (runtime / "bin").mkdir(exist_ok=True)
+    (runtime / "bin/python").write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
+    (runtime / "bin/python").chmod(0o755)
+
+
 @pytest.mark.parametrize(
     ("kind", "cuda"), [("runtime.txt", ""), ("runtime-cuda.txt", "--cuda "), ("unmanaged", "--cuda ")]
 )
-def test_a_protobuf_newer_than_tensorflow_is_recognised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, cuda: str
-) -> None:
-    (tmp_path / "bin").mkdir()
-    for name in ("pyvenv.cfg", "bin/python"):
-        (tmp_path / name).touch()
+def test_a_protobuf_newer_than_tensorflow_is_recognised(tmp_path: Path, kind: str, cuda: str) -> None:
+    (tmp_path / "pyvenv.cfg").touch()
+    _answering_python(tmp_path, {})
     if kind == "unmanaged":
         (tmp_path / "lib/python3.11/site-packages/nvidia_cuda_runtime_cu12-12.3.101.dist-info").mkdir(parents=True)
         assert checks.check_runtime(tmp_path).advice.endswith(f"airflow hops runtime create --force --cuda {tmp_path}")
     else:
         (tmp_path / STAMP_NAME).write_text(f"{'0' * 64}\n{tmp_path}\n{kind}\n")
-    error = "AttributeError: 'MessageFactory' object has no attribute 'GetPrototype'"
+    error = "AttributeError: MessageFactory object has no attribute GetPrototype"
     facts = {"version": "7.35.1", "seconds": 0.1, "error": None}
     answer = {"modules": {"google.protobuf": facts, "tensorflow": {**facts, "error": error}}}
-    monkeypatch.setattr(checks, "_probe", lambda runtime: answer)
+    _answering_python(tmp_path, answer)
     found = {check.name: check for check in checks.check_libraries(tmp_path)}
     assert found["protobuf"].status == found["tensorflow"].status == "fail"
     assert "TensorFlow 2.16 needs protobuf 4" in found["protobuf"].advice
@@ -141,7 +145,10 @@ def test_the_doctor_says_what_there_is_of_cuda_and_why_no_gpu_is_seen(
     assert check.status == status
     assert found.format(base=tmp_path.name) in check.found
     assert advice.format(path=tmp_path) in check.advice
-    assert checks._check_horovod("0.28.1", answer["horovod"], "").found.endswith("NCCL 2.19.3" if nccl else "and Gloo")
+    horovod = {"version": "0.28.1", "seconds": 0.0, "error": None}
+    _answering_python(tmp_path, {**answer, "modules": {"horovod.tensorflow": horovod}})
+    built = next(each for each in checks.check_libraries(tmp_path) if each.name == "horovod")
+    assert built.found.endswith("NCCL 2.19.3" if nccl else "and Gloo")
 
 
 @pytest.mark.runtime

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from airflow_hops.cli import notebook as command
-from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.core.contract.properties import NotebookProperties
+from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.processes.temporary_folders import socket_root
 from airflow_hops.hooks.runtime import RuntimeHook
 from tests.test_task_hops import xcom
@@ -63,7 +64,7 @@ def test_jupyterlab_has_what_comes_from_the_connection_in_its_environment_alone(
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
     home = tmp_path / "home"
     home.mkdir()
-    spec = RuntimeHook().complete(command._spec(tmp_path))
+    spec = RuntimeHook().complete(StepSpec("notebook", "", producer=Producer("notebook", "now", "notebook")))
     environment = command._environment({"PATH": "/bin"}, spec, home, Path("/runtime/bin/python"))
     held = json.loads(environment["HOPS_STEP_CONNECTIONS"])
     assert (held["storage_options"]["secret"], held["services"]["serving_token"]) == ("s3cret", "t0ken")

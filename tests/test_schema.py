@@ -16,7 +16,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_hops.cli import schema as commands
-from airflow_hops.core.contract.artifacts import Artifact, Producer
+from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.store.model_records import write_record
 from airflow_hops.core.store.schema_history import freeze_schema, publish_schema, schema_history, schema_text
@@ -309,7 +309,7 @@ def test_versions_on_the_command_line(
         (commands.revert, {"version": 99}, "there is no version 99; there are 1 to 3"),
         (commands.show, {"name": "other", "version": None}, "the first run of DAG 'by_hand' makes it"),
     ):
-        with pytest.raises(SystemExit, match=words):
+        with pytest.raises(HopsError, match=words):
             command(Namespace(**{**arguments, **given}))
     assert len(schema_history(pipeline.store, uri)) == 3
     pipeline.file("by_hand", "flights").write_bytes(b"# caf\xe9\n")

@@ -24,7 +24,6 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.cli import store as commands
 from airflow_hops.cli.definition import _STORE_COMMANDS
 from airflow_hops.core.contract.artifacts import (
     CUT_SHORT,
@@ -671,7 +670,7 @@ def verify(*arguments: str) -> None:
     (command,) = [command for command in _STORE_COMMANDS if command.name == "verify"]
     for argument in command.args:
         argument.add_to_parser(parser)
-    commands.verify(parser.parse_args(arguments))
+    command.func(parser.parse_args(arguments))
 
 
 def test_the_command_finds_all_damage_and_exits_with_1(

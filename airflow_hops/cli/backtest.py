@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.backtest import POLICY_FILE, BacktestReport, PolicyOutcome
+from airflow_hops.core.contract.backtest import POLICY_FILE, BacktestReport
 from airflow_hops.core.contract.performance import Interval
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.replay.backtest.candidates import Candidates, champion_properties
@@ -32,53 +32,45 @@ _UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds
 @suppress_logs_and_warning
 def backtest(args: Namespace) -> None:
     """Tries policies on the past, and prints what each was worth."""
+    hook = RuntimeHook(args.hops_conn_id)
+    code_paths = args.code_path or [str(Path(conf.get("core", "dags_folder")).expanduser().absolute())]
+    plan = BacktestPlan(
+        args.model,
+        moment("--from", args.start),
+        moment("--to", args.end),
+        named_policies(args.policy, champion_properties(hook, args.model), code_paths),
+        every=_duration("--every", args.every),
+        first=_duration("--first", args.first) if args.first else None,
+        label_delays=[_duration("--label-delay", each) for each in args.label_delay or ["0d"]],
+        price=args.price,
+        jobs=args.jobs,
+    )
+    if args.output:
+        Path(args.output).mkdir(parents=True, exist_ok=True)  # before the hours, not after
     try:
-        hook = RuntimeHook(args.hops_conn_id)
-        dags = Path(conf.get("core", "dags_folder")).expanduser().absolute()
-        code_paths = args.code_path or [str(dags)]
-        plan = BacktestPlan(
-            args.model,
-            moment("--from", args.start),
-            moment("--to", args.end),
-            named_policies(args.policy, champion_properties(hook, args.model), code_paths),
-            every=_duration("--every", args.every),
-            first=_duration("--first", args.first) if args.first else None,
-            label_delays=[_duration("--label-delay", each) for each in args.label_delay or ["0d"]],
-            price=args.price,
-            jobs=args.jobs,
-        )
-        if args.output:
-            Path(args.output).mkdir(parents=True, exist_ok=True)  # before the hours, not after
-        candidates = Candidates(hook, plan, _say, args.spark_conn_id)
-        uri, report = run_backtest(hook.store, plan, candidates, {"user": _user()}, _say)
-    except (HopsError, OSError) as error:
-        raise SystemExit(str(error)) from None
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = str(os.getuid())
+    candidates = Candidates(hook, plan, _say, args.spark_conn_id)
+    try:
+        uri, report = run_backtest(hook.store, plan, candidates, {"user": user}, _say)
     except KeyboardInterrupt:
         _say("Interrupted. What is trained is kept: the same command goes on from there.")
-        raise SystemExit(130) from None
+        raise
     if args.json:
         print(json.dumps({"uri": uri, **report.to_dict()}))
     else:
         _print(report)
         print(f"Report: {uri}")
     if args.output:
+        place = uri.rpartition("/")[0]
         try:
-            # Writes the report, and the policy if there is one, to a folder of this machine
-            folder = Path(args.output)
-            place = uri.rpartition("/")[0]
             for name in hook.store.names(place):
-                (folder / name).write_text(hook.store.read_text(f"{place}/{name}"))
+                (Path(args.output) / name).write_text(hook.store.read_text(f"{place}/{name}"))
             if POLICY_FILE not in hook.store.names(place):
-                (folder / POLICY_FILE).unlink(missing_ok=True)  # of an earlier back-test
+                (Path(args.output) / POLICY_FILE).unlink(missing_ok=True)  # of an earlier back-test
         except (HopsError, OSError) as error:
             raise SystemExit(f"--output: {error}") from None
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        return str(os.getuid())
 
 
 def _duration(name: str, text: str) -> timedelta:
@@ -100,21 +92,17 @@ def _print(report: BacktestReport) -> None:
     for name in columns[:-1] + ["GPU h"] * gpus + columns[-1:]:
         table.add_column(name, justify="right")
     for each in (*report.policies, *([report.best] if report.best else [])):
-        table.add_row(*_row(each, report, gpus), style="bold" if each.name == report.chosen else None)
+        is_chosen = each.name == report.chosen
+        better = _interval(each.better, sign="+") if each.retrainings else ""
+        served = sum(of.promoted for of in each.retrainings)
+        row = [f"{'* ' * is_chosen}{each.name}", _interval(each.average), better, len(each.retrainings), served]
+        row += [each.false_alarms, f"{each.core_hours:.3f}", *[f"{each.gpu_hours:.3f}"] * gpus, f"{each.regret:.4f}"]
+        table.add_row(*map(str, row), style="bold" if is_chosen else None)
     Console().print(table)
     for note in report.notes:
         _say(note)
     print(f"{report.trained} of {len(report.candidates)} candidates trained in {report.wall_s / 60:.1f} min")
     print(f"Chosen at a price of {report.price:g} for a training: {report.chosen}")
-
-
-def _row(each: PolicyOutcome, report: BacktestReport, gpus: bool) -> list[str]:
-    served = sum(of.promoted for of in each.retrainings)
-    hours = [f"{each.core_hours:.3f}", *([f"{each.gpu_hours:.3f}"] if gpus else [])]
-    counts = [str(len(each.retrainings)), str(served), str(each.false_alarms)]
-    mark = "* " if each.name == report.chosen else ""
-    better = "" if not each.retrainings else _interval(each.better, sign="+")
-    return [mark + each.name, _interval(each.average), better, *counts, *hours, f"{each.regret:.4f}"]
 
 
 def _interval(of: Interval, sign: str = "") -> str:

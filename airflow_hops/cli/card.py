@@ -8,8 +8,7 @@ from pathlib import Path
 
 from airflow.utils.cli import suppress_logs_and_warning
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.reports.kept_cards import card_from_store, find_kept_card, read_kept_card
 from airflow_hops.reports.markdown import markdown
@@ -18,24 +17,19 @@ from airflow_hops.reports.markdown import markdown
 @suppress_logs_and_warning
 def card(args: Namespace) -> None:
     """Writes a card to a file, or prints it."""
-    try:
-        text = _text(RuntimeHook(args.hops_conn_id).store, args)
-        if args.output is None:
-            sys.stdout.write(text)
-        else:
-            Path(args.output).write_text(text, encoding="utf-8")
-    except (HopsError, OSError) as error:
-        raise SystemExit(str(error)) from None
-
-
-def _text(store: ArtifactStore, args: Namespace) -> str:
-    if not args.kept:
+    store = RuntimeHook(args.hops_conn_id).store
+    if args.kept:
+        problems: list[str] = []
+        kept = find_kept_card(store, args.model, args.version, problems)
+        if kept is None:
+            none = f"no card of version {args.version} of model {args.model!r} was kept; leave out --kept"
+            raise BadInput("\n".join([none, *problems]))
+        sys.stderr.writelines(f"{problem}\n" for problem in problems)
+        text = read_kept_card(store, kept, args.format)
+    else:
         made = card_from_store(store, args.model, args.version)
-        return made.html() if args.format == "html" else markdown(made)
-    problems: list[str] = []
-    kept = find_kept_card(store, args.model, args.version, problems)
-    if kept is None:
-        none = f"no card of version {args.version} of model {args.model!r} was kept; leave out --kept"
-        raise BadInput("\n".join([none, *problems]))
-    sys.stderr.writelines(f"{problem}\n" for problem in problems)
-    return read_kept_card(store, kept, args.format)
+        text = made.html() if args.format == "html" else markdown(made)
+    if args.output is None:
+        sys.stdout.write(text)
+    else:
+        Path(args.output).write_text(text, encoding="utf-8")

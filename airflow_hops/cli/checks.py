@@ -189,9 +189,19 @@ def check_overlays(base: Path) -> Iterator[Check]:
 
 def check_libraries(runtime: Path) -> Iterator[Check]:
     """Imports the libraries of the runtime environment there, and looks at Horovod's build."""
-    answer, advice = _probe(runtime), _create_anew(runtime)
-    if "error" in answer:
-        yield Check("libraries", "fail", answer["error"], answer.get("advice", advice))
+    advice, said = _create_anew(runtime), list[str]()
+    command = module_command(runtime / "bin" / "python", "airflow_hops.ml.step.probe")
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": _PROBE_TIMEOUT_S}
+    try:
+        result = subprocess.run(command, env=step_environment(runtime), cwd="/", **options)
+        said = result.stderr.strip().splitlines()[-1:]
+        answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        late = f"no answer within {_PROBE_TIMEOUT_S} s"
+        yield Check("libraries", "fail", late, "try again when the machine is less busy")
+        return
+    except (OSError, ValueError, IndexError) as error:
+        yield Check("libraries", "fail", " ".join([f"{type(error).__name__}: {error}", *said]), advice)
         return
     for module, facts in answer["modules"].items():
         name = module.partition(".")[0] if module != "google.protobuf" else "protobuf"
@@ -201,7 +211,13 @@ def check_libraries(runtime: Path) -> Iterator[Check]:
         elif module == "google.protobuf" and not str(facts["version"]).startswith("4."):
             yield Check(name, "fail", facts["version"], f"TensorFlow 2.16 needs protobuf 4: {advice}")
         elif module == "horovod.tensorflow":
-            yield _check_horovod(facts["version"], answer["horovod"], advice)
+            version, built = facts["version"], answer["horovod"]
+            if not built["gloo"]:
+                yield Check("horovod", "fail", f"{version}, built without Gloo", advice)
+                continue
+            nccl = int(built["nccl"])  # 2.19.3 is 21903
+            extras = ["MPI"] * built["mpi"] + [f"NCCL {nccl // 10000}.{nccl // 100 % 100}.{nccl % 100}"] * bool(nccl)
+            yield Check("horovod", "ok", f"{version}, built with TensorFlow and {', '.join(['Gloo', *extras])}")
         else:
             seconds = f", imported in {facts['seconds']:.1f} s" if facts["seconds"] >= 0.1 else ""
             yield Check(name, "ok", f"{facts['version']}{seconds}")
@@ -300,31 +316,6 @@ def check_memory() -> Check:
     if available < _LOW_MEMORY_BYTES:
         return Check("memory", "warn", found, "Spark and two training ranks need 4 GiB together")
     return Check("memory", "ok", found)
-
-
-def _check_horovod(version: str, built_with: dict[str, Any], advice: str) -> Check:
-    if not built_with["gloo"]:
-        return Check("horovod", "fail", f"{version}, built without Gloo", advice)
-    nccl = int(built_with["nccl"])  # 2.19.3 is 21903
-    extras = ["MPI"] * built_with["mpi"] + [f"NCCL {nccl // 10000}.{nccl // 100 % 100}.{nccl % 100}"] * bool(nccl)
-    return Check("horovod", "ok", f"{version}, built with TensorFlow and {', '.join(['Gloo', *extras])}")
-
-
-def _probe(runtime: Path) -> dict[str, Any]:
-    """What :func:`airflow_hops.ml.step.probe.probe` finds; else an ``error``, and ``advice`` where that is known."""
-    command = module_command(runtime / "bin" / "python", "airflow_hops.ml.step.probe")
-    environment = step_environment(runtime)
-    try:
-        result = subprocess.run(
-            command, env=environment, cwd="/", capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S
-        )
-        answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
-    except subprocess.TimeoutExpired:
-        return {"error": f"no answer within {_PROBE_TIMEOUT_S} s", "advice": "try again when the machine is less busy"}
-    except (OSError, ValueError, IndexError) as error:
-        said = result.stderr.strip().splitlines()[-1:] if "result" in locals() else []
-        return {"error": " ".join([f"{type(error).__name__}: {error}", *said])}
-    return answer
 
 
 def nvidia_gpus() -> list[str]:

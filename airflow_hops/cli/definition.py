@@ -18,14 +18,20 @@ from airflow.cli.cli_config import (
 def _command(
     function: str, help: str, args: tuple[Arg, ...], description: str | None = None, name: str | None = None
 ) -> ActionCommand:
-    """The command of a function of ``airflow_hops.cli``, by default of the same name."""
+    """Returns the command of a function of ``airflow_hops.cli``; its errors end the program with their message."""
     command = lazy_load_command(f"airflow_hops.cli.{function}")
 
     def run(parsed: Namespace) -> None:
         from airflow_hops.connections import connections_of_tasks
+        from airflow_hops.core.contract.artifacts import HopsError
 
-        with connections_of_tasks():
-            command(parsed)
+        try:
+            with connections_of_tasks():
+                command(parsed)
+        except (HopsError, OSError) as error:
+            raise SystemExit(str(error)) from None
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
 
     return ActionCommand(
         name=name or function.partition(".")[2],

@@ -7,9 +7,10 @@ from dataclasses import asdict
 
 from airflow.cli.simple_table import AirflowConsole
 from airflow.utils.cli import suppress_logs_and_warning
+from rich.markup import escape
 from rich.table import Table
 
-from airflow_hops.cli.checks import Check, run_checks
+from airflow_hops.cli.checks import run_checks
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -24,24 +25,15 @@ def doctor(args: Namespace) -> None:
     console = AirflowConsole()
     checks = list(run_checks(args.hops_conn_id, args.spark_conn_id))
     if args.output == "table":
-        console.print(_table(checks))
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("check", "", "found", "what to do"):
+            table.add_column(column, overflow="fold")
+        for check in checks:
+            status = f"[{_COLOURS[check.status]}]{check.status}[/]"
+            table.add_row(check.name, status, escape(check.found), escape(check.advice))
+        console.print(table)
     else:
         console.print_as([asdict(check) for check in checks], output=args.output)
     failed = [check.name for check in checks if check.status == "fail"]
     if failed:
         raise SystemExit(f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}")
-
-
-def _table(checks: list[Check]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("check", "", "found", "what to do"):
-        table.add_column(column, overflow="fold")
-    for check in checks:
-        status = f"[{_COLOURS[check.status]}]{check.status}[/]"
-        table.add_row(check.name, status, _plain(check.found), _plain(check.advice))
-    return table
-
-
-def _plain(text: str) -> str:
-    """Text that rich takes for text: ``local[*]`` is no markup."""
-    return text.replace("[", r"\[")

@@ -24,7 +24,7 @@ from airflow_hops.hooks.runtime import RuntimeHook
 
 _STEP = "airflow_hops.ml.stages.init.columns:describe"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_TOLD = (
+_OPTIONS = (
     "label", "key", "time", "weight", "problem", "drop", "keep", "type", "decimal", "thousands", "encoding",
 )  # fmt: skip
 _WIDEST = 34
@@ -32,24 +32,38 @@ _WIDEST = 34
 
 @suppress_logs_and_warning
 def init(args: Namespace) -> None:
-    """Writes the project, and says what it found and guessed.
-
-    Raises:
-        SystemExit: it cannot be written; the message says why, and nothing is.
-    """
+    """Writes the project, and says what it found and guessed."""
+    name = args.name
+    folder = Path(args.output or conf.get_mandatory_value("core", "dags_folder")).expanduser().resolve() / name
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise BadInput(f"name is {name!r}; expected a Python identifier of ASCII letters, digits and '_'")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(f"{folder}: exists already; delete it, or choose another name, or another folder with --output")
+    module = None if name in sys.modules else importlib.util.find_spec(name)
+    if name in sys.modules or (module is not None and module.origin is not None):
+        raise BadInput(f"name {name!r} is the name of a module installed with Airflow; choose another one")
+    hook = RuntimeHook(args.hops_conn_id)
+    uri = args.from_ if "://" in args.from_ else str(Path(args.from_).expanduser().resolve())
+    options = {option: getattr(args, option) for option in _OPTIONS}
+    spec = StepSpec(step="init", entry=_STEP, params={"uri": uri, "package": name, **options})
     try:
-        folder = Path(args.output or conf.get_mandatory_value("core", "dags_folder")).expanduser().resolve() / args.name
-        _check_name(args.name, folder)
-        hook = RuntimeHook(args.hops_conn_id)
-        uri = args.from_ if "://" in args.from_ else str(Path(args.from_).expanduser().resolve())
-        told = {name: getattr(args, name) for name in _TOLD}
-        spec = StepSpec(step="init", entry=_STEP, params={"uri": uri, "package": args.name, **told})
         table = TableDescription.from_dict(hook.run(spec, cache=False, on_line=lambda line: None).value)
-        files = project_files(args.name, uri, args.encoding, table)
-        _write(folder, files)
     except HopsError as error:
         raise SystemExit(str(error).removeprefix("step 'init': ")) from None
-    for line in report(args.name, uri, table, folder, hook.settings.services):
+    files = project_files(name, uri, args.encoding, table)
+    try:  # all of the files, or none
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            for file, text in files.items():
+                (staging / file).write_text(text, encoding="utf-8")
+            staging.chmod(0o755)
+            staging.rename(folder)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    except OSError as error:
+        raise BadInput(f"{folder}: cannot be written ({error}); choose another folder with --output") from None
+    for line in report(name, uri, table, folder, hook.settings.services):
         print(line)
 
 
@@ -85,34 +99,3 @@ def _cell(text: str) -> str:
     """Text for a table: on one line, and not too long."""
     line = text if text.isprintable() else repr(text)[1:-1]
     return line if len(line) <= _WIDEST else f"{line[: _WIDEST - 1]}…"
-
-
-def _check_name(name: str, folder: Path) -> None:
-    """Sees to it that a package of this name can be made there, and is found.
-
-    Raises:
-        BadInput: it cannot be.
-    """
-    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise BadInput(f"name is {name!r}; expected a Python identifier of ASCII letters, digits and '_'")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"{folder}: exists already; delete it, or choose another name, or another folder with --output")
-    found = None if name in sys.modules else importlib.util.find_spec(name)
-    if name in sys.modules or (found is not None and found.origin is not None):
-        raise BadInput(f"name {name!r} is the name of a module installed with Airflow; choose another one")
-
-
-def _write(folder: Path, files: Mapping[str, str]) -> None:
-    """Writes all of the files, or nothing."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        try:
-            for name, text in files.items():
-                (staging / name).write_text(text, encoding="utf-8")
-            staging.chmod(0o755)
-            staging.rename(folder)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-    except OSError as error:
-        raise BadInput(f"{folder}: cannot be written ({error}); choose another folder with --output") from None

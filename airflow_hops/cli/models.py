@@ -8,7 +8,7 @@ from argparse import Namespace
 
 from airflow.utils.cli import suppress_logs_and_warning
 
-from airflow_hops.core.contract.artifacts import HopsError, Producer
+from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -21,24 +21,21 @@ def replace(args: Namespace) -> None:
     if not args.reason.strip():
         raise SystemExit("--reason is empty; say why: it is kept with the model")
     request_id, who = uuid.uuid4().hex, args.by or getpass.getuser()
-    try:
-        hook = RuntimeHook(args.hops_conn_id)
-        dag_id = hook.store.manifest(args.uri).producer.dag_id
-        spec = StepSpec(
-            step="replace_champion",
-            entry="airflow_hops.ml.stages.deploy.traffic:replace_champion",
-            params={
-                "model_name": args.model,
-                "model": args.uri,
-                "reason": args.reason,
-                "by": {"dag_id": dag_id, "user": who, "request_id": request_id},
-            },
-            producer=Producer(dag_id, f"cli__{request_id}", "replace"),
-            services=model_server_services(args.conn_id),
-        )
-        outcome = hook.run(spec, cache=False, on_line=lambda line: print(line.text)).value
-    except HopsError as error:
-        raise SystemExit(str(error)) from None
+    hook = RuntimeHook(args.hops_conn_id)
+    dag_id = hook.store.manifest(args.uri).producer.dag_id
+    spec = StepSpec(
+        step="replace_champion",
+        entry="airflow_hops.ml.stages.deploy.traffic:replace_champion",
+        params={
+            "model_name": args.model,
+            "model": args.uri,
+            "reason": args.reason,
+            "by": {"dag_id": dag_id, "user": who, "request_id": request_id},
+        },
+        producer=Producer(dag_id, f"cli__{request_id}", "replace"),
+        services=model_server_services(args.conn_id),
+    )
+    outcome = hook.run(spec, cache=False, on_line=lambda line: print(line.text)).value
     if not outcome["changed"]:
         print(f"This model is the champion of {args.model!r} already, version {outcome['champion']}.")
         return

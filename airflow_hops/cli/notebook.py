@@ -17,7 +17,7 @@ from pathlib import Path
 from airflow.configuration import conf
 
 from airflow_hops.cli.runtime import find_uv, say
-from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
+from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.overlay import base_of
 from airflow_hops.core.contract.protocol import NOTEBOOK_VARIABLE, StepSpec
 from airflow_hops.core.processes.programs import kernel_command
@@ -39,18 +39,27 @@ def notebook(args: Namespace) -> None:
     Raises:
         SystemExit: there is no runtime environment, folder or port; the message says which.
     """
-    try:
-        folder = Path(args.folder or conf.get("core", "dags_folder")).expanduser().absolute()
-        if not folder.is_dir():
-            raise BadInput(f"{folder}: there is no such folder; name the one that the notebooks lie in")
-        _check_port(args.port)
-        hook = RuntimeHook(args.hops_conn_id, runtime=args.runtime)
-        runtime = hook.settings.runtime
-        python, lab = runtime_python(runtime), _lab(base_of(runtime))
-        spec = hook.complete(_spec(folder))
-        home, lock = make_temporary_folder("notebook", root=socket_root(_SOCKET_LENGTH))
-    except HopsError as error:
-        raise SystemExit(str(error)) from None
+    dags = Path(conf.get("core", "dags_folder")).expanduser().absolute()
+    folder = Path(args.folder).expanduser().absolute() if args.folder else dags
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: there is no such folder; name the one that the notebooks lie in")
+    try:  # a server of somebody else's would get the token
+        socket.create_server(("127.0.0.1", args.port)).close()
+    except (OSError, OverflowError) as error:
+        raise BadInput(f"--port {args.port}: cannot listen there ({error}); choose another") from None
+    hook = RuntimeHook(args.hops_conn_id, runtime=args.runtime)
+    runtime = hook.settings.runtime
+    python, base = runtime_python(runtime), base_of(runtime)
+    lab_folder = overlay_folder(base, LAB)
+    lab = lab_folder / "bin" / "python"
+    if not lab.exists() or not overlay_state(lab_folder).good:
+        print(f"JupyterLab is installed into {lab_folder}, beside the packages of {base}:", flush=True)
+        make_overlay(base, LAB, [LAB], pins_of(base), uv=find_uv(), say=say)
+    # It stands for a step: its artifacts lie below the user's name and this moment.
+    producer = Producer("notebook", f"{getpass.getuser()}-{datetime.now(UTC):%Y-%m-%dT%H%M%S}", "notebook")
+    code_paths = tuple(dict.fromkeys([str(folder), str(dags)]))
+    spec = hook.complete(replace(StepSpec("notebook", ""), producer=producer, code_paths=code_paths))
+    home, lock = make_temporary_folder("notebook", root=socket_root(_SOCKET_LENGTH))
     # JupyterLab holds the lock on; once it has ended, the next temporary folder of this user removes this one.
     os.set_inheritable(lock, True)
     environment = _environment(step_environment(runtime, spec.code_paths), spec, home, python)
@@ -71,23 +80,6 @@ def notebook(args: Namespace) -> None:
     os.execve(lab, [str(lab), "-P", "-m", "jupyterlab", *options], environment)
 
 
-def _lab(base: Path) -> Path:
-    """The Python of the environment that has JupyterLab, which is made where it is not there."""
-    folder = overlay_folder(base, LAB)
-    if not (folder / "bin" / "python").exists() or not overlay_state(folder).good:
-        print(f"JupyterLab is installed into {folder}, beside the packages of {base}:", flush=True)
-        make_overlay(base, LAB, [LAB], pins_of(base), uv=find_uv(), say=say)
-    return folder / "bin" / "python"
-
-
-def _spec(folder: Path) -> StepSpec:
-    """What stands in the place of a step: its artifacts lie below the user's name and this moment."""
-    moment = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%S")
-    producer = Producer("notebook", f"{getpass.getuser()}-{moment}", "notebook")
-    paths = dict.fromkeys([str(folder), str(Path(conf.get("core", "dags_folder")).expanduser().absolute())])
-    return replace(StepSpec("notebook", ""), producer=producer, code_paths=tuple(paths))
-
-
 def _environment(inherited: Mapping[str, str], spec: StepSpec, home: Path, python: Path) -> dict[str, str]:
     """The environment of JupyterLab, and of its kernels: what comes from connections is here, and in no file."""
     (home / "spec.json").write_text(spec.to_json())
@@ -103,16 +95,3 @@ def _environment(inherited: Mapping[str, str], spec: StepSpec, home: Path, pytho
         "JUPYTER_RUNTIME_DIR": str(home / "r"),  # short, as the paths of Unix sockets must be
         "JUPYTER_TOKEN": secrets.token_hex(24),
     }
-
-
-def _check_port(port: int) -> None:
-    """Refuses a port that is taken: a server of somebody else's would get the token.
-
-    Raises:
-        BadInput: it is, or is none.
-    """
-    try:
-        with socket.create_server(("127.0.0.1", port)):
-            pass
-    except (OSError, OverflowError) as error:
-        raise BadInput(f"--port {port}: cannot listen there ({error}); choose another") from None

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import time
 from argparse import Namespace
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 
 from airflow.cli.simple_table import AirflowConsole
 from airflow.configuration import conf
 
 from airflow_hops.connections import check_options
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.overlay import base_of, locked_packages
 from airflow_hops.environments.cuda import cuda_of
 from airflow_hops.environments.named import (
@@ -39,28 +37,14 @@ from airflow_hops.environments.runtime import (
 from airflow_hops.environments.uv_program import package_name
 
 
-def _command(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
-    """Ends the program with an error's message alone."""
-
-    @wraps(function)
-    def run(args: Namespace) -> None:
-        try:
-            function(args)
-        except HopsError as error:
-            raise SystemExit(str(error)) from None
-
-    return run
-
-
-@_command
 def create(args: Namespace) -> None:
     """Makes the runtime environment from the pins, or completes or updates the one that is there; or an overlay."""
     begun, base = time.monotonic(), _folder(args)
     if args.name and args.cuda:
         raise BadInput("--cuda: expected without --name: a named environment has the CUDA of the runtime environment")
     if args.name:
-        folder = overlay_folder(base, args.name)
-        _make(args, [*added_requirements(folder), *args.requirement], begun, force=args.force)
+        added = added_requirements(overlay_folder(base, args.name))
+        _make(args, [*added, *args.requirement], begun, force=args.force)
         return
     if args.requirement:
         raise BadInput("--with: expected together with --name: additional packages make a named environment")
@@ -73,19 +57,16 @@ def create(args: Namespace) -> None:
         print(f"Configure it: AIRFLOW__HOPS__RUNTIME={base}, or the field 'runtime' of the connection.")
 
 
-@_command
 def install(args: Namespace) -> None:
     """Installs packages into an overlay, or into the runtime environment, beside those of the pins."""
     begun, base = time.monotonic(), _folder(args)
     if args.name:
-        folder = find_overlay(base, args.name)
-        _make(args, [*added_requirements(folder), *args.requirement], begun)
+        _make(args, [*added_requirements(find_overlay(base, args.name)), *args.requirement], begun)
         return
     add_requirements(base, pins_of(base), args.requirement, uv=find_uv(), say=say)
     print(f"{', '.join(args.requirement)}: in {base}. Other machines that run steps need the same command.")
 
 
-@_command
 def remove(args: Namespace) -> None:
     """Removes an overlay, or some of its packages."""
     begun, base = time.monotonic(), _folder(args)
@@ -130,7 +111,6 @@ def show(args: Namespace) -> None:
         print(f"GPUs of this machine: {'; '.join(nvidia_gpus()) or 'none'}; 'airflow hops doctor' says who sees them.")
 
 
-@_command
 def search(args: Namespace) -> None:
     """Says which versions of packages go together with the runtime environment's, and what they bring along."""
     base = _folder(args)
@@ -143,7 +123,6 @@ def search(args: Namespace) -> None:
         print(f"  {line}")
 
 
-@_command
 def freeze(args: Namespace) -> None:
     """Prints the packages of an environment with their versions."""
     base = _folder(args)
@@ -152,7 +131,6 @@ def freeze(args: Namespace) -> None:
         print(line)
 
 
-@_command
 def path(args: Namespace) -> None:
     """Prints the folder of the runtime environment."""
     print(runtime_folder())

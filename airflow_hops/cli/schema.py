@@ -5,8 +5,7 @@ from __future__ import annotations
 import getpass
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 from airflow.cli.simple_table import AirflowConsole
 from airflow.utils.cli import suppress_logs_and_warning
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.protocol import Line, StepSpec
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.store.schema_history import (
     SCHEMA_FILE,
     has_schema,
@@ -31,18 +30,16 @@ _STEPS = "airflow_hops.ml.stages.schema"
 
 def show(args: Namespace) -> None:
     """Prints a frozen schema, or one of its versions."""
-    with _errors():
-        hook, uri = _schema(args)
-        sys.stdout.write(schema_text(hook.store, uri, args.version))
+    hook, uri = _schema(args)
+    sys.stdout.write(schema_text(hook.store, uri, args.version))
 
 
 @suppress_logs_and_warning
 def history(args: Namespace) -> None:
     """Lists the versions of a frozen schema."""
-    with _errors():
-        hook, uri = _schema(args)
-        versions = [asdict(version) for version in schema_history(hook.store, uri)]
-        edited = has_schema(hook.store, uri) and is_edited(hook.store, uri)
+    hook, uri = _schema(args)
+    versions = [asdict(version) for version in schema_history(hook.store, uri)]
+    edited = has_schema(hook.store, uri) and is_edited(hook.store, uri)
     shown = ("version", "in_force", "recorded_at", "approved_by", "note", "run_id", "sha256")
     AirflowConsole().print_as([{name: version[name] for name in shown} for version in versions], output=args.output)
     if edited:
@@ -54,41 +51,37 @@ def history(args: Namespace) -> None:
 @suppress_logs_and_warning
 def diff(args: Namespace) -> None:
     """Says what differs between two versions, or between what is in force and a file."""
-    with _errors():
-        hook, uri = _schema(args)
-        before, after = args.before, args.after
-        if before is None:
-            before = str(max(len(schema_history(hook.store, uri)) - 1, 1))
-        elif after is None and not before.isdecimal():
-            before, after = None, before
-        texts = {"before": _version_or_file(hook, uri, before), "after": _version_or_file(hook, uri, after)}
-        print(_run(hook, "compare", texts)["text"] or "no difference")
+    hook, uri = _schema(args)
+    before, after = args.before, args.after
+    if before is None:
+        before = str(max(len(schema_history(hook.store, uri)) - 1, 1))
+    elif after is None and not before.isdecimal():
+        before, after = None, before
+    texts = {"before": _version_or_file(hook, uri, before), "after": _version_or_file(hook, uri, after)}
+    print(_run(hook, "compare", texts)["text"] or "no difference")
 
 
 @suppress_logs_and_warning
 def approve(args: Namespace) -> None:
     """Publishes a file as the new frozen schema."""
-    with _errors():
-        hook, uri = _schema(args)
-        _publish(hook, uri, _read(hook, args.file), args.file, args, args.note)
+    hook, uri = _schema(args)
+    _publish(hook, uri, _read(hook, args.file), args.file, args, args.note)
 
 
 @suppress_logs_and_warning
 def reset(args: Namespace) -> None:
     """Has the next run infer the schema anew."""
-    with _errors():
-        hook, uri = _schema(args)
-        request_reset(hook.store, uri, by=args.by or getpass.getuser(), note=args.note)
+    hook, uri = _schema(args)
+    request_reset(hook.store, uri, by=args.by or getpass.getuser(), note=args.note)
     print(f"The next run of DAG {args.dag_id!r} infers {uri} again; until then it stays in force.")
 
 
 @suppress_logs_and_warning
 def revert(args: Namespace) -> None:
     """Publishes an earlier version again."""
-    with _errors():
-        hook, uri = _schema(args)
-        text = schema_text(hook.store, uri, args.version)
-        _publish(hook, uri, text, f"version {args.version}", args, args.note or f"back to version {args.version}")
+    hook, uri = _schema(args)
+    text = schema_text(hook.store, uri, args.version)
+    _publish(hook, uri, text, f"version {args.version}", args, args.note or f"back to version {args.version}")
 
 
 def _version_or_file(hook: RuntimeHook, uri: str, given: str | None) -> str:
@@ -123,17 +116,5 @@ def _schema(args: Namespace) -> tuple[RuntimeHook, str]:
 def _run(hook: RuntimeHook, function: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
     """Runs a step in the runtime environment: only there are schemas parsed."""
     spec = StepSpec(step=f"schema-{function}", entry=f"{_STEPS}:{function}", params=params)
-    value: Mapping[str, Any] = hook.run(spec, cache=False, on_line=_ignore).value
+    value: Mapping[str, Any] = hook.run(spec, cache=False, on_line=lambda line: None).value
     return value
-
-
-def _ignore(line: Line) -> None:
-    """The step's error says what its lines do."""
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    try:
-        yield
-    except HopsError as error:
-        raise SystemExit(str(error)) from None

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.contract.search import StudyRecord, TrialRecord
 from airflow_hops.core.contract.times import seconds_since
@@ -39,32 +39,25 @@ _BAR_COLUMNS = 50
 @suppress_logs_and_warning
 def search(args: Namespace) -> None:
     """Lists a DAG's studies; shows, follows or stops one."""
-    try:
-        store = RuntimeHook(args.hops_conn_id).store
-        if args.study is None and args.stop is None and not args.follow:
-            _list(store, args)
-            return
-        folder, record = _find(store, args)
-        if args.stop is not None:
-            # Asks the search to end trials, or without a number itself
-            numbers = args.stop
-            ended = _killed(record)
-            for each in numbers or (None,):
-                check_runs(folder, record, ended, each)
-            for each in numbers or (None,):
-                folder.request_stop(each, getpass.getuser())
-            subject = f"trial {', '.join(map(str, numbers))}" if numbers else "the search"
-            print(
-                f"Asked to stop {subject} of study {record.name}; the search looks every few seconds.", file=sys.stderr
-            )
-        if args.follow:
-            _follow(folder)
-        elif args.stop is None:
-            _show(folder, record, args.output)
-    except (HopsError, OSError) as error:
-        raise SystemExit(str(error)) from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None  # of --follow; the search goes on
+    store = RuntimeHook(args.hops_conn_id).store
+    if args.study is None and args.stop is None and not args.follow:
+        _list(store, args)
+        return
+    folder, record = _find(store, args)
+    if args.stop is not None:
+        # Asks the search to end trials, or without a number itself
+        numbers = args.stop
+        ended = _killed(record)
+        for each in numbers or (None,):
+            check_runs(folder, record, ended, each)
+        for each in numbers or (None,):
+            folder.request_stop(each, getpass.getuser())
+        subject = f"trial {', '.join(map(str, numbers))}" if numbers else "the search"
+        print(f"Asked to stop {subject} of study {record.name}; the search looks every few seconds.", file=sys.stderr)
+    if args.follow:
+        _follow(folder)
+    elif args.stop is None:
+        _show(folder, record, args.output)
 
 
 def _list(store: ArtifactStore, args: Namespace) -> None:

@@ -7,10 +7,10 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from contextlib import suppress
 
 from airflow_hops.cli.checks import is_this_machine
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.serving_api.server_address import rest_speaks_tls
 from airflow_hops.core.store import ArtifactStore
@@ -29,15 +29,12 @@ def serve(args: Namespace) -> None:
     Raises:
         SystemExit: there is no such server, or nothing to start it with; the message says why.
     """
-    try:
-        server = ModelServerHook(args.conn_id)
-        hops = RuntimeHook(args.conn_id if server.is_hops else RuntimeHook.default_conn_name)
-        python = runtime_python(hops.settings.runtime)
-        environment = runtime_environment(hops.settings.runtime) | storage_variables(server.services, hops.store)
-        given = args.flags[1:] if args.flags[:1] == ["--"] else args.flags  # some releases of argparse leave it there
-        command = module_command(python, "airflow_hops.serving", *server_flags(server.services, given))
-    except HopsError as error:
-        raise SystemExit(str(error)) from None
+    server = ModelServerHook(args.conn_id)
+    hops = RuntimeHook(args.conn_id if server.is_hops else RuntimeHook.default_conn_name)
+    python = runtime_python(hops.settings.runtime)
+    environment = runtime_environment(hops.settings.runtime) | storage_variables(server.services, hops.store)
+    given = args.flags[1:] if args.flags[:1] == ["--"] else args.flags  # some releases of argparse leave it there
+    command = module_command(python, "airflow_hops.serving", *server_flags(server.services, given))
     # In the place of this process: signals, exit code and end are the server's own.
     os.execve(command[0], command, environment)
 
@@ -80,7 +77,13 @@ def server_flags(services: Mapping[str, str], given: Sequence[str] = ()) -> list
         **{flag: _in_memory(services[name]) for name, flag in _TOKENS.items() if services.get(name)},
     }
     if config_file is not None:
-        _make_config_file(config_file)
+        try:
+            config_file.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError), config_file.open("x") as file:
+                file.write("model_config_list {}\n")
+        except OSError as error:
+            what = f"connection field 'config_file' is '{config_file}', which cannot be written: {error}"
+            raise BadInput(what) from None
     return [*(f"--{name}={value}" for name, value in values.items() if value), *given]
 
 
@@ -108,17 +111,6 @@ def _listening_host(services: Mapping[str, str], names: set[str]) -> str | None:
             flush=True,
         )
     return None
-
-
-def _make_config_file(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x") as file:
-            file.write("model_config_list {}\n")
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise BadInput(f"connection field 'config_file' is '{path}', which cannot be written: {error}") from None
 
 
 def _in_memory(token: str) -> str:
