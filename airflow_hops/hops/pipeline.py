@@ -124,7 +124,11 @@ def statistics(data: Data, split: str | None = None) -> Any:
                 raise BadInput(f"{found.uri}: split is {split!r}; expected one of {splits}")
             return load_statistics(path(found) / split / STATISTICS_FILE)
         data = frame(found, split)
-    return generate_statistics(_table(data))
+    try:
+        table = pa.Table.from_pandas(data, preserve_index=False)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise BadInput(f"the frame's columns are not of one type each: {error}") from error
+    return generate_statistics(table)
 
 
 def overview(data: Data, split: str | None = None) -> View:
@@ -216,10 +220,3 @@ def result(value: Any) -> None:
     if size > _RESULT_CHARACTERS:
         raise BadInput(f"the notebook's result has {size} characters as JSON, expected {_RESULT_CHARACTERS} at most")
     display({session.RESULT_MIME: value, "text/plain": f"result: {value!r}"}, raw=True)
-
-
-def _table(rows: pd.DataFrame) -> pa.Table:
-    try:
-        return pa.Table.from_pandas(rows, preserve_index=False)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise BadInput(f"the frame's columns are not of one type each: {error}") from error

@@ -165,7 +165,13 @@ class _Walk:
         return self._depends[artifact.uri]
 
     def _visit(self, artifact: Artifact) -> bool:
-        maker = self._maker(artifact)
+        store = self._store
+        try:
+            _, maker = store.find(artifact)
+            if artifact.kind == "examples" and not maker.cache_key_parts:  # the good rows of a validation
+                maker = store.manifest(store.address(maker.producer, "anomalies"))
+        except BadInput as error:
+            raise BadInput(f"{artifact.uri}: what the model was made from is gone ({error}); {_REMEDY}") from error
         record = record_of(self._store, maker)
         given = maker.inputs if record is None else record.artifacts()
         # The schema last, as it may be that of an earlier run: data of the model's own run stands for that run's.
@@ -178,7 +184,12 @@ class _Walk:
         found = [self.visit(each) for each in inputs]
         if record is None:
             if any(found) or artifact.kind == "snapshot":
-                raise BadInput(_no_record(artifact))
+                reset = "have its schema inferred anew with 'airflow hops schema reset', "
+                raise BadInput(
+                    f"{artifact.uri}: the store has no record of the step that made it (an older version of this "
+                    "package did, or the record was removed), so that it cannot be made for another window; "
+                    f"{reset if artifact.kind == 'schema' else ''}{_REMEDY}"
+                )
             return False
         step = ChainStep(artifact, record, of, [artifact.uri])
         if depends := any(found) or step.has_window:
@@ -190,24 +201,3 @@ class _Walk:
             self._tasks[task] = step
             self.steps.append(step)
         return depends
-
-    def _maker(self, artifact: Artifact) -> Manifest:
-        """The manifest of the artifact that a step made."""
-        store = self._store
-        try:
-            _, manifest = store.find(artifact)
-            if artifact.kind == "examples" and not manifest.cache_key_parts:  # the good rows of a validation
-                return store.manifest(store.address(manifest.producer, "anomalies"))
-        except BadInput as error:
-            raise BadInput(f"{artifact.uri}: what the model was made from is gone ({error}); {_REMEDY}") from error
-        return manifest
-
-
-def _no_record(artifact: Artifact) -> str:
-    remedy = _REMEDY
-    if artifact.kind == "schema":
-        remedy = f"have its schema inferred anew with 'airflow hops schema reset', {_REMEDY}"
-    return (
-        f"{artifact.uri}: the store has no record of the step that made it (an older version of this package did, or "
-        f"the record was removed), so that it cannot be made for another window; {remedy}"
-    )

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Manifest, Producer, cache_key
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer, cache_key
 from airflow_hops.core.contract.backtest import Candidate
 from airflow_hops.core.contract.json_fields import JsonFields
 from airflow_hops.core.contract.properties import AnomaliesProperties, ModelProperties
@@ -100,15 +100,21 @@ class PipelineReplay:
             raise BadInput(f"model {model_name!r} has no champion in {self._store.root}; deployed models: {known}")
         self.champion = served.model
         self.notes: list[str] = []
-        self.dag_id = self._manifest_of_champion().producer.dag_id
+        try:
+            self.dag_id = self._store.manifest(self.champion.uri).producer.dag_id
+        except BadInput as error:
+            raise BadInput(f"the champion of model {model_name!r}: {error}") from error
         self._evaluation = self._find_evaluation()
         tested = self._evaluation.artifacts().get("examples", ()) if self._evaluation else ()
         chain_of(self._store, [self.champion])  # it alone must depend on a window
         self._chain = chain_of(self._store, [self.champion, *tested])
         of_examples = [step.made for step in self._chain if step.made.kind in ("examples", "transformed_examples")]
-        self._history = next((each for each in of_examples if each.kind == "examples"), None)
+        if not of_examples:
+            raise BadInput(f"{self.champion.uri}: no step before the training makes examples")
+        plain = [each for each in of_examples if each.kind == "examples"]
+        self._history = plain[0] if plain else None
         own = {each.uri: each for each in of_examples}
-        self._examples = next((own[each.uri] for each in tested if each.uri in own), None) or self._last(of_examples)
+        self._examples = next((own[each.uri] for each in tested if each.uri in own), (plain or of_examples)[-1])
         self._names = {uri: f"step {number}" for number, step in enumerate(self._chain) for uri in step.uris}
         self.first_window = window_of(self._chain)
         self.key = self._make_key()
@@ -205,12 +211,6 @@ class PipelineReplay:
         """Ends the running step; what is running in another thread then fails. What is trained is kept."""
         self._hook.kill()
 
-    def _manifest_of_champion(self) -> Manifest:
-        try:
-            return self._store.manifest(self.champion.uri)
-        except BadInput as error:
-            raise BadInput(f"the champion of model {self.model_name!r}: {error}") from error
-
     def _find_evaluation(self) -> RunRecord | None:
         """The record of the evaluation of the champion, or of the DAG's newest one of this model."""
         uris = (uri for uri in self._store.artifacts(self._store.uri(self.dag_id)) if uri.endswith("/evaluation"))
@@ -223,12 +223,6 @@ class PipelineReplay:
         how = "candidates are judged as by the newest one of its DAG" if newest else "every candidate serves"
         self.notes.append(f"No evaluation of the champion is recorded: {how}.")
         return newest
-
-    def _last(self, examples: list[Artifact]) -> Artifact:
-        found = [each for each in examples if each.kind == "examples"] or examples
-        if not found:
-            raise BadInput(f"{self.champion.uri}: no step before the training makes examples")
-        return found[-1]
 
     def _make_key(self) -> str:
         parts = {"code": package_fingerprint(), "runtime": runtime_fingerprint(self._hook.settings.runtime)}

@@ -77,19 +77,19 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
     Raises:
         BadInput: there is no such run, or it has no record.
     """
-    told: Mapping[str, Any] = {}
-    if _RUN_ID.fullmatch(name):
-        told = _look_up(hook, {"run_id": name})
-    elif (version := _VERSION.fullmatch(name)) is not None:
-        told = _look_up(hook, {"model": version["model"], "version": int(version["version"])})
-    store = hook.store
-    artifact = _artifact_of(store, told) if told else None
-    if not told:
-        uri = _address(store, name)
+    store, logged = hook.store, dict[str, Any]()
+    version = _VERSION.fullmatch(name)
+    if version is not None or _RUN_ID.fullmatch(name):
+        params = {"run_id": name} if version is None else {"model": version[1], "version": int(version[2])}
+        logged = hook.run(StepSpec("look-up", _LOOKUP, params=params), cache=False, on_line=lambda line: None).value
+    artifact = _artifact_of(store, logged) if logged else None
+    if not logged:
+        uri = name.rstrip("/") if "://" in name else Path(name).as_uri() if Path(name).is_absolute() else None
+        uri = uri or store.uri(*name.strip("/").split("/"))
         artifact = store.manifest(uri).reference(uri)
-    dag_id, key = told.get("dag_id", ""), told.get("record")
-    logged = told.get("metrics", {}).items()
-    metrics: Mapping[str, float] = {n.removeprefix("model."): v for n, v in logged if n.startswith("model.")}
+    dag_id, key = logged.get("dag_id", ""), logged.get("record")
+    own = (each for each in logged.get("metrics", {}).items() if each[0].startswith("model."))
+    metrics: Mapping[str, float] = {metric.removeprefix("model."): value for metric, value in own}
     if artifact is not None:
         manifest = store.manifest(artifact.uri)
         key = record_key(manifest.cache_key_parts, manifest.inputs)
@@ -97,19 +97,25 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
     record = read_record(store, dag_id, key) if key else None
     if record is None:
         if not incomplete or artifact is None:
-            raise BadInput(_no_record(name, artifact))
+            what = f"its {artifact.kind} artifact {artifact.uri}" if artifact else "nothing but MLflow's entries"
+            raise BadInput(
+                f"{name}: the store has no record of this run (an older version of this package made it, or it was "
+                "removed): its code, its environment and the options of its step are not known; what there is: "
+                f"{what}. Give --incomplete to train again with the parameters of its training.json, and the present "
+                "code and environment"
+            )
         return _from_training(store, name, artifact)
     if record.output_kind in _OF_WHAT_WAS_CAPTURED and record.params.get("model_name"):
         raise BadInput(
             f"{name}: this step measured what had been captured until then, which its record does not hold; what can "
             "be reproduced is a step whose inputs are artifacts or sources"
         )
-    if "trial" in told:
-        trial = study_folder(store, dag_id, told["task"], told["study"]).trial(told["trial"])
+    if "trial" in logged:
+        trial = study_folder(store, dag_id, logged["task"], logged["study"]).trial(logged["trial"])
         if trial is None or trial.state != "complete":
             state = "not in the store any more" if trial is None else trial.state
             raise BadInput(
-                f"{name}: trial {told['trial']} of study {told['study']!r} is {state}, expected a complete one"
+                f"{name}: trial {logged['trial']} of study {logged['study']!r} is {state}, expected a complete one"
             )
         training = trial_record(record, trial)
         return RecordedRun(name, training, None, trial.metrics, trial_metric=record.params["metrics"][0])
@@ -117,11 +123,11 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
     if record.entry == SEARCH_ENTRY and artifact is not None:
         best = masked(artifact.properties.get("params"))
     elif record.entry == SEARCH_ENTRY and record.params.get("study") is None:
-        folder = study_folder(store, dag_id, told["task"], told["dag_run_id"])
+        folder = study_folder(store, dag_id, logged["task"], logged["dag_run_id"])
         study = folder.read()
         trial = None if study is None or study.best is None else folder.trial(study.best)
         best, metrics = (trial.params, trial.metrics) if trial else (None, {})
-    return RecordedRun(name, record, artifact, metrics, told.get("experiment"), best)
+    return RecordedRun(name, record, artifact, metrics, logged.get("experiment"), best)
 
 
 def trial_record(search: RunRecord, trial: TrialRecord) -> RunRecord:
@@ -268,45 +274,21 @@ def compare_models(
     return value
 
 
-def _artifact_of(store: ArtifactStore, told: Mapping[str, Any]) -> Artifact | None:
+def _artifact_of(store: ArtifactStore, logged: Mapping[str, Any]) -> Artifact | None:
     """The model that MLflow names; None of a run whose model is gone, or was replaced by that of another run.
 
     Raises:
         BadInput: that is so of a registered version, of which nothing else is known.
     """
-    uri = told.get("model")
-    if uri is None or ("record" in told and not store.exists(uri)):
+    uri = logged.get("model")
+    if uri is None or ("record" in logged and not store.exists(uri)):
         return None
     with suppress(BadInput):
-        found, manifest = store.find(Artifact(uri, "model", str(told.get("fingerprint"))))
+        found, manifest = store.find(Artifact(uri, "model", str(logged.get("fingerprint"))))
         return manifest.reference(found.uri)
-    if "record" not in told:
+    if "record" not in logged:
         raise BadInput(f"{uri}: another model is stored there now; name the run that trained this one, by MLflow's id")
     return None
-
-
-def _look_up(hook: RuntimeHook, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = hook.run(
-        StepSpec("look-up", _LOOKUP, params=params), cache=False, on_line=lambda line: None
-    ).value
-    return found
-
-
-def _address(store: ArtifactStore, name: str) -> str:
-    if "://" in name:
-        return name.rstrip("/")
-    if Path(name).is_absolute():
-        return Path(name).as_uri()
-    return store.uri(*name.strip("/").split("/"))
-
-
-def _no_record(name: str, artifact: Artifact | None) -> str:
-    what = "nothing but MLflow's entries" if artifact is None else f"its {artifact.kind} artifact {artifact.uri}"
-    return (
-        f"{name}: the store has no record of this run (an older version of this package made it, or it was removed): "
-        f"its code, its environment and the options of its step are not known; what there is: {what}. Give "
-        "--incomplete to train again with the parameters of its training.json, and the present code and environment"
-    )
 
 
 def _from_training(store: ArtifactStore, name: str, model: Artifact) -> RecordedRun:

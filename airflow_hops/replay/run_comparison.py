@@ -121,7 +121,8 @@ def compare_found(found: Mapping[str, Any], tolerance: float) -> Iterator[Compar
         yield Compared("predictions", "", predictions["why"], "not compared", is_result=False)
         return
     largest, rows = predictions["difference"], f"{predictions['rows']:,} rows of the eval split"
-    yield Compared("predictions", rows, f"largest difference {largest:.3g}", _within(largest, tolerance))
+    verdict: Verdict = "same" if largest == 0 else "within tolerance" if largest <= tolerance else "differs"
+    yield Compared("predictions", rows, f"largest difference {largest:.3g}", verdict)
 
 
 def compare_contents(recorded: Artifact, reproduced: Artifact) -> Compared:
@@ -139,7 +140,13 @@ def compare_best(best: Mapping[str, Any], result: StepResult) -> Compared:
 
 def compare_notebooks(store: ArtifactStore, recorded: Artifact, reproduced: Artifact) -> Iterator[Compared]:
     """The outputs of the cells of two executed notebooks, and the values that these left."""
-    one, other = (_outputs(store, artifact) for artifact in (recorded, reproduced))
+    sides: list[list[Any]] = []
+    for artifact in (recorded, reproduced):
+        cells = store.read_json(f"{artifact.uri}/notebook.ipynb")["cells"]
+        outputs = [cell.get("outputs", []) for cell in cells if cell.get("cell_type") == "code"]
+        varying = ("execution_count", "metadata")
+        sides.append([[{k: v for k, v in each.items() if k not in varying} for each in of] for of in outputs])
+    one, other = sides
     differing = [place for place, (a, b) in enumerate(zip(one, other, strict=False), start=1) if a != b]
     said = (
         f"{len(differing)} differ, the first is code cell {differing[0]}" if differing else f"{len(other)} code cells"
@@ -205,23 +212,11 @@ def returned_metrics(value: Any, metric: str | None, names: Collection[str]) -> 
     return {n: float(v) for n, v in given.items() if n in names and isinstance(v, int | float)}
 
 
-def _outputs(store: ArtifactStore, notebook: Artifact) -> list[Any]:
-    cells = store.read_json(f"{notebook.uri}/notebook.ipynb")["cells"]
-    outputs = [cell.get("outputs", []) for cell in cells if cell.get("cell_type") == "code"]
-    return [
-        [{k: v for k, v in each.items() if k not in ("execution_count", "metadata")} for each in o] for o in outputs
-    ]
-
-
 def _close(one: float, other: float, tolerance: float) -> Verdict:
     if one == other or (math.isnan(one) and math.isnan(other)):
         return "same"
     close = math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance * _NEAR_ZERO)
     return "within tolerance" if close else "differs"
-
-
-def _within(difference: float, tolerance: float) -> Verdict:
-    return "same" if difference == 0 else "within tolerance" if difference <= tolerance else "differs"
 
 
 def _verdict(same: bool) -> Verdict:

@@ -123,8 +123,15 @@ def call(context: TrainContext) -> Any:
     Returns:
         What it returned, NumPy's numbers as Python's.
     """
-    user = running[-1]
-    _offer_strategy(context.strategy)
+    user, strategy = running[-1], context.strategy
+    if strategy is not None:
+        import tensorflow as tf
+
+        # Code that makes its own strategy gets this one: TensorFlow can join a cluster once in a process.
+        for module in (tf.distribute, tf.distribute.experimental):
+            for name in ("MultiWorkerMirroredStrategy", "ParameterServerStrategy"):
+                if isinstance(strategy, getattr(module, name)):
+                    setattr(module, name, lambda *_, **__: strategy)
     return plain(user.function(**user.arguments(context.params)))
 
 
@@ -133,22 +140,6 @@ def row(_: Any) -> dict[str, Any]:
     user = running[-1]
     number = user.left.pop(0)
     return {_NUMBER: number, **(user.rows or ())[number]}
-
-
-def _offer_strategy(strategy: Any) -> None:
-    """Gives code that makes its own strategy the one there is: TensorFlow can join a cluster once in a process."""
-    if strategy is None:
-        return
-    import tensorflow as tf
-
-    for module in (tf.distribute, tf.distribute.experimental):
-        for name in ("MultiWorkerMirroredStrategy", "ParameterServerStrategy"):
-            if isinstance(strategy, getattr(module, name)):
-                setattr(module, name, functools.partial(_the_strategy, strategy))
-
-
-def _the_strategy(strategy: Any, *_: Any, **__: Any) -> Any:
-    return strategy
 
 
 def plain(value: Any) -> Any:

@@ -120,17 +120,15 @@ class ExperimentFolder:
                 )
                 return folder
             if not is_interactive:
-                folder._check_own()
+                holder = project.store.read_json(f"{folder.uri}/{RECORD_NAME}").get("task_instance")
+                if holder != folder.task_instance:
+                    raise BadInput(
+                        f"{folder.uri} is the experiment of DAG, run and task {holder}, not of {folder.task_instance}; "
+                        "names that differ only in dots, or in characters such as ':', have one folder: choose "
+                        "another name"
+                    )
                 folder.is_new = False
                 return folder
-
-    def _check_own(self) -> None:
-        holder = self.project.store.read_json(f"{self.uri}/{RECORD_NAME}").get("task_instance")
-        if holder != self.task_instance:
-            raise BadInput(
-                f"{self.uri} is the experiment of DAG, run and task {holder}, not of {self.task_instance}; names that "
-                "differ only in dots, or in characters such as ':', have one folder: choose another name"
-            )
 
     @property
     def seed(self) -> int:

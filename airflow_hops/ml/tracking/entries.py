@@ -27,8 +27,14 @@ def read_training(folder: Path) -> dict[str, Any]:
 
 def params_of(model: Artifact, training: Mapping[str, Any]) -> dict[str, str]:
     """Everything of the training's record that is not a series, and the window and features of the model."""
+
+    def is_series(value: Any) -> bool:
+        if isinstance(value, Mapping):
+            return bool(value) and all(isinstance(item, list | Mapping) for item in value.values())
+        return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
+
     given = {
-        **{name: value for name, value in training.items() if not _is_series(value)},
+        **{name: value for name, value in training.items() if not is_series(value)},
         **{name: model.properties[name] for name in ("window", "label", "features") if name in model.properties},
     }
     flat: dict[str, str] = {}
@@ -92,12 +98,6 @@ def _epochs(training: Mapping[str, Any]) -> list[Mapping[str, Any]]:
                 {key: series[index] for key, series in value.items() if index < len(series)} for index in range(length)
             ]
     return []
-
-
-def _is_series(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return bool(value) and all(isinstance(item, list | Mapping) for item in value.values())
-    return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
 
 
 def entry_name(name: str) -> str:

@@ -70,7 +70,11 @@ class TrainingRun:
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Logs metrics of a step or an epoch."""
         if self._id is not None:
-            self._attempt(lambda: self._log(metrics, step))
+            from mlflow.entities import Metric
+
+            at_ms = int(time.time() * 1000)
+            entries = [Metric(entry_name(name), float(value), at_ms, step) for name, value in metrics.items()]
+            self._attempt(lambda: self._client.log_batch(self._id, metrics=entries))
 
     def finish(self, model: Artifact | None, record: Mapping[str, Any], code: Mapping[str, str]) -> None:
         """Logs what came of it.
@@ -80,8 +84,22 @@ class TrainingRun:
             record: What ``training.json`` holds.
             code: Sources of the user's code by path, which are logged below ``code/``.
         """
-        if self._id is not None:
-            self._attempt(lambda: self._finish(model, record, code))
+        if self._id is None:
+            return
+        from mlflow.entities import RunTag
+
+        def log_outcome() -> None:
+            client, run = self._client, self._id
+            if model is not None:
+                tags = [RunTag(name, value) for name, value in lineage_tags(model).items()]
+                client.log_batch(run, metrics=metrics_of(model, {}, None), tags=tags)
+            client.log_text(run, environment_lock(), "environment/requirements.txt")
+            client.log_dict(run, dict(record), "training.json")
+            for name, text in code.items():
+                client.log_text(run, text, f"code/{name}")
+            client.set_terminated(run)
+
+        self._attempt(log_outcome)
 
     def fail(self) -> None:
         """Says that this try has failed."""
@@ -149,27 +167,6 @@ class TrainingRun:
             if examples is not None and manifest is not None:
                 client.log_inputs(self._id, datasets=_datasets(examples, manifest))
         client.set_tag(self._id, "hops.try", str(producer.try_number))
-
-    def _log(self, metrics: Mapping[str, float], step: int) -> None:
-        from mlflow.entities import Metric
-
-        at_ms = int(time.time() * 1000)
-        self._client.log_batch(
-            self._id, metrics=[Metric(entry_name(name), float(value), at_ms, step) for name, value in metrics.items()]
-        )
-
-    def _finish(self, model: Artifact | None, record: Mapping[str, Any], code: Mapping[str, str]) -> None:
-        from mlflow.entities import RunTag
-
-        client, run = self._client, self._id
-        if model is not None:
-            tags = [RunTag(name, value) for name, value in lineage_tags(model).items()]
-            client.log_batch(run, metrics=metrics_of(model, {}, None), tags=tags)
-        client.log_text(run, environment_lock(), "environment/requirements.txt")
-        client.log_dict(run, dict(record), "training.json")
-        for name, text in code.items():
-            client.log_text(run, text, f"code/{name}")
-        client.set_terminated(run)
 
 
 def _datasets(examples: Artifact, manifest: Manifest) -> list[Any]:

@@ -200,7 +200,20 @@ def _named(name: str, model: ModelProperties, code_paths: Sequence[str]) -> Retr
             f"there is no policy {name!r}; expected one of {', '.join(BUILT_IN)}, module:attribute, or a JSON file"
             + suggestion(name, BUILT_IN)
         )
-    found = _imported(name, module, attribute, code_paths)
+    sys.path[:0] = code_paths
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # standard output is the report's
+            imported = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # whatever the user's module raises
+        where = ", ".join(code_paths) or "Python's path"
+        raise BadInput(f"policy {name!r}: module {module!r} cannot be imported from {where} ({error!r})") from error
+    finally:
+        del sys.path[: len(code_paths)]
+    if not hasattr(imported, attribute):
+        known = [each for each in vars(imported) if not each.startswith("_")]
+        file = getattr(imported, "__file__", module)
+        raise BadInput(f"policy {name!r}: {file} has no {attribute!r}{suggestion(attribute, known)}")
+    found = getattr(imported, attribute)
     tasks = getattr(found, "task_dict", {}).values()
     given = (found, *(getattr(task, "policy", None) for task in tasks))
     policies = [each for each in given if isinstance(each, RetrainingPolicy)]
@@ -210,24 +223,6 @@ def _named(name: str, model: ModelProperties, code_paths: Sequence[str]) -> Retr
             f"requests retrainings (found {len(policies)})"
         )
     return policies[0]
-
-
-def _imported(name: str, module: str, attribute: str, code_paths: Sequence[str]) -> Any:
-    sys.path[:0] = code_paths
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # standard output is the report's
-            found = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # whatever the user's module raises
-        where = ", ".join(code_paths) or "Python's path"
-        raise BadInput(f"policy {name!r}: module {module!r} cannot be imported from {where} ({error!r})") from error
-    finally:
-        del sys.path[: len(code_paths)]
-    if not hasattr(found, attribute):
-        known = [each for each in vars(found) if not each.startswith("_")]
-        raise BadInput(
-            f"policy {name!r}: {getattr(found, '__file__', module)} has no {attribute!r}{suggestion(attribute, known)}"
-        )
-    return getattr(found, attribute)
 
 
 def _of_kind(policy: RetrainingPolicy | None, kind: type[Any]) -> list[Any]:

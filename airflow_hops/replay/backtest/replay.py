@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.backtest import Assessment, Candidate, PeriodAssessment, delay_key
-from airflow_hops.core.contract.performance import PerformanceProperties, VersionPerformance
+from airflow_hops.core.contract.performance import PerformanceProperties
 from airflow_hops.core.contract.retraining import Decision, RetrainingPolicy, Situation, Sliding, as_utc, decide
 from airflow_hops.core.contract.skew import SkewProperties
 
@@ -129,7 +129,13 @@ def replay(
         decisions.append(decide(policy, situation, decisions[-1] if decisions else None))
         if not decisions[-1].requested or number + 1 == len(ticks):
             continue
-        start = _learns_from(decisions[-1], policy, delay)
+        start = None  # that of the history
+        if decisions[-1].window[0] is not None:
+            start = as_utc(decisions[-1].window[0])
+            if isinstance(policy.window, Sliding):
+                start -= delay
+            elif start >= as_utc(decisions[-1].at) - delay:
+                start = None
         candidate = train(start, tick - delay)
         costs[decisions[-1].cause] = (candidate.candidate.core_s, candidate.candidate.gpu_s)
         promoted, reasons = gate(candidate.candidate, champion.candidate)
@@ -138,16 +144,6 @@ def replay(
         if promoted:
             champion, version = candidate, version + 1
     return Course(tuple(serving), tuple(decisions), tuple(requested))
-
-
-def _learns_from(decision: Decision, policy: RetrainingPolicy, delay: timedelta) -> datetime | None:
-    """Start of the training data of a request; None for that of the history."""
-    if decision.window[0] is None:
-        return None
-    start = as_utc(decision.window[0])
-    if isinstance(policy.window, Sliding):
-        return start - delay
-    return start if start < as_utc(decision.at) - delay else None
 
 
 def _situation(champion: AssessedCandidate, tick: datetime, version: int, label_delay_s: float) -> Situation:
@@ -162,6 +158,17 @@ def _situation(champion: AssessedCandidate, tick: datetime, version: int, label_
     )
     model = str(champion.candidate.model["uri"])
     measured = period.measured.get(delay_key(label_delay_s))
+    if measured is None:
+        performance: dict[str, Any] = {"unmeasured": "no prediction is in the window of the measurement"}
+    else:
+        properties = PerformanceProperties(
+            problem=champion.assessment.problem,
+            metric=champion.assessment.metric,
+            as_of=tick.isoformat(),
+            versions=(replace(measured, version=version),),
+        )
+        uri = f"backtest:{tick.isoformat()}"
+        performance = {"measured": Artifact(uri, "performance", "", properties=properties.to_dict())}
     return Situation(
         at=tick,
         clock="data",
@@ -172,15 +179,5 @@ def _situation(champion: AssessedCandidate, tick: datetime, version: int, label_
         trained_until=as_utc(champion.candidate.end),
         unwell=skew.unwell,
         now=tick,
-        **_measured(champion.assessment, measured and replace(measured, version=version), tick),
+        **performance,
     )
-
-
-def _measured(assessment: Assessment, of: VersionPerformance | None, tick: datetime) -> dict[str, Any]:
-    """The ``performance`` artifact, or why there is none, as a situation has it."""
-    if of is None:
-        return {"unmeasured": "no prediction is in the window of the measurement"}
-    properties = PerformanceProperties(
-        problem=assessment.problem, metric=assessment.metric, as_of=tick.isoformat(), versions=(of,)
-    )
-    return {"measured": Artifact(f"backtest:{tick.isoformat()}", "performance", "", properties=properties.to_dict())}

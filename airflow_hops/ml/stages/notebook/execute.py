@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -172,7 +171,16 @@ class _Client(NotebookClient):  # type: ignore[misc]
     def _fits(self, msg: dict[str, Any], position: int) -> bool:
         """Counts what a message adds, text up to the limit; false if nothing of it is kept."""
         kind, content = msg["msg_type"], msg["content"]
-        growth = self._growth(content, kind, position)
+        if kind == "stream":
+            growth = {position: len(content["text"].encode("utf-8", "replace"))}
+        else:  # what is displayed under an ID replaces what was there before
+            display_id = (content.get("transient") or {}).get("display_id")
+            size, growth = _size(content), defaultdict[int, int](int)
+            for cell, indices in self._display_id_map.get(display_id, {}).items():
+                outputs = self.nb.cells[cell].outputs
+                growth[cell] += sum(size - _size(outputs[index]) for index in indices)
+            if kind != "update_display_data":
+                growth[position] += size
         left, size = self._left(position), sum(growth.values())
         if size > left or any(more > self._left(each) for each, more in growth.items()):
             self._cut(kind, size)
@@ -200,18 +208,6 @@ class _Client(NotebookClient):  # type: ignore[misc]
         self._held[position] = 0
         if self.number in self.execution.cut_cells:  # what was cut would have been cleared, too
             self.execution.cut_cells.remove(self.number)
-
-    def _growth(self, content: Mapping[str, Any], kind: str, position: int) -> dict[int, int]:
-        """Bytes that each cell will hold more; what is displayed under an ID replaces what was there before."""
-        if kind == "stream":
-            return {position: len(content["text"].encode("utf-8", "replace"))}
-        size, growth = _size(content), defaultdict[int, int](int)
-        for cell, indices in self._display_id_map.get((content.get("transient") or {}).get("display_id"), {}).items():
-            outputs = self.nb.cells[cell].outputs
-            growth[cell] += sum(size - _size(outputs[index]) for index in indices)
-        if kind != "update_display_data":
-            growth[position] += size
-        return growth
 
     def end(self, cell: nbformat.NotebookNode) -> None:
         """Finishes the log's last line; of a progress bar leaves the last state; says that output is missing."""
@@ -297,14 +293,26 @@ async def _execute(
             progress(done, f"{title}: {title_of(cell.source)}")
             client.begin(number, execution)
             try:
-                await _run_cell(client, cell, partial(_tell, progress, done, title))
+                started = time.monotonic()
+                index = next(index for index, each in enumerate(notebook.cells) if each is cell)
+                running = asyncio.ensure_future(client.async_execute_cell(cell, index))
+                while not (await asyncio.wait({running}, timeout=_SIGN_OF_LIFE_S))[0]:
+                    progress(done, f"{title} has run for {round(time.monotonic() - started)} s")
+                await running
             except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
                 if isinstance(error, CellExecutionError) and (error.ename, error.evalue) in _ENDS_WELL:
-                    _say_that_it_ended(cell, number, len(cells))
+                    # A note replaces what IPython says of ``sys.exit(0)``, which looks like an error.
+                    note = f"The notebook ended itself here with exit code 0; {len(cells) - number} cells that follow "
+                    log.info("cell %d: %sdid not run.", number, note)
+                    cell.outputs[:] = [output for output in cell.outputs if output.output_type != "error"]
+                    cell.outputs.append(new_output("stream", name="stdout", text=f"{note}did not run.\n"))
                     break
                 execution.failed_cell = number
                 if isinstance(error, CellTimeoutError):
-                    await _interrupt(manager, client)
+                    # The cell can end what it has begun before the kernel is killed: an experiment records its end.
+                    await manager.interrupt_kernel()
+                    with suppress(Empty):
+                        await client.kc.get_shell_msg(timeout=_INTERRUPT_S)
                 reason = await _explain(error, manager, cell_timeout_s, oom_kills, said)
                 execution.failure = _failure(cell, reason, f"{path}: cell {number}")
                 break
@@ -318,34 +326,6 @@ async def _execute(
         if client.kc is not None:
             client.kc.stop_channels()
     return execution
-
-
-async def _run_cell(client: _Client, cell: nbformat.NotebookNode, alive: Callable[[int], None]) -> None:
-    began = time.monotonic()
-    index = next(index for index, each in enumerate(client.nb.cells) if each is cell)
-    running = asyncio.ensure_future(client.async_execute_cell(cell, index))
-    while not (await asyncio.wait({running}, timeout=_SIGN_OF_LIFE_S))[0]:
-        alive(round(time.monotonic() - began))
-    await running
-
-
-def _say_that_it_ended(cell: nbformat.NotebookNode, number: int, cells: int) -> None:
-    """Puts a note in the place of what IPython says of ``sys.exit(0)``, which looks like an error."""
-    said = f"The notebook ended itself here with exit code 0; {cells - number} cells that follow did not run.\n"
-    log.info("cell %d: %s", number, said.rstrip())
-    cell.outputs[:] = [output for output in cell.outputs if output.output_type != "error"]
-    cell.outputs.append(new_output("stream", name="stdout", text=said))
-
-
-async def _interrupt(manager: AsyncKernelManager, client: _Client) -> None:
-    """Lets a cell end what it has begun before the kernel is killed: an experiment records how it ended."""
-    await manager.interrupt_kernel()
-    with suppress(Empty):
-        await client.kc.get_shell_msg(timeout=_INTERRUPT_S)
-
-
-def _tell(progress: Progress, done: float, title: str, seconds: int) -> None:
-    progress(done, f"{title} has run for {seconds} s")
 
 
 async def _explain(

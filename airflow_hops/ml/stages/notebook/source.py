@@ -87,7 +87,8 @@ def inject_parameters(notebook: nbformat.NotebookNode, params: Mapping[str, Any]
             raise BadInput(f"{path}: parameter {name!r}: expected the name of a Python variable")
     position = _position(notebook, PARAMETERS_TAG)
     if position is not None:
-        known = _assigned(notebook.cells[position].source)
+        statements = _parsed(notebook.cells[position].source).body
+        known = {name.id for each in statements for name in _names(each) if isinstance(name.ctx, ast.Store)}
         for name in params:
             if name not in known:
                 raise BadInput(
@@ -148,11 +149,6 @@ def _parsed(source: str) -> ast.Module:
         return ast.parse(str(TransformerManager().transform_cell(source)))
     except SyntaxError:
         return ast.Module([], [])
-
-
-def _assigned(source: str) -> set[str]:
-    """Global variables that a cell assigns."""
-    return {name.id for each in _parsed(source).body for name in _names(each) if isinstance(name.ctx, ast.Store)}
 
 
 def _check_effective(notebook: nbformat.NotebookNode, params: Collection[str], path: Path) -> None:

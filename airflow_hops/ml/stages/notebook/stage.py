@@ -66,7 +66,16 @@ def run(
     mask_secrets(content, params or {})
     with context.output() as writer:
         nbformat.write(content, writer.path / NOTEBOOK_FILE)
-        (writer.path / NOTEBOOK_PAGE).write_text(_page(content, notebook, done.failed_cell), encoding="utf-8")
+        try:
+            page = to_html(content, notebook, done.failed_cell)
+        except Exception as error:  # what a cell displays may be no HTML, or no picture
+            log.warning("%s: no page can be made of it", notebook, exc_info=True)
+            reason = escape(
+                f"No page can be made of this notebook: {type(error).__name__}: {error}"[:_ERROR_CHARACTERS]
+            )
+            head = f'<!DOCTYPE html>\n<meta charset="utf-8"><title>{escape(notebook)}</title>'
+            page = f"{head}<p>{reason}</p>\n"
+        (writer.path / NOTEBOOK_PAGE).write_text(page, encoding="utf-8")
         artifact = writer.commit(
             metrics={"cells": done.cells, "seconds": done.seconds}, properties=properties.to_dict()
         )
@@ -74,13 +83,3 @@ def run(
         raise done.failure
     log.info("%s: %d cells in %.1f s", notebook, done.cells, done.seconds)
     return artifact
-
-
-def _page(content: nbformat.NotebookNode, notebook: str, failed_cell: int | None) -> str:
-    """The page, or one that says why there is none: what a cell displays may be no HTML, or no picture."""
-    try:
-        return to_html(content, notebook, failed_cell)
-    except Exception as error:
-        log.warning("%s: no page can be made of it", notebook, exc_info=True)
-        said = escape(f"No page can be made of this notebook: {type(error).__name__}: {error}"[:_ERROR_CHARACTERS])
-        return f'<!DOCTYPE html>\n<meta charset="utf-8"><title>{escape(notebook)}</title><p>{said}</p>\n'
