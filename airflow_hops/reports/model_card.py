@@ -7,14 +7,13 @@ is not known is said.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
 from airflow_hops.core.contract.artifacts import Manifest
 from airflow_hops.core.contract.evaluation import EvaluationReport
 from airflow_hops.core.contract.model_record import ModelEvent
-from airflow_hops.core.contract.performance import PerformanceReport
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.run_record import RunRecord
 from airflow_hops.reports.evaluations import evaluation_sections, with_interval
@@ -55,10 +54,14 @@ def model_card(sources: VersionSources, doc_of: Callable[[str], str | None]) -> 
         ("Retraining", lambda: _retraining(sources)),
         ("What was decided", lambda: _decisions(sources)),
     ]
+
+    def section(title: str, make: Callable[[], Blocks]) -> Section:
+        return Section(title, _shown(title, make, notes) or ["It cannot be shown; Caveats say why."])
+
     sections = [
-        *(_section(title, make, notes) for title, make in before),
+        *(section(title, make) for title, make in before),
         *(_shown("The evaluation", lambda: evaluation_sections(evaluation), notes) if evaluation else ()),
-        *(_section(title, make, notes) for title, make in after),
+        *(section(title, make) for title, make in after),
     ]
     worse = _shown("Slices that are worse", lambda: _worse_slices(evaluation), notes) if evaluation else []
     harm = "What could harm whom is not written here unless the text under Intended use says so."
@@ -66,10 +69,6 @@ def model_card(sources: VersionSources, doc_of: Callable[[str], str | None]) -> 
     made_by = sources.maker.get("dag_id")
     about = f"Model of DAG {made_by}" if made_by else "Model"
     return Report(f"{sources.name} v{sources.version} model card", about, sections)
-
-
-def _section(title: str, make: Callable[[], Blocks], notes: list[str]) -> Section:
-    return Section(title, _shown(title, make, notes) or ["It cannot be shown; Caveats say why."])
 
 
 def _shown(what: str, make: Callable[[], list[_T]], notes: list[str]) -> list[_T]:
@@ -156,12 +155,18 @@ def _statistics(split: str, summary: Mapping[str, Any]) -> Blocks:
     rows, features = summary["rows"], summary["features"]
     shown = list(features.items())[:_FEATURES]
     columns = ["Feature", "Type", "Missing", "Mean or top values", "Deviation", "Least", "Greatest"]
+
+    def mean_or_top(each: Mapping[str, Any]) -> Any:
+        top = list(each.get("top_values") or ())[:_TOP_VALUES]
+        shares = [f"{value} {count / max(1, rows):.0%}" for value, count in top]
+        return each.get("mean") if "mean" in each else ", ".join(shares) or None
+
     table = [
         (
             name,
             each["type"],
             f"{each['missing'] / rows:.1%}" if rows and "missing" in each else None,
-            each.get("mean") if "mean" in each else _top_values(each.get("top_values") or (), rows),
+            mean_or_top(each),
             *(each.get(figure) for figure in ("std", "min", "max")),
         )
         for name, each in shown
@@ -169,11 +174,6 @@ def _statistics(split: str, summary: Mapping[str, Any]) -> Blocks:
     left = len(features) - len(shown)
     more = [f"{left} more features are not shown here."] if left else []
     return [Table(table, columns, f"Statistics of {split}, {rows:,} rows"), *more]
-
-
-def _top_values(values: Iterable[tuple[str, float]], rows: int) -> str | None:
-    told = [f"{value} {count / max(1, rows):.0%}" for value, count in list(values)[:_TOP_VALUES]]
-    return ", ".join(told) or None
 
 
 def _training(of: ModelProperties, manifest: Manifest, record: RunRecord | None) -> Blocks:
@@ -279,29 +279,28 @@ def _performance(sources: VersionSources) -> Blocks:
         "Worse by",
         "Estimated without labels",
     ]
-    ages = [(_age(each.from_s, each.to_s), each.rows, each.labelled) for each in report.ages]
+    ages = [
+        (
+            f"{each.from_s / 86_400:g} {'days or more' if each.to_s is None else f'to {each.to_s / 86_400:g} days'}",
+            each.rows,
+            each.labelled,
+        )
+        for each in report.ages
+    ]
     few = [] if of.figures else ["Too few labels have come for figures by labels."]
     blocks: Blocks = [_facts(facts), *few, *([Table(rows, columns)] if rows else [])]
     if ages:
         blocks.append(
             Table(ages, ["Age of the prediction", "Predictions", "With a label"], "Labels by age, all versions")
         )
-    return [*blocks, *_live_curve(report, sources.version), *report.notes]
-
-
-def _age(from_s: float, to_s: float | None) -> str:
-    return f"{from_s / 86_400:g} days or more" if to_s is None else f"{from_s / 86_400:g} to {to_s / 86_400:g} days"
-
-
-def _live_curve(report: PerformanceReport, version: int) -> Blocks:
-    """The problem's first metric by period; periods with too few labels are a gap."""
-    measured = [each for each in report.periods if each.version == version and report.metric in each.figures]
-    if len(measured) < 2:
-        return []
-    first = datetime.fromisoformat(measured[0].start)
-    days = [(datetime.fromisoformat(each.start) - first).total_seconds() / 86_400 for each in measured]
-    points = [(day, each.figures[report.metric][0]) for day, each in zip(days, measured, strict=True)]
-    return [draw_lines({report.metric: points}, f"{report.metric} by days since {first.date()}")]
+    # The problem's first metric by period; periods with too few labels are a gap.
+    measured = [each for each in report.periods if each.version == sources.version and report.metric in each.figures]
+    if len(measured) > 1:
+        first, *_ = starts = [datetime.fromisoformat(each.start) for each in measured]
+        days = [(start - first).total_seconds() / 86_400 for start in starts]
+        points = [(day, each.figures[report.metric][0]) for day, each in zip(days, measured, strict=True)]
+        blocks.append(draw_lines({report.metric: points}, f"{report.metric} by days since {first.date()}"))
+    return [*blocks, *report.notes]
 
 
 def _skew(sources: VersionSources) -> Blocks:
@@ -352,8 +351,12 @@ def _decisions(sources: VersionSources) -> Blocks:
         if sources.version in (event.version, event.to, *before, *served):
             traffic = {f"v{version}": f"{percent}%" for version, percent in (event.traffic or {}).items()}
             what = f"{event.event.replace('_', ' ')} v{event.version}"
-            why = None if _is_hidden(event, sources) else _why(event, sources)
-            rows.append((_time(event.at), what, _who(event, sources), traffic, why))
+            by, is_hidden = event.made_by, _is_hidden(event, sources)
+            who = by.get("user") or f"DAG {by['dag_id']}" if by and not is_hidden else None
+            if isinstance(event.by, str):  # who approved a rollout's last step
+                who = event.by
+            why = None if is_hidden else _why(event, sources)
+            rows.append((_time(event.at), what, who, traffic, why))
     return [Table(rows[::-1], ["When", "What", "Who", "Traffic", "Why"])] if rows else ["It was never deployed."]
 
 
@@ -369,13 +372,6 @@ def _why(event: ModelEvent, sources: VersionSources) -> str:
     signed, _, note = noted.get(event.at.replace("+00:00", "Z"), "").partition("\n")
     later = f"{note} (noted {signed})" if note else None
     return "; ".join(filter(None, [event.why, *reasons, event.note, later]))
-
-
-def _who(event: ModelEvent, sources: VersionSources) -> str | None:
-    if isinstance(event.by, str):  # who approved a rollout's last step
-        return event.by
-    by = event.made_by
-    return by.get("user") or f"DAG {by['dag_id']}" if by and not _is_hidden(event, sources) else None
 
 
 def _worse_slices(evaluation: EvaluationReport) -> list[str]:

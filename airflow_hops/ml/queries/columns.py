@@ -85,17 +85,12 @@ def _number(column: Any, exact: bool) -> Any:
     values = _floats(column)
     with np.errstate(over="ignore"):
         smaller = values.astype(np.float32)
-    enough = not exact and pa.types.is_floating(column.type) and _is_placed(values)
-    return smaller if enough or np.array_equal(smaller.astype(np.float64), values, equal_nan=True) else values
-
-
-def _is_placed(values: Any) -> bool:
-    """Whether a float32 of each value lies where the value does."""
     finite = values[np.isfinite(values)]
-    if not len(finite):
-        return True
-    low, high = finite.min(), finite.max()
-    return bool(max(-low, high) <= min(_RANGES * (high - low), np.finfo(np.float32).max))
+    enough = not exact and pa.types.is_floating(column.type)
+    if enough and len(finite):  # each float32 must lie where its value does
+        low, high = finite.min(), finite.max()
+        enough = bool(max(-low, high) <= min(_RANGES * (high - low), np.finfo(np.float32).max))
+    return smaller if enough or np.array_equal(smaller.astype(np.float64), values, equal_nan=True) else values
 
 
 def _floats(column: Any) -> Any:

@@ -38,7 +38,11 @@ def compare(reference: Any, current: Any, *, judged: Mapping[str, Any], name: st
     }
     lines |= zip(sides, _measured(list(sides.values())), strict=True)
     columns = [list(column) for column in zip(*(lines[found] for found in shared), strict=True)] or [[] for _ in told]
-    every = _every(distribution(shared[name]), distribution(others[name])) if name in shared else {}
+    every: dict[str, float] = {}
+    if name in shared:
+        one, other = distribution(shared[name]), distribution(others[name])
+        if type(one) is type(other):
+            every = {measure: round(found, 6) for measure, found in every_score(one, other).items()}
     named = dict(zip(("measures", "scores", "thresholds", "p_values", "drifted"), columns, strict=True))
     return {"names": list(shared), **named, "reported": bool(judged), "every": every}
 
@@ -60,7 +64,11 @@ def _measured(pairs: Sequence[_Pair]) -> list[list[Any]]:
             lines[at] = _line(MEASURE, score(reference, current, MEASURE), None)
     for group in alike.values():
         # One by one takes seconds for thousands of features: those with as many buckets are measured at once.
-        sides = [_together([cast("Numbers", pairs[at][side]).standard for at in group]) for side in (0, 1)]
+        curves = [[cast("Numbers", pairs[at][side]).standard for at in group] for side in (0, 1)]
+        sides = [
+            Curve(*(np.concatenate([getattr(curve, part) for curve in of]) for part in ("x", "f", "infinite")))
+            for of in curves
+        ]
         for at, found in zip(group, jensen_shannon(*sides), strict=True):
             lines[at] = _line("jensen_shannon", float(found), JENSEN_SHANNON)
     return lines
@@ -69,14 +77,3 @@ def _measured(pairs: Sequence[_Pair]) -> list[list[Any]]:
 def _line(measure: str, found: float, threshold: float | None) -> list[Any]:
     found = round(found, 6)
     return [measure, found, threshold, None, threshold is not None and found > threshold]
-
-
-def _together(curves: Sequence[Curve]) -> Curve:
-    """Curves of as many knots as one, a sample each."""
-    return Curve(*(np.concatenate([getattr(curve, name) for curve in curves]) for name in ("x", "f", "infinite")))
-
-
-def _every(reference: Distribution | None, current: Distribution | None) -> dict[str, float]:
-    if type(reference) is not type(current):
-        return {}
-    return {measure: round(found, 6) for measure, found in every_score(reference, current).items()}

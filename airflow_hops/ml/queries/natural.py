@@ -14,11 +14,6 @@ def natural_key(value: Any) -> tuple[Any, ...]:
             return (0, number)
     except (TypeError, ValueError):
         pass
-    parts = re.split(r"(\d+)", str(value).casefold())
-    return (1, [_part(part) for part in parts])
-
-
-def _part(part: str) -> tuple[int, str]:
-    """A number of any length by its digits, and a word before all numbers."""
-    digits = part.lstrip("0")
-    return (len(digits), digits) if part.isdecimal() else (-1, part)
+    # A number of any length counts by its digits, and a word comes before all numbers.
+    parts = ((part, part.lstrip("0")) for part in re.split(r"(\d+)", str(value).casefold()))
+    return (1, [(len(digits), digits) if part.isdecimal() else (-1, part) for part, digits in parts])

@@ -37,14 +37,9 @@ def check(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         raise BadInput(f"{params['source']}: no feature in it, expected a schema of the pipeline's examples")
     sides = {"after": params["text"], "after_source": params["source"]}
     changes = compare(place, {**{name: params[name] for name in ("before", "before_source")}, **sides})
-    return {
-        "changes": changes,
-        "features": [feature.name for feature in schema.feature],
-        "anomalies": _anomalies(place, params, schema) if params["statistics"] else None,
-    }
-
-
-def _anomalies(place: Place, params: Mapping[str, Any], schema: Any) -> list[dict[str, str]]:
+    names = [feature.name for feature in schema.feature]
+    if not params["statistics"]:
+        return {"changes": changes, "features": names, "anomalies": None}
     report = read_json(place.folder(params["artifact"]) / "anomalies.json")
     of = StatisticsProperties.of(Artifact.from_dict(params["statistics"]))
     folder = place.folder(params["statistics"])
@@ -52,13 +47,14 @@ def _anomalies(place: Place, params: Mapping[str, Any], schema: Any) -> list[dic
     found: list[Anomaly] = []
     for split in report["rows"]:
         previous = earlier / split / STATISTICS_FILE if earlier else None
-        anomalies = validate_statistics(
+        validated = validate_statistics(
             load_statistics(folder / split / STATISTICS_FILE),
             schema,
             environment=report.get("environment", TRAINING),
             previous=load_statistics(previous) if previous and previous.exists() else None,
             target=None if of.label is None else of.target,
         )
-        found += list_anomalies(anomalies, split)
+        found += list_anomalies(validated, split)
     named = ("split", "feature", "severity", "summary")
-    return [{name: getattr(anomaly, name) for name in named} for anomaly in found]
+    anomalies = [{name: getattr(anomaly, name) for name in named} for anomaly in found]
+    return {"changes": changes, "features": names, "anomalies": anomalies}

@@ -41,7 +41,13 @@ def versions(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
             f"name = '{name}'", max_results=int(params["max_results"]), order_by=["version_number DESC"]
         )
         models = client.search_registered_models(f"name = '{name}'")
-        metrics = _metrics(client, [version.run_id for version in found if version.run_id])
+        run_ids = [version.run_id for version in found if version.run_id]
+        metrics: dict[str, dict[str, float]] = {}  # the last ones by run; a run that was deleted has none
+        experiments = [each.experiment_id for each in client.search_experiments()] if run_ids else []
+        for first in range(0, len(run_ids), _RUNS_AT_ONCE):
+            named = ", ".join(f"'{run_id}'" for run_id in run_ids[first : first + _RUNS_AT_ONCE])
+            for run in client.search_runs(experiments, f"attributes.run_id IN ({named})", max_results=_RUNS_AT_ONCE):
+                metrics[run.info.run_id] = dict(run.data.metrics)
     aliases: dict[int, list[str]] = {}
     for alias, version in (pair for model in models for pair in sorted(model.aliases.items())):
         aliases.setdefault(int(version), []).append(alias)
@@ -59,16 +65,3 @@ def versions(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
             for version in found
         ]
     }
-
-
-def _metrics(client: Any, run_ids: list[str]) -> dict[str, dict[str, float]]:
-    """The last metrics of runs, by id; a run that was deleted has none."""
-    found: dict[str, dict[str, float]] = {}
-    experiments: list[str] | None = None
-    for first in range(0, len(run_ids), _RUNS_AT_ONCE):
-        wanted = run_ids[first : first + _RUNS_AT_ONCE]
-        experiments = experiments or [each.experiment_id for each in client.search_experiments()]
-        named = ", ".join(f"'{run_id}'" for run_id in wanted)
-        for run in client.search_runs(experiments, f"attributes.run_id IN ({named})", max_results=_RUNS_AT_ONCE):
-            found[run.info.run_id] = dict(run.data.metrics)
-    return found

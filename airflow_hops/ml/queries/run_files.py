@@ -59,7 +59,11 @@ def read(place: Place, params: Mapping[str, Any]) -> bytes:
     client, run = find_run(place, params)
     run_id = run.info.run_id
     with mlflow_errors(client):
-        _check_link(run.info.artifact_uri, path)
+        # Who shows a file may read more than who logged it: no link may have that shown.
+        address = urlsplit(run.info.artifact_uri)
+        top = Path(unquote(address.path)).resolve()
+        if address.scheme in ("", "file") and not (top / path).resolve().is_relative_to(top):
+            raise BadInput(f"path: {path} leads out of the run's files, and is not shown")
         folder = None if path.parent == PurePosixPath() else str(path.parent)
         entry = next((each for each in client.list_artifacts(run_id, folder) if each.path == str(path)), None)
         if entry is None or entry.is_dir:
@@ -71,14 +75,6 @@ def read(place: Place, params: Mapping[str, Any]) -> bytes:
                 _check_size(path, copied.stat().st_size)
             with copied.open("rb") as stream:
                 return stream.read(params.get("max_bytes") or -1)
-
-
-def _check_link(artifact_uri: str, path: PurePosixPath) -> None:
-    """Who shows a file may read more than who logged it: no link may have that shown."""
-    address = urlsplit(artifact_uri)
-    folder = Path(unquote(address.path)).resolve()
-    if address.scheme in ("", "file") and not (folder / path).resolve().is_relative_to(folder):
-        raise BadInput(f"path: {path} leads out of the run's files, and is not shown")
 
 
 def _check_size(path: PurePosixPath, size_bytes: int) -> None:

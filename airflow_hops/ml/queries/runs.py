@@ -114,20 +114,14 @@ def curves(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     wanted = params["metrics"]
     names = sorted(name for name in run.data.metrics if wanted is None or name in wanted)
     with mlflow_errors(client):
-        return {"curves": [_curve(run.info.run_id, name, client) for name in names]}
-
-
-def _curve(run_id: str, name: str, client: Any) -> dict[str, Any]:
-    history = sorted(client.get_metric_history(run_id, name), key=lambda metric: (metric.step, metric.timestamp))
-    kept = thin(history, _CURVE_POINTS)
-    return {
-        "run_id": run_id,
-        "metric": name,
-        "points": len(history),
-        "steps": [each.step for each in kept],
-        "values": [each.value for each in kept],
-        "times": [each.timestamp for each in kept],
-    }
+        found = []
+        for name in names:
+            points = client.get_metric_history(run.info.run_id, name)
+            shown = thin(sorted(points, key=lambda metric: (metric.step, metric.timestamp)), _CURVE_POINTS)
+            columns = [[getattr(each, column) for each in shown] for column in ("step", "value", "timestamp")]
+            curve = dict(zip(("steps", "values", "times"), columns, strict=True))
+            found.append({"run_id": run.info.run_id, "metric": name, "points": len(points), **curve})
+    return {"curves": found}
 
 
 def find_run(place: Place, params: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -176,7 +170,9 @@ def _page(client: Any, experiment: Any, params: Mapping[str, Any]) -> tuple[Sequ
     token = params.get("page_token")
     if len(order) == 1 and order[0].startswith(_OWN_ORDER):
         runs = _sorted_here(client, experiment.experiment_id, query, order[0], given)
-        first = _offset(token)
+        if token is not None and not str(token).isdecimal():
+            raise BadInput(f"page_token is {token!r}; expected the next_page_token of an earlier answer")
+        first = int(token or 0)
         return runs[first : first + limit], str(first + limit) if first + limit < len(runs) else None
     page = _found(client, experiment.experiment_id, query, given, order, limit, token)
     token = page.token.decode() if isinstance(page.token, bytes) else page.token
@@ -228,26 +224,17 @@ def _sorted_here(client: Any, experiment_id: str, query: str, order: str, given:
         if not token:
             break
     name, _, direction = order.rpartition(" ") if order.upper().endswith((" ASC", " DESC")) else (order, "", "ASC")
-    values = {run.info.run_id: _value(run, name) for run in runs}
+    values = {
+        run.info.run_id: (run.info.end_time - run.info.start_time if run.info.end_time else None)
+        if name == "duration"
+        else run.data.params.get(name.removeprefix("params.").strip("`"))
+        for run in runs
+    }
     absent = [run for run in runs if values[run.info.run_id] is None]
     present = [run for run in runs if values[run.info.run_id] is not None]
     present.sort(key=lambda run: natural_key(values[run.info.run_id]), reverse=direction.upper() == "DESC")
     _sorted[key] = now, [*present, *absent]
     return _sorted[key][1]
-
-
-def _value(run: Any, name: str) -> Any:
-    if name == "duration":
-        return run.info.end_time - run.info.start_time if run.info.end_time else None
-    return run.data.params.get(name.removeprefix("params.").strip("`"))
-
-
-def _offset(token: Any) -> int:
-    if token is None:
-        return 0
-    if not str(token).isdecimal():
-        raise BadInput(f"page_token is {token!r}; expected the next_page_token of an earlier answer")
-    return int(token)
 
 
 def _versions(client: Any, run_ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:

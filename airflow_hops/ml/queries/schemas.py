@@ -115,7 +115,12 @@ def compare(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     texts: dict[str, list[str]] = {}
     for change in diff_schemas(*schemas).changes:
         texts.setdefault(change.feature, []).append(change.text)
-    features = [_compared(name, old.get(name), new.get(name), told) for name, told in texts.items()]
+    features = []
+    for name, phrases in texts.items():
+        was, now = old.get(name) or {}, new.get(name) or {}
+        kind = "changed" if name == "" or (was and now) else "added" if old.get(name) is None else "removed"
+        aspects = [_aspect(aspect, was.get(aspect), now.get(aspect)) for aspect in dict.fromkeys([*was, *now])]
+        features.append({"name": name, "change": kind, "texts": phrases, "aspects": aspects})
     unchanged = len((old.keys() | new.keys()) - texts.keys() - {""})
     return {"features": features, "unchanged": unchanged}
 
@@ -184,14 +189,6 @@ def _finite(value: float | None) -> float | None:
 
 def _thresholds(comparator: Any) -> dict[str, float]:
     return {field.name: measure.threshold for field, measure in comparator.ListFields()}
-
-
-def _compared(name: str, old: Any, new: Any, texts: Sequence[str]) -> dict[str, Any]:
-    was, now = old or {}, new or {}
-    change = "changed" if name == "" or (old and new) else ("removed" if old is not None else "added")
-    names = [*was, *(aspect for aspect in now if aspect not in was)]
-    aspects = [_aspect(aspect, was.get(aspect), now.get(aspect)) for aspect in names]
-    return {"name": name, "change": change, "texts": list(texts), "aspects": aspects}
 
 
 def _aspect(name: str, was: Any, now: Any) -> dict[str, Any]:

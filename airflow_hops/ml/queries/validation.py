@@ -90,7 +90,7 @@ def quarantine(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "columns": names,
         "rows": [list(row) for row in zip(*columns, strict=True)],
-        "reasons": [[_reason(text) for text in texts] for texts in part.column(REASONS).to_pylist()],
+        "reasons": [list(map(_reason, texts)) for texts in part.column(REASONS).to_pylist()],
         "total": total,
         "matching": len(rows),
     }
