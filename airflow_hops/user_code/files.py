@@ -62,8 +62,8 @@ class UserFiles:
         self._sources: list[str] = []
         self._texts = [json.dumps([spec.params, [a.properties for given in spec.inputs.values() for a in given]])]
         for value in _values(spec.params):
-            if (source := _shipped_source(value)) is not None:
-                self._follow(references(source))
+            if isinstance(value, dict) and {"source", "function", "wants_context"} <= value.keys():  # it ships one
+                self._follow(references(value["source"]))
         self._add_script(next((str(spec.params[name]) for name in FILE_PARAMS if spec.params.get(name)), None))
         self._follow(References(files=frozenset(value for value in _values(spec.params) if isinstance(value, str))))
         for name in (spec.entry, *_functions(spec.params)):
@@ -240,22 +240,19 @@ class UserFiles:
         for name, file in sorted(self.files.items()):
             if name == self.script:
                 continue
-            if (content := read_file(file, left)) is None:
-                content = self._state(file)
+            if (content := read_file(file, left)) is None:  # too large, and another content never has the same state
+                try:
+                    status = Path(str(file)).stat()
+                    state = (status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+                    content = " ".join(map(str, state)).encode()
+                except OSError as error:
+                    self.unknown.append(f"{file} cannot be read ({error.strerror})")
+                    content = b""
             left -= len(content)
             digest.update(b"%s\0%s" % (os.fsencode(name), hashlib.sha256(content).digest()))
         if self.unknown:
             digest.update(secrets.token_bytes())
         return digest.hexdigest()
-
-    def _state(self, file: Traversable) -> bytes:
-        """The state of a file that is too large to be read each time; another content never has the same."""
-        try:
-            status = Path(str(file)).stat()
-        except OSError as error:
-            self.unknown.append(f"{file} cannot be read ({error.strerror})")
-            return b""
-        return f"{status.st_size} {status.st_ino} {status.st_mtime_ns} {status.st_ctime_ns}".encode()
 
     def _folder(self, place: str, parts: Sequence[str]) -> Traversable:
         root = self._search.get(place) or self._roots[place]
@@ -303,13 +300,6 @@ def _values(value: Any) -> Iterator[Any]:
     if isinstance(value, dict | list | tuple):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _values(item)
-
-
-def _shipped_source(value: Any) -> str | None:
-    """The source of a function that a value ships."""
-    return (
-        value["source"] if isinstance(value, dict) and {"source", "function", "wants_context"} <= value.keys() else None
-    )
 
 
 def _module_names(params: Any) -> Iterator[str]:

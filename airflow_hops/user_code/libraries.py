@@ -55,7 +55,12 @@ class Libraries:
         Args:
             mentions: Whether any of some names stands in the step's code.
         """
-        counted = "\n".join(sorted(map(self._state, self._counted(mentions))))
+        states = []
+        for info in (self._infos[name] for name in self._counted(mentions)):
+            # Where a distribution came from a path or an address, not from an index, its files count, too.
+            origin = hashlib.sha256(_text(info, "RECORD").encode()).hexdigest() if info in self._origins else ""
+            states.append(f"{info.name} {origin}")
+        counted = "\n".join(sorted(states))
         pins = pins_fingerprint(self._base)
         return "\n".join([pins, *locked_packages(self._runtime), hashlib.sha256(counted.encode()).hexdigest()])
 
@@ -88,8 +93,18 @@ class Libraries:
         others = self._infos.keys() - declared
         counted = self._infos.keys() - others
         for name in others:
-            is_added = name in added and not _TEST_TOOL.search(_text(self._infos[name], "METADATA"))
-            if is_added or self._acts_by_itself(name) or mentions(self._names(name)):
+            info = self._infos[name]
+            record = _text(info, "RECORD")
+            is_added = name in added and not _TEST_TOOL.search(_text(info, "METADATA"))
+            # Python may start it, and without a record it may be anything.
+            acts_by_itself = name in _UNNAMED or not record or _STARTED_BY_PYTHON.search(record)
+            if is_added or acts_by_itself or _ENTRY_POINTS.search(_text(info, "entry_points.txt")):
+                counted.add(name)
+                continue
+            paths = [line.partition(",")[0].split("/") for line in record.splitlines()]
+            modules = {path[0].partition(".")[0] for path in paths if not path[0].endswith("-info")}
+            programs = {path[-1] for path in paths if path[-2:-1] == ["bin"]}
+            if mentions({info.name.partition("-")[0], name, *modules, *programs} - {"", "__pycache__"}):
                 counted.add(name)
         waiting = set(counted) if others - counted else set()
         while waiting:
@@ -130,25 +145,6 @@ class Libraries:
             except (ValueError, TypeError):
                 origins[file.parent] = {}
         return origins
-
-    def _state(self, name: str) -> str:
-        """A distribution's version; its files, too, where it came from a path or an address, not from an index."""
-        info = self._infos[name]
-        origin = hashlib.sha256(_text(info, "RECORD").encode()).hexdigest() if info in self._origins else ""
-        return f"{info.name} {origin}"
-
-    def _acts_by_itself(self, name: str) -> bool:
-        info = self._infos[name]
-        record = _text(info, "RECORD")
-        of_python = not record or _STARTED_BY_PYTHON.search(record)  # without a record it may be anything
-        return bool(name in _UNNAMED or of_python or _ENTRY_POINTS.search(_text(info, "entry_points.txt")))
-
-    def _names(self, name: str) -> set[str]:
-        """Names that code may mention a distribution by: its own, its modules', its programs'."""
-        paths = [line.partition(",")[0].split("/") for line in _text(self._infos[name], "RECORD").splitlines()]
-        modules = {path[0].partition(".")[0] for path in paths if not path[0].endswith("-info")}
-        programs = {path[-1] for path in paths if path[-2:-1] == ["bin"]}
-        return {self._infos[name].name.partition("-")[0], name, *modules, *programs} - {"", "__pycache__"}
 
     def _requirements(self, name: str) -> set[str]:
         """Returns the requirements of a distribution, and its optional ones that are installed."""

@@ -43,7 +43,8 @@ def find_or_make(
         HopsError: it cannot be made.
     """
     base = base_of(runtime)
-    name = f"lock-{_fingerprint(lock)[:12]}"
+    pins_text = "".join(f"{package}=={version}\n" for package, version in sorted(lock.items()))
+    name = f"lock-{hashlib.sha256(pins_text.encode()).hexdigest()[:12]}"
     whole = base.with_name(f"{base.name}-{name}")
     there = [runtime, base, *(each.folder for each in list_overlays(base) if each.state.good), whole]
     for folder in there:
@@ -64,23 +65,12 @@ def find_or_make(
     else:
         differing = len(changed_packages(lock, own))
         say(f"environment {whole}: {len(lock)} packages, since {base} differs in {differing}; it takes minutes and GBs")
-        folder = _make_whole(whole, lock, find_uv(), say)
+        folder = whole
+        with temporary_folder("uv") as scratch:
+            (scratch / _PINS).write_text(pins_text)
+            shutil.copy(pins_file().with_name("uv.toml"), scratch)
+            create_environment(folder, scratch / _PINS, uv=find_uv(), force=folder.exists(), say=say)
+        (folder / STAMP_NAME).unlink()  # it is of no pins that this package has
     if changed := changed_packages(lock, packages_of(folder)):
         raise HopsError(f"{folder}: made for the lock, but differs from it in {', '.join(changed)}")
     return folder
-
-
-def _make_whole(folder: Path, lock: Mapping[str, str], uv: str, say: Say) -> Path:
-    with temporary_folder("uv") as scratch:
-        pins = scratch / _PINS
-        pins.write_text("".join(f"{package}=={version}\n" for package, version in sorted(lock.items())))
-        shutil.copy(pins_file().with_name("uv.toml"), scratch)
-        create_environment(folder, pins, uv=uv, force=folder.exists(), say=say)
-    (folder / STAMP_NAME).unlink()  # it is of no pins that this package has
-    return folder
-
-
-def _fingerprint(lock: Mapping[str, str]) -> str:
-    return hashlib.sha256(
-        "".join(f"{name}=={version}\n" for name, version in sorted(lock.items())).encode()
-    ).hexdigest()

@@ -222,10 +222,21 @@ def _search(
     running[-1].leave_out(done)
     study = OptunaStudy(options, ledger.trials, done, experiment.make_sampler)
     name_of = _namer(experiment, options, record)
+
+    def measured(trial: RunningTrial) -> dict[str, float]:
+        assert trial.result is not None
+        reported = {**trial.metrics, **metrics_of(trial.result)}
+        returned = returned_numbers(trial.result["value"], experiment.metric)
+        if experiment.space is None:
+            return {**returned, **reported}
+        # What a search optimizes is in what the function returned, and nowhere else.
+        reported.pop(experiment.metric, None)
+        return {**reported, **returned}
+
     with temporary_folder("step", "trials") as scratch:
         search = Search(options, options.training["np"], study, ledger, folder.study, trials, runs, scratch)
         search.ended = lambda trial, output: folder.keep(name_of(trial), output)
-        search.measured = lambda trial: _measured(experiment, trial)
+        search.measured = measured
         search.say = _say
         try:
             winner = search.run()
@@ -234,7 +245,12 @@ def _search(
     record = replace(record, trials=dict(Counter(trial.state for trial in ledger.own)))
     params, returned = user.arguments(winner.params), _returned(folder, name_of(winner), winner)
     if experiment.space is None:
-        _check_all_ran(experiment, ledger, search.cut_short)
+        stopped = [trial for trial in ledger.own if trial.state != "complete"]
+        if missing := len(experiment.rows) - len(ledger.own) + len(stopped):
+            ledger.update(published=True)  # once the task is cleared, it goes on
+            ledger.save(final=True)
+            why = search.cut_short or "; ".join(f"trial {trial.number}: {trial.reason}" for trial in stopped)
+            raise BadInput(f"{missing} of {len(experiment.rows)} calls have not ended: {why}") from _Stopped()
         if len(ledger.own) > 1:  # none of them is the best
             params = {}
             returned = {name_of(trial): _returned(folder, name_of(trial), trial) for trial in ledger.own}
@@ -248,17 +264,6 @@ def _search(
     return Outcome(folder.path, params, returned)
 
 
-def _check_all_ran(experiment: Experiment, ledger: Ledger, cut_short: str | None) -> None:
-    """Looks whether each of the given calls is complete; raises BadInput if not."""
-    stopped = [trial for trial in ledger.own if trial.state != "complete"]
-    missing = len(experiment.rows) - len(ledger.own) + len(stopped)
-    if missing:
-        ledger.update(published=True)  # once the task is cleared, it goes on
-        ledger.save(final=True)
-        why = cut_short or "; ".join(f"trial {trial.number}: {trial.reason}" for trial in stopped)
-        raise BadInput(f"{missing} of {len(experiment.rows)} calls have not ended: {why}") from _Stopped()
-
-
 def _namer(experiment: Experiment, options: SearchOptions, record: ExperimentRecord) -> Callable[[TrialRecord], str]:
     """Names the folders of trials."""
     user = experiment.user_function
@@ -269,17 +274,6 @@ def _namer(experiment: Experiment, options: SearchOptions, record: ExperimentRec
     names = None if planned is None else [trial_name(params) or experiment.name for params in planned]
     named = folder_names(names, [RECORD_NAME, LOCK_NAME, *record.versioned_resources])
     return lambda trial: named(trial_name(user.arguments(trial.params)) or experiment.name, trial.number)
-
-
-def _measured(experiment: Experiment, trial: RunningTrial) -> dict[str, float]:
-    """The metrics of a trial: of a search, what it optimizes is in what the function returned, and nowhere else."""
-    assert trial.result is not None
-    reported = {**trial.metrics, **metrics_of(trial.result)}
-    returned = returned_numbers(trial.result["value"], experiment.metric)
-    if experiment.space is None:
-        return {**returned, **reported}
-    reported.pop(experiment.metric, None)
-    return {**reported, **returned}
 
 
 @contextlib.contextmanager

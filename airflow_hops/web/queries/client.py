@@ -76,7 +76,11 @@ def ask_bytes(hook: RuntimeHook, verb: str, params: Mapping[str, Any]) -> bytes:
         _waiting.release()
     if answer.status_code != 200:
         known = answer.status_code in (410, 422)
-        raise HTTPException(answer.status_code if known else 502, _detail(answer))
+        try:
+            detail = str(answer.json()["detail"])
+        except (ValueError, KeyError, TypeError):
+            detail = answer.text[-500:]
+        raise HTTPException(answer.status_code if known else 502, detail)
     return answer.content
 
 
@@ -84,10 +88,3 @@ def ask_bytes(hook: RuntimeHook, verb: str, params: Mapping[str, Any]) -> bytes:
 def _client() -> httpx.Client:
     # Plain HTTP on the loopback interface: reading certificates would take longer than a request.
     return httpx.Client(timeout=_TIMEOUT_S, trust_env=False, verify=False)
-
-
-def _detail(answer: httpx.Response) -> str:
-    try:
-        return str(answer.json()["detail"])
-    except (ValueError, KeyError, TypeError):
-        return answer.text[-500:]

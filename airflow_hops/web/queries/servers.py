@@ -76,7 +76,10 @@ class RuntimeServers:
         with self._lock:
             server = self._servers.get(program)
             if server is None or server.process.poll() is not None:
-                self._make_room(program)
+                others = [each for each in self._servers if each != program]
+                others.sort(key=lambda each: self._servers[each].used)
+                for other in others[: max(0, len(others) - self.most + 1)]:
+                    _end(self._servers.pop(other).process)
                 server = self._servers[program] = _start(program)
                 if self._sweeper is None:
                     self._sweeper = threading.Thread(target=self._sweep, name="runtime-server-sweeper", daemon=True)
@@ -90,11 +93,6 @@ class RuntimeServers:
             for server in self._servers.values():
                 _end(server.process)
             self._servers.clear()
-
-    def _make_room(self, program: ServerProgram) -> None:
-        others = sorted((each for each in self._servers if each != program), key=lambda each: self._servers[each].used)
-        for other in others[: max(0, len(others) - self.most + 1)]:
-            _end(self._servers.pop(other).process)
 
     def _sweep(self) -> None:
         while True:
