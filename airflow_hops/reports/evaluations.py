@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_hops.core.contract.evaluation import EvaluationReport, Figures
 from airflow_hops.core.contract.performance import Interval
-from airflow_hops.reports.page import Section, Table, draw_lines
+from airflow_hops.reports.page import Chart, Section, Table
 
 _NOT_FIGURES = ("rows", "weight")
 _CLASSES = 50
@@ -27,7 +27,7 @@ def evaluation_sections(evaluation: EvaluationReport) -> list[Section]:
         blocks += _by_class(split.candidate)
         if calibration := split.candidate.get("calibration"):
             points = [(bin["predicted"], bin["observed"]) for bin in calibration]
-            blocks.append(draw_lines({"observed": points}, "Calibration: observed against predicted", diagonal=True))
+            blocks.append(Chart({"observed": points}, "Calibration: observed against predicted", diagonal=True))
         sections.append(Section(f"Evaluation on {name}", blocks))
     for label, of in (evaluation.more_labels or {}).items():
         tables = [_figures(split, f"On {name}") for name, split in of.splits.items()]

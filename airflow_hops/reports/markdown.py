@@ -34,7 +34,7 @@ def _block(block: Table | Chart | Image | str) -> str:
         return f"{_inline(block.caption)} (a picture, which is in the report's HTML)"
     if isinstance(block, Chart):
         rows = [(name, *point) for name, line in block.series.items() for point in line]
-        return _table(rows, ("Line", "x", "y"), block.caption) if rows else _inline(block.caption)
+        return _table(rows, ("Line", "x", "y"), block.caption) if rows else _inline(f"{block.caption}: no values")
     paragraphs = re.split(r"\n\s*\n", block.strip())
     return "\n\n".join("\\\n".join(_line(line) for line in text.splitlines()) for text in paragraphs)
 

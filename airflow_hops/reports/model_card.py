@@ -18,7 +18,7 @@ from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.run_record import RunRecord
 from airflow_hops.reports.evaluations import evaluation_sections, with_interval
 from airflow_hops.reports.model_sources import MAX_CHECKS, Registration, VersionSources
-from airflow_hops.reports.page import Report, Section, Table, draw_lines
+from airflow_hops.reports.page import Chart, Report, Section, Table
 
 _FEATURES = 200
 _TOP_VALUES = 3
@@ -299,7 +299,7 @@ def _performance(sources: VersionSources) -> Blocks:
         first, *_ = starts = [datetime.fromisoformat(each.start) for each in measured]
         days = [(start - first).total_seconds() / 86_400 for start in starts]
         points = [(day, each.figures[report.metric][0]) for day, each in zip(days, measured, strict=True)]
-        blocks.append(draw_lines({report.metric: points}, f"{report.metric} by days since {first.date()}"))
+        blocks.append(Chart({report.metric: points}, f"{report.metric} by days since {first.date()}"))
     return [*blocks, *report.notes]
 
 

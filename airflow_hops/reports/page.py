@@ -14,13 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, Template
-from markupsafe import Markup, escape
 
 from airflow_hops import __version__
 
 FOOTER = f"Written by airflow-hops {__version__}."
-_COLOURS = ("#2f6fdb", "#d9480f", "#2b8a3e", "#9c36b5", "#c2255c", "#0b7285", "#8d6e00", "#6b7280")
-_WIDTH, _HEIGHT, _LEFT, _FOOT = 640, 240, 60, 24
 
 
 @dataclass(frozen=True)
@@ -39,12 +36,33 @@ class Table:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing."""
+    """Points of each series, joined by lines, over axes from the lowest to the highest of all.
 
-    svg: Markup
+    Attributes:
+        series: Points ``(x, y)`` by name.
+        caption: What is drawn.
+        diagonal: Whether to draw where x equals y, dashed.
+    """
+
+    series: Mapping[str, Sequence[tuple[float, float]]]
     caption: str
-    series: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
-    """Its points ``(x, y)`` by name, for readers without pictures."""
+    diagonal: bool = False
+
+    @property
+    def lines(self) -> dict[str, list[tuple[float, float]]]:
+        """The points that can be drawn, by series."""
+        return {name: [point for point in line if all(map(math.isfinite, point))] for name, line in self.series.items()}
+
+    @property
+    def bounds(self) -> tuple[float, float, float, float] | None:
+        """The least and the greatest x, and the least and the greatest y; None without a point."""
+        points = [point for line in self.lines.values() for point in line]
+        if not points:
+            return None
+        xs, ys = ([*axis] for axis in zip(*points, strict=True))
+        if self.diagonal:
+            xs = ys = [*xs, *ys]
+        return min(xs), max(xs), min(ys), max(ys)
 
 
 @dataclass(frozen=True)
@@ -90,48 +108,6 @@ class Report:
         return _template().render(title=self.title, subtitle=self.subtitle, sections=sections, footer=FOOTER)
 
 
-def draw_lines(series: Mapping[str, Sequence[tuple[float, float]]], caption: str, *, diagonal: bool = False) -> Chart:
-    """Points of each series, joined by lines, over axes from the lowest to the highest of all.
-
-    Args:
-        series: Points ``(x, y)`` by name.
-        caption: What is drawn.
-        diagonal: Whether to draw where x equals y, dashed.
-    """
-    points = [point for line in series.values() for point in line if all(map(math.isfinite, point))]
-    if not points:
-        return Chart(Markup(""), f"{caption}: no values")
-    (left, right), (low, high) = ((min(axis), max(axis)) for axis in zip(*points, strict=True))
-    if diagonal:
-        left = low = min(left, low)
-        right = high = max(right, high)
-
-    def place(x: float, y: float) -> str:
-        across = _LEFT + (x - left) / ((right - left) or 1.0) * (_WIDTH - _LEFT - 10)
-        return f"{across:.1f},{_HEIGHT - _FOOT - (y - low) / ((high - low) or 1.0) * (_HEIGHT - _FOOT - 30):.1f}"
-
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" font-size="11">']
-    parts.append(f"<title>{escape(caption)}</title>")
-    if diagonal:
-        ends = f"{place(left, left)} {place(right, right)}"
-        parts.append(f'<polyline points="{ends}" fill="none" stroke="#888" stroke-dasharray="4"/>')
-    for number, (name, line) in enumerate(series.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
-        shown = [point for point in line if all(map(math.isfinite, point))]
-        where = " ".join(place(*point) for point in shown)
-        parts.append(f'<polyline points="{where}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
-        if len(shown) < 20:
-            parts += [_dot(place(*point), colour) for point in shown]
-        x = _LEFT + number % 4 * 145
-        parts.append(f'<text x="{x}" y="{11 + number // 4 * 13}" style="fill:{colour}">{escape(name[:22])}</text>')
-    foot = _HEIGHT - 6
-    parts.append(f'<text x="{_LEFT}" y="{foot}">{cell(left)}</text>')
-    parts.append(f'<text x="{_WIDTH - 10}" y="{foot}" text-anchor="end">{cell(right)}</text>')
-    parts.append(f'<text x="{_LEFT - 6}" y="{_HEIGHT - _FOOT}" text-anchor="end">{cell(low)}</text>')
-    parts.append(f'<text x="{_LEFT - 6}" y="38" text-anchor="end">{cell(high)}</text></svg>')
-    return Chart(Markup("".join(parts)), caption, series)
-
-
 def cell(value: Any) -> str:
     """A value as it stands in a table."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
@@ -149,11 +125,6 @@ def cell(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {cell(item)}" for name, item in value.items())
     return str(value)
-
-
-def _dot(place: str, colour: str) -> str:
-    x, y = place.split(",")
-    return f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>'
 
 
 @cache

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse, Response
 from airflow_hops.core.contract.backtest import PolicyOutcome
 from airflow_hops.core.contract.performance import Interval
 from airflow_hops.core.contract.retraining import as_utc
-from airflow_hops.reports.page import Report, Section, Table, cell, draw_lines
+from airflow_hops.reports.page import Chart, Report, Section, Table, cell
 from airflow_hops.web.access import READS_ARTIFACTS
 from airflow_hops.web.answers import send_report
 from airflow_hops.web.models.backtests import FoundBacktest
@@ -43,7 +43,7 @@ def report_backtest(found: FoundBacktest) -> Response:
     sections = [
         Section("Back-test", [Table.of(facts), *report.notes]),
         Section("Policies", [Table([_row(each) for each in outcomes], _COLUMNS)]),
-        Section("Over time", [draw_lines(lines, f"{report.metric} by days since the first period's end")]),
+        Section("Over time", [Chart(lines, f"{report.metric} by days since the first period's end")]),
         Section("Retrainings", [Table(retrained, ("", "At", "", "Gain", "Reason", "Gate"))] if retrained else []),
     ]
     title = f"{report.model_name} back-test {found.id}"

@@ -11,7 +11,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, Response
 
-from airflow_hops.reports.page import Chart, Image, Report, Section, Table, draw_lines
+from airflow_hops.reports.page import Chart, Image, Report, Section, Table
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS
 from airflow_hops.web.answers import send_report
 from airflow_hops.web.artifacts.lookup import TaskArtifact
@@ -138,7 +138,7 @@ def _curves(dag_id: str, runs: Sequence[TrainingRunDetail], names: Sequence[str]
             curve = MetricCurve(**told)
             values = [(float(x), y) for x, y in zip(curve.steps, curve.values, strict=True) if y is not None]
             by_metric.setdefault(curve.metric, {})[name] = values
-    charts: list[Chart | str] = [draw_lines(lines, f"{metric} by step") for metric, lines in sorted(by_metric.items())]
+    charts: list[Chart | str] = [Chart(lines, f"{metric} by step") for metric, lines in sorted(by_metric.items())]
     left = len(charts) - _MOST_CHARTS
     return (
         charts if left <= 0 else [*charts[:_MOST_CHARTS], f"{left} more metrics have curves, which are not shown here."]
