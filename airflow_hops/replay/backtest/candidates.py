@@ -105,17 +105,11 @@ class Candidates:
             BadInput: a policy names what the champion does not have, or there are no rows in the first or the last
                 period's length of the history.
         """
-        self._plan.check_names(champion_properties(self._hook, self._plan.model_name))
+        self._plan.check_names(self._champion)
         _ = self._history  # without which nothing need be trained
         found = self.of(self._plan.start, self.ticks[0] - self._plan.shortest_delay)
-        statistics = Artifact.from_dict(found.candidate.statistics)
-        of, seconds = StatisticsProperties.of(statistics), list[float]()
-        for split in of.splits if of.time else ():
-            features = self._hook.store.read_json(f"{statistics.uri}/{split}/statistics.json")["features"]
-            if (least := features.get(of.time, {}).get("min")) is not None:
-                seconds.append(least)
-        earliest = datetime.fromtimestamp(min(seconds), UTC) if seconds else self._plan.start
-        if earliest >= self._plan.start + self._plan.every:
+        earliest = self._earliest(Artifact.from_dict(found.candidate.statistics))
+        if earliest is not None and earliest >= self._plan.start + self._plan.every:
             raise BadInput(
                 f"the history is to begin at {in_days(self._plan.start)}, but its first row is of {in_days(earliest)}; "
                 "begin it where its data begins"
@@ -136,16 +130,8 @@ class Candidates:
             start: Start of its training data; None, or one before the history, for that of the history.
             end: Its end.
         """
-        begin = max(start or self._plan.start, self._plan.start)
-
-        def train() -> AssessedCandidate:
-            began = time.monotonic()
-            candidate, cached = self._pipeline.train(begin, end)
-            if not cached:
-                self._say(f"Trained on {in_days(begin)} to {in_days(end)} in {time.monotonic() - began:.0f} s")
-            return AssessedCandidate(candidate, self._assessed(candidate), cached)
-
-        return self._once((begin, end), train)
+        start = max(start or self._plan.start, self._plan.start)
+        return self._once((start, end), lambda: self._trained(start, end))
 
     def gate(self, candidate: Candidate, champion: Candidate) -> tuple[bool, tuple[str, ...]]:
         """Whether a candidate may take a champion's place, by the recorded evaluation; and why."""
@@ -197,6 +183,13 @@ class Candidates:
         made: Made = future.result()
         return made
 
+    def _trained(self, start: datetime, end: datetime) -> AssessedCandidate:
+        began = time.monotonic()
+        candidate, cached = self._pipeline.train(start, end)
+        if not cached:
+            self._say(f"Trained on {in_days(start)} to {in_days(end)} in {time.monotonic() - began:.0f} s")
+        return AssessedCandidate(candidate, self._assessed(candidate), cached)
+
     def _assessed(self, candidate: Candidate) -> Assessment:
         plan = self._plan
         skew, performance = self._monitor
@@ -228,6 +221,10 @@ class Candidates:
         """Options of the live monitors; a run of theirs meanwhile changes nothing."""
         return self._once(("monitor", None), lambda: self._pipeline.monitor())
 
+    @property
+    def _champion(self) -> ModelProperties:
+        return champion_properties(self._hook, self._plan.model_name)
+
     @cached_property
     def _history(self) -> Artifact:
         start, end = self._plan.start, self.ticks[-1]
@@ -238,3 +235,12 @@ class Candidates:
                 f"the rows from {in_days(start)} to {in_days(end)} cannot be prepared; see that the sources have "
                 f"rows in all of that time: {error}"
             ) from error
+
+    def _earliest(self, statistics: Artifact) -> datetime | None:
+        """Time of the earliest row that statistics are of; None where that is not known."""
+        of, store, found = StatisticsProperties.of(statistics), self._hook.store, []
+        for split in of.splits if of.time else ():
+            features = store.read_json(f"{statistics.uri}/{split}/statistics.json")["features"]
+            found.append(features.get(of.time, {}).get("min"))
+        known = [seconds for seconds in found if seconds is not None]
+        return datetime.fromtimestamp(min(known), UTC) if known else None
