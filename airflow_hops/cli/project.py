@@ -240,7 +240,7 @@ def project_files(name: str, uri: str, encoding: str, table: TableDescription) -
         "literal": ", literal" if {shown, read} != {"DATA", columns} else "",
         "source": "".join(f", {name}={_literal(value)}" for name, value in _csv_format(table, encoding)),
         "prepare": _arguments(_prepare(table)),
-        "evaluate": _arguments(_evaluate(table)),
+        "evaluate": _arguments([("minimum", dict(table.minimum))] if table.minimum else []),
         "min_rows": min(1000, max(100, table.rows // 2)),
         "pandas": _read_by_pandas(table, encoding),
         "imported": "COLUMNS, DATA" if table.format == "parquet" else "DATA",
@@ -303,11 +303,6 @@ def _prepare(table: TableDescription) -> Iterable[tuple[str, Any]]:
         yield "classes", list(table.classes)
     if (share := _label_of(table).missing / table.rows) > _REJECTED_BY_DEFAULT / 2:
         yield "max_rejected", min(1.0, math.ceil(share * 20 + 1) / 20)
-
-
-def _evaluate(table: TableDescription) -> Iterable[tuple[str, Any]]:
-    if table.minimum:
-        yield "minimum", dict(table.minimum)
 
 
 def _as_they_stand(code: str, values: Iterable[str]) -> str:

@@ -9,7 +9,6 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +101,26 @@ def _reproduce(hook: RuntimeHook, run: RecordedRun, args: Namespace) -> tuple[li
             hook.settings = replace(hook.settings, runtime=made)
         _say(f"Environment: {hook.settings.runtime}")
         reported: dict[str, float] = {}
-        told = partial(_show_progress, reported=reported)
-        result = run_again(hook, spec, told, launcher_of(hook, record))
+
+        def show_progress(line: Line) -> None:
+            reported.update(line.metrics)
+            figures = "".join(f" {name}={value:.4g}" for name, value in line.metrics.items())
+            share = "" if line.progress is None else f"{100 * line.progress:3.0f}% "
+            _say(f"  {share}{line.text}{figures}")
+
+        result = run_again(hook, spec, show_progress, launcher_of(hook, record))
     if result.is_artifact:
         _say(f"Reproduced: {result.value['uri']}")
     experiment = None
     if run.experiment is not None:
         experiment = hook.store.uri("Experiments", app_id(spec.producer), run.experiment.rpartition("/")[2])
-    lines = _compare_inputs(hook, run)
+    fingerprints = [artifact.fingerprint[:12] for given in record.artifacts().values() for artifact in given]
+    lines: list[Compared] = []
+    if fingerprints:
+        lines.append(Compared("data", ", ".join(fingerprints[:3]), "the same", "same", is_result=False))
+    if record.code:
+        lines.append(Compared("code", record.code[:12], "the same", "same", is_result=False))
+    lines += compare_environments(record, hook.settings.runtime)
     if run.experiment is not None and experiment is not None:
         lines += compare_experiments(hook.store, run.experiment, experiment, args.tolerance)
     elif run.trial_metric is not None:
@@ -118,16 +129,6 @@ def _reproduce(hook: RuntimeHook, run: RecordedRun, args: Namespace) -> tuple[li
         same_environment = not run.lacking and all(line.verdict == "same" for line in lines)
         lines += _compare_results(hook, run, result, args.tolerance, same_environment=same_environment)
     return lines, result
-
-
-def _compare_inputs(hook: RuntimeHook, run: RecordedRun) -> list[Compared]:
-    record, lines = run.record, list[Compared]()
-    fingerprints = [artifact.fingerprint[:12] for given in record.artifacts().values() for artifact in given]
-    if fingerprints:
-        lines.append(Compared("data", ", ".join(fingerprints[:3]), "the same", "same", is_result=False))
-    if record.code:
-        lines.append(Compared("code", record.code[:12], "the same", "same", is_result=False))
-    return [*lines, *compare_environments(record, hook.settings.runtime)]
 
 
 def _compare_results(
@@ -156,13 +157,6 @@ def _compare_results(
         yield Compared("weights", "", str(error), "not compared", is_result=False)
     else:
         yield from compare_found(found, tolerance)
-
-
-def _show_progress(line: Line, reported: dict[str, float]) -> None:
-    reported.update(line.metrics)
-    figures = "".join(f" {name}={value:.4g}" for name, value in line.metrics.items())
-    share = "" if line.progress is None else f"{100 * line.progress:3.0f}% "
-    _say(f"  {share}{line.text}{figures}")
 
 
 def _say(text: str) -> None:

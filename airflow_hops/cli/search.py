@@ -169,9 +169,12 @@ def _lines(record: StudyRecord, trials: list[TrialRecord]) -> list[str]:
         if trial.state == "running":
             last = trial.intermediate[-1] if trial.intermediate else None
             reported = "" if last is None else f", {record.metrics[0]} {last[1]:.5g} at step {last[0]:g}"
-            found.append(
-                f"Running: trial {trial.number} for {_since(trial.started)}{reported}, with {_params(trial.params)}"
-            )
+            try:
+                seconds = seconds_since(trial.started)
+                since = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+            except (ValueError, TypeError):  # no time, or one without a zone
+                since = f"an unknown time (started {trial.started!r})"
+            found.append(f"Running: trial {trial.number} for {since}{reported}, with {_params(trial.params)}")
     failed = [trial for trial in trials if trial.state == "failed"]
     if len(failed) > _FAILURES:
         found.append(f"{len(failed)} trials failed; the last {_FAILURES}:")
@@ -215,11 +218,3 @@ def _values(record: StudyRecord, values: Sequence[float]) -> str:
 def _params(params: Mapping[str, Any]) -> str:
     words = {name: f"{value:.5g}" if isinstance(value, float) else str(value) for name, value in masked(params).items()}
     return ", ".join(f"{name}={word}" for name, word in words.items())
-
-
-def _since(started: str) -> str:
-    try:
-        seconds = seconds_since(started)
-    except (ValueError, TypeError):  # no time, or one without a zone
-        return f"an unknown time (started {started!r})"
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

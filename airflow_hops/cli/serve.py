@@ -65,8 +65,18 @@ def server_flags(services: Mapping[str, str], given: Sequence[str] = ()) -> list
             "connection field 'config_file' is empty, so there is nothing to serve; fill it in, or give one of "
             f"{', '.join(_WHAT_TO_SERVE)} behind --"
         )
+    host: str | None = services.get("serving_host") or "127.0.0.1"
+    if not is_this_machine(str(host)):
+        if "--host" not in names:
+            print(
+                f"The connection's host {host!r} is no address of this machine: the server listens at 127.0.0.1 "
+                "alone, unless told otherwise by -- --host=ADDRESS",
+                file=sys.stderr,
+                flush=True,
+            )
+        host = None
     values: dict[str, object] = {
-        "host": _listening_host(services, names),
+        "host": host,
         "port": services.get("serving_port"),
         "rest_api_port": services.get("serving_rest_port"),
         "rest_api_enable_ssl": rest_speaks_tls(services),
@@ -97,20 +107,6 @@ def storage_variables(services: Mapping[str, str], store: ArtifactStore) -> dict
             name = f"FSSPEC_{protocol.upper()}"
             found[name] = json.dumps(json.loads(os.environ.get(name) or "{}") | dict(options))
     return found
-
-
-def _listening_host(services: Mapping[str, str], names: set[str]) -> str | None:
-    host = services.get("serving_host") or "127.0.0.1"
-    if is_this_machine(host):
-        return host
-    if "--host" not in names:
-        print(
-            f"The connection's host {host!r} is no address of this machine: the server listens at 127.0.0.1 alone, "
-            "unless told otherwise by -- --host=ADDRESS",
-            file=sys.stderr,
-            flush=True,
-        )
-    return None
 
 
 def _in_memory(token: str) -> str:

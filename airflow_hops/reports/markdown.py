@@ -64,10 +64,9 @@ def _escape(word: str) -> str:
 
 def _code(word: str) -> str:
     """Code spans, in which nothing is a link."""
-    return "\\|".join(_code_span(part) if part else "" for part in word.split("|"))
-
-
-def _code_span(text: str) -> str:
-    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
-    space = " " if "`" in text else ""
-    return f"{fence}{space}{text}{space}{fence}"
+    spans = []
+    for part in word.split("|"):
+        fence = "`" * (1 + max(map(len, re.findall("`+", part)), default=0))
+        space = " " if "`" in part else ""
+        spans.append(f"{fence}{space}{part}{space}{fence}" if part else "")
+    return "\\|".join(spans)

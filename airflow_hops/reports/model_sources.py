@@ -245,13 +245,11 @@ class VersionSources:
             each
             for dag_id in sorted(dags)
             for task in self.store.names(self.store.uri("_state", dag_id))
-            for each in self._decisions(DecisionLog(self.store, Producer(dag_id, "", task)))
+            for log in [DecisionLog(self.store, Producer(dag_id, "", task))]
+            for each in self._each("decisions on retraining", log.names()[: -_DECISIONS_READ - 1 : -1], log.read)
             if (each.decision.basis.get("model"), each.decision.basis.get("version")) == (self.name, str(self.version))
         ]
         return sorted(found, key=lambda each: each.decision.at, reverse=True)[:MAX_DECISIONS]
-
-    def _decisions(self, log: DecisionLog) -> list[RecordedDecision]:
-        return self._each("decisions on retraining", log.names()[: -_DECISIONS_READ - 1 : -1], log.read)
 
     def _reports(
         self, kind: str, read: Callable[[MonitoringReport], _T], wanted: int

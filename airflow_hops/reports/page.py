@@ -9,11 +9,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, Template
+from jinja2 import Environment, FileSystemLoader
 
 from airflow_hops import __version__
 
@@ -104,8 +103,12 @@ class Report:
 
     def html(self) -> str:
         """One HTML file that needs nothing else."""
+        folder = FileSystemLoader(Path(__file__).parent)
+        environment = Environment(loader=folder, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+        environment.filters["cell"] = cell
+        template = environment.get_template("report.html")
         sections = [section for section in self.sections if section.blocks]
-        return _template().render(title=self.title, subtitle=self.subtitle, sections=sections, footer=FOOTER)
+        return template.render(title=self.title, subtitle=self.subtitle, sections=sections, footer=FOOTER)
 
 
 def cell(value: Any) -> str:
@@ -125,12 +128,3 @@ def cell(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {cell(item)}" for name, item in value.items())
     return str(value)
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["cell"] = cell
-    return environment.get_template("report.html")

@@ -99,7 +99,17 @@ def run(
     metric = known.judge.metric
     notes = [*_notes(history, history_of, served, given), *assessor.notes(periods)]
     assessment = Assessment(served.problem, metric, metric in LOWER_IS_BETTER, tuple(periods), tuple(notes))
-    return _write(context, assessment, history)
+    for note in assessment.notes:
+        log.warning("%s", note)
+    rows = len(history.rows.labels)
+    aside = {why: count for why in (BEFORE, AFTER, UNTIMED) if (count := history.counts[why])}
+    with context.output() as writer:
+        (writer.path / ASSESSMENT_FILE).write_text(json.dumps(assessment.to_dict(), indent=1, allow_nan=False))
+        return writer.commit(
+            rows={"history": RowCounts(rows + sum(aside.values()), rows, aside)},
+            metrics={"periods": len(assessment.periods)},
+            properties={"problem": assessment.problem, "metric": assessment.metric, "notes": list(assessment.notes)},
+        )
 
 
 def _periods(ticks: Sequence[str], end: str) -> Array:
@@ -218,17 +228,3 @@ def _notes(history: History, of: ExamplesProperties, served: ServedModel, option
         yield f"The monitor's time_feature is {options.time_feature!r}; here {of.time!r} stands in its place"
     if options.identifiers:
         yield "Single rows (identifiers) were not compared: those of the history are not among the training data"
-
-
-def _write(context: StepContext, assessment: Assessment, history: History) -> Artifact:
-    for note in assessment.notes:
-        log.warning("%s", note)
-    rows = len(history.rows.labels)
-    aside = {why: count for why in (BEFORE, AFTER, UNTIMED) if (count := history.counts[why])}
-    with context.output() as writer:
-        (writer.path / ASSESSMENT_FILE).write_text(json.dumps(assessment.to_dict(), indent=1, allow_nan=False))
-        return writer.commit(
-            rows={"history": RowCounts(rows + sum(aside.values()), rows, aside)},
-            metrics={"periods": len(assessment.periods)},
-            properties={"problem": assessment.problem, "metric": assessment.metric, "notes": list(assessment.notes)},
-        )

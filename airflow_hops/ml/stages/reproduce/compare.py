@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import Artifact, HopsError
+from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.contract.properties import SAVED_MODEL, ExamplesProperties
 from airflow_hops.core.contract.splits import EVAL
 from airflow_hops.core.contract.target import REGRESSION
@@ -71,8 +71,11 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 def _compare_predictions(context: StepContext, recorded: Path, reproduced: Path) -> dict[str, Any]:
     try:
-        if (examples := _raw_examples(context)) is None:
+        if not context.has_input("examples"):
             return {"why": "the run had no examples to predict"}
+        examples = context.input("examples")
+        # Models take the rows of raw examples: of transformed ones those that they were made of.
+        examples = next(iter(context.store.manifest(examples.uri).inputs.get("examples", ())), examples)
         data = ExamplesProperties.of(context.store.manifest(examples.uri))
         files = sorted((context.store.local(examples) / EVAL).glob("*.parquet"))
         if not files or data.label is None:
@@ -95,12 +98,3 @@ def largest_difference(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]
     differing = (before != after) & ~(np.isnan(before) & np.isnan(after))
     largest = float(np.abs(before[differing] - after[differing]).max(initial=0.0))
     return largest if np.isfinite(largest) else np.inf
-
-
-def _raw_examples(context: StepContext) -> Artifact | None:
-    """The examples whose rows models take: of transformed ones those that they were made of."""
-    if not context.has_input("examples"):
-        return None
-    examples = context.input("examples")
-    made_of = context.store.manifest(examples.uri).inputs.get("examples", ())
-    return made_of[0] if made_of else examples

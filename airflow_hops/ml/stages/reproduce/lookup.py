@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, Producer
@@ -43,7 +42,8 @@ def run(context: StepContext, *, run_id: str | None = None, model: str = "", ver
     tags = dict(found.data.tags)
     if "hops.dag_id" not in tags:
         raise BadInput(f"MLflow's run {run_id} was not logged by a task of this package: it has no tag hops.dag_id")
-    producer = _producer(tags)
+    dag_id, dag_run_id, task_id = (tags[f"hops.{name}"] for name in ("dag_id", "run_id", "task_id"))
+    producer = Producer(dag_id, dag_run_id, task_id, int(tags.get("hops.map_index", "-1")))
     told: dict[str, Any] = {"dag_id": producer.dag_id, "dag_run_id": producer.run_id, "task": producer.task}
     told |= {"metrics": dict(found.data.metrics), "record": tags.get(RECORD_TAG)}
     told |= {"model": tags.get("hops.model"), "fingerprint": tags.get("hops.fingerprint")}
@@ -52,9 +52,3 @@ def run(context: StepContext, *, run_id: str | None = None, model: str = "", ver
     number = found.data.params.get("run", "")
     known = number.startswith("run.") and told["model"] is None
     return {**told, "experiment": context.store.uri("Experiments", app_id(producer), number) if known else None}
-
-
-def _producer(tags: Mapping[str, str]) -> Producer:
-    return Producer(
-        tags["hops.dag_id"], tags["hops.run_id"], tags["hops.task_id"], int(tags.get("hops.map_index", "-1"))
-    )
