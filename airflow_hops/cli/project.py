@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable
 from datetime import timedelta
+from pathlib import Path
 from string import Template
 from typing import Any
 
@@ -17,192 +18,8 @@ _WIDTH = 110
 _TYPES: dict[Role, str] = {"number": "float64", "category": "string", "key": "string", "weight": "float64"}
 _LABEL_TYPES = {"text": "string", "integer": "int64", "boolean": "bool", "float": "float64"}
 _REJECTED_BY_DEFAULT = 0.1
-
-_PACKAGE = '"""The $name pipeline, from the rows of a file to a served model."""\n'
-
-_FEATURES = '''"""The columns that are read from the file, and the features of the model."""
-
-DATA = $data
-LABEL = $label
-
-# The columns of the file that prepare() gets, by type.
-COLUMNS = {
-$columns}
-
-# The features: columns that prepare() returns, those that it derives included, and that clients send.
-NUMBERS = $numbers
-CATEGORIES = $categories
-'''
-
-_PREPARE = '''"""The rows to train on."""
-
-from $name.features import CATEGORIES, LABEL, NUMBERS
-
-
-def prepare(spark, tables):
-    """Returns one row for each row of the table.
-
-    Derive columns or join other tables here, and list what shall be a feature in NUMBERS or CATEGORIES: with
-    ``import pyspark.sql.functions as F``, ``rows = rows.withColumn("ratio", F.col("paid") / F.col("due"))``.
-    """
-    rows = tables["$name"]
-    returned = {$returned*NUMBERS, *CATEGORIES}
-    return rows.drop(*(name for name in rows.columns if name not in returned))
-'''
-
-_MODEL = '''"""The model: gradient-boosted trees, which need no scaling and take missing values."""
-
-from sklearn.compose import make_column_transformer
-from sklearn.ensemble import HistGradientBoosting$estimator
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OrdinalEncoder
-from threadpoolctl import threadpool_limits
-
-from $name.features import CATEGORIES, NUMBERS
-
-
-def fit(rows, labels, weights=None):
-    """Trains on a data frame in which a missing number is NaN and a missing category is empty."""
-    encode = make_column_transformer(
-        ("passthrough", NUMBERS),
-        (OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1), CATEGORIES),
-    )
-    trees = HistGradientBoosting$estimator(random_state=0)
-    with threadpool_limits(1):  # one thread is fastest for small data, above all on a busy machine
-        return make_pipeline(encode, trees).fit(rows, labels, histgradientboosting${step}__sample_weight=weights)
-
-
-def train(context):
-    """Returns the model that the pipeline exports, evaluates and deploys."""
-    rows = context.table("train", columns=[*NUMBERS, *CATEGORIES])
-    return fit(rows.frame(), rows.labels, rows.weights)
-'''
-
-_TRAINING = '''"""Trains a model of ``$label_text``, and serves it if it is no worse than the previous one."""
-
-${timedelta}from airflow.sdk import DAG, Asset$literal
-
-from airflow_hops.operators import (
-    DeployModelOperator,
-    EvaluateOperator,
-    InfraValidateOperator,
-    IngestOperator,
-    PrepareOperator,
-    SchemaOperator,
-    Source,
-    StatisticsOperator,
-    TrainOperator,
-    ValidateExamplesOperator,
-)
-from $name.features import COLUMNS, DATA, LABEL
-
-with DAG(
-    "${name}_training",
-    schedule=[Asset("${name}_drifted")],
-    is_paused_upon_creation=False,
-    max_active_runs=1,
-    doc_md=__doc__,
-    tags=["hops", "$name"],
-):
-    raw = IngestOperator(
-        task_id="ingest",
-        sources={"$name": Source($uri, columns=$read, schema=COLUMNS$source)},
-    )
-    examples = PrepareOperator(
-        task_id="prepare",
-        prepare="$name.prepare:prepare",
-        tables=raw.output,
-        label=LABEL,
-$prepare    )
-    statistics = StatisticsOperator(task_id="statistics", examples=examples.output)
-    # The schema follows the data until a model that was trained with it is deployed.
-    schema = SchemaOperator(task_id="schema", statistics=statistics.output, freeze_at="deployment")
-    validation = ValidateExamplesOperator(
-        task_id="validate",
-        statistics=statistics.output,
-        schema=schema.output,
-        model_name="$name",  # training data that looks broken beside the serving model's stops the run
-    )
-    model = TrainOperator(
-        task_id="train",
-        train="$name.model:train",
-        examples=examples.output,
-        statistics=statistics.output,
-        schema=schema.output,
-    )
-    evaluation = EvaluateOperator(
-        task_id="evaluate",
-        model=model.output,
-        examples=examples.output,
-        model_name="$name",
-$evaluate    )
-    infra = InfraValidateOperator(task_id="infra_validate", model=model.output, examples=examples.output)
-    DeployModelOperator(
-        task_id="deploy",
-        model=model.output,
-        model_name="$name",
-        evaluation=evaluation.output,
-        infra_blessing=infra.output,
-    )
-
-    validation >> model
-'''
-
-_MONITORING = '''"""Compares requests with the training data, and requests a retraining if they differ."""
-
-from airflow.sdk import DAG, Asset
-
-from airflow_hops.operators import SkewOperator
-from airflow_hops.retraining import RequestRetrainingOperator
-
-with DAG(
-    "${name}_monitoring",
-    schedule="@daily",
-    catchup=False,
-    is_paused_upon_creation=False,
-    max_active_runs=1,
-    doc_md=__doc__,
-    tags=["hops", "$name"],
-):
-    skew = SkewOperator(task_id="skew", model_name="$name", min_rows=$min_rows)
-    RequestRetrainingOperator(task_id="request_retraining", skew=skew.output, asset=Asset("${name}_drifted"))
-'''
-
-_TEST = '''"""The model, on rows of the file."""
-
-import numpy as np
-import pandas as pd
-import pytest
-from sklearn.dummy import Dummy$estimator
-
-from $name.features import CATEGORIES, $imported, LABEL, NUMBERS
-from $name.model import fit
-
-
-@pytest.fixture(scope="module")
-def rows():
-    """The file's rows; features that prepare() derives are 0 here."""
-$pandas
-    found = found.dropna(subset=[LABEL]).head(10_000)
-    found = found.reindex(columns=[LABEL, *NUMBERS, *CATEGORIES], fill_value=0)
-    found[CATEGORIES] = $texts
-    return found.astype(dict.fromkeys(NUMBERS, float))
-
-
-@pytest.fixture(scope="module")
-def model(rows):
-    return fit(rows[[*NUMBERS, *CATEGORIES]], rows[LABEL])
-
-
-def test_the_model_is_better_than_a_constant_guess(model, rows):
-    guess = Dummy$estimator().fit(rows, rows[LABEL])
-    assert model.score(rows, rows[LABEL]) >= guess.score(rows, rows[LABEL])
-
-
-def test_a_row_without_values_gets_a_prediction(model):
-    unknown = pd.DataFrame([{**dict.fromkeys(NUMBERS, np.nan), **dict.fromkeys(CATEGORIES, "")}])
-    assert len(model.predict(unknown)) == 1
-'''
+_TEMPLATES = Path(__file__).with_name("project_files")
+"""The files of a project, as :class:`string.Template`."""
 
 
 def project_files(name: str, uri: str, encoding: str, table: TableDescription) -> dict[str, str]:
@@ -246,16 +63,10 @@ def project_files(name: str, uri: str, encoding: str, table: TableDescription) -
         "imported": "COLUMNS, DATA" if table.format == "parquet" else "DATA",
         "texts": _texts_by_pandas(table),
     }
-    templates = {
-        "__init__.py": _PACKAGE,
-        "training.py": _TRAINING,
-        "monitoring.py": _MONITORING,
-        "features.py": _FEATURES,
-        "prepare.py": _PREPARE,
-        "model.py": _MODEL,
-        f"test_{name}.py": _TEST,
-    }
-    sources = {file: Template(template).substitute(values) for file, template in templates.items()}
+    sources = {}
+    for path in sorted(_TEMPLATES.iterdir()):
+        file = f"test_{name}.py" if path.stem == "test.py" else path.stem
+        sources[file] = Template(path.read_text(encoding="utf-8")).substitute(values)
     for file, source in sources.items():
         ast.parse(source, file)
     return sources
