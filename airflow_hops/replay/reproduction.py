@@ -81,7 +81,7 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
     version = _VERSION.fullmatch(name)
     if version is not None or _RUN_ID.fullmatch(name):
         params = {"run_id": name} if version is None else {"model": version[1], "version": int(version[2])}
-        logged = hook.run(StepSpec("look-up", _LOOKUP, params=params), cache=False, on_line=lambda line: None).value
+        logged = _look_up(hook, params)
     artifact = _artifact_of(store, logged) if logged else None
     if not logged:
         uri = name.rstrip("/") if "://" in name else Path(name).as_uri() if Path(name).is_absolute() else None
@@ -270,6 +270,12 @@ def compare_models(
     """What :func:`airflow_hops.ml.stages.reproduce.compare.run` says of two models."""
     inputs = {"recorded": (recorded,), "reproduced": (reproduced,), "examples": record.artifacts().get("examples", ())}
     spec = StepSpec("compare", _COMPARE, {"weights_decide": same_environment}, inputs=inputs)
+    value: dict[str, Any] = hook.run(spec, cache=False, on_line=lambda line: None).value
+    return value
+
+
+def _look_up(hook: RuntimeHook, params: Mapping[str, Any]) -> dict[str, Any]:
+    spec = StepSpec("look-up", _LOOKUP, params=params)
     value: dict[str, Any] = hook.run(spec, cache=False, on_line=lambda line: None).value
     return value
 
