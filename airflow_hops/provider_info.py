@@ -40,6 +40,31 @@ _TLS_FIELDS = {
     ),
 }
 
+_SERVER_FIELDS = {
+    "rest_port": _field(
+        "Model server REST port", "The server's --rest_api_port; counts are read there. Empty: none", "integer"
+    ),
+    "base_path": _field("Model base path", "Folder for model versions: absolute path, or URI. Empty: none"),
+    "config_file": _field(
+        "Model config file",
+        "The server's --model_config_file, if the worker shares it. Empty: the config is sent by RPC",
+    ),
+    "traffic_file": _field(
+        "Traffic config file",
+        "The server's --traffic_config_file, if the worker shares it. Empty: set by RPC",
+    ),
+    "capture_path": _field(
+        "Capture path",
+        "The server's --capture_base_path, which skew and rollout read: absolute path, or URI. Empty: none",
+    ),
+    "prediction_token": _PREDICTION_TOKEN,
+    **_TLS_FIELDS,
+    "storage_options": _field(
+        "Model server storage options",
+        "JSON object for fsspec, for base path and capture path. Empty: the artifact store's options, "
+        "if both are the same kind of storage",
+    ),
+}
 PROVIDER_INFO: dict[str, Any] = {
     "package-name": "airflow-hops",
     "name": "Hops",
@@ -102,33 +127,7 @@ PROVIDER_INFO: dict[str, Any] = {
                     "Runs and the model registry: an MLflow server, or sqlite:////absolute/path. "
                     "Empty: [hops] tracking_uri",
                 ),
-                "serving_rest_port": _field(
-                    "Model server REST port",
-                    "The server's --rest_api_port; the rollout reads request counts there. Empty: none",
-                    "integer",
-                ),
-                "serving_base_path": _field(
-                    "Model base path", "Folder for model versions: absolute path, or URI. Empty: none"
-                ),
-                "serving_config_file": _field(
-                    "Model config file",
-                    "The server's --model_config_file, on a file system that the worker shares. Empty: none",
-                ),
-                "serving_traffic_file": _field(
-                    "Traffic config file", "The server's --traffic_config_file, likewise. Empty: none"
-                ),
-                "serving_capture_path": _field(
-                    "Capture path",
-                    "The server's --capture_base_path, from which skew monitor and rollout read: absolute path, "
-                    "or URI. Empty: none",
-                ),
-                "serving_prediction_token": _PREDICTION_TOKEN,
-                **{f"serving_{name}": field for name, field in _TLS_FIELDS.items()},
-                "serving_storage_options": _field(
-                    "Model server storage options",
-                    "JSON object for fsspec, for base path and capture path. Empty: the artifact store's options, "
-                    "if both are the same kind of storage",
-                ),
+                **{f"serving_{name}": field for name, field in _SERVER_FIELDS.items()},
             },
         },
         {
@@ -151,35 +150,11 @@ PROVIDER_INFO: dict[str, Any] = {
                         "default": "bundled",
                     },
                 },
-                "rest_port": _field(
-                    "REST port", "The server's --rest_api_port; counts are read there. Empty: none", "integer"
-                ),
-                "base_path": _field(
-                    "Model base path", "Folder for model versions: absolute path, or URI that fsspec opens. Empty: none"
-                ),
                 "server_base_path": _field(
                     "Model base path of the server",
                     "The path of the same folder inside the server's container or host. Empty: the same path",
                 ),
-                "storage_options": _field(
-                    "Storage options",
-                    "JSON object for fsspec, for base path and capture path. Empty: the artifact store's options, "
-                    "if both are the same kind of storage",
-                ),
-                "config_file": _field(
-                    "Model config file",
-                    "The server's --model_config_file, if the worker shares it. Empty: the config is sent by RPC",
-                ),
-                "traffic_file": _field(
-                    "Traffic config file",
-                    "The server's --traffic_config_file, if the worker shares it. Empty: traffic is set by RPC",
-                ),
-                "capture_path": _field(
-                    "Capture path",
-                    "The server's --capture_base_path: absolute path, or URI that fsspec opens. Empty: none",
-                ),
-                "prediction_token": _PREDICTION_TOKEN,
-                **_TLS_FIELDS,
+                **_SERVER_FIELDS,
                 "timeout": _field("Timeout", "Seconds after which a call fails", "number", 10),
             },
         },

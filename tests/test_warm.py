@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,9 +16,7 @@ import psutil
 import pytest
 from waiting import wait_for
 
-import airflow_hops
-import airflow_hops.operators
-from airflow_hops.core.contract.protocol import StepResult, StepSpec
+from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.extensions import STAGES, extensions
 from airflow_hops.hooks.runtime import warm_socket
 from airflow_hops.launchers.local import step_environment
@@ -137,44 +134,6 @@ def test_stages_of_all_operators_are_registered():
     named = {entry for entry in entries(HopsOperator) if entry and entry.startswith("airflow_hops.ml.")}
     assert len(named) > 15
     assert named <= {stage.value for stage in extensions(STAGES).values()}
-
-
-def test_step_runs_the_package_as_it_is_when_that_has_changed_since_the_warm_process_began(tmp_path, runtime):
-    package, path = tmp_path / "airflow_hops", tmp_path / "warm" / "socket"
-    shutil.copytree(Path(airflow_hops.__file__).parent, package, ignore=shutil.ignore_patterns("static", "__pycache__"))
-    path.parent.mkdir(mode=0o700)
-    environment = {**step_environment(runtime), "PYTHONPATH": str(package / "path_entry")}
-    program = (
-        "import sys\n"
-        "from airflow_hops.ml.step import warm\n"
-        "warm.WARM_MODULES, warm.extensions = ('airflow_hops.ml.step.function',), lambda group: {}\n"
-        "warm.main(['--socket', sys.argv[1]])\n"
-    )
-    spec_path = spec_in(tmp_path, tmp_path / "ran")
-    (tmp_path / "touching.py").write_text(
-        "import sys\n\nknown = 'airflow_hops.ml.step.function' in sys.modules\n\n"
-        "def run(context):\n"
-        "    from airflow_hops.ml.step import function\n"
-        "    return [known, function.__doc__]\n"
-    )
-
-    def ask():
-        process = WarmStart(path).start(spec_path, environment)
-        list(process.lines())
-        assert process.wait(20) == 0
-        return StepResult.read(tmp_path / "result.json").value
-
-    process = subprocess.Popen([str(runtime / "bin" / "python"), "-c", program, str(path)], env=environment, cwd="/")
-    try:
-        wait_for(lambda: path.exists() or process.poll() is not None, "the warm process is ready", 60)
-        module = package / "ml" / "step" / "function.py"
-        known, before = ask()
-        assert known and before != "Changed."
-        module.write_text(f'"""Changed."""\n{module.read_text().partition(before)[2][3:]}')
-        assert ask() == [False, "Changed."]
-    finally:
-        process.terminate()
-        process.wait(10)
 
 
 def test_settings_that_libraries_read_while_they_are_imported_have_a_warm_process_of_their_own(runtime, monkeypatch):

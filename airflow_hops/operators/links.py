@@ -41,6 +41,8 @@ class PageLink(BaseOperatorLink):
     """
 
     page: ClassVar[str]
+    of_artifact: ClassVar[bool] = True
+    """Whether the page shows one artifact; runs are MLflow's, and a model is several artifacts."""
 
     def get_link(self, operator: Any, *, ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> str:
         """The address of the page, as :meth:`TensorBoardLink.get_link`."""
@@ -54,7 +56,7 @@ class PageLink(BaseOperatorLink):
     def query(self, operator: Any, ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> dict[str, str]:
         """What is looked at: the artifact, where the task makes one."""
         kind = getattr(operator, "output_kind", None)
-        if kind is None:
+        if kind is None or not self.of_artifact:
             return {}
         return {"artifact": "/".join([kind, ti_key.dag_id, ti_key.task_id, _map_index(ti_key), ti_key.run_id])}
 
@@ -84,9 +86,7 @@ class RunsLink(PageLink):
     name = "Runs"
     page = "runs"
 
-    def query(self, operator: Any, ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> dict[str, str]:
-        """Nothing: runs are MLflow's, and not addressed by artifacts."""
-        return {}
+    of_artifact = False
 
 
 class ModelsLink(PageLink):
@@ -94,15 +94,12 @@ class ModelsLink(PageLink):
 
     name = "Models"
     page = "models"
+    of_artifact = False
 
     def below(self, operator: Any) -> str:
         """The model."""
         model_name = getattr(operator, "model_name", None)
         return f"/{quote(model_name, safe='')}" if model_name else ""
-
-    def query(self, operator: Any, ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> dict[str, str]:
-        """Nothing: a model is more than one artifact."""
-        return {}
 
 
 class SkewLink(PageLink):

@@ -202,7 +202,9 @@ class RequestRetrainingOperator(BaseOperator):
             mine = log.newest(names)
             other = mine.pop() if mine and mine[-1].by != by_whom(producer) else None
             before = other.decision if other else None
-            if mine and _is_request_for(mine[0].decision, report):
+            # A request is carried out again; a refusal is decided anew when somebody clears its task.
+            request = mine[0].decision if mine and mine[0].decision.requested else None
+            if request and request.basis.get("fingerprint") == report.fingerprint:
                 recorded = mine[0]
             else:
                 previous = before
@@ -225,7 +227,15 @@ class RequestRetrainingOperator(BaseOperator):
         self, context: Context, store: ArtifactStore, report: Artifact, previous: Decision | None
     ) -> Situation:
         skew, last = SkewProperties.of(report), previous.requests[-1] if previous and previous.requests else None
-        known: dict[str, Any] = {"measured": self._measured(skew)}
+        known: dict[str, Any] = {"measured": None}
+        if self.performance is not None:
+            known["measured"] = measured = Artifact.from_dict(self.performance)
+            of = PerformanceProperties.of(measured).model_name
+            if measured.kind != "performance" or of != skew.reference.model:
+                raise BadInput(
+                    f"input 'performance' ({measured.uri}) is {measured.kind!r} of model {of!r}; expected performance "
+                    f"of model {skew.reference.model!r}, whose requests were compared"
+                )
         if self._measures and known["measured"] is None:
             known["unmeasured"] = "the performance was not measured: see why its task failed"
         model, version = skew.reference.model, skew.reference.version
@@ -257,18 +267,6 @@ class RequestRetrainingOperator(BaseOperator):
             known["costs"] = {each.cause: cost_of(store, each.cause) for each in asked if not each.refused}
         run = context["dag_run"]
         return Situation.of(report, run.logical_date or run.run_after, **known)
-
-    def _measured(self, skew: SkewProperties) -> Artifact | None:
-        if self.performance is None:
-            return None
-        found = Artifact.from_dict(self.performance)
-        of = PerformanceProperties.of(found).model_name
-        if found.kind != "performance" or of != skew.reference.model:
-            raise BadInput(
-                f"input 'performance' ({found.uri}) is {found.kind!r} of model {of!r}; expected performance of model "
-                f"{skew.reference.model!r}, whose requests were compared"
-            )
-        return found
 
     def _answered(self, context: Context, decision: Decision, drift_began: bool) -> Decision:
         """The decision after a person was asked, where the policy says so.
@@ -304,11 +302,6 @@ class RequestRetrainingOperator(BaseOperator):
         )
         self.log.info("Asked: %s", body)
         raise TaskAwaitingInput(method_name="execute_complete", kwargs={}, timeout=self.answer_within)
-
-
-def _is_request_for(decision: Decision, report: Artifact) -> bool:
-    """Whether a decision is to be carried out again: a refusal is decided anew when somebody clears its task."""
-    return decision.requested and decision.basis.get("fingerprint") == report.fingerprint
 
 
 def _begins(report: Artifact, before: Decision | None) -> bool:

@@ -36,26 +36,13 @@ class ModelVersionTrigger(BaseTrigger):
         conn_id: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.services = dict(services)
-        self.model_name = model_name
-        self.version = version
-        self.label = label
-        self.poll_s = poll_s
-        self.conn_id = conn_id
+        self.services, self.model_name, self.version = dict(services), model_name, version
+        self.label, self.poll_s, self.conn_id = label, poll_s, conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The path of this class, and its arguments."""
-        return (
-            "airflow_hops.triggers.model_version.ModelVersionTrigger",
-            {
-                "services": self.services,
-                "model_name": self.model_name,
-                "version": self.version,
-                "label": self.label,
-                "poll_s": self.poll_s,
-                "conn_id": self.conn_id,
-            },
-        )
+        names = ("services", "model_name", "version", "label", "poll_s", "conn_id")
+        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Looks until there is an event: ``{"version": N}``, or ``{"error": text}``."""

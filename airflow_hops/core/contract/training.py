@@ -25,29 +25,12 @@ OF_ANY_FRAMEWORK = (SINGLE, TORCH)
 
 @dataclass(frozen=True)
 class TrainingOptions(StepOptions):
-    """The options of a training; JSON values.
+    """The options of a training, as the arguments of the training operators; JSON values.
 
     Attributes:
-        train: The user's ``module:function``.
-        script: Instead, a Python file next to the DAG that runs as ``__main__``.
-        script_args: The script's arguments.
-        shipped: Instead, a function's source: :func:`~airflow_hops.ml.step.function.call_shipped`.
-        params: Hyperparameters.
-        env: Variables for all ranks.
-        np: Number of ranks that train.
-        seed: Seed of weights and of the order of rows.
-        deterministic: Whether the same training gives identical bits: one thread per rank, deterministic operations.
-        checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for none.
-        guard_every_steps: Steps between two comparisons of the ranks' weights; 0 for none, None for the default.
-        strategy: How the ranks work together: ``horovod``, ``multi_worker_mirrored`` or ``parameter_server``;
-            ``torch`` for ``torch.distributed``; or ``single`` for one process.
-        parameter_servers: Number of additional ranks that hold variables.
-        stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
-        timeline: Whether Horovod writes its timeline, ``timeline.json`` in the output.
+        shipped: Instead of ``train``, a function's source: :func:`~airflow_hops.ml.step.function.call_shipped`.
+        strategy: How the ranks work together; also ``torch`` for ``torch.distributed``, or ``single`` for one process.
         tensorboard: Whether to run a TensorBoard during the training.
-        tolerance: Maximum difference between the exported and the trained estimator.
-        fall_back: Whether to store a scikit-learn estimator with skops if its ONNX graph cannot be made or loaded, or
-            differs from it.
         any_value: Whether a function may return any JSON value instead of a model, as shipped ones may.
         export: Whether the model is written; of one that is not, the training's summary has an empty description.
     """

@@ -57,7 +57,6 @@ WARM_MODULES = (
 )
 RARE = {"import_model", "notebook", "search"}
 """Stages that few pipelines have, and that import large libraries or start threads."""
-_PACKAGE = Path(PATH_ENTRY).parent
 _PATIENCE_S = 10.0
 
 
@@ -67,12 +66,10 @@ class WarmProcess:
     Args:
         path: The socket's path; its folder is made readable by its owner alone.
         idle_timeout_s: Seconds without a step after which the process ends.
-        sources: The package's modules before any was imported, as :func:`package_sources` found them. A step that is
-            to run another package, or one that has changed since, imports it anew.
     """
 
-    def __init__(self, path: Path, idle_timeout_s: float, sources: Mapping[Path, tuple[int, int]] = {}) -> None:
-        self.path, self.idle_timeout_s, self._sources = path, idle_timeout_s, sources
+    def __init__(self, path: Path, idle_timeout_s: float) -> None:
+        self.path, self.idle_timeout_s = path, idle_timeout_s
         self._children = Children()
         self._clients: dict[int, socket.socket] = {}
         self._left_behind: dict[int, float] = {}  # when each is killed
@@ -124,7 +121,7 @@ class WarmProcess:
 
         def step() -> int:
             self._listener.close()
-            return _run_step(request, output, connection, self._sources)
+            return _run_step(request, output, connection)
 
         try:
             pid = self._children.fork(step)
@@ -153,29 +150,8 @@ class WarmProcess:
                     del self._left_behind[pid]
 
 
-def package_sources() -> dict[Path, tuple[int, int]]:
-    """Inode and time of the last change (ns) of each of this package's modules."""
-    files = (Path(folder, name) for folder, _, names in os.walk(_PACKAGE) for name in names if name.endswith(".py"))
-    return {file: _state(file) for file in files}
-
-
-def _state(file: Path) -> tuple[int, int]:
-    status = file.stat()
-    return status.st_ino, status.st_ctime_ns
-
-
-def _is_current(entry: str, sources: Mapping[Path, tuple[int, int]]) -> bool:
-    """Whether a step whose import path begins so would import what this process has imported."""
-    try:
-        return entry == PATH_ENTRY and bool(sources) and all(_state(file) == was for file, was in sources.items())
-    except OSError:
-        return False
-
-
-def _run_step(
-    request: Mapping[str, Any], output: int, connection: socket.socket, sources: Mapping[Path, tuple[int, int]]
-) -> int:
-    """What a fork does: turns into a step, and runs it."""
+def _run_step(request: Mapping[str, Any], output: int, connection: socket.socket) -> int:
+    """Turns a fork into a step, and runs it."""
     os.setsid()
     # A client that has given up waiting starts the step by itself: without its word, nothing is run twice.
     if connection.recv(len(GO)) != GO:
@@ -191,7 +167,7 @@ def _run_step(
     # The step runs the package that its operator was imported from, not the one that this process was started with.
     paths = [path for path in request["env"].get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = paths + [path for path in sys.path if not (Path(path) / "airflow_hops").exists()]
-    if not _is_current(paths[0] if paths else "", sources):
+    if paths[:1] != [PATH_ENTRY]:
         for name in [name for name in sys.modules if name.partition(".")[0] == "airflow_hops"]:
             del sys.modules[name]
     importlib.invalidate_caches()
@@ -204,8 +180,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m airflow_hops.ml.step.warm", description=__doc__)
     parser.add_argument("--socket", type=Path, required=True, help="path of the Unix socket")
     parser.add_argument("--idle-timeout-s", type=float, default=300.0, help="end after so many seconds without a step")
-    given = parser.parse_args(arguments)
-    sources = package_sources()
+    options = parser.parse_args(arguments)
     modules = [*WARM_MODULES, "airflow_hops.ml.__main__"]
     with contextlib.suppress(BadInput):  # two distributions have a stage of one name: steps say so
         modules += [stage.value.partition(":")[0] for name, stage in extensions(STAGES).items() if name not in RARE]
@@ -215,7 +190,7 @@ def main(arguments: list[str] | None = None) -> None:
             importlib.import_module(module)
     gc.collect()
     gc.freeze()  # a full collection in a fork would copy all that it shares
-    WarmProcess(given.socket, given.idle_timeout_s, sources).serve()
+    WarmProcess(options.socket, options.idle_timeout_s).serve()
 
 
 if __name__ == "__main__":

@@ -13,18 +13,7 @@ EARLY_REQUESTS = 20
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps of traffic.
-
-    Attributes:
-        steps: Shares of the canary in percent, ascending, the last one 100.
-        bake_time_s: Seconds that each of them is watched at least; one for each.
-        min_requests: Requests that the canary must have been asked in a step before it is judged.
-        timeout_s: Seconds after which a step that could not be judged ends the rollout.
-        on_timeout: ``roll_back`` or ``leave``: what then becomes of the canary.
-        approval: Whether a person must approve the last step.
-        keep_versions: Versions that stay loaded after a promotion, the promoted one included.
-        look_s: Seconds between looks at most.
-    """
+    """Steps of traffic, as the arguments of ``RolloutOperator``; durations in seconds, one bake time for each step."""
 
     steps: tuple[int, ...]
     bake_time_s: tuple[float, ...]
@@ -88,18 +77,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits within which a canary is tolerated.
-
-    Attributes:
-        max_error_increase: Increase of the share of failed requests, and of that of refused ones, 0 to 1.
-        significance: Chance, over the whole rollout, of a comparison taking a canary that keeps its limit for one that
-            does not.
-        max_latency_ratio: Latency over the stable version's, of the median and of the 99th percentile.
-        latency_tolerance_ms: Increase in milliseconds that is tolerated whatever the ratio.
-        max_prediction_distance: Kolmogorov–Smirnov distance of an output's values, 0 to 1; None: any.
-        max_loss_increase: Increase of the mean loss on live labels, as a share of the stable version's.
-        min_labels: Labelled rows of each version below which labels are not compared, at least 2.
-    """
+    """The limits within which a canary is tolerated, as the arguments of ``RolloutOperator``."""
 
     max_error_increase: float = 0.01
     significance: float = 0.01

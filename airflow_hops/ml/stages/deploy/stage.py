@@ -85,13 +85,9 @@ def run(
     server.check_reachable(model_name)
     try:
         with server.exclusive(model_name):
-            deployment = deploy(
-                context,
-                server,
-                model,
-                model_name,
+            deployment = _deploy(
+                _Steps(context, server, model, model_name, available_timeout_s),
                 canary_percent,
-                available_timeout_s,
                 allow_older=allow_older,
                 allow_rolled_back=allow_rolled_back,
             )
@@ -120,18 +116,8 @@ def run(
         )
 
 
-def deploy(
-    context: StepContext,
-    server: ModelServer,
-    model: Artifact,
-    model_name: str,
-    canary_percent: int,
-    available_timeout_s: float,
-    *,
-    allow_older: bool = False,
-    allow_rolled_back: bool = False,
-) -> Deployment:
-    """Deploys a model; the caller holds it with :meth:`ModelServer.exclusive`.
+def _deploy(step: _Steps, canary_percent: int, *, allow_older: bool, allow_rolled_back: bool) -> Deployment:
+    """Deploys a model that the caller holds with :meth:`ModelServer.exclusive`.
 
     Raises:
         BadInput: the model is older than the champion, was rolled back, does not take the champion's requests, or the
@@ -139,9 +125,9 @@ def deploy(
         VersionRefused: the server does not load it; config, folder and record are as they were before.
         HopsError: the server does not answer in time; likewise.
     """
+    context, server, model, model_name = step.context, step.server, step.model, step.model_name
     record = read_record(context.store, model_name)
     champion = record.champion
-    step = _Steps(context, server, model, model_name, available_timeout_s)
     registry = ModelRegistry(context.spec.services.get("tracking_uri", ""), model_name)
     if champion is not None and champion.fingerprint == model.fingerprint:
         deployment = step.keep_champion(record)
@@ -163,8 +149,12 @@ def deploy(
             training=read_training(context.store.local(model)),
             evaluation=context.input("evaluation") if context.has_input("evaluation") else None,
         ).version
-        if champion is not None:
-            _check_newer(champion.version, version, model, model_name, allow_older)
+        if champion is not None and version < champion.version and not allow_older:
+            # The cleared task of an old run would deploy it.
+            raise BadInput(
+                f"model {model_name!r}: {model.uri} was registered as version {version}, before the champion "
+                f"{champion.version}; to go back to it, use RollbackModelOperator, or deploy it with allow_older=True"
+            )
         # Who brings an older model back has said so.
         is_older = champion is not None and version < champion.version
         forced = check_not_rolled_back(record, version, model, model_name, allow_rolled_back or is_older)
@@ -361,15 +351,6 @@ def check_not_rolled_back(
             "data, code or parameters, or deploy it again with allow_rolled_back=True"
         )
     return f"; allowed although it was {what}"
-
-
-def _check_newer(champion: int, version: int, model: Artifact, model_name: str, allow_older: bool) -> None:
-    """Refuses a model that was registered before the champion: the cleared task of an old run would deploy it."""
-    if version < champion and not allow_older:
-        raise BadInput(
-            f"model {model_name!r}: {model.uri} was registered as version {version}, before the champion {champion}; "
-            "to go back to it, use RollbackModelOperator, or deploy it with allow_older=True"
-        )
 
 
 def _check_blessing(context: StepContext, role: str, model: Artifact) -> None:
