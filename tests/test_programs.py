@@ -109,9 +109,7 @@ def test_what_somebody_put_into_the_temporary_folder_is_not_imported_by_what_air
     monkeypatch.chdir(planted)
     monkeypatch.setattr(tempfile, "tempdir", str(planted))
     servers = RuntimeServers()
-    program = ServerProgram(
-        "inspection", "airflow_hops.ml.queries", runtime, planted, secrets={"HOPS_INSPECTION_TOKEN": "t"}
-    )
+    program = ServerProgram("queries", "airflow_hops.ml.queries", runtime, planted, secrets={"HOPS_QUERIES_TOKEN": "t"})
     try:
         assert servers.address(program).startswith("http://127.0.0.1:")
     finally:

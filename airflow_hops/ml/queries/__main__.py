@@ -1,4 +1,4 @@
-"""Serves verbs on a free port of the loopback interface, until it is told to end or its starter is gone."""
+"""Serves queries on a free port of the loopback interface, until it is told to end or its starter is gone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_hops.core.contract.protocol import WORKER_VARIABLE
 from airflow_hops.core.processes.lifetime import end_with
 from airflow_hops.ml.queries.server import make_server
 
-TOKEN_VARIABLE = "HOPS_INSPECTION_TOKEN"
+TOKEN_VARIABLE = "HOPS_QUERIES_TOKEN"
 
 
 async def _serve(token: str) -> None:
@@ -24,7 +24,7 @@ async def _serve(token: str) -> None:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
-    print(f"Inspection of {sys.prefix}: http://127.0.0.1:{port}", flush=True)
+    print(f"Queries of {sys.prefix}: http://127.0.0.1:{port}", flush=True)
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)

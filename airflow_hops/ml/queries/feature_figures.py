@@ -60,8 +60,13 @@ def detail(feature: Any, rows: int, *, weighted: bool) -> dict[str, Any]:
         "curve": None,
         "values": [],
         "other_values": None,
-        "custom": {one.name: text for one in feature.custom_stats if (text := _custom(one)) is not None},
+        "custom": {},
     }
+    for one in feature.custom_stats:  # what other generators found, where it is a number or a text
+        kind = one.WhichOneof("val")
+        value = _exact(one.num) if kind == "num" else one.str[:MAX_TEXT] if kind == "str" else None
+        if value is not None and not one.name.startswith("Lift (Y="):
+            found["custom"][one.name] = value
     if view.common is not None and view.common.num_non_missing:
         least, mean, most = (getattr(view.common, f"{name}_num_values") for name in ("min", "avg", "max"))
         found["values_per_row"] = [int(least), _round(mean, 6), int(most)]
@@ -144,7 +149,17 @@ def _line(feature: Any, rows: int, weighted: bool) -> dict[str, Any]:
     line |= {"names": feature_name(feature), "types": types, "kinds": kind}
     if view.common is None:
         return line
-    line |= _counts(feature, view, rows, weighted)
+    common = view.common
+    if weighted:
+        counts = common.weighted_common_stats
+        line |= {"count": _round(counts.num_non_missing, 9), "missing": _round(counts.num_missing, 9)}
+    else:
+        line["count"] = int(common.num_non_missing)
+        # What a feature inside another misses is counted among those that have the outer one.
+        nested = len(feature.path.step) > 1
+        line["missing"] = int(common.num_missing) if nested else max(0, rows - line["count"])
+    if (common.min_num_values, common.max_num_values) != (1, 1) and common.num_non_missing:
+        line["values_per_row"] = _round(common.avg_num_values, 4)
     if view.has_numbers:
         line |= _number(feature, view)
     elif view.ranks is not None:
@@ -156,20 +171,6 @@ def _line(feature: Any, rows: int, weighted: bool) -> dict[str, Any]:
         line |= {"unique": int(feature.bytes_stats.unique)}
         line["average_length"] = _round(feature.bytes_stats.avg_num_bytes, 4)
     return line
-
-
-def _counts(feature: Any, view: _View, rows: int, weighted: bool) -> dict[str, Any]:
-    common = view.common
-    # What a feature inside another misses is counted among those that have the outer one.
-    nested = len(feature.path.step) > 1
-    found: dict[str, Any] = {"count": int(common.num_non_missing)}
-    found["missing"] = int(common.num_missing) if nested else max(0, rows - found["count"])
-    if weighted:
-        counts = common.weighted_common_stats
-        found = {"count": _round(counts.num_non_missing, 9), "missing": _round(counts.num_missing, 9)}
-    if (common.min_num_values, common.max_num_values) != (1, 1) and common.num_non_missing:
-        found["values_per_row"] = _round(common.avg_num_values, 4)
-    return found
 
 
 def _number(feature: Any, view: _View) -> dict[str, Any]:
@@ -234,14 +235,6 @@ def non_uniformity(counts: Iterable[float]) -> float | None:
         return 1.0
     shares: Any = filled / filled.sum()
     return round(float(1.0 + (shares * np.log(shares)).sum() / np.log(buckets)), 4) + 0.0
-
-
-def _custom(one: Any) -> Any:
-    """What another generator found, where it is a number or a text."""
-    kind = one.WhichOneof("val")
-    if one.name.startswith("Lift (Y=") or kind not in ("num", "str"):
-        return None
-    return _exact(one.num) if kind == "num" else one.str[:MAX_TEXT]
 
 
 def _round(value: float, digits: int) -> float | None:

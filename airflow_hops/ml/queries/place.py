@@ -1,4 +1,4 @@
-"""Where a verb finds things."""
+"""Where a query finds things."""
 
 from __future__ import annotations
 

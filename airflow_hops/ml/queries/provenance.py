@@ -9,6 +9,7 @@ import difflib
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
@@ -54,7 +55,12 @@ def get(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     dag_id = params["experiment"]
     record = _record(place, dag_id, run)
     if record is None:
-        packages, data = _logged_packages(place, params), _logged_data(place, dag_id, run)
+        packages: dict[str, str] | None = None
+        with suppress(FileNotFoundError, BadInput, UnicodeDecodeError):
+            text = run_files.read(place, {**params, "path": _LOCK, "max_bytes": _MAX_CHARACTERS}).decode()
+            pairs = (line.strip().partition("==") for line in text.splitlines() if "==" in line)
+            packages = {name.lower().replace("_", "-").replace(".", "-"): version for name, _, version in pairs}
+        data = _logged_data(place, dag_id, run)
         return {"recorded": False, "python": None, "package": None, "packages": packages, "data": data}
     data = [_data(place, dag_id, role, a) for role, given in record.artifacts().items() for a in given]
     data += _statistics(place, dag_id, run, {each["uri"] for each in data})
@@ -160,15 +166,6 @@ def _file_diff(path: str, before: str | bytes | None, after: str | bytes | None,
     if len(lines) > _MAX_DIFF_LINES:
         return {**found, "why": f"more than {_MAX_DIFF_LINES:,} lines differ"}
     return {**found, "diff": "\n".join(lines)}
-
-
-def _logged_packages(place: Place, params: Mapping[str, Any]) -> dict[str, str] | None:
-    try:
-        text = run_files.read(place, {**params, "path": _LOCK, "max_bytes": _MAX_CHARACTERS}).decode()
-    except (FileNotFoundError, BadInput, UnicodeDecodeError):
-        return None
-    pairs = (line.strip().partition("==") for line in text.splitlines() if "==" in line)
-    return {name.lower().replace("_", "-").replace(".", "-"): version for name, _, version in pairs}
 
 
 def _logged_data(place: Place, dag_id: str, run: Any) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from aiohttp import web
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.ml.queries.place import Place
 
-Verb = Callable[[Place, Mapping[str, Any]], Any]
+Query = Callable[[Place, Mapping[str, Any]], Any]
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _REQUEST_BYTES = 8 << 20
 _THREADS = 4
@@ -32,34 +32,34 @@ def make_server(token: str) -> web.Application:
     Args:
         token: What a request must bear: the loopback interface is everybody's on this machine.
     """
-    threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="verb")
+    threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="query")
 
     async def answer(request: web.Request) -> web.Response:
         borne = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(borne.encode(), token.encode()):
             return _refused(401, "the token is not this server's")
         body = orjson.loads(await request.read())
-        name = f"{request.match_info['subject']}/{request.match_info['verb']}"
+        name = f"{request.match_info['subject']}/{request.match_info['query']}"
         status, content = await asyncio.get_running_loop().run_in_executor(threads, call, name, body)
         return _refused(status, str(content)) if status != 200 else web.Response(body=content)
 
     app = web.Application(client_max_size=_REQUEST_BYTES)
-    app.router.add_post("/{subject}/{verb}", answer)
+    app.router.add_post("/{subject}/{query}", answer)
     return app
 
 
 def call(name: str, body: Mapping[str, Any]) -> tuple[int, Any]:
-    """Calls a verb.
+    """Calls a query.
 
     Args:
         name: ``<module>/<function>``.
         body: ``place``, the fields of :class:`~airflow_hops.ml.queries.place.Place`, and ``params``.
 
     Returns:
-        The status of HTTP, and the verb's bytes, or those of its JSON, or what went wrong.
+        The status of HTTP, and the query's bytes, or those of its JSON, or what went wrong.
     """
     try:
-        value = find_verb(name)(Place(**body["place"]), body["params"])
+        value = find_query(name)(Place(**body["place"]), body["params"])
         return 200, value if isinstance(value, bytes) else orjson.dumps(value, option=_NUMPY)
     except FileNotFoundError as error:
         return 410, f"{error.filename or error} was deleted"
@@ -72,14 +72,14 @@ def call(name: str, body: Mapping[str, Any]) -> tuple[int, Any]:
         return 500, f"{name}: {type(error).__name__}: {error}"
 
 
-def find_verb(name: str) -> Verb:
-    """The function of a verb.
+def find_query(name: str) -> Query:
+    """The function of a query.
 
     Raises:
         BadInput: there is none of that name.
     """
-    subject, _, verb = name.partition("/")
-    if _NAME.fullmatch(subject) and _NAME.fullmatch(verb):
+    subject, _, query = name.partition("/")
+    if _NAME.fullmatch(subject) and _NAME.fullmatch(query):
         path = f"{__package__}.{subject}"
         try:
             module = importlib.import_module(path)
@@ -87,10 +87,10 @@ def find_verb(name: str) -> Verb:
             if error.name != path:
                 raise
         else:
-            if verb in getattr(module, "__all__", ()):
-                found: Verb = getattr(module, verb)
+            if query in getattr(module, "__all__", ()):
+                found: Query = getattr(module, query)
                 return found
-    raise BadInput(f"there is no verb {name!r}; expected <module>/<function> of {__package__}")
+    raise BadInput(f"there is no query {name!r}; expected <module>/<function> of {__package__}")
 
 
 def _refused(status: int, detail: str) -> web.Response:

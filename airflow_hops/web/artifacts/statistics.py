@@ -225,9 +225,9 @@ def list_distances(
     )
 
 
-def _answer(request: Request, found: FoundArtifact, verb: str, params: dict[str, Any]) -> Response:
+def _answer(request: Request, found: FoundArtifact, query: str, params: dict[str, Any]) -> Response:
     params = {"artifact": _checked(found, "kind"), **params}
-    return cached_answer(request, (found.fingerprint, *params.values()), lambda: ask_bytes(found.hook, verb, params))
+    return cached_answer(request, (found.fingerprint, *params.values()), lambda: ask_bytes(found.hook, query, params))
 
 
 def _checked(found: FoundArtifact, parameter: str) -> dict[str, Any]:

@@ -115,15 +115,21 @@ def get_lineage(found: TaskArtifact, user: GetUserDep, readable: ReadableDags, d
     opened = {**back.opened, **onward.opened}
     links = {**back.links, **onward.links}
     distances = {**_distances(start.key, back.links, -1), **_distances(start.key, onward.links, 1)}
-    holders = _holders(returned)
+    holders: dict[Key, list[ReturnedArtifact]] = {}
+    for each in returned:
+        holders.setdefault((each.artifact.uri, each.artifact.fingerprint), []).append(each)
     models = {name for pipeline in sharing for _, name in pipeline.models()}
     records = {name: read_model_record(found.store, name) for name in sorted(models)}
     deployed = _deployed(found.store, returned)
     asked = (dag_id, run_id)
-    names = _names(opened.values(), may_see)
+    names = {}  # ids of nodes; those of what is hidden say nothing
+    for number, (key, node) in enumerate(opened.items()):
+        hidden = node.manifest is not None and not may_see(node.manifest)
+        digest = hashlib.sha256("\n".join(node.key).encode()).hexdigest()[:16]
+        names[key] = f"hidden-{number}" if hidden else digest
     nodes = [
-        _node(names[key], each, distances.get(key, 0), may_see, holders.get(key, []), deployed, records, asked)
-        for key, each in opened.items()
+        _node(names[key], node, distances.get(key, 0), may_see, holders.get(key, []), deployed, records, asked)
+        for key, node in opened.items()
     ]
     edges = [
         LineageEdge(source=names[source], target=names[target], role=link.role, recorded=link.recorded)
@@ -165,23 +171,6 @@ def _distances(start: Key, links: Collection[tuple[Key, Key]], sign: int) -> dic
         level = {far for near in level for far in steps.get(near, ())}
         found |= dict.fromkeys(level, sign * distance)
     return found
-
-
-def _holders(returned: Iterable[ReturnedArtifact]) -> dict[Key, list[ReturnedArtifact]]:
-    found: dict[Key, list[ReturnedArtifact]] = {}
-    for each in returned:
-        found.setdefault((each.artifact.uri, each.artifact.fingerprint), []).append(each)
-    return found
-
-
-def _names(opened: Iterable[Opened], may_see: Callable[[Manifest], bool]) -> dict[Key, str]:
-    """Ids of nodes; those of what is hidden say nothing."""
-    names = {}
-    for number, each in enumerate(opened):
-        hidden = each.manifest is not None and not may_see(each.manifest)
-        digest = hashlib.sha256("\n".join(each.key).encode()).hexdigest()[:16]
-        names[each.key] = f"hidden-{number}" if hidden else digest
-    return names
 
 
 def _node(

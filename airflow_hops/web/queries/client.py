@@ -1,6 +1,6 @@
 """Asks the ML side: what needs pyarrow, TFDV's protos or MLflow is read by a server of the runtime environment.
 
-The verbs are the functions of :mod:`airflow_hops.ml.queries`'s modules. The server is started by the first
+The queries are the functions of :mod:`airflow_hops.ml.queries`'s modules. The server is started by the first
 request that needs it, one for each runtime environment, and ends after five minutes without one.
 """
 
@@ -28,23 +28,23 @@ _servers = RuntimeServers()
 _waiting = threading.BoundedSemaphore(_AT_ONCE)
 
 
-def ask(hook: RuntimeHook, verb: str, params: Mapping[str, Any]) -> Any:
-    """The JSON value of a verb.
+def ask(hook: RuntimeHook, query: str, params: Mapping[str, Any]) -> Any:
+    """The JSON value of a query.
 
     Args:
         hook: Whose store, MLflow and runtime environment are meant.
-        verb: ``<module>/<function>`` below ``airflow_hops.ml.queries``.
-        params: What the verb gets; JSON values.
+        query: ``<module>/<function>`` below ``airflow_hops.ml.queries``.
+        params: What the query gets; JSON values.
 
     Raises:
-        HTTPException: what the verb says: 422, the parameters cannot be used; 410, something was deleted; 502, the ML
+        HTTPException: what the query says: 422, the parameters cannot be used; 410, something was deleted; 502, the ML
             side does not answer, or what it asks does not; 503, it is asked too much at once.
     """
-    return json.loads(ask_bytes(hook, verb, params))
+    return json.loads(ask_bytes(hook, query, params))
 
 
-def ask_bytes(hook: RuntimeHook, verb: str, params: Mapping[str, Any]) -> bytes:
-    """The bytes of a verb, those of its JSON where it returns a JSON value; as :func:`ask`."""
+def ask_bytes(hook: RuntimeHook, query: str, params: Mapping[str, Any]) -> bytes:
+    """The bytes of a query, those of its JSON where it returns a JSON value; as :func:`ask`."""
     settings = hook.settings
     place = {
         "store_uri": settings.store,
@@ -56,7 +56,7 @@ def ask_bytes(hook: RuntimeHook, verb: str, params: Mapping[str, Any]) -> bytes:
         module="airflow_hops.ml.queries",
         runtime=settings.runtime,
         folder=settings.runtime,
-        secrets={"HOPS_INSPECTION_TOKEN": _TOKEN},
+        secrets={"HOPS_QUERIES_TOKEN": _TOKEN},
     )
     if not _waiting.acquire(blocking=False):
         raise HTTPException(
@@ -64,7 +64,7 @@ def ask_bytes(hook: RuntimeHook, verb: str, params: Mapping[str, Any]) -> bytes:
         )
     try:
         answer = _client().post(
-            f"{_servers.address(program)}/{verb}",
+            f"{_servers.address(program)}/{query}",
             json={"place": place, "params": dict(params)},
             headers={"Authorization": f"Bearer {_TOKEN}"},
         )

@@ -138,14 +138,14 @@ def _batches(path: Path, served: ServedModel, wanted: Sequence[str]) -> Iterator
 
 def _keep(arrays: dict[str, Array], place: Array, files: Sequence[Path]) -> None:
     """Appends rows to the files of their periods, as the server captures what it is given."""
-    columns = {name: with_nulls(_column(values)) for name, values in arrays.items()}
+    columns = {}
+    for name, values in arrays.items():
+        if values.ndim == 1:
+            column = pa.array(values, pa.binary() if values.dtype == object else None)
+        else:
+            column = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+        columns[name] = with_nulls(column)
     batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
     for period in np.unique(place):
         with files[period].open("ab") as file, pa.ipc.new_stream(file, batch.schema) as stream:
             stream.write_batch(batch.filter(pa.array(place == period)))
-
-
-def _column(values: Array) -> Any:
-    if values.ndim == 1:
-        return pa.array(values, pa.binary() if values.dtype == object else None)
-    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])

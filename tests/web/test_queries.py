@@ -65,12 +65,12 @@ def test_there_are_no_runs_of_what_has_not_trained(hook: RuntimeHook, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("verb", "params", "status", "says"),
+    ("query", "params", "status", "says"),
     [
         ("runs/search", {"experiment": "pages", "filter": "metrics.auc >"}, 422, "character 1: Invalid clause(s)"),
         ("runs/search", {"experiment": "pages", "order_by": ["size"]}, 422, "order ['size']"),
-        ("runs/tracking", {}, 422, "there is no verb 'runs/tracking'"),
-        ("os/system", {}, 422, "there is no verb 'os/system'"),
+        ("runs/tracking", {}, 422, "there is no query 'runs/tracking'"),
+        ("os/system", {}, 422, "there is no query 'os/system'"),
         ("examples/sample", {"artifact": {"uri": "file:///etc"}}, 422, "expected an artifact"),
         (
             "examples/splits",
@@ -82,10 +82,10 @@ def test_there_are_no_runs_of_what_has_not_trained(hook: RuntimeHook, tmp_path: 
     ],
 )
 def test_what_cannot_be_answered_is_said(
-    hook: RuntimeHook, verb: str, params: dict[str, Any], status: int, says: str
+    hook: RuntimeHook, query: str, params: dict[str, Any], status: int, says: str
 ) -> None:
     with pytest.raises(HTTPException) as refused:
-        ask(hook, verb, params)
+        ask(hook, query, params)
     assert refused.value.status_code == status
     assert says in str(refused.value.detail)
 
@@ -126,7 +126,7 @@ def test_the_server_that_was_asked_least_recently_makes_room(hook: RuntimeHook, 
     programs = []
     for name in ("first", "second", "third"):
         (tmp_path / name).mkdir()
-        secrets = {"HOPS_INSPECTION_TOKEN": name}
+        secrets = {"HOPS_QUERIES_TOKEN": name}
         module = "airflow_hops.ml.queries"
         programs.append(ServerProgram(name, module, hook.settings.runtime, tmp_path / name, secrets=secrets))
     try:
