@@ -25,8 +25,6 @@ from airflow_hops.serving.request_memory import RequestMemory, decoded_image_byt
 
 # Handing a request to another thread costs 0.1 to 0.2 ms; what runs longer in one keeps the other cores waiting.
 QUICK_S = max(0.0002, 0.001 / (os.cpu_count() or 1))
-_JSON_S = 5e-8
-"""What writing a byte of an answer as JSON, and compressing it, takes at most."""
 
 Api = Literal["grpc", "rest"]
 _ENTRYPOINTS: dict[Api, str] = {"grpc": "GRPC", "rest": "REST"}
@@ -102,14 +100,14 @@ class RequestHandler:
         self.sticky_header = sticky_header
         self.memory = memory or RequestMemory()
         self.request_log: RequestLog | None = None
-        self._run_times: dict[Api, RunTimes] = {"grpc": RunTimes(), "rest": RunTimes()}
+        self._run_times = RunTimes()
 
-    def is_quick(self, api: Api, model: str, method: Method, received_bytes: int) -> bool:
+    def is_quick(self, model: str, method: Method, message_bytes: int) -> bool:
         """Whether such a request only computes, and so little that handing it to another thread would cost more."""
         view = self.catalog.views.get(model)
         if view is None or not view.computes_here:
             return False
-        return self._run_times[api].usual_s(model, method, received_bytes) < QUICK_S
+        return self._run_times.usual_s(model, method, message_bytes) < QUICK_S
 
     def answer(
         self,
@@ -171,10 +169,7 @@ class RequestHandler:
                 servable.release()
         latency_s = answered_s - started_s
         if servable.computes_here:
-            received_bytes = call.json_bytes or len(call.message)
-            writing_s = _JSON_S * len(reply.message) if api == "rest" else 0.0
-            wait_s = max(0.0, run_s - cpu_s)
-            self._run_times[api].add(target.model, call.method, received_bytes, cpu_s + writing_s, wait_s)
+            self._run_times.add(target.model, call.method, len(call.message), run_s, cpu_s)
         version = reply.version or servable.version
         kind = RequestKind(target.model, version, call.method.label, _ENTRYPOINTS[api])
         self.stats.record(kind, reply.rows, latency_s, run_s)

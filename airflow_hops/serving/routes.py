@@ -58,7 +58,6 @@ class HttpResponse:
 
 
 Answer = Callable[[HttpRequest, "re.Match[str]"], HttpResponse]
-IsQuick = Callable[["re.Match[str]", int], bool]
 
 # How the parts of a path that vary are written in a route.
 _PLACEHOLDERS = {
@@ -92,13 +91,11 @@ class Route:
         right: What the client must be allowed.
         answer: Answers it.
         match: The match of its path.
-        is_quick: Whether a body of so many bytes is answered sooner than another thread would begin to.
     """
 
     right: Right
     answer: Answer
     match: re.Match[str]
-    is_quick: IsQuick
 
 
 class Routes:
@@ -109,10 +106,10 @@ class Routes:
     """
 
     def __init__(self) -> None:
-        self._routes: list[tuple[str, re.Pattern[str], Right, Answer, IsQuick]] = []
+        self._routes: list[tuple[str, re.Pattern[str], Right, Answer]] = []
         self.added: list[tuple[str, str | None]] = []
 
-    def add(self, route: str, answer: Answer, path: str | None = None, is_quick: IsQuick = lambda *_: False) -> None:
+    def add(self, route: str, answer: Answer, path: str | None = None) -> None:
         """Adds a route.
 
         Args:
@@ -120,8 +117,6 @@ class Routes:
             answer: Called with the request and the match of the path, which is case-insensitive; may raise
                 ServingError.
             path: Where it is, for a route whose path can be chosen.
-            is_quick: Called with the match and the size of the body, bytes: whether the thread that all connections
-                share is to answer.
 
         Raises:
             LookupError: The table of rights has no such route.
@@ -131,7 +126,7 @@ class Routes:
         for placeholder, expression in _PLACEHOLDERS.items():
             pattern = pattern.replace(placeholder, expression)
         compiled = re.compile(re.escape(path) if path else pattern, re.IGNORECASE)
-        self._routes.append((method, compiled, right_of(route), answer, is_quick))
+        self._routes.append((method, compiled, right_of(route), answer))
 
     def find(self, method: str, path: str) -> Route:
         """Returns what answers a request.
@@ -143,11 +138,11 @@ class Routes:
         Raises:
             ServingError: No route matches, in TensorFlow Serving's words.
         """
-        for wanted, pattern, right, answer, is_quick in self._routes:
+        for wanted, pattern, right, answer in self._routes:
             if wanted == ("GET" if method == "HEAD" else method):
                 match = pattern.fullmatch(path)
                 if match is not None:
-                    return Route(right, answer, match, is_quick)
+                    return Route(right, answer, match)
         if path.lower().startswith("/v1/"):
             raise invalid_argument(f"Malformed request: {method} {path}")
         raise ServingError(grpc.StatusCode.NOT_FOUND, f"Not found: {path}")

@@ -122,7 +122,7 @@ def _inference(method: Method, handler: RequestHandler, access: Access) -> Unary
 
     def is_quick(received: _Received) -> bool:
         target = received.target
-        return isinstance(target, ServingError) or handler.is_quick("grpc", target.model, method, len(received.message))
+        return isinstance(target, ServingError) or handler.is_quick(target.model, method, len(received.message))
 
     def answer(received: _Received, metadata: Metadata, deadline_s: float) -> tuple[bytes, Metadata | None]:
         message, target = received

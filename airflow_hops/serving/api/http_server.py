@@ -188,8 +188,6 @@ class HttpServer:
             body = await self._body(request, reservation)
             deadline_s = time.monotonic() + self._options.timeout_s
             run = functools.partial(self._run, route, request, path, query, body, deadline_s, reservation)
-            if route.is_quick(route.match, len(body)) and not _is_compressed(request, body):
-                return self._finished(request, run())
             running = self._pool.submit(run)
             async with asyncio.timeout(self._options.timeout_s):
                 response = await asyncio.wrap_future(running)

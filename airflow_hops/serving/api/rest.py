@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import re
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,10 +21,6 @@ from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Servab
 from airflow_hops.serving.request_handler import RequestHandler, Target
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes
 
-# Side by side, threads that decode so much JSON only take the interpreter's lock and the caches from each other. What
-# is larger is rare, and would keep the others waiting for long.
-_IN_TURNS_BYTES = range(64 * 2**10, 4 * 2**20)
-
 
 def add_routes(routes: Routes, handler: RequestHandler) -> None:
     """Adds TensorFlow Serving's paths.
@@ -36,13 +30,10 @@ def add_routes(routes: Routes, handler: RequestHandler) -> None:
         handler: Answers requests.
     """
     api = _RestApi(handler)
-    for method, verb, answer in (
-        (Method.PREDICT, "predict", api.predict),
-        (Method.CLASSIFY, "classify", functools.partial(api.infer, Method.CLASSIFY)),
-        (Method.REGRESS, "regress", functools.partial(api.infer, Method.REGRESS)),
-    ):
-        is_quick = functools.partial(api.is_quick, method)
-        routes.add(f"POST /v1/models/MODEL[/versions/N|/labels/L]:{verb}", answer, is_quick=is_quick)
+    target = "/v1/models/MODEL[/versions/N|/labels/L]"
+    routes.add(f"POST {target}:predict", api.predict)
+    routes.add(f"POST {target}:classify", functools.partial(api.infer, Method.CLASSIFY))
+    routes.add(f"POST {target}:regress", functools.partial(api.infer, Method.REGRESS))
     routes.add("GET /v1/models/MODEL[/versions/N|/labels/L]/metadata", api.metadata)
     routes.add("GET /v1/models/MODEL[/versions/N|/labels/L]", api.status)
     routes.add("GET /v1/models[/versions/N|/labels/L]/metadata", api.nameless)
@@ -52,11 +43,6 @@ def add_routes(routes: Routes, handler: RequestHandler) -> None:
 class _RestApi:
     def __init__(self, handler: RequestHandler) -> None:
         self._handler = handler
-        self._turns = threading.Lock()
-
-    def is_quick(self, method: Method, match: re.Match[str], body_bytes: int) -> bool:
-        """Whether the model takes too little of so small a body for other threads to get anything done meanwhile."""
-        return body_bytes < _IN_TURNS_BYTES.start and self._handler.is_quick("rest", match["model"], method, body_bytes)
 
     def predict(self, request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         target = _target(match)
@@ -64,16 +50,14 @@ class _RestApi:
 
         def make_call(servable: Servable) -> Call:
             nonlocal parsed
-            with self._turns if len(request.body) in _IN_TURNS_BYTES else contextlib.nullcontext():
-                check_deadline(request.deadline_s)
-                parsed = rest_tensors.parse_body(request.body)
-                check_deadline(request.deadline_s)
-                message = protocol.PredictRequest()
-                target.fill(message.model_spec)
-                message.model_spec.signature_name = parsed.signature
-                for alias, array in rest_tensors.read_tensors(parsed, _input_types(servable, parsed.signature)).items():
-                    tensors.fill_proto(message.inputs[alias], array)
-                return Call(Method.PREDICT, message.SerializeToString(), request.deadline_s, len(request.body))
+            parsed = rest_tensors.parse_body(request.body)
+            check_deadline(request.deadline_s)
+            message = protocol.PredictRequest()
+            target.fill(message.model_spec)
+            message.model_spec.signature_name = parsed.signature
+            for alias, array in rest_tensors.read_tensors(parsed, _input_types(servable, parsed.signature)).items():
+                tensors.fill_proto(message.inputs[alias], array)
+            return Call(Method.PREDICT, message.SerializeToString(), request.deadline_s)
 
         keys = request.headers.get(REQUEST_ID), request.headers.get(self._handler.sticky_header)
         answered = self._handler.answer(target, make_call, "rest", *keys)
@@ -88,7 +72,7 @@ class _RestApi:
         target = _target(match)
         message = rest_examples.read_request(method, request.body)
         target.fill(message.model_spec)
-        call = Call(method, message.SerializeToString(), request.deadline_s, len(request.body))
+        call = Call(method, message.SerializeToString(), request.deadline_s)
         keys = request.headers.get(REQUEST_ID), request.headers.get(self._handler.sticky_header)
         answered = self._handler.answer(target, lambda servable: call, "rest", *keys)
         body = rest_examples.write_response(method, answered.message)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -27,8 +26,6 @@ Format = Literal["row", "columnar"]
 InputTypes = Mapping[str, TensorType | None]
 
 _INTEGERS_KEPT = {"float": 2**24, "double": 2**53, "half": 2**11}
-_NUMBERS = {int, float}
-_FEW = 8
 
 
 @dataclass(frozen=True)
@@ -84,36 +81,39 @@ def read_tensors(body: PredictBody, inputs: InputTypes) -> dict[str, np.ndarray]
     if not inputs:
         raise invalid_argument(f"Failed to get input map for signature: {body.signature or 'DEFAULT'}")
     if body.format == "row":
-        instances = body.values
-        first = instances[0]
-        if not isinstance(first, dict) and len(inputs) > 1:
-            raise invalid_argument(
-                "instances is a plain list, but expecting list of objects as multiple input tensors required as per "
-                "tensorinfo_map"
-            )
-        if not _is_named(first):
-            for index, instance in enumerate(instances):
-                if _is_named(instance):
-                    raise invalid_argument(f"Expecting value/list but got object at item {index} of input list")
-            name = next(iter(inputs))
-            return {name: _read_batch(name, instances, inputs[name], named=False)}
-        keys = inputs.keys()
-        for index, instance in enumerate(instances):
-            if not _is_named(instance):
-                raise invalid_argument(f"Expecting object but got list at item {index} of input list")
-            if instance.keys() != keys:
-                for name in instance:
-                    if name not in inputs:
-                        raise invalid_argument(
-                            f"Failed to process element: {index} key: {name} of 'instances' list. Error: "
-                            f"INVALID_ARGUMENT: JSON object: does not have named input: {name}"
-                        )
-                raise invalid_argument(
-                    f"Failed to process element: {index} of 'instances' list. JSON object: {shown(instance)} keys must "
-                    f"be equal to: {','.join(sorted(keys))}"
-                )
-        return {name: _read_batch(name, [row[name] for row in instances], inputs[name], named=True) for name in inputs}
+        return _read_rows(body.values, inputs)
     return _read_columns(body.values, inputs)
+
+
+def _read_rows(instances: list[Any], inputs: InputTypes) -> dict[str, np.ndarray]:
+    first = instances[0]
+    if not isinstance(first, dict) and len(inputs) > 1:
+        raise invalid_argument(
+            "instances is a plain list, but expecting list of objects as multiple input tensors required as per "
+            "tensorinfo_map"
+        )
+    if not _is_named(first):
+        for index, instance in enumerate(instances):
+            if _is_named(instance):
+                raise invalid_argument(f"Expecting value/list but got object at item {index} of input list")
+        name = next(iter(inputs))
+        return {name: _read_batch(name, instances, inputs[name], named=False)}
+    keys = inputs.keys()
+    for index, instance in enumerate(instances):
+        if not _is_named(instance):
+            raise invalid_argument(f"Expecting object but got list at item {index} of input list")
+        if instance.keys() != keys:
+            for name in instance:
+                if name not in inputs:
+                    raise invalid_argument(
+                        f"Failed to process element: {index} key: {name} of 'instances' list. Error: "
+                        f"INVALID_ARGUMENT: JSON object: does not have named input: {name}"
+                    )
+            raise invalid_argument(
+                f"Failed to process element: {index} of 'instances' list. JSON object: {shown(instance)} keys must "
+                f"be equal to: {','.join(sorted(keys))}"
+            )
+    return {name: _read_batch(name, [row[name] for row in instances], inputs[name], named=True) for name in inputs}
 
 
 def _read_batch(name: str, values: list[Any], tensor_type: TensorType | None, named: bool) -> np.ndarray:
@@ -206,9 +206,7 @@ def _read_tensor(value: Any, shape: tuple[int, ...], tensor_type: TensorType | N
                     f"Encountered list at unexpected size: {len(item)} at level: {level} expected size: {size}"
                 )
         flat = list(chain.from_iterable(flat))
-    rank = len(shape)
-    numbers = _read_numbers(flat, tensor_type) if tensor_type.numpy.kind in "fiu" and flat else None
-    values = _read_checked(flat, rank, tensor_type) if numbers is None else numbers
+    values = _read_values(flat, len(shape), tensor_type)
     try:
         array: np.ndarray = values.reshape(shape)
     except ValueError as error:
@@ -216,40 +214,7 @@ def _read_tensor(value: Any, shape: tuple[int, ...], tensor_type: TensorType | N
     return array
 
 
-def _read_numbers(flat: list[Any], tensor_type: TensorType) -> np.ndarray | None:
-    """Reads numbers that plainly are of the type, several times as fast; None leaves them to be looked at each."""
-    is_float = tensor_type.numpy.kind == "f"
-    if len(flat) <= _FEW:
-        return _read_few(flat, tensor_type)
-    try:
-        packed = struct.pack(f"{len(flat)}{'d' if is_float else 'q'}", *flat)
-    except struct.error:
-        return None
-    wide: np.ndarray = np.frombuffer(packed, np.float64 if is_float else np.int64)
-    # True and False pass as 1 and 0.
-    if bool in {*map(type, map(flat.__getitem__, np.flatnonzero((wide == 0) | (wide == 1)).tolist()))}:
-        return None
-    if is_float:
-        # Below, no integer loses its last digits; NaN fails the comparison.
-        plain = np.abs(wide).max() < _INTEGERS_KEPT[tensor_type.name]
-    else:
-        limits = np.iinfo(tensor_type.numpy)
-        plain = wide.min() >= limits.min and wide.max() <= limits.max
-    return wide.astype(tensor_type.numpy) if plain else None
-
-
-def _read_few(flat: list[Any], tensor_type: TensorType) -> np.ndarray | None:
-    """The same of so few values that each of NumPy's calls costs more than to look at them."""
-    if tensor_type.numpy.kind == "f":
-        kept = _INTEGERS_KEPT[tensor_type.name]
-        plain = {*map(type, flat)} <= _NUMBERS and all(-kept < value < kept for value in flat)
-    else:
-        limits = np.iinfo(tensor_type.numpy)
-        plain = {*map(type, flat)} == {int} and limits.min <= min(flat) and max(flat) <= limits.max
-    return np.array(flat, tensor_type.numpy) if plain else None
-
-
-def _read_checked(flat: list[Any], rank: int, tensor_type: TensorType) -> np.ndarray:
+def _read_values(flat: list[Any], rank: int, tensor_type: TensorType) -> np.ndarray:
     kinds = set(map(type, flat))
     if list in kinds:
         raise invalid_argument(f"Encountered list at unexpected level: {rank} expected < {rank}")

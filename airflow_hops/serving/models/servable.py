@@ -26,13 +26,11 @@ class Call(NamedTuple):
         method: The gRPC method; requests that came through REST have one, too.
         message: The request, serialized; its ``model_spec`` names the model, and need not name this version.
         deadline_s: When the client gives up, as of ``time.monotonic()``.
-        json_bytes: Size of the JSON that the message was made of; 0 if the message itself was received.
     """
 
     method: Method
     message: bytes
     deadline_s: float = math.inf
-    json_bytes: int = 0
 
 
 class Reply(NamedTuple):
