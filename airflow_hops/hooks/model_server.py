@@ -24,15 +24,6 @@ Api = Literal["grpc", "rest"]
 
 log = logging.getLogger(__name__)
 
-_REFUSALS = (
-    "FAILED_PRECONDITION",
-    "INVALID_ARGUMENT",
-    "OUT_OF_RANGE",
-    "PERMISSION_DENIED",
-    "UNAUTHENTICATED",
-    "UNIMPLEMENTED",
-)
-
 
 class ModelServerHook(BaseHook):
     """A model server.
@@ -248,7 +239,7 @@ class ModelServerHook(BaseHook):
                 with self.address.client() as client:
                     yield client
         except ModelServerError as error:
-            raise (BadInput if error.code.name in _REFUSALS else HopsError)(f"model server: {error}") from error
+            raise (BadInput if error.is_refusal else HopsError)(f"model server: {error}") from error
         except (TypeError, ValueError) as error:  # an input that does not fit the signature's dtype, or is no JSON
             raise BadInput(str(error)) from error
 

@@ -100,6 +100,16 @@ class TrafficSplit:
     persisted: bool
 
 
+_REFUSALS = (
+    "FAILED_PRECONDITION",
+    "INVALID_ARGUMENT",
+    "OUT_OF_RANGE",
+    "PERMISSION_DENIED",
+    "UNAUTHENTICATED",
+    "UNIMPLEMENTED",
+)
+
+
 class ModelServerError(Exception):
     """The server refused a request, cannot be reached, or did not make a version available.
 
@@ -110,3 +120,8 @@ class ModelServerError(Exception):
     def __init__(self, message: str, code: grpc.StatusCode) -> None:
         super().__init__(message)
         self.code = code
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the server refuses the request as it is, so that a retry cannot help."""
+        return self.code.name in _REFUSALS

@@ -20,7 +20,6 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.shared_places import SharedPlaces
 from airflow_hops.ml.model_server.locks import file_lock, store_lock
 from airflow_hops.ml.model_server.steering import (
-    REFUSALS,
     ConfigByRpc,
     ConfigFile,
     ModelConfigs,
@@ -127,7 +126,7 @@ class ModelServer:
         except ModelServerError as error:
             if error.code.name == "NOT_FOUND":
                 return []
-            if error.code.name in REFUSALS:
+            if error.is_refusal:
                 raise server_error(error) from error
             raise HopsError(
                 f"model server {self.address} does not answer ({error}); is it running? It is named by the "
@@ -308,7 +307,7 @@ class ModelServer:
         try:
             return self.at.rest_client().call(method, path)
         except ModelServerError as error:
-            if error.code.name in REFUSALS:
+            if error.is_refusal:
                 raise server_error(error) from error
             raise HopsError(f"model server: {error}; is it running?") from error
 

@@ -18,8 +18,6 @@ from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.model_server.locks import store_lock
 
-REFUSALS = ("INVALID_ARGUMENT", "FAILED_PRECONDITION", "UNIMPLEMENTED", "PERMISSION_DENIED", "UNAUTHENTICATED")
-
 
 class ModelConfigs(Protocol):
     """What the server is to serve."""
@@ -139,7 +137,7 @@ class ConfigByRpc:
             client.reload_config(message, timeout_s=self._load_timeout_s)
         except ModelServerError as error:
             # Otherwise a version does not load, or not in time: the version's state says so, and why.
-            if error.code.name in (*REFUSALS, "UNAVAILABLE"):
+            if error.is_refusal or error.code.name == "UNAVAILABLE":
                 raise server_error(error) from error
 
 
@@ -234,6 +232,6 @@ def _without_labels(message: Any) -> Any:
 
 def server_error(error: ModelServerError) -> HopsError:
     """The server's refusal, which a retry does not mend; or its absence, which one may."""
-    if error.code.name in REFUSALS:
+    if error.is_refusal:
         return BadInput(f"the model server refuses: {error}")
     return HopsError(f"the model server does not answer as expected: {error}")
