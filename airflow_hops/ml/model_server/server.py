@@ -76,9 +76,21 @@ class ModelServer:
             BadInput: a field is missing, or is not what it should be.
         """
         at, places = ServerAddress.of(services), SharedPlaces.of(services, store)
-        configs = _configs(at, places, store)
+        foreign = at.kind == TENSORFLOW_MODEL_SERVER
+        configs: ModelConfigs
+        if foreign or places.config_file is None:
+            configs = ConfigByRpc(store, f"{at.host}_{at.grpc_port}", at.client, first=places.config_file)
+        else:
+            configs = ConfigFile(places.config_file)
+        shares: Traffic
+        if foreign:
+            shares = NoTraffic(str(at), lambda model_name: _configured(configs.read(), model_name))
+        elif places.traffic_file is not None:
+            shares = TrafficFile(places.traffic_file)
+        else:
+            shares = TrafficByRpc(at.client)
         folders = version_folders(places.base_path, places.storage_options)
-        return cls(at, places, store, folders, configs, _shares(at, places, configs))
+        return cls(at, places, store, folders, configs, shares)
 
     @property
     def address(self) -> str:
@@ -105,14 +117,6 @@ class ModelServer:
         if isinstance(self.folders, LocalFolders):
             return file_lock(Path(self.folders.uri(model_name)) / ".lock", what, timeout_s)
         return store_lock(self.store, self.store.uri("_serving", f"{model_name}.lock"), what, timeout_s)
-
-    def check_reachable(self, model_name: str) -> None:
-        """Asks for the model's status, whatever it is.
-
-        Raises:
-            HopsError: the server does not answer.
-        """
-        self.status(model_name)
 
     def status(self, model_name: str, version: int | None = None) -> list[Any]:
         """States of a model's versions, or of one; an empty list where the server knows none.
@@ -169,11 +173,10 @@ class ModelServer:
         """
 
         def put(message: Any) -> Any:
-            given = labels
-            if given is None:
-                given = {label: v for label, v in _labels(message, model_name).items() if v in versions}
+            staying = {label: v for label, v in _labels(message, model_name).items() if v in versions}
             path = f"{self.places.server_base_path}/{model_name}"
-            return config.put_model(message, self.configs.source, model_name, path, versions, given)
+            new = staying if labels is None else labels
+            return config.put_model(message, self.configs.source, model_name, path, versions, new)
 
         return self.configs.change(put)
 
@@ -312,27 +315,11 @@ class ModelServer:
             raise HopsError(f"model server: {error}; is it running?") from error
 
 
-def _configs(at: ServerAddress, places: SharedPlaces, store: ArtifactStore) -> ModelConfigs:
-    if at.kind == TENSORFLOW_MODEL_SERVER or places.config_file is None:
-        return ConfigByRpc(store, f"{at.host}_{at.grpc_port}", at.client, first=places.config_file)
-    return ConfigFile(places.config_file)
-
-
-def _shares(at: ServerAddress, places: SharedPlaces, configs: ModelConfigs) -> Traffic:
-    if at.kind == TENSORFLOW_MODEL_SERVER:
-        return NoTraffic(str(at), lambda model_name: _configured(configs.read(), model_name))
-    return TrafficFile(places.traffic_file) if places.traffic_file is not None else TrafficByRpc(at.client)
-
-
-def _model(message: Any, model_name: str) -> Any:
-    return next((model for model in message.model_config_list.config if model.name == model_name), None)
-
-
 def _configured(message: Any, model_name: str) -> list[int]:
-    model = _model(message, model_name)
-    return sorted(model.model_version_policy.specific.versions) if model is not None else []
+    models = [model for model in message.model_config_list.config if model.name == model_name]
+    return sorted(version for model in models for version in model.model_version_policy.specific.versions)
 
 
 def _labels(message: Any, model_name: str) -> dict[str, int]:
-    model = _model(message, model_name)
-    return dict(model.version_labels) if model is not None else {}
+    models = (model for model in message.model_config_list.config if model.name == model_name)
+    return next((dict(model.version_labels) for model in models), {})

@@ -1,7 +1,7 @@
-"""How a model server is told what to serve, and how to split the traffic: by the files that it reads, or by RPC.
+"""Sets what a model server serves, and how it splits the traffic: by the files that it reads, or by RPC.
 
-A server that is told by RPC has no way to say what it serves, and has forgotten it after a restart: the whole config is
-kept in the artifact store, under ``_serving/<host>_<port>.config``, and is sent whole each time.
+A server that is set by RPC cannot say what it serves, and forgets it when it restarts: the whole config is kept in the
+artifact store, under ``_serving/<host>_<port>.config``, and is sent whole each time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.serving_api import config, traffic_config
@@ -19,41 +19,6 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.model_server.locks import store_lock
 
 
-class ModelConfigs(Protocol):
-    """What the server is to serve."""
-
-    source: str
-    """Where it is written, for messages."""
-
-    def read(self) -> Any:
-        """The ``ModelServerConfig``; an empty one where nothing was ever served."""
-        ...
-
-    def change(self, change: Callable[[Any], Any]) -> Any:
-        """Has ``change`` change the ``ModelServerConfig``, and the server take it; returns what ``change`` returns.
-
-        Raises:
-            ConfigError: the changed config is not valid.
-            HopsError: the server cannot be told.
-        """
-        ...
-
-
-class Traffic(Protocol):
-    """Which version gets what share of the requests that name none."""
-
-    splits: bool
-    """Whether the server can split traffic at all."""
-
-    def read(self, model_name: str) -> dict[int, int]:
-        """Version to percent; empty if the newest version answers."""
-        ...
-
-    def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
-        """Sets the shares; None removes them."""
-        ...
-
-
 class ConfigFile:
     """The server's ``--model_config_file``, on a file system that worker and server share."""
 
@@ -61,11 +26,15 @@ class ConfigFile:
         self.path, self.source = path, str(path)
 
     def read(self) -> Any:
-        """The ``ModelServerConfig`` of the file."""
+        """Returns the ``ModelServerConfig`` of the file; an empty one where nothing was ever served."""
         return config.read_config(self.path) if self.path.exists() else config.parse_config("", "")
 
     def change(self, change: Callable[[Any], Any]) -> Any:
-        """Changes the file; the server finds it changed."""
+        """Has ``change`` change the file, which the server polls; returns what ``change`` returns.
+
+        Raises:
+            ConfigError: the changed config is not valid.
+        """
         return config.change_config(self.path, change)
 
 
@@ -95,14 +64,19 @@ class ConfigByRpc:
         self._lock = store.uri("_serving", f"{name}.lock")
 
     def read(self) -> Any:
-        """The ``ModelServerConfig`` that was sent last."""
+        """Returns the ``ModelServerConfig`` that was sent last."""
         try:
             return config.parse_config(self._store.read_text(self.source), self.source)
         except FileNotFoundError:
             return config.read_config(self._first) if self._first else config.parse_config("", "")
 
     def change(self, change: Callable[[Any], Any]) -> Any:
-        """Writes the changed config down and sends it; what the server refuses is not left standing."""
+        """Writes the changed config and sends it; if the server refuses it, the one before stands.
+
+        Raises:
+            ConfigError: the changed config is not valid.
+            HopsError: the server refuses it, or does not answer.
+        """
         with store_lock(self._store, self._lock, self.source, 3 * self._load_timeout_s):
             before, changed = self.read(), self.read()
             result = change(changed)
@@ -129,7 +103,11 @@ class ConfigByRpc:
                 # A server that has started anew has not loaded yet what the labels name.
                 if not any(model.version_labels for model in message.model_config_list.config):
                     raise
-                self._reload(client, _without_labels(message))
+                unlabelled = type(message)()
+                unlabelled.CopyFrom(message)
+                for model in unlabelled.model_config_list.config:
+                    model.version_labels.clear()
+                self._reload(client, unlabelled)
                 self._reload(client, message)
 
     def _reload(self, client: ModelServerClient, message: Any) -> None:
@@ -150,11 +128,11 @@ class TrafficFile:
         self._path = path
 
     def read(self, model_name: str) -> dict[int, int]:
-        """The shares that the file gives."""
+        """Returns version to percent; empty if the newest version answers."""
         return dict(traffic_config.read_traffic(self._path).get(model_name, {}))
 
     def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
-        """Writes the shares into the file; the server finds it changed."""
+        """Writes the shares into the file, which the server polls; None removes them."""
         traffic_config.set_traffic(self._path, model_name, percents)
 
 
@@ -171,7 +149,7 @@ class TrafficByRpc:
         self._connect = connect
 
     def read(self, model_name: str) -> dict[int, int]:
-        """The shares that were set."""
+        """Returns version to percent; empty if the newest version answers."""
         with self._connect() as client:
             try:
                 return dict(client.traffic(model_name).percents or {})
@@ -181,7 +159,7 @@ class TrafficByRpc:
                 raise server_error(error) from error
 
     def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
-        """Sets the shares; the server has taken them when it answers."""
+        """Sets the shares, in effect on return; None removes them."""
         with self._connect() as client:
             try:
                 client.set_traffic(model_name, percents)
@@ -204,7 +182,7 @@ class NoTraffic:
         self._address, self._served = address, served
 
     def read(self, model_name: str) -> dict[int, int]:
-        """All to the newest."""
+        """Returns the newest version with all of the traffic."""
         return dict.fromkeys(self._served(model_name)[-1:], 100)
 
     def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
@@ -222,16 +200,12 @@ class NoTraffic:
             )
 
 
-def _without_labels(message: Any) -> Any:
-    copy = type(message)()
-    copy.CopyFrom(message)
-    for model in copy.model_config_list.config:
-        model.version_labels.clear()
-    return copy
-
-
 def server_error(error: ModelServerError) -> HopsError:
-    """The server's refusal, which a retry does not mend; or its absence, which one may."""
+    """Returns BadInput for a refusal, which a retry does not mend, or HopsError."""
     if error.is_refusal:
         return BadInput(f"the model server refuses: {error}")
     return HopsError(f"the model server does not answer as expected: {error}")
+
+
+ModelConfigs = ConfigFile | ConfigByRpc
+Traffic = TrafficFile | TrafficByRpc | NoTraffic

@@ -13,7 +13,7 @@ import shutil
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.processes.remote_files import RemoteFiles
@@ -22,32 +22,6 @@ from airflow_hops.serving.models.formats import MODEL_FILES, SAVED_MODEL, TFLITE
 
 _MARKER = "assets.extra/hops.json"
 """Names the model that a version folder holds; ``assets.extra`` is where a SavedModel keeps what it does not load."""
-
-
-class VersionFolders(Protocol):
-    """Where the versions of models lie."""
-
-    def uri(self, model_name: str, version: int | None = None) -> str:
-        """Address of a model's folder, or of a version's."""
-        ...
-
-    def has(self, model_name: str, version: int) -> bool:
-        """Whether a whole version is there."""
-        ...
-
-    def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
-        """As :meth:`airflow_hops.ml.model_server.server.ModelServer.publish`."""
-        ...
-
-    def unpublish(self, model_name: str, version: int) -> None:
-        """Removes a version's folder; it is no version from the first moment on."""
-        ...
-
-
-def version_folders(base_path: str, storage_options: Mapping[str, Any]) -> VersionFolders:
-    """The versions below a base path: an absolute path, or any URI that fsspec opens."""
-    local = base_path.removeprefix("file://")
-    return RemoteFolders(base_path, storage_options) if "://" in local else LocalFolders(Path(local))
 
 
 class LocalFolders:
@@ -66,7 +40,7 @@ class LocalFolders:
         return str(folder if version is None else folder / str(version))
 
     def has(self, model_name: str, version: int) -> bool:
-        """Whether a version is there."""
+        """Whether a whole version is there."""
         folder = Path(self.uri(model_name, version))
         return any((folder / name).is_file() for name in MODEL_FILES)
 
@@ -126,13 +100,16 @@ class RemoteFolders:
     def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
         """Uploads a model, the file that makes it one last."""
         folder = self.uri(model_name, version)
-        whole, found = self.has(model_name, version), self._marker(folder)
-        if whole:
-            _check_same(folder, found, fingerprint)
+        try:
+            present = self._files.read(f"{folder}/{_MARKER}").decode()
+        except FileNotFoundError:
+            present = None
+        if self.has(model_name, version):
+            _check_same(folder, present, fingerprint)
             return False
         marker = _marker(version, fingerprint)
         files = {p.relative_to(model).as_posix(): p for p in sorted(model.rglob("*")) if p.is_file()}
-        self._files.clear(folder, kept=() if found != marker else {*files, _MARKER})  # what another try left
+        self._files.clear(folder, kept=() if present != marker else {*files, _MARKER})  # what another try left
         self._files.fs.makedirs(folder, exist_ok=True)  # and the bucket, where there is none
         self._files.write(f"{folder}/{_MARKER}", marker.encode())
         files.pop(_MARKER, None)
@@ -143,10 +120,14 @@ class RemoteFolders:
         """Removes the file that makes it a version, then the others."""
         self._files.clear(self.uri(model_name, version), first=MODEL_FILES)
 
-    def _marker(self, folder: str) -> str | None:
-        with contextlib.suppress(FileNotFoundError):
-            return self._files.read(f"{folder}/{_MARKER}").decode()
-        return None
+
+VersionFolders = LocalFolders | RemoteFolders
+
+
+def version_folders(base_path: str, storage_options: Mapping[str, Any]) -> VersionFolders:
+    """Returns the versions below a base path: an absolute path, or any URI that fsspec opens."""
+    local = base_path.removeprefix("file://")
+    return RemoteFolders(base_path, storage_options) if "://" in local else LocalFolders(Path(local))
 
 
 def check_model(folder: Path, *, served_by: str = BUNDLED) -> None:
@@ -159,13 +140,13 @@ def check_model(folder: Path, *, served_by: str = BUNDLED) -> None:
     Raises:
         BadInput: it does not, or a server of that kind knows no such model.
     """
-    found = format_of(folder)
-    if found is None:
+    model_format = format_of(folder)
+    if model_format is None:
         raise BadInput(f"{folder}: no model (none of {', '.join(MODEL_FILES)} is in it)")
-    if served_by == TENSORFLOW_MODEL_SERVER and found not in (SAVED_MODEL, TFLITE):
+    if served_by == TENSORFLOW_MODEL_SERVER and model_format not in (SAVED_MODEL, TFLITE):
         raise BadInput(
-            f"{folder}: the model is of the format {found.name}, and the connection's server is a {served_by}, which "
-            "serves SavedModels and TensorFlow Lite alone; serve it with 'airflow hops serve' (kind 'bundled')"
+            f"{folder}: the model is of the format {model_format.name}, and the connection's server is a {served_by}, "
+            "which serves SavedModels and TensorFlow Lite alone; serve it with 'airflow hops serve' (kind 'bundled')"
         )
 
 

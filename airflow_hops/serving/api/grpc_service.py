@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,14 +17,12 @@ from airflow_hops.serving.api.control import Controls, traffic_service
 from airflow_hops.serving.api.grpc_calls import Metadata, UnaryCalls, UnaryMethod
 from airflow_hops.serving.api.grpc_methods import Guard, service, unary
 from airflow_hops.serving.api.health import health_service
-from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.errors import invalid_argument
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call
 from airflow_hops.serving.request_handler import Answer, RequestHandler, Target, target_of
 from airflow_hops.serving.request_memory import RequestMemory
-
-log = logging.getLogger(__name__)
 
 REQUEST_ID = "x-request-id"
 CAPTURED = "x-captured"
@@ -91,8 +88,7 @@ class GrpcServer:
             self._calls.add(_inference(method, handler, self._access))
         self.server.add_generic_rpc_handlers(
             (
-                _metadata_service(handler.catalog),
-                _ModelService(handler.catalog, control).handlers(),
+                *_services(handler.catalog, control),
                 traffic_service(control),
                 health_service(lifecycle),
                 *others,
@@ -104,7 +100,7 @@ class _Received(NamedTuple):
     """A request as it came, and whom it asks: nothing else of it is decoded here."""
 
     message: bytes
-    target: Target | ServingError
+    target: Target
 
 
 def _inference(method: Method, handler: RequestHandler, access: Access) -> UnaryMethod:
@@ -115,36 +111,21 @@ def _inference(method: Method, handler: RequestHandler, access: Access) -> Unary
         access.check(right, authorization_of(metadata))
 
     def read(message: bytes) -> _Received:
-        try:
-            return _Received(message, target_of(method, message))
-        except ServingError as error:
-            return _Received(message, error)
+        return _Received(message, target_of(method, message))
 
     def is_quick(received: _Received) -> bool:
-        target = received.target
-        return isinstance(target, ServingError) or handler.is_quick(target.model, method, len(received.message))
+        return handler.is_quick(received.target.model, method, len(received.message))
 
     def answer(received: _Received, metadata: Metadata, deadline_s: float) -> tuple[bytes, Metadata | None]:
         message, target = received
-        if isinstance(target, ServingError):
-            raise target
         call = Call(method, message, deadline_s)
-        request_id, sticky_key = _keys(metadata, handler.sticky_header)
+        texts = {key: _text(value) for key, value in metadata if key in (REQUEST_ID, handler.sticky_header)}
+        request_id, sticky_key = texts.get(REQUEST_ID), texts.get(handler.sticky_header)
         answered = handler.answer(target, lambda servable: call, "grpc", request_id, sticky_key)
         # Metadata costs server and client as much as a small model does: only who sent an id gets it back.
         return answered.message, metadata_of(answered) if request_id is not None else None
 
     return UnaryMethod(str(method), read, is_quick, answer, check if access.asks_for(right) else None)
-
-
-def _metadata_service(catalog: Catalog) -> Any:
-    """``GetModelMetadata``, which no model answers."""
-
-    def answer(request: Any, context: grpc.ServicerContext) -> Any:
-        return model_metadata(catalog, request)
-
-    methods = {"GetModelMetadata": unary(answer, protocol.GetModelMetadataRequest)}
-    return service("tensorflow.serving.PredictionService", methods)
 
 
 def metadata_of(answered: Answer) -> tuple[tuple[str, str], ...]:
@@ -156,28 +137,28 @@ def metadata_of(answered: Answer) -> tuple[tuple[str, str], ...]:
     return ((REQUEST_ID, request_id), *captured)
 
 
-class _ModelService:
-    """GetModelStatus and HandleReloadConfigRequest."""
+def _services(catalog: Catalog, control: Controls) -> list[Any]:
+    """Makes the services whose methods no model answers."""
 
-    def __init__(self, catalog: Catalog, control: Controls) -> None:
-        self._catalog = catalog
-        self._control = control
+    def metadata(request: Any, context: grpc.ServicerContext) -> Any:
+        return model_metadata(catalog, request)
 
-    def handlers(self) -> Any:
-        """What a gRPC server takes."""
-        methods = {
-            "GetModelStatus": unary(self._status, protocol.GetModelStatusRequest),
-            "HandleReloadConfigRequest": unary(self._reload, protocol.ReloadConfigRequest),
-        }
-        return service("tensorflow.serving.ModelService", methods)
+    def status(request: Any, context: grpc.ServicerContext) -> Any:
+        return model_status(catalog, request)
 
-    def _status(self, request: Any, context: grpc.ServicerContext) -> Any:
-        return model_status(self._catalog, request)
-
-    def _reload(self, request: Any, context: grpc.ServicerContext) -> Any:
-        """Takes a new config; answers once what it adds is available."""
-        self._control.reload(request.config)
+    def reload(request: Any, context: grpc.ServicerContext) -> Any:
+        control.reload(request.config)
         return protocol.ReloadConfigResponse()
+
+    prediction = {"GetModelMetadata": unary(metadata, protocol.GetModelMetadataRequest)}
+    model = {
+        "GetModelStatus": unary(status, protocol.GetModelStatusRequest),
+        "HandleReloadConfigRequest": unary(reload, protocol.ReloadConfigRequest),
+    }
+    return [
+        service("tensorflow.serving.PredictionService", prediction),
+        service("tensorflow.serving.ModelService", model),
+    ]
 
 
 def model_status(catalog: Catalog, request: Any) -> Any:
@@ -224,17 +205,6 @@ def model_metadata(catalog: Catalog, request: Any) -> Any:
 def _require_spec(request: Any) -> None:
     if not request.HasField("model_spec"):
         raise invalid_argument("Missing ModelSpec")
-
-
-def _keys(metadata: Metadata, sticky_header: str) -> tuple[str | None, str | None]:
-    """The client's id of the request, and its sticky key."""
-    request_id = sticky_key = None
-    for key, value in metadata:
-        if key == REQUEST_ID:
-            request_id = _text(value)
-        if key == sticky_header:
-            sticky_key = _text(value)
-    return request_id, sticky_key
 
 
 def _text(value: str | bytes) -> str:

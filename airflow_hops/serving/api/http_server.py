@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import gzip
 import logging
 import re
@@ -13,9 +12,8 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -77,8 +75,8 @@ class HttpOptions:
 class HttpServer:
     """An HTTP server on an event loop in a thread of its own; requests are answered in a pool of threads.
 
-    The event loop itself answers quick ones, which take less time than handing them on would, and ``/healthz`` and
-    ``/readyz``, however busy the threads are. A body that arrives slowly holds no thread.
+    The event loop itself answers ``/healthz`` and ``/readyz``, however busy the threads are. A body that arrives slowly
+    holds no thread.
 
     Args:
         listener: A bound socket, at which it listens from the start on.
@@ -109,11 +107,19 @@ class HttpServer:
         self._memory = memory
         self._pool = ThreadPoolExecutor(options.max_threads, "rest")
         self._loop = asyncio.new_event_loop()
-        self._runner: web.ServerRunner | None = None
+        server = _Connections(
+            self._answer,
+            options.max_connections,
+            loop=self._loop,
+            access_log=None,
+            keepalive_timeout=options.idle_s,
+            lingering_time=1.0,
+            auto_decompress=False,
+        )
+        self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
         self._thread = threading.Thread(target=self._loop.run_forever, name="rest", daemon=True)
         self._in_flight = 0
         self._drained = threading.Event()
-        self._shown: dict[str, Callable[[], HttpResponse]] = {"/healthz": self._healthz, "/readyz": self._readyz}
 
     def start(self) -> None:
         """Starts listening and answering.
@@ -121,8 +127,13 @@ class HttpServer:
         Raises:
             OSError: Another program listens at the port.
         """
+
+        async def start() -> None:
+            await self._runner.setup()
+            await web.SockSite(self._runner, self._listener, ssl_context=self._tls, backlog=_BACKLOG).start()
+
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(start(), self._loop).result()
 
     def drain(self, timeout_s: float) -> bool:
         """Waits for the requests in flight; new ones are refused in the meantime, as the lifecycle is draining.
@@ -135,27 +146,10 @@ class HttpServer:
 
     def stop(self) -> None:
         """Closes all connections."""
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    async def _start(self) -> None:
-        server = _Connections(
-            self._answer,
-            self._options.max_connections,
-            access_log=None,
-            keepalive_timeout=self._options.idle_s,
-            lingering_time=1.0,
-            auto_decompress=False,
-        )
-        self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
-        await self._runner.setup()
-        await web.SockSite(self._runner, self._listener, ssl_context=self._tls, backlog=_BACKLOG).start()
-
-    async def _stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
 
     def _check_drained(self) -> None:
         if self._lifecycle.draining and not self._in_flight:
@@ -164,9 +158,11 @@ class HttpServer:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         path, _, query = _ORIGIN.sub("", request.raw_path).partition("?")
         path = path or "/"
-        shown = self._shown.get(path)
-        if shown is not None:
-            return self._finished(request, shown())
+        if path == "/healthz":
+            return self._finished(request, json_response({"status": "ok"}))
+        if path == "/readyz":
+            report = self._lifecycle.report()
+            return self._finished(request, json_response(report, 200 if report["ready"] else 503))
         if request.method == "OPTIONS" and self._options.cors:
             return self._finished(request, HttpResponse(b""))
         if self._lifecycle.draining:
@@ -187,8 +183,9 @@ class HttpServer:
         try:
             body = await self._body(request, reservation)
             deadline_s = time.monotonic() + self._options.timeout_s
-            run = functools.partial(self._run, route, request, path, query, body, deadline_s, reservation)
-            running = self._pool.submit(run)
+            parameters = dict(parse_qsl(query, keep_blank_values=True))
+            asked = HttpRequest(request.method, path, body, request.headers, parameters, deadline_s)
+            running = self._pool.submit(self._run, route, asked, reservation)
             async with asyncio.timeout(self._options.timeout_s):
                 response = await asyncio.wrap_future(running)
             return self._finished(request, response)
@@ -235,37 +232,21 @@ class HttpServer:
             chunks.append(chunk)
         return b"".join(chunks)
 
-    def _run(
-        self,
-        route: Route,
-        request: web.BaseRequest,
-        path: str,
-        query: str,
-        body: bytes,
-        deadline_s: float,
-        reservation: Reservation,
-    ) -> HttpResponse:
+    def _run(self, route: Route, request: HttpRequest, reservation: Reservation) -> HttpResponse:
         """Answers in a thread of the pool."""
-        headers = request.headers
         try:
-            if _is_compressed(request, body):
-                encoding = headers.get("Content-Encoding")
-                body = _decompressed(body, encoding, self._options.max_request_bytes, deadline_s, reservation)
-            else:
-                reservation.grow(parsed_json_bytes(body))
-            parameters = dict(parse_qsl(query, keep_blank_values=True)) if query else {}
-            asked = HttpRequest(request.method, path, body, headers, parameters, deadline_s)
-            response = route.answer(asked, route.match)
+            body = decompressed(request, self._options.max_request_bytes, reservation)
+            response = route.answer(replace(request, body=body), route.match)
         except ServingError as error:
             return error_response(error)
         except Exception as error:
-            log.exception("%s %s failed", request.method, path)
+            log.exception("%s %s failed", request.method, request.path)
             return error_response(ServingError(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"))
-        if len(response.body) >= _COMPRESSED_FROM_BYTES and _TAKES_GZIP.search(headers.get("Accept-Encoding", "")):
-            body = gzip.compress(response.body, 1)
-            gzipped = {**response.headers, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
-            return HttpResponse(body, response.status, response.content_type, gzipped)
-        return response
+        takes_gzip = _TAKES_GZIP.search(request.headers.get("Accept-Encoding", ""))
+        if len(response.body) < _COMPRESSED_FROM_BYTES or not takes_gzip:
+            return response
+        headers = {**response.headers, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+        return replace(response, body=gzip.compress(response.body, 1), headers=headers)
 
     def _finished(self, request: web.BaseRequest, response: HttpResponse, close: bool = False) -> web.Response:
         headers = {"Content-Type": response.content_type, **response.headers}
@@ -275,13 +256,6 @@ class HttpServer:
         if close:
             finished.force_close()
         return finished
-
-    def _healthz(self) -> HttpResponse:
-        return json_response({"status": "ok"})
-
-    def _readyz(self) -> HttpResponse:
-        report = self._lifecycle.report()
-        return json_response(report, 200 if report["ready"] else 503)
 
 
 class _Connections(web.Server):
@@ -321,15 +295,13 @@ def _too_large(limit: int) -> ServingError:
     return TooLargeError(f"Received message larger than max ({limit} bytes, --max_request_bytes)")
 
 
-def _is_compressed(request: web.BaseRequest, body: bytes) -> bool:
-    return "Content-Encoding" in request.headers or body[:2] == b"\x1f\x8b"
-
-
-def _decompressed(body: bytes, encoding: str | None, limit: int, deadline_s: float, reservation: Reservation) -> bytes:
+def decompressed(request: HttpRequest, limit: int, reservation: Reservation) -> bytes:
     """Returns a body's text, for which memory is reserved as it grows, and for what is read from it."""
+    body, encoding = request.body, request.headers.get("Content-Encoding")
     if encoding is not None and encoding.lower() not in ("gzip", "x-gzip", "deflate", "identity"):
         raise invalid_argument(f"Content-Encoding {encoding} is not supported; expected gzip or deflate")
-    if encoding is not None and encoding.lower() == "identity":
+    is_plain = encoding.lower() == "identity" if encoding is not None else body[:2] != b"\x1f\x8b"
+    if is_plain:
         reservation.grow(parsed_json_bytes(body))
         return body
     inflate: Any = zlib.decompressobj(zlib.MAX_WBITS | 32)  # tells gzip from zlib by itself
@@ -338,7 +310,7 @@ def _decompressed(body: bytes, encoding: str | None, limit: int, deadline_s: flo
     for start in range(0, len(body), _INFLATED_AT_ONCE_BYTES):
         compressed, has_more = body[start : start + _INFLATED_AT_ONCE_BYTES], True
         while has_more and not inflate.eof:
-            check_deadline(deadline_s)
+            check_deadline(request.deadline_s)
             try:
                 chunk = inflate.decompress(compressed, _INFLATED_AT_ONCE_BYTES)
             except zlib.error as error:

@@ -81,39 +81,36 @@ def read_tensors(body: PredictBody, inputs: InputTypes) -> dict[str, np.ndarray]
     if not inputs:
         raise invalid_argument(f"Failed to get input map for signature: {body.signature or 'DEFAULT'}")
     if body.format == "row":
-        return _read_rows(body.values, inputs)
-    return _read_columns(body.values, inputs)
-
-
-def _read_rows(instances: list[Any], inputs: InputTypes) -> dict[str, np.ndarray]:
-    first = instances[0]
-    if not isinstance(first, dict) and len(inputs) > 1:
-        raise invalid_argument(
-            "instances is a plain list, but expecting list of objects as multiple input tensors required as per "
-            "tensorinfo_map"
-        )
-    if not _is_named(first):
-        for index, instance in enumerate(instances):
-            if _is_named(instance):
-                raise invalid_argument(f"Expecting value/list but got object at item {index} of input list")
-        name = next(iter(inputs))
-        return {name: _read_batch(name, instances, inputs[name], named=False)}
-    keys = inputs.keys()
-    for index, instance in enumerate(instances):
-        if not _is_named(instance):
-            raise invalid_argument(f"Expecting object but got list at item {index} of input list")
-        if instance.keys() != keys:
-            for name in instance:
-                if name not in inputs:
-                    raise invalid_argument(
-                        f"Failed to process element: {index} key: {name} of 'instances' list. Error: "
-                        f"INVALID_ARGUMENT: JSON object: does not have named input: {name}"
-                    )
+        instances = body.values
+        first = instances[0]
+        if not isinstance(first, dict) and len(inputs) > 1:
             raise invalid_argument(
-                f"Failed to process element: {index} of 'instances' list. JSON object: {shown(instance)} keys must "
-                f"be equal to: {','.join(sorted(keys))}"
+                "instances is a plain list, but expecting list of objects as multiple input tensors required as per "
+                "tensorinfo_map"
             )
-    return {name: _read_batch(name, [row[name] for row in instances], inputs[name], named=True) for name in inputs}
+        if not _is_named(first):
+            for index, instance in enumerate(instances):
+                if _is_named(instance):
+                    raise invalid_argument(f"Expecting value/list but got object at item {index} of input list")
+            name = next(iter(inputs))
+            return {name: _read_batch(name, instances, inputs[name], named=False)}
+        keys = inputs.keys()
+        for index, instance in enumerate(instances):
+            if not _is_named(instance):
+                raise invalid_argument(f"Expecting object but got list at item {index} of input list")
+            if instance.keys() != keys:
+                for name in instance:
+                    if name not in inputs:
+                        raise invalid_argument(
+                            f"Failed to process element: {index} key: {name} of 'instances' list. Error: "
+                            f"INVALID_ARGUMENT: JSON object: does not have named input: {name}"
+                        )
+                raise invalid_argument(
+                    f"Failed to process element: {index} of 'instances' list. JSON object: {shown(instance)} keys must "
+                    f"be equal to: {','.join(sorted(keys))}"
+                )
+        return {name: _read_batch(name, [row[name] for row in instances], inputs[name], named=True) for name in inputs}
+    return _read_columns(body.values, inputs)
 
 
 def _read_batch(name: str, values: list[Any], tensor_type: TensorType | None, named: bool) -> np.ndarray:

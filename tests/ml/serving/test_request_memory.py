@@ -20,6 +20,7 @@ from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Call
 from airflow_hops.serving.request_memory import RequestMemory, parsed_json_bytes
+from airflow_hops.serving.routes import HttpRequest
 
 
 def test_requests_share_what_there_is_and_give_it_back() -> None:
@@ -93,8 +94,9 @@ def test_nothing_is_done_for_a_client_that_has_its_504() -> None:
     result = []
     for deadline_s in (math.inf, time.monotonic()):
         memory = RequestMemory()
+        asked = HttpRequest("POST", "/", body, {"Content-Encoding": "gzip"}, deadline_s=deadline_s)
         for work in (
-            functools.partial(http_server._decompressed, body, "gzip", 10**7, deadline_s, memory.reserve()),
+            functools.partial(http_server.decompressed, asked, 10**7, memory.reserve()),
             functools.partial(model.answer, Call(Method.PREDICT, request.SerializeToString(), deadline_s)),
         ):
             try:

@@ -82,7 +82,7 @@ def run(
     server = ModelServer.of(context.spec.services, context.store)
     check_model(model_folder(context.store, model), served_by=server.at.kind)
     context.progress(0.0, f"model server {server.address}")
-    server.check_reachable(model_name)
+    server.status(model_name)  # raises where the server does not answer
     try:
         with server.exclusive(model_name):
             deployment = _deploy(

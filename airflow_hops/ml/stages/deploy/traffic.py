@@ -74,7 +74,7 @@ def _decide(
         raise BadInput(f"keep_versions is {keep_versions!r}; expected 1 or more")
     server = ModelServer.of(context.spec.services, context.store)
     registry = ModelRegistry(context.spec.services.get("tracking_uri", ""), model_name)
-    server.check_reachable(model_name)
+    server.status(model_name)  # raises where the server does not answer
     by = by or by_whom(context.spec.producer)
     serving = Serving(context, server, registry, model_name, by=by, keep_versions=keep_versions, **given)
     try:
