@@ -12,7 +12,7 @@ from conftest import REPOSITORY
 from example_extensions import write_distribution
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.extensions import LAUNCHERS, OWN, STAGES, extensions, load_extension
+from airflow_hops.core.extensions import FRAMEWORKS, LAUNCHERS, MODEL_FORMATS, OWN, STAGES, extensions, load_extension
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.base import find_launcher
 from airflow_hops.launchers.local import LocalLauncher
@@ -97,7 +97,7 @@ def test_name_of_two_distributions_is_refused(install: Any) -> None:
 
 def test_own_implementations_are_registered_as_those_of_others() -> None:
     registered = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["entry-points"]
-    for group in (LAUNCHERS, STAGES):
+    for group in (FRAMEWORKS, LAUNCHERS, MODEL_FORMATS, STAGES):
         own = {name: each.value for name, each in extensions(group).items() if each.distribution == OWN}
         assert own == registered[group]
     assert load_extension(LAUNCHERS, "local") is LocalLauncher

@@ -191,5 +191,5 @@ def test_name_that_is_missing_at_run_time_is_explained(run_step: Any, warm_launc
 
 
 def test_decorator_is_known_to_airflow() -> None:
-    assert task.hops.__module__ == "airflow_hops.decorators.hops"
+    assert task.hops.keywords["decorated_operator_class"].__module__ == "airflow_hops.decorators.hops"
     assert "tensorflow" not in sys.modules

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import configparser
 import pkgutil
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.names import suggestion
 
 STAGES = "airflow_hops.stages"
 LAUNCHERS = "airflow_hops.launchers"
+FRAMEWORKS = "airflow_hops.frameworks"
+MODEL_FORMATS = "airflow_hops.model_formats"
 OWN = "airflow-hops"
 """Name of this package's distribution."""
+
+_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True)
@@ -85,3 +92,32 @@ def load_extension(group: str, name: str) -> Any:
             f"{suggestion(name, list(known))}"
         )
     return known[name].load()
+
+
+def load_all(group: str, kind: type[_Kind]) -> Mapping[str, _Kind]:
+    """Returns all implementations of a group by name; those of other distributions come before this package's.
+
+    Args:
+        group: Entry-point group.
+        kind: Their class; an entry point names an instance, or a subclass to make one of.
+
+    Raises:
+        BadInput: one cannot be used; the message names its distribution.
+    """
+    return _load_all(group, kind, tuple(sys.path))  # type: ignore[arg-type]
+
+
+@cache
+def _load_all(group: str, kind: type[_Kind], _path: tuple[str, ...]) -> Mapping[str, _Kind]:
+    loaded: dict[str, _Kind] = {}
+    for each in sorted(extensions(group).values(), key=lambda each: each.distribution == OWN):
+        implementation = each.load()
+        if isinstance(implementation, type) and issubclass(implementation, kind):
+            try:
+                implementation = implementation()
+            except Exception as error:  # whatever the distribution's code raises
+                raise BadInput(f"{each} cannot be made ({type(error).__name__}: {error}); repair it") from error
+        if not isinstance(implementation, kind):
+            raise BadInput(f"{each} is {implementation!r}, expected a {kind.__name__}")
+        loaded[each.name] = implementation
+    return loaded

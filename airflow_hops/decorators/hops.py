@@ -7,6 +7,7 @@ import dis
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -107,23 +108,9 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
         return values
 
 
-def hops_task(
-    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
-) -> TaskDecorator:
-    """Wraps a function into a task that runs in the runtime environment.
-
-    Args:
-        python_callable: The function to decorate.
-        multiple_outputs: Whether a returned dict becomes one XCom value for each key.
-        **kwargs: Arguments of the operator: ``hops_conn_id``, ``output_kind``, ``launcher``, and those of every
-            operator.
-    """
-    return task_decorator_factory(
-        python_callable=python_callable,
-        multiple_outputs=multiple_outputs,
-        decorated_operator_class=HopsDecoratedOperator,
-        **kwargs,
-    )
+hops_task: Callable[..., TaskDecorator] = partial(
+    task_decorator_factory, decorated_operator_class=HopsDecoratedOperator
+)
 
 
 def _hide_context(function: Callable[..., Any]) -> bool:

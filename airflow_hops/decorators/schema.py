@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.bases.decorator import task_decorator_factory
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
 
 class SchemaDecoratedOperator(HopsDecoratedOperator, SchemaOperator):
     """A :class:`~airflow_hops.operators.schema.SchemaOperator` whose inferred schema a function amends.
+
+    Example::
+
+        @task.hops_schema(statistics=statistics.output)
+        def schema(schema):
+            import tensorflow_data_validation as tfdv
+
+            tfdv.get_feature(schema, "dest").presence.min_fraction = 1.0
 
     Args:
         python_callable: The function, shipped as that of ``@task.hops``. Its first parameter gets the inferred
@@ -59,27 +68,9 @@ class SchemaDecoratedOperator(HopsDecoratedOperator, SchemaOperator):
         return {**super().step_cache_key_parts(hook), FUNCTION: hashlib.sha256(source.encode()).hexdigest()}
 
 
-def schema_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
-    """Wraps a function that amends the inferred schema into a task that freezes what it makes.
-
-    Example::
-
-        @task.hops_schema(statistics=statistics.output)
-        def schema(schema):
-            import tensorflow_data_validation as tfdv
-
-            tfdv.get_feature(schema, "dest").presence.min_fraction = 1.0
-
-    Args:
-        python_callable: The function to decorate.
-        **kwargs: Arguments of :class:`~airflow_hops.operators.schema.SchemaOperator`, less ``schema``.
-    """
-    return task_decorator_factory(
-        python_callable=python_callable,
-        multiple_outputs=False,
-        decorated_operator_class=SchemaDecoratedOperator,
-        **kwargs,
-    )
+schema_task: Callable[..., TaskDecorator] = partial(
+    task_decorator_factory, decorated_operator_class=SchemaDecoratedOperator, multiple_outputs=False
+)
 
 
 def _hide_schema(function: Callable[..., Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.bases.decorator import task_decorator_factory
@@ -17,6 +18,17 @@ if TYPE_CHECKING:
 
 class StatisticsDecoratedOperator(HopsDecoratedOperator, StatisticsOperator):
     """A :class:`~airflow_hops.operators.statistics.StatisticsOperator` whose options are what a function returns.
+
+    Example::
+
+        @task.hops_statistics(examples=examples.output)
+        def statistics():
+            import tensorflow_data_validation as tfdv
+
+            def by_season(batch):
+                ...
+
+            return tfdv.StatsOptions(experimental_slice_functions=[by_season])
 
     Args:
         python_callable: The function, shipped as that of ``@task.hops``; it returns ``tfdv.StatsOptions``.
@@ -50,29 +62,6 @@ class StatisticsDecoratedOperator(HopsDecoratedOperator, StatisticsOperator):
         return {**HopsDecoratedOperator.step_inputs(self), **StatisticsOperator.step_inputs(self)}
 
 
-def statistics_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
-    """Wraps a function that returns ``tfdv.StatsOptions`` into a task that computes statistics with them.
-
-    It is for what JSON cannot say: slice functions, generators, options that depend on a schema.
-
-    Example::
-
-        @task.hops_statistics(examples=examples.output)
-        def statistics():
-            import tensorflow_data_validation as tfdv
-
-            def by_season(batch):
-                ...
-
-            return tfdv.StatsOptions(experimental_slice_functions=[by_season])
-
-    Args:
-        python_callable: The function to decorate.
-        **kwargs: Arguments of :class:`~airflow_hops.operators.statistics.StatisticsOperator`, less ``options``.
-    """
-    return task_decorator_factory(
-        python_callable=python_callable,
-        multiple_outputs=False,
-        decorated_operator_class=StatisticsDecoratedOperator,
-        **kwargs,
-    )
+statistics_task: Callable[..., TaskDecorator] = partial(
+    task_decorator_factory, decorated_operator_class=StatisticsDecoratedOperator, multiple_outputs=False
+)

@@ -6,6 +6,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.bases.decorator import task_decorator_factory
@@ -39,10 +40,10 @@ class TrainingDecoratedOperator(HopsDecoratedOperator, TrainingOperator):
     def __init__(
         self, *, python_callable: Callable[..., Any], train: None = None, script: None = None, **kwargs: Any
     ) -> None:
-        for name, given in {"train": train, "script": script}.items():
-            if given is not None:
+        for name, value in {"train": train, "script": script}.items():
+            if value is not None:
                 raise ValueError(
-                    f"{self.custom_operator_name}: {name} is {given!r}; what is trained is {python_callable.__name__}()"
+                    f"{self.custom_operator_name}: {name} is {value!r}; what is trained is {python_callable.__name__}()"
                 )
         super().__init__(python_callable=python_callable, output_kind=TrainingOperator.output_kind, **kwargs)
 
@@ -52,11 +53,9 @@ class TrainingDecoratedOperator(HopsDecoratedOperator, TrainingOperator):
 
     def training(self, context: Context) -> dict[str, Any]:
         """How to train; the function's arguments are hyperparameters, too."""
-        given = super(HopsDecoratedOperator, self).training(context)
-        shipped = given["shipped"]
-        named = {**dict(zip(self._positional_names(), shipped["args"], strict=False)), **shipped["kwargs"]}
-        inputs = self.step_inputs()
-        return {**given, "params": {**given["params"], **{n: v for n, v in named.items() if n not in inputs}}}
+        options = super(HopsDecoratedOperator, self).training(context)
+        named, inputs = self._named(options["shipped"]), self.step_inputs()
+        return {**options, "params": {**options["params"], **{n: v for n, v in named.items() if n not in inputs}}}
 
     def program(self, context: Context) -> dict[str, Any]:
         """The function, with its arguments."""
@@ -64,11 +63,13 @@ class TrainingDecoratedOperator(HopsDecoratedOperator, TrainingOperator):
 
     def step_inputs(self) -> Mapping[str, Any]:
         """The examples, and artifacts among the function's arguments."""
-        given = super(HopsDecoratedOperator, self).step_inputs()
-        return {**HopsDecoratedOperator.step_inputs(self), **{n: v for n, v in given.items() if v is not None}}
+        own = super(HopsDecoratedOperator, self).step_inputs()
+        return {**HopsDecoratedOperator.step_inputs(self), **{n: v for n, v in own.items() if v is not None}}
 
-    def _positional_names(self) -> list[str]:
-        return list(inspect.signature(self.python_callable).parameters)
+    def _named(self, shipped: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the function's arguments by name."""
+        names = inspect.signature(self.python_callable).parameters
+        return {**dict(zip(names, shipped["args"], strict=False)), **shipped["kwargs"]}
 
 
 def _fields_with(operator: type[TrainingOperator]) -> Sequence[str]:
@@ -76,16 +77,34 @@ def _fields_with(operator: type[TrainingOperator]) -> Sequence[str]:
 
 
 class TrainDecoratedOperator(TrainingDecoratedOperator, TrainOperator):
-    """A :class:`~airflow_hops.operators.train.TrainOperator` of a function of the DAG file."""
+    """Trains with a function of the DAG file in one process, like :class:`~airflow_hops.operators.train.TrainOperator`.
+
+    Example::
+
+        @task.train(runtime="churn")
+        def train(context, examples, leaves: int):
+            import lightgbm
+
+            rows = context.table("train")
+            return lightgbm.train({"objective": "binary", "num_leaves": leaves}, rows.dataset())
+    """
 
     custom_operator_name = "@task.train"
     template_fields = _fields_with(TrainOperator)
 
 
 class TorchDecoratedOperator(TrainingDecoratedOperator, TorchTrainOperator):
-    """A :class:`~airflow_hops.operators.train.TorchTrainOperator` of a function of the DAG file.
+    """Trains with a function of the DAG file on several ranks of ``torch.distributed``.
 
-    The function is called on every rank, which has joined the others; rank 0's model counts.
+    It takes the arguments of :class:`~airflow_hops.operators.train.TorchTrainOperator`. The function is called on every
+    rank, which has joined the others; rank 0's model counts.
+
+    Example::
+
+        @task.torch(np=2, runtime="torch")
+        def train(context, examples, lr: float):
+            ...
+            return model  # torch.nn.parallel.DistributedDataParallel
     """
 
     custom_operator_name = "@task.torch"
@@ -93,9 +112,10 @@ class TorchDecoratedOperator(TrainingDecoratedOperator, TorchTrainOperator):
 
 
 class HorovodDecoratedOperator(TrainingDecoratedOperator, HorovodTrainOperator):
-    """A :class:`~airflow_hops.operators.train.HorovodTrainOperator` of a function of the DAG file.
+    """Trains with a function of the DAG file on several ranks, ``@task.horovod(np=2)``.
 
-    The function is called on every rank; rank 0's return value counts.
+    It takes the arguments of :class:`~airflow_hops.operators.train.HorovodTrainOperator`. The function is called on
+    every rank; rank 0's return value counts.
     """
 
     custom_operator_name = "@task.horovod"
@@ -103,9 +123,18 @@ class HorovodDecoratedOperator(TrainingDecoratedOperator, HorovodTrainOperator):
 
 
 class SearchDecoratedOperator(TrainingDecoratedOperator, SearchOperator):
-    """A :class:`~airflow_hops.operators.search.SearchOperator` of a function of the DAG file.
+    """Searches for the best parameters of a function of the DAG file.
 
-    The function's arguments that the DAG gives no value to are the trial's parameters.
+    It takes the arguments of :class:`~airflow_hops.operators.search.SearchOperator`. The function's arguments that the
+    DAG gives no value to are the trial's parameters.
+
+    Example::
+
+        @task.search(space={"leaves": IntUniform(7, 63)}, metric="eval_auc", direction="maximize", trials=20)
+        def train(context, examples, leaves: int):
+            ...
+            context.report(1, eval_auc=auc)
+            return model
     """
 
     custom_operator_name = "@task.search"
@@ -125,8 +154,7 @@ class SearchDecoratedOperator(TrainingDecoratedOperator, SearchOperator):
     def program(self, context: Context) -> dict[str, Any]:
         """The function, with those of its arguments that the DAG gives, by name."""
         shipped = super().program(context)["shipped"]
-        named = {**dict(zip(self._positional_names(), shipped["args"], strict=False)), **shipped["kwargs"]}
-        return {"shipped": {**shipped, "args": [], "kwargs": named}}
+        return {"shipped": {**shipped, "args": [], "kwargs": self._named(shipped)}}
 
 
 def _copy(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,95 +169,12 @@ def _copy(function: Callable[..., Any]) -> Callable[..., Any]:
     return copied
 
 
-def _task(
-    operator: type[TrainingDecoratedOperator],
-    python_callable: Callable[..., Any] | None,
-    multiple_outputs: bool | None,
-    kwargs: Mapping[str, Any],
-) -> TaskDecorator:
-    return task_decorator_factory(
-        python_callable=python_callable, multiple_outputs=multiple_outputs, decorated_operator_class=operator, **kwargs
-    )
+def _decorator(operator: type[TrainingDecoratedOperator]) -> Callable[..., TaskDecorator]:
+    """Returns the decorator that wraps a function into a task; it takes the operator's arguments."""
+    return partial(task_decorator_factory, decorated_operator_class=operator)
 
 
-def train_task(
-    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
-) -> TaskDecorator:
-    """Wraps a function into a task that trains with it in one process, with any framework.
-
-    Example::
-
-        @task.train(runtime="churn")
-        def train(context, examples, leaves: int):
-            import lightgbm
-
-            rows = context.table("train")
-            return lightgbm.train({"objective": "binary", "num_leaves": leaves}, rows.dataset())
-
-    Args:
-        python_callable: The function to decorate.
-        multiple_outputs: Whether a returned dict becomes one XCom value for each key.
-        **kwargs: Arguments of :class:`~airflow_hops.operators.train.TrainOperator`.
-    """
-    return _task(TrainDecoratedOperator, python_callable, multiple_outputs, kwargs)
-
-
-def torch_task(
-    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
-) -> TaskDecorator:
-    """Wraps a function into a task that trains with it on several ranks of ``torch.distributed``.
-
-    Example::
-
-        @task.torch(np=2, runtime="torch")
-        def train(context, examples, lr: float):
-            ...
-            return model  # torch.nn.parallel.DistributedDataParallel
-
-    Args:
-        python_callable: The function to decorate.
-        multiple_outputs: Whether a returned dict becomes one XCom value for each key.
-        **kwargs: Arguments of :class:`~airflow_hops.operators.train.TorchTrainOperator`.
-    """
-    return _task(TorchDecoratedOperator, python_callable, multiple_outputs, kwargs)
-
-
-def horovod_task(
-    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
-) -> TaskDecorator:
-    """Wraps a function into a task that trains with it on several ranks.
-
-    Example::
-
-        @task.horovod(np=2)
-        def train(context, examples, lr: float):
-            ...
-            return model
-
-    Args:
-        python_callable: The function to decorate.
-        multiple_outputs: Whether a returned dict becomes one XCom value for each key.
-        **kwargs: Arguments of :class:`~airflow_hops.operators.train.HorovodTrainOperator`.
-    """
-    return _task(HorovodDecoratedOperator, python_callable, multiple_outputs, kwargs)
-
-
-def search_task(
-    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
-) -> TaskDecorator:
-    """Wraps a function into a task that searches for the best of its parameters.
-
-    Example::
-
-        @task.search(space={"leaves": IntUniform(7, 63)}, metric="eval_auc", direction="maximize", trials=20)
-        def train(context, examples, leaves: int):
-            ...
-            context.report(1, eval_auc=auc)
-            return model
-
-    Args:
-        python_callable: The function to decorate.
-        multiple_outputs: Whether a returned dict becomes one XCom value for each key.
-        **kwargs: Arguments of :class:`~airflow_hops.operators.search.SearchOperator`.
-    """
-    return _task(SearchDecoratedOperator, python_callable, multiple_outputs, kwargs)
+train_task = _decorator(TrainDecoratedOperator)
+torch_task = _decorator(TorchDecoratedOperator)
+horovod_task = _decorator(HorovodDecoratedOperator)
+search_task = _decorator(SearchDecoratedOperator)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.serving_api.config import read_config
 from airflow_hops.core.serving_api.protocol import ModelServerConfig
 from airflow_hops.core.serving_api.tls import TlsFiles
@@ -24,7 +25,7 @@ from airflow_hops.serving.gateway.upstream import Upstream
 from airflow_hops.serving.gateway.upstream_watcher import UpstreamWatcher
 from airflow_hops.serving.models.batching_options import BatchingOptions, read_batching_parameters
 from airflow_hops.serving.models.catalog import Catalog, ModelSource
-from airflow_hops.serving.models.formats import open_model
+from airflow_hops.serving.models.formats import formats, open_model
 from airflow_hops.serving.models.loader import Loader, LoaderOptions
 from airflow_hops.serving.models.model_cache import ModelCache
 from airflow_hops.serving.models.model_options import ModelOptions
@@ -124,7 +125,15 @@ def upstream_token(flags: Flags) -> TokenFile | None:
 
 
 def version_opener(flags: Flags, batching: BatchingOptions | None) -> OpenVersion:
-    """Returns what opens a version, and so says what answers its requests."""
+    """Returns what opens a version, and so says what answers its requests.
+
+    Raises:
+        StartError: A third-party format of models is broken.
+    """
+    try:
+        formats()
+    except BadInput as error:
+        raise StartError(str(error)) from error
     return functools.partial(open_model, options=model_options(flags, batching))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.processes.remote_files import RemoteFiles
 from airflow_hops.core.serving_api.server_address import BUNDLED, TENSORFLOW_MODEL_SERVER
-from airflow_hops.serving.models.formats import MODEL_FILES, SAVED_MODEL, TFLITE, format_of
+from airflow_hops.serving.models.formats import SAVED_MODEL, TFLITE, format_of, model_files
 
 _MARKER = "assets.extra/hops.json"
 """Names the model that a version folder holds; ``assets.extra`` is where a SavedModel keeps what it does not load."""
@@ -42,7 +42,7 @@ class LocalFolders:
     def has(self, model_name: str, version: int) -> bool:
         """Whether a whole version is there."""
         folder = Path(self.uri(model_name, version))
-        return any((folder / name).is_file() for name in MODEL_FILES)
+        return any((folder / name).is_file() for name in model_files())
 
     def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
         """Copies a model beside its place, and renames it into it."""
@@ -95,7 +95,7 @@ class RemoteFolders:
 
     def has(self, model_name: str, version: int) -> bool:
         """Whether a whole version is there."""
-        return any(self._files.exists(f"{self.uri(model_name, version)}/{name}") for name in MODEL_FILES)
+        return any(self._files.exists(f"{self.uri(model_name, version)}/{name}") for name in model_files())
 
     def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
         """Uploads a model, the file that makes it one last."""
@@ -113,12 +113,12 @@ class RemoteFolders:
         self._files.fs.makedirs(folder, exist_ok=True)  # and the bucket, where there is none
         self._files.write(f"{folder}/{_MARKER}", marker.encode())
         files.pop(_MARKER, None)
-        self._files.publish(files, folder, last=MODEL_FILES)
+        self._files.publish(files, folder, last=model_files())
         return True
 
     def unpublish(self, model_name: str, version: int) -> None:
         """Removes the file that makes it a version, then the others."""
-        self._files.clear(self.uri(model_name, version), first=MODEL_FILES)
+        self._files.clear(self.uri(model_name, version), first=model_files())
 
 
 VersionFolders = LocalFolders | RemoteFolders
@@ -142,7 +142,7 @@ def check_model(folder: Path, *, served_by: str = BUNDLED) -> None:
     """
     model_format = format_of(folder)
     if model_format is None:
-        raise BadInput(f"{folder}: no model (none of {', '.join(MODEL_FILES)} is in it)")
+        raise BadInput(f"{folder}: no model (none of {', '.join(model_files())} is in it)")
     if served_by == TENSORFLOW_MODEL_SERVER and model_format not in (SAVED_MODEL, TFLITE):
         raise BadInput(
             f"{folder}: the model is of the format {model_format.name}, and the connection's server is a {served_by}, "

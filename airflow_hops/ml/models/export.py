@@ -25,10 +25,11 @@ from airflow_hops.core.contract.target import OUTPUTS, REGRESSION, Target
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.models.differing_step import differing_step
+from airflow_hops.ml.models.frameworks import frameworks
 from airflow_hops.ml.models.onnx_converters import Graph, NotConvertible, convert
 from airflow_hops.ml.models.proof import Differs, TrainedAnswers
 from airflow_hops.ml.models.scikit_learn import UntrustedTypes, write_skops
-from airflow_hops.ml.models.trained_models import FRAMEWORKS, Sample, answers_of
+from airflow_hops.ml.models.trained_models import Sample, answers_of
 from airflow_hops.ml.readers.vectors import split_dtype
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, EstimatorInputs
@@ -87,7 +88,7 @@ def export_model(
             probabilities if there are classes. Classes are class numbers. For several labels: a dict of models by
             label, of one framework, or a module that returns a dict by label; its other outputs are served unchanged.
         folder: The artifact's folder.
-        framework: ``sklearn``, ``xgboost``, ``lightgbm``, ``torch`` or ``pyspark``.
+        framework: ``sklearn``, ``xgboost``, ``lightgbm``, ``torch``, ``pyspark``, or the name of an extension.
         target: What the model predicts.
         sample: Held-out rows as the model takes them: a data frame, or a matrix ``[rows, width]``.
         transform_graph: The pipeline's transform graph, if the model takes its outputs: it is placed before the model,
@@ -108,8 +109,8 @@ def export_model(
             differs from the exported model (the message names rows), or a package is missing.
         FileExistsError: The folder of the format exists already.
     """
-    if framework not in FRAMEWORKS:
-        raise BadInput(f"framework is {framework!r}; expected one of {', '.join(FRAMEWORKS)}")
+    if framework not in frameworks():
+        raise BadInput(f"framework is {framework!r}; expected one of {', '.join(frameworks())}")
     rows = Sample.of(sample, order)
     expected = answers_of(model, rows, framework, target)
 
@@ -265,7 +266,7 @@ def _refusal(error: NotConvertible | Differs, model: Any, can_fall_back: bool) -
 
 
 def _versions(framework: str, form: ModelFormat) -> dict[str, str]:
-    names = [*FRAMEWORKS[framework], *(("skops",) if form == "skops" else ("onnx", "onnxruntime"))]
+    names = [*frameworks()[framework].distributions, *(("skops",) if form == "skops" else ("onnx", "onnxruntime"))]
     found = {}
     for name in names:
         try:

@@ -33,6 +33,7 @@ from airflow_hops.ml.models.converter_fixes import (
     text_options,
     unknown_categories,
 )
+from airflow_hops.ml.models.frameworks import frameworks
 from airflow_hops.ml.models.trained_models import Sample, rows_for_torch, spark_output, spark_session
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
 
@@ -65,7 +66,7 @@ def convert(model: Any, sample: Sample, framework: str, target: Target) -> Graph
     Args:
         model: The model; several models, by label, become one graph.
         sample: Rows as the model takes them.
-        framework: ``sklearn``, ``xgboost``, ``lightgbm``, ``torch`` or ``pyspark``.
+        framework: Name of its framework.
         target: What the model predicts.
 
     Raises:
@@ -75,27 +76,7 @@ def convert(model: Any, sample: Sample, framework: str, target: Target) -> Graph
     if isinstance(model, Mapping):
         return _merged({each.label: convert(model[each.label], sample, framework, each) for each in target.all})
     with _quiet():
-        if framework == "torch":
-            return _of_torch(model, sample)
-        if framework == "pyspark":
-            return _of_spark(model, sample, target)
-        if framework == "sklearn" or hasattr(model, "steps"):
-            return _of_scikit_learn(model, sample, target)
-        onnxmltools = _imported("onnxmltools", framework)
-        types = importlib.import_module("onnxmltools.convert.common.data_types")
-        width = sample.matrix.shape[1]
-        given = [(MATRIX_INPUT, types.FloatTensorType([None, width]))]
-        options: dict[str, Any] = {"target_opset": 15}
-        if framework == "lightgbm":
-            options["zipmap"] = False
-        try:
-            with _numbered_features([model]), numbers_missing_alone(model):
-                graph = getattr(onnxmltools, f"convert_{framework}")(model, initial_types=given, **options)
-        except Exception as error:  # a converter can fail in any way
-            raise NotConvertible(f"{type(model).__name__} does not convert to ONNX: {_first_line(error)}") from error
-        BoosterInputs.of(model).correct(graph)
-        inputs = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["float"]}, width)
-        return Graph(graph.SerializeToString(), inputs, {"": _output(graph)})
+        return frameworks()[framework].convert(model, sample, target)
 
 
 def _merged(graphs: Mapping[str, Graph]) -> Graph:
@@ -132,7 +113,8 @@ def _merged(graphs: Mapping[str, Graph]) -> Graph:
     return Graph(made.SerializeToString(), inputs, names)
 
 
-def _of_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
+def convert_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
+    """Converts an estimator or pipeline of scikit-learn."""
     skl2onnx = _imported("skl2onnx", "sklearn")
     types = importlib.import_module("skl2onnx.common.data_types")
     _register_boosters(model)
@@ -162,6 +144,25 @@ def _of_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
     correct_texts(graph.graph)
     correct_unknown_categories(graph.graph, unknown_categories(model))
     graph = name_apart(graph, [name for name, _ in given])
+    return Graph(graph.SerializeToString(), inputs, {"": _output(graph)})
+
+
+def convert_boosted_trees(model: Any, sample: Sample, framework: str) -> Graph:
+    """Converts a model of LightGBM or XGBoost that is not within a pipeline."""
+    onnxmltools = _imported("onnxmltools", framework)
+    types = importlib.import_module("onnxmltools.convert.common.data_types")
+    width = sample.matrix.shape[1]
+    options: dict[str, Any] = {"target_opset": 15}
+    if framework == "lightgbm":
+        options["zipmap"] = False
+    try:
+        with _numbered_features([model]), numbers_missing_alone(model):
+            types_of_inputs = [(MATRIX_INPUT, types.FloatTensorType([None, width]))]
+            graph = getattr(onnxmltools, f"convert_{framework}")(model, initial_types=types_of_inputs, **options)
+    except Exception as error:  # a converter can fail in any way
+        raise NotConvertible(f"{type(model).__name__} does not convert to ONNX: {_first_line(error)}") from error
+    BoosterInputs.of(model).correct(graph)
+    inputs = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["float"]}, width)
     return Graph(graph.SerializeToString(), inputs, {"": _output(graph)})
 
 
@@ -224,7 +225,8 @@ def _register_boosters(model: Any) -> None:
             )
 
 
-def _of_spark(model: Any, sample: Sample, target: Target) -> Graph:
+def convert_spark(model: Any, sample: Sample, target: Target) -> Graph:
+    """Converts a fitted pipeline of Spark ML."""
     onnxmltools = _imported("onnxmltools", "Spark ML")
     types = importlib.import_module("onnxmltools.convert.common.data_types")
     given = _given(sample.inputs, types)
@@ -264,7 +266,8 @@ def _numbered_features(models: Iterable[Any]) -> Iterator[None]:
             booster.feature_names = before
 
 
-def _of_torch(model: Any, sample: Sample) -> Graph:
+def convert_torch(model: Any, sample: Sample) -> Graph:
+    """Converts a ``torch.nn.Module``."""
     import torch
 
     content = io.BytesIO()

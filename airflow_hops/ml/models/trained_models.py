@@ -12,16 +12,8 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import BINARY, MULTICLASS, OUTPUTS, REGRESSION, Target, check_heads
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.ml.features.predictions import check_predictions
+from airflow_hops.ml.models.frameworks import frameworks
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
-
-FRAMEWORKS = {
-    "sklearn": ("scikit-learn", "skl2onnx"),
-    "lightgbm": ("lightgbm", "onnxmltools"),
-    "xgboost": ("xgboost-cpu", "xgboost", "onnxmltools"),
-    "torch": ("torch",),
-    "pyspark": ("pyspark", "onnxmltools"),
-}
-"""By framework, the distributions that its models were trained and are converted with."""
 
 Array = np.ndarray[Any, Any]
 
@@ -190,13 +182,7 @@ def answers_of(model: Any, sample: Sample, framework: str, target: Target, *, ch
 
 def _ask(model: Any, sample: Sample, framework: str, target: Target) -> Any:
     try:
-        if framework == "torch":
-            return _ask_torch(model, sample)
-        if framework == "pyspark":
-            return _ask_spark(model, sample, target)
-        if hasattr(model, "predict_proba") or hasattr(model, "fit"):
-            return _ask_estimator(model, sample, target)
-        return _ask_booster(model, sample, framework)
+        return frameworks()[framework].predict(model, sample, target)
     except (ValueError, TypeError, KeyError) as error:
         raise BadInput(f"{type(model).__name__} does not predict for the rows of the sample: {error}") from error
 
@@ -219,78 +205,9 @@ def _scores(model: Any, found: Any, sample: Sample, target: Target, checked: boo
     return scores
 
 
-def _ask_estimator(model: Any, sample: Sample, target: Target) -> Any:
-    if target.problem == REGRESSION:
-        if hasattr(model, "predict_proba"):
-            raise BadInput(f"{type(model).__name__} is a classifier, but the problem is {REGRESSION}")
-        return model.predict(sample.rows)
-    if not hasattr(model, "predict_proba"):
-        raise BadInput(
-            f"{type(model).__name__} has no method predict_proba, and the problem is {target.problem}; wrap it in "
-            "sklearn.calibration.CalibratedClassifierCV, or choose an estimator that gives probabilities"
-        )
-    numbers = list(range(len(target.classes or ("0", "1"))))
-    found = list(np.asarray(getattr(model, "classes_", numbers)).tolist())
-    if found != numbers:
-        raise BadInput(
-            f"{type(model).__name__} knows the classes {found}; expected their numbers, {numbers}: the labels of the "
-            f"examples as they are, with every class in training"
-        )
-    return model.predict_proba(sample.rows)
-
-
-def _ask_booster(model: Any, sample: Sample, framework: str) -> Any:
-    if framework == "xgboost":
-        import xgboost
-
-        names = None if hasattr(sample.rows, "columns") else model.feature_names
-        return model.predict(xgboost.DMatrix(sample.rows, feature_names=names))
-    if not hasattr(model, "predict"):
-        raise BadInput(f"{type(model).__name__} has no method predict")
-    return model.predict(sample.rows)
-
-
-def _ask_torch(model: Any, sample: Sample) -> Any:
-    import torch
-
-    model.eval()
-    with torch.no_grad():
-        found = model(rows_for_torch(model, sample.matrix))
-    if isinstance(found, Mapping):
-        return {name: values.cpu().numpy() for name, values in found.items()}
-    return found if isinstance(found, list | tuple) else found.cpu().numpy()
-
-
-def _ask_spark(model: Any, sample: Sample, target: Target) -> Any:
-    if sample.inputs.width is not None:
-        raise BadInput("the sample is a matrix; a model of Spark ML takes columns by name: expected a data frame")
-    stages = list(getattr(model, "stages", (model,)))
-    label, indexed = stages[-1].getOrDefault("labelCol"), {_output_column(stage) for stage in stages[:-1]}
-    if target.problem != REGRESSION and label in indexed:
-        raise BadInput(
-            f"the pipeline makes the label {label!r} itself, and may number the classes differently from the examples "
-            f"({', '.join(target.classes or ('0', '1'))}); train on the labels as they are"
-        )
-    session = spark_session()
-    scored = model.transform(session.createDataFrame(sample.rows))
-    output = spark_output(target)
-    if output not in scored.columns:
-        raise BadInput(
-            f"{type(stages[-1]).__name__} gives no {output}, and the problem is {target.problem}; choose another last "
-            "stage"
-        )
-    found = [row[0] for row in scored.select(output).collect()]
-    return np.stack([value.toArray() for value in found]) if output == "probability" else np.asarray(found)
-
-
 def spark_output(target: Target) -> str:
     """Returns the column, and the output of its graph, that holds the prediction of a Spark ML model."""
     return "prediction" if target.problem == REGRESSION else "probability"
-
-
-def _output_column(stage: Any) -> str | None:
-    found = stage.getOrDefault("outputCol") if stage.hasParam("outputCol") else None
-    return None if found is None else str(found)
 
 
 def spark_session() -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from airflow_hops.core.extensions import MODEL_FORMATS, load_all
 from airflow_hops.serving.models.batching_options import version_batching
 from airflow_hops.serving.models.memory import set_imports_apart
 from airflow_hops.serving.models.model_options import ModelOptions
@@ -14,12 +15,13 @@ from airflow_hops.serving.models.servable import Servable
 
 @dataclass(frozen=True)
 class ModelFormat:
-    """A kind of model.
+    """A format of models; an instance is registered as an entry point of the group ``airflow_hops.model_formats``.
 
     Attributes:
-        name: What people call it.
+        name: Name for people.
         files: A version folder holds such a model when one of these files is in it.
-        open: Opens a version: model name, version number, folder, options.
+        open: Opens a version: model name, version number, folder, options. It imports its libraries itself, since the
+            format is known to processes that never open a model; it raises ``ServingError`` for a damaged model.
     """
 
     name: str
@@ -60,15 +62,23 @@ TFLITE = ModelFormat("TensorFlow Lite", ("model.tflite",), _open_tflite)
 ONNX = ModelFormat("ONNX", ("model.onnx",), _open_onnx)
 SCIKIT_LEARN = ModelFormat("scikit-learn", ("model.skops", "model.pkl", "model.joblib"), _open_estimator)
 
-FORMATS = (SAVED_MODEL, TFLITE, ONNX, SCIKIT_LEARN)
 
-MODEL_FILES = tuple(name for known in FORMATS for name in known.files)
-"""A version folder with one of these files holds a model."""
+def formats() -> tuple[ModelFormat, ...]:
+    """Returns the known formats, in the order in which a folder is tried."""
+    return tuple(load_all(MODEL_FORMATS, ModelFormat).values())
 
 
-def format_of(folder: Path, formats: tuple[ModelFormat, ...] = FORMATS) -> ModelFormat | None:
+def model_files() -> tuple[str, ...]:
+    """Returns the names of files; a version folder with one of them holds a model."""
+    return tuple(name for known in formats() for name in known.files)
+
+
+def format_of(folder: Path, *, prefer_tflite: bool = False) -> ModelFormat | None:
     """Returns the format of the model in a version folder, or None if there is none (yet)."""
-    return next((known for known in formats if any((folder / name).is_file() for name in known.files)), None)
+    preferred = (TFLITE,) if prefer_tflite else ()
+    return next(
+        (known for known in (*preferred, *formats()) if any((folder / name).is_file() for name in known.files)), None
+    )
 
 
 def open_model(model: str, version: int, folder: Path, options: ModelOptions) -> Servable:
@@ -87,8 +97,9 @@ def open_model(model: str, version: int, folder: Path, options: ModelOptions) ->
 
     if options.batching and options.per_model_batching:
         options = replace(options, batching=version_batching(folder, options.batching))
-    preferred = (TFLITE, *FORMATS) if options.prefer_tflite else FORMATS
-    servable = (format_of(folder, preferred) or SAVED_MODEL).open(model, version, folder, options)
+    servable = (format_of(folder, prefer_tflite=options.prefer_tflite) or SAVED_MODEL).open(
+        model, version, folder, options
+    )
     try:
         warm_up(servable, folder, options.warmup_iterations)
     except BaseException:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import grpc
 
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.models.formats import MODEL_FILES
+from airflow_hops.serving.models.formats import model_files
 from airflow_hops.serving.models.model_cache import ModelCache
 from airflow_hops.serving.models.storage import QUIET_S, version_number
 
@@ -72,7 +72,7 @@ class RemoteVersion:
 
     def has_model(self) -> bool:
         """Whether one of its files makes it a model."""
-        return any(file.name in MODEL_FILES for file in self.files)
+        return any(file.name in model_files() for file in self.files)
 
     def fingerprint(self) -> tuple[RemoteFile, ...]:
         """Of its files, as the look has shown them."""

@@ -29,7 +29,7 @@ from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import served_outputs
-from airflow_hops.ml.models import trained_models
+from airflow_hops.ml.models.own_frameworks import Torch
 from airflow_hops.ml.models.trained_models import Sample, answers_of
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
 from airflow_hops.ml.schemas import classes_of, load_schema
@@ -239,7 +239,7 @@ def test_a_model_that_does_not_predict_each_label_is_refused(
     given: Any, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # There is no PyTorch in this environment; what comes of its modules is judged all the same.
-    monkeypatch.setattr(trained_models, "_ask_torch", lambda model, sample: given)
+    monkeypatch.setattr(Torch, "predict", lambda self, model, sample, target: given)
     with pytest.raises(BadInput, match=words):
         served_outputs(tf.nest.map_structure(tf.constant, given), TARGET)
     with pytest.raises(BadInput, match=words):

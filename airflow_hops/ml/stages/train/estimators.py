@@ -14,12 +14,11 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.overlay import locked_packages
 from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.ml.models.export import export_model
+from airflow_hops.ml.models.frameworks import frameworks
 from airflow_hops.ml.training.context import TrainContext
 from airflow_hops.ml.training.tables import SplitTable, plain_names
 
 KERAS = "keras"
-FRAMEWORKS = ("lightgbm", "xgboost", "torch", "sklearn", "pyspark")
-"""What an estimator is of; those before others whose classes derive from theirs."""
 _SAMPLE_ROWS = 4096
 _EVAL = "eval"
 
@@ -65,10 +64,7 @@ def framework_of(value: Any) -> str | None:
             listed = ", ".join(f"{label!r} {framework}" for label, framework in of_labels.items())
             raise BadInput(f"the estimators are of several frameworks: {listed}; train those of all labels with one")
         return next(iter(of_labels.values()))
-    packages = {cls.__module__.partition(".")[0] for cls in type(value).__mro__}
-    found = next((name for name in FRAMEWORKS if name in packages), None)
-    marks = {"sklearn": "fit", "pyspark": "transform"}
-    return found if found not in marks or hasattr(value, marks[found]) else None
+    return next((name for name, framework in frameworks().items() if framework.owns(value)), None)
 
 
 def export_estimator(
@@ -78,7 +74,7 @@ def export_estimator(
 
     Args:
         estimator: The estimator; for several labels a dict of them by label.
-        framework: One of :data:`FRAMEWORKS`.
+        framework: Its name.
         context: Of the training: its examples and what was read of them.
         options: Of the training.
         output: The artifact's folder.
@@ -166,7 +162,8 @@ def _sample(estimator: Any, table: SplitTable) -> tuple[Any, Sequence[str]]:
     An estimator that was fitted on a data frame, or on what :class:`SplitTable` makes, knows its features by their
     names, and gets them in its own order. Of any other the order is that of the table.
     """
-    if framework_of(estimator) == "pyspark":
+    framework = framework_of(estimator)
+    if framework is not None and frameworks()[framework].takes_frame:
         return table.frame(), list(table.specs)
     names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
     has_vectors = table.names != list(table.specs)
