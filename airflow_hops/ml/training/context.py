@@ -51,7 +51,7 @@ class TrainContext:
         keep_checkpoints: Number of checkpoints to keep.
         guards: The guards of this try's trainings.
         strategy: The ``tf.distribute.Strategy`` of a training without Horovod.
-        is_measured: Whether :meth:`fit` only measures its first steps: see :mod:`airflow_hops.ml.training.pace`.
+        is_measured: Whether :meth:`fit` only measures its first steps: see :mod:`airflow_hops.ml.training.fitting`.
         state: Position and state of the training, for checkpoints.
         events: Rank 0's TensorBoard event files.
     """

@@ -7,19 +7,22 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import tensorflow as tf
 
-from airflow_hops.core.contract.images import MAX_PIXELS, REJECTED, ImageSpec
+from airflow_hops.core.contract.images import IMAGE, KEY, MAX_PIXELS, REJECTED, ImageSpec
 from airflow_hops.core.contract.splits import EVAL, TRAIN
 from airflow_hops.core.serving_api.encoded_images import largest_image
 from airflow_hops.ml.features.images import decode_pixel_batch
-from airflow_hops.ml.spark.tasks import TaskSummary, use_one_thread
+from airflow_hops.ml.spark.tasks import StagedFiles, TaskSummary, use_one_thread
 from airflow_hops.ml.stages.images.plan import ImageTask
 from airflow_hops.ml.stages.images.read import ImageBatch, read_images
-from airflow_hops.ml.stages.images.write import ImageWriter, RejectedWriter
 
 NOT_AN_IMAGE, TOO_SMALL, MISSING = "not an image", "smaller than the crop", "image is missing"
 TOO_LARGE, TOO_DEEP = f"more than {MAX_PIXELS} pixels", "16 bits a channel"
@@ -244,3 +247,69 @@ def _first_words(error: Exception) -> str:
     """The sentence of a TensorFlow error, without the names of nodes around it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0].rpartition("}} ")[2] if lines else type(error).__name__)[:300]
+
+
+REJECTED_SCHEMA = pa.schema(
+    [
+        pa.field(KEY, pa.string()),
+        pa.field("split", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("detail", pa.string()),
+        pa.field("where", pa.string()),
+        pa.field("class", pa.string()),
+        pa.field(IMAGE, pa.binary()),
+    ]
+)
+
+
+class ImageWriter(StagedFiles):
+    """Writes a part of a split: ``part-<number>.tfrecord`` and ``part-<number>.parquet``.
+
+    Encoded images are compressed already, and so the files are not.
+    """
+
+    def __init__(self, folder: Path, part: int, label: str) -> None:
+        super().__init__()
+        self.tfrecord = folder / f"part-{part:05d}.tfrecord"
+        self._schema = pa.schema([(KEY, pa.string()), (IMAGE, pa.binary()), (label, pa.int64())])
+        self._label = label
+        self._records: Any = None
+        self._columns: Any = None
+        self.rows = 0
+
+    def write(self, keys: Sequence[str], images: Sequence[bytes], labels: Sequence[int]) -> None:
+        """Writes a batch; it becomes a row group."""
+        if self._columns is None:
+            settings = {"use_dictionary": False, "compression": "none", "write_statistics": False}
+            of_table = partial(pq.ParquetWriter, schema=self._schema, **settings)
+            self._columns = self.open(self.tfrecord.with_suffix(".parquet"), of_table)
+            self._records = self.open(self.tfrecord, tf.io.TFRecordWriter)
+        example = tf.train.Example
+        for key, image, label in zip(keys, images, labels, strict=True):
+            record = example()
+            feature = record.features.feature
+            feature[KEY].bytes_list.value.append(key.encode())
+            feature[IMAGE].bytes_list.value.append(image)
+            feature[self._label].int64_list.value.append(label)
+            self._records.write(record.SerializeToString(deterministic=True))
+        arrays = [
+            pa.array(values, field.type) for values, field in zip((keys, images, labels), self._schema, strict=True)
+        ]
+        self._columns.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+        self.rows += len(keys)
+
+
+class RejectedWriter(StagedFiles):
+    """Writes what a task sets aside, with its reasons, as one Parquet file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._writer: Any = None
+
+    def write(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Writes rows of :data:`REJECTED_SCHEMA`."""
+        if rows and self._writer is None:
+            self._writer = self.open(self._path, partial(pq.ParquetWriter, schema=REJECTED_SCHEMA))
+        if rows:
+            self._writer.write_table(pa.Table.from_pylist(list(rows), schema=REJECTED_SCHEMA))

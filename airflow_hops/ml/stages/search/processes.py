@@ -1,8 +1,10 @@
-"""The processes of trials: forks of one that has imported the libraries, has run nothing of them, and has one thread.
+"""Trials as processes on this machine, or as threads of a Spark driver.
 
-The search's own process will soon have threads, and connections to a store and to MLflow: trials, whose ranks are
-forked in turn, are none of its forks, but of a fork that it puts aside when it begins. All of them write to one socket,
-whose records come whole and in order: what a trial says comes before its end.
+Processes are forks of one that has imported the libraries, has run nothing of them, and has one thread: the search's
+own process will soon have threads, and connections to a store and to MLflow. All of them write to one socket, whose
+records come whole and in order: a trial's messages come before its end.
+
+Spark's ranks are tasks of the cluster, which the driver's own ``SparkContext`` starts, so nothing is forked for them.
 """
 
 from __future__ import annotations
@@ -10,9 +12,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import select
 import signal
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
@@ -21,7 +26,7 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.processes.ending import descendants, send_signal
 from airflow_hops.core.processes.forks import Children, fork
-from airflow_hops.ml.stages.search.trial import Assignment, TrialEvent, TrialWork
+from airflow_hops.ml.stages.search.trial import Assignment, Ending, TrialEvent, TrialWork
 
 _RECORD_BYTES = 1 << 19
 _EVENTS = 1000
@@ -135,3 +140,65 @@ def _send(to: socket.socket, **message: Any) -> None:
 def _kill(pid: int) -> None:
     for each in [*descendants(pid), pid]:
         send_signal(each, signal.SIGKILL)
+
+
+_END_S = 10.0
+
+
+class TrialThreads:
+    """Starts and ends trials, with the methods of :class:`~airflow_hops.ml.stages.search.processes.TrialProcesses`."""
+
+    def __init__(self, work: TrialWork) -> None:
+        self._work = work
+        self._events: queue.SimpleQueue[TrialEvent] = queue.SimpleQueue()
+        self._threads: dict[int, tuple[threading.Thread, Ending]] = {}
+
+    def start(self, given: Assignment) -> None:
+        """Starts a trial."""
+        ending = Ending()
+
+        def say(**event: Any) -> None:
+            self._events.put({"number": given.number, **event})
+
+        def train() -> None:
+            try:
+                self._work.train(given, say, ending)
+            finally:
+                say(type="ended", code=0)
+
+        thread = threading.Thread(target=train, name=f"trial-{given.number}", daemon=True)
+        self._threads[given.number] = (thread, ending)
+        thread.start()
+
+    def stop(self, number: int) -> None:
+        """Tells a trial to end; one whose function does not heed that is ended."""
+        if number in self._threads:
+            self._threads[number][1].asked = True
+
+    def end(self, number: int) -> None:
+        """Ends a trial with all of its ranks; its ``ended`` comes soon."""
+        self.stop(number)
+        if number in self._threads:
+            self._threads[number][1].heeded = False
+
+    def events(self, timeout_s: float) -> Iterator[TrialEvent]:
+        """What has come from trials; waits for the first for at most so many seconds."""
+        try:
+            event = self._events.get(timeout=timeout_s)
+        except queue.Empty:
+            return
+        if event["type"] == "ended":
+            self._threads.pop(event["number"])[0].join()
+        yield event
+
+    def close(self) -> None:
+        """Ends all trials."""
+        deadline = time.monotonic() + _END_S
+        for number in self._threads:
+            self.end(number)
+        for thread, _ in self._threads.values():
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+Trials = TrialProcesses | TrialThreads
+"""What starts and ends trials."""

@@ -19,9 +19,8 @@ from airflow_hops.core.contract.times import now
 from airflow_hops.core.store.studies import StudyFolder
 from airflow_hops.ml.stages.search.ledger import Ledger, thinned, trial_key
 from airflow_hops.ml.stages.search.optuna_study import OptunaStudy
-from airflow_hops.ml.stages.search.processes import TrialProcesses
+from airflow_hops.ml.stages.search.processes import Trials
 from airflow_hops.ml.stages.search.running import RunningTrial, described
-from airflow_hops.ml.stages.search.threads import TrialThreads
 from airflow_hops.ml.stages.search.tracking import StudyRuns
 from airflow_hops.ml.stages.search.trial import Assignment, TrialEvent, last_lines
 from airflow_hops.ml.training.gang.failures import LOG_FOLLOWS
@@ -34,10 +33,6 @@ _IMPORTANCE_S = 30.0
 _REASON_CHARACTERS = 2000
 
 log = logging.getLogger(__name__)
-
-
-Trials = TrialProcesses | TrialThreads
-"""What starts and ends trials."""
 
 
 class Search:

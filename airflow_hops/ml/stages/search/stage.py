@@ -28,10 +28,9 @@ from airflow_hops.core.store.studies import StudyFolder, study_folder, study_nam
 from airflow_hops.core.store.study_owner import StudyOwner
 from airflow_hops.ml.stages.search.ledger import Ledger, new_study
 from airflow_hops.ml.stages.search.optuna_study import OptunaStudy
-from airflow_hops.ml.stages.search.processes import TrialProcesses
-from airflow_hops.ml.stages.search.search import Search, Trials
+from airflow_hops.ml.stages.search.processes import TrialProcesses, Trials, TrialThreads
+from airflow_hops.ml.stages.search.search import Search
 from airflow_hops.ml.stages.search.slots import divide
-from airflow_hops.ml.stages.search.threads import TrialThreads
 from airflow_hops.ml.stages.search.tracking import StudyRuns
 from airflow_hops.ml.stages.search.trial import Assignment, TrialWork, check_program
 from airflow_hops.ml.stages.train import Training

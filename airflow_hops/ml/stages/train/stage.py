@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Manifest, RowCounts
 from airflow_hops.core.contract.properties import SAVED_MODEL, ExamplesProperties, ModelProperties
+from airflow_hops.core.contract.protocol import format_record
 from airflow_hops.core.contract.splits import TRAIN
 from airflow_hops.core.contract.training import AUTO, TrainingOptions
 from airflow_hops.core.store import ArtifactWriter
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.stages.train.checkpoint_state import CheckpointState
-from airflow_hops.ml.stages.train.messages import Listener
 from airflow_hops.ml.stages.train.program import Program
 from airflow_hops.ml.stages.train.rank_count import with_chosen_ranks
 from airflow_hops.ml.stages.train.strategies import Roles
 from airflow_hops.ml.stages.train.training import Training, train_model
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import TrainingRun
+from airflow_hops.ml.tracking.ordered_tasks import OrderedTasks
 from airflow_hops.ml.tracking.tensorboard import serving
 from airflow_hops.ml.training.gang import RankLauncher
 from airflow_hops.ml.training.gang.where import Where, rank_launcher
@@ -287,3 +289,69 @@ def metrics_of(summary: Mapping[str, Any]) -> dict[str, float]:
 def _input_of(inputs: Mapping[str, Sequence[Any]], role: str, attribute: str) -> str | None:
     given = inputs.get(role, ())
     return getattr(given[0], attribute) if given else None
+
+
+class Listener:
+    """Takes the messages of a gang's ranks.
+
+    What may take long threads do, each in order: one copies checkpoints to the store, another speaks to MLflow, so
+    that neither who watches the ranks nor a checkpoint waits for a tracking server. Their errors are raised by the
+    next call.
+
+    Args:
+        context: The step's.
+        state: Where checkpoints outlive the try.
+        checkpoints: Folder that rank 0 writes them to.
+        tracking: The MLflow run.
+        begin: Begins that run; called once ranks have started, as they are forked from a process that has done little.
+    """
+
+    def __init__(
+        self,
+        context: StepContext,
+        state: CheckpointState,
+        checkpoints: Path,
+        tracking: TrainingRun,
+        begin: Callable[[], None],
+    ) -> None:
+        self._context, self._state, self._checkpoints = context, state, checkpoints
+        self._tracking, self._begin = tracking, begin
+        self._checkpoint_tasks, self._tracking_tasks = OrderedTasks("checkpoints"), OrderedTasks("tracking")
+
+    def __call__(self, rank: int, message: Mapping[str, Any]) -> None:
+        """Takes a message of a rank."""
+        self._raise_error()
+        kind = message["type"]
+        if kind == "started" and rank == 0:
+            self._tracking_tasks.do(self._begin)
+        elif kind == "checkpoint":
+            self._checkpoint_tasks.do(partial(self._publish, self._checkpoints / message["name"]))
+        elif kind == "progress":
+            self._context.progress(message["fraction"], message["text"], message["metrics"])
+            self._tracking_tasks.do(partial(self._tracking.log_metrics, message["metrics"], message["epoch"]))
+        elif kind == "report":
+            figures = " ".join(f"{name}={value:.4g}" for name, value in message["metrics"].items())
+            print(format_record(f"step {message['step']} {figures}", metrics=message["metrics"]), flush=True)
+            self._tracking_tasks.do(partial(self._tracking.log_metrics, message["metrics"], message["step"]))
+
+    def finish(self) -> None:
+        """Waits until all is done.
+
+        Raises:
+            HopsError: a checkpoint could not be written.
+        """
+        self._checkpoint_tasks.finish()
+        self._tracking_tasks.finish()
+        self._raise_error()
+
+    def _raise_error(self) -> None:
+        self._checkpoint_tasks.raise_error()
+        self._tracking_tasks.raise_error()
+
+    def _publish(self, checkpoint: Path) -> None:
+        try:
+            self._state.publish(checkpoint)
+        except FileNotFoundError:
+            if checkpoint.exists():
+                raise
+            # The ranks are faster than the store, and keep only their last few: one of those comes next.

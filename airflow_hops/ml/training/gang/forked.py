@@ -1,4 +1,7 @@
-"""Forked ranks: how they are started, read and reaped, on whatever host this process runs."""
+"""Forked ranks: how they are started, read and reaped, on whatever host this process runs.
+
+Ranks are forked once TensorFlow and Horovod are imported, before any of their threads run, to save the start-up.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import json
 import os
 import selectors
 import signal
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -16,11 +20,12 @@ from pathlib import Path
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.processes.ending import descendants, send_signal
 from airflow_hops.core.processes.forks import fork
-from airflow_hops.ml.training.devices import get_gpus
+from airflow_hops.ml.training.devices import get_gpus, get_num_gpus
 from airflow_hops.ml.training.gang.crew import Crew, Event, RankJob, Work
 from airflow_hops.ml.training.gang.leases import GpuLeases
-from airflow_hops.ml.training.gang.placement import Placement
+from airflow_hops.ml.training.gang.placement import Host, Placement, place
 from airflow_hops.ml.training.gang.rank import run_rank
+from airflow_hops.ml.training.gang.rendezvous import LOOPBACK, horovod_environment, rendezvous
 
 _LINE_BYTES = 1 << 16
 
@@ -199,3 +204,58 @@ def check_forkable() -> None:
             "TensorFlow runs already in this process, and ranks are forked from it: its threads would not come along; "
             "train before any TensorFlow operation, or in a process of its own"
         )
+
+
+class LocalRanks:
+    """Ranks of this machine.
+
+    Args:
+        slots: How many there is room for; by default as many as GPUs or, without any, cores.
+        cpu_ranks: How many of the ranks need no GPU: by default there is room for them beside the GPUs.
+    """
+
+    def __init__(self, slots: int | None = None, cpu_ranks: int = 0) -> None:
+        gpus = get_num_gpus()
+        self.slots = slots or (gpus + cpu_ranks if gpus else len(os.sched_getaffinity(0)))
+
+    def place(self, np: int) -> list[Placement]:
+        """Finds a slot for each rank; see :meth:`airflow_hops.ml.training.gang.crew.RankLauncher.place`."""
+        return place([Host(socket.gethostname(), self.slots)], np)
+
+    def start(self, placements: Sequence[Placement], work: Work, environment: Mapping[str, str]) -> Crew:
+        """Forks the ranks.
+
+        Raises:
+            HopsError: TensorFlow runs already in this process.
+        """
+        return LocalCrew(placements, work, environment)
+
+
+class LocalCrew(ForkedCrew):
+    """Forked ranks, with Horovod's rendezvous server between them.
+
+    Args:
+        placements: Of the ranks, all on this machine.
+        work: What they do.
+        environment: Variables for all of them.
+    """
+
+    def __init__(self, placements: Sequence[Placement], work: Work, environment: Mapping[str, str]) -> None:
+        check_forkable()
+        self._closing = contextlib.ExitStack()
+        port, serve = self._closing.enter_context(rendezvous(placements))
+        environments = {
+            placement.rank: {**environment, **horovod_environment(placement, "127.0.0.1", port, LOOPBACK)}
+            for placement in placements
+        }
+        try:
+            super().__init__(placements, work, environments)
+        except BaseException:
+            self._closing.close()
+            raise
+        serve()
+
+    def end(self) -> None:
+        """Kills the ranks and what they have started, and closes the rendezvous."""
+        super().end()
+        self._closing.close()

@@ -18,7 +18,7 @@ from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import Line, format_record, parse_line
 from airflow_hops.ml.training.gang.crew import Crew, RankLauncher, Work
 from airflow_hops.ml.training.gang.failures import count_oom_kills, describe_exit, quote_log
-from airflow_hops.ml.training.gang.local import LocalRanks
+from airflow_hops.ml.training.gang.forked import LocalRanks
 from airflow_hops.ml.training.gang.placement import Placement
 from airflow_hops.ml.training.gang.rendezvous import stall_environment
 

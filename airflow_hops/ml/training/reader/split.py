@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import struct
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
@@ -18,11 +20,9 @@ from airflow_hops.core.contract.images import ImageSpec
 from airflow_hops.core.processes import machine_memory
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.training.reader.columns import ColumnType, batch_arrays, take, to_arrays
-from airflow_hops.ml.training.reader.encoded import check_images
 from airflow_hops.ml.training.reader.files import CACHE_BYTES, SplitFiles
 from airflow_hops.ml.training.reader.parquet import ParquetUnits, parquet_rows
-from airflow_hops.ml.training.reader.pipeline import Window, WindowsAhead, batches
-from airflow_hops.ml.training.reader.plan import PassPlan
+from airflow_hops.ml.training.reader.pipeline import PassPlan, Window, WindowsAhead, batches
 from airflow_hops.ml.training.reader.tfrecord import TFRecordUnits, record_counts
 from airflow_hops.ml.training.reader.units import Piece, Share, Unit, share
 
@@ -253,3 +253,49 @@ def row_count(source: str | Path, *, storage_options: Mapping[str, Any] | None =
     """
     files = SplitFiles(source, storage_options=storage_options)
     return parquet_rows(files) if files.format == "parquet" else sum(record_counts(files))
+
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_JPEG_BEGIN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
+_OTHERS = (b"BM", b"GIF8")
+_CHUNK = struct.Struct(">I4s")
+_CHECKSUM_BYTES = 4
+
+
+def check_images(column: Any, where: str) -> None:
+    """Checks the checksums of PNG images (https://www.w3.org/TR/png/), and the first and last bytes of JPEG images.
+
+    Args:
+        column: Arrow column of encoded images; nulls are not checked.
+        where: File and column, for the message.
+
+    Raises:
+        BadInput: an image is damaged, or in none of the formats that TensorFlow decodes; the message names the row.
+    """
+    row = 0
+    for chunk in column.chunks:
+        for image in chunk:
+            data = image.as_buffer()
+            if data is not None and (wrong := _what_is_wrong(memoryview(data))):
+                raise BadInput(f"{where}, row {row}: {wrong}; prepare the images again, which rejects damaged ones")
+            row += 1
+
+
+def _what_is_wrong(data: memoryview) -> str | None:
+    head = bytes(data[:8])
+    if head == _PNG:
+        at = len(_PNG)
+        while at + _CHUNK.size + _CHECKSUM_BYTES <= len(data):
+            length, kind = _CHUNK.unpack_from(data, at)
+            end = at + _CHUNK.size + length
+            if end + _CHECKSUM_BYTES > len(data):
+                break
+            if zlib.crc32(data[at + 4 : end]) != int.from_bytes(data[end : end + _CHECKSUM_BYTES], "big"):
+                return f"the checksum of the PNG image's chunk {kind.decode('latin-1')} is wrong"
+            if kind == b"IEND":
+                return None
+            at = end + _CHECKSUM_BYTES
+        return "the PNG image is cut off"
+    if head.startswith(_JPEG_BEGIN):
+        return None if _JPEG_END in bytes(data[-16:]) else "the JPEG image is cut off"
+    return None if head.startswith(_OTHERS) else f"this is not a PNG, JPEG, GIF or BMP image ({len(data)} bytes)"
