@@ -155,7 +155,14 @@ def fetch_source(source: str, context: StepContext, folder: Path) -> Path:
         HopsError: MLflow or the store fails.
     """
     if source.startswith(_MLFLOW_SCHEMES):
-        return _from_mlflow(source, context.spec.services.get("tracking_uri", ""), folder)
+        tracking_uri = context.spec.services.get("tracking_uri", "")
+        client = open_tracking(tracking_uri)
+        import mlflow
+
+        folder.mkdir(parents=True)
+        with mlflow_errors(client):
+            mlflow.set_tracking_uri(tracking_uri)
+            return Path(mlflow.artifacts.download_artifacts(artifact_uri=source, dst_path=str(folder)))
     # fsspec would follow the links of a folder on this machine.
     if "://" not in (local := source.removeprefix("file://")):
         path = Path(local).expanduser()
@@ -179,16 +186,6 @@ def fetch_source(source: str, context: StepContext, folder: Path) -> Path:
     except (OSError, ValueError, ImportError) as error:
         raise HopsError(f"source {source!r} cannot be read ({type(error).__name__}: {error})") from error
     return folder
-
-
-def _from_mlflow(source: str, tracking_uri: str, folder: Path) -> Path:
-    client = open_tracking(tracking_uri)
-    import mlflow
-
-    folder.mkdir(parents=True)
-    with mlflow_errors(client):
-        mlflow.set_tracking_uri(tracking_uri)
-        return Path(mlflow.artifacts.download_artifacts(artifact_uri=source, dst_path=str(folder)))
 
 
 def find_model(given: Path, source: str) -> FoundModel:
@@ -290,7 +287,22 @@ def _write_signature(
         unzip_probabilities(folder / MODEL_FILE)
     outputs = ProblemOutputs(target.problem, _in_order(labels, target))
     if known is None:
-        known = _signature(found, folder, features, prediction)
+        taken = _graph_inputs(folder) if found.format == ONNX else _estimator_inputs(found, features)
+        requests, order = taken, None
+        if taken.width is not None:
+            if features is None or len(features) != taken.width:
+                raise BadInput(
+                    f"the model of {found.file.name} takes a matrix of {taken.width} columns, and features names "
+                    f"{'none' if features is None else len(features)}; expected the columns of the examples that stand "
+                    "in it, in their order"
+                )
+            (kind,) = taken.columns.values()
+            requests, order = EstimatorInputs(dict.fromkeys(features, kind)), tuple(features)
+        elif features is not None and found.format == ONNX:
+            raise BadInput(
+                f"the model of {found.file.name} takes {', '.join(taken.columns)} by name; leave features out"
+            )
+        known = ModelSignature(requests, taken, order, None, prediction)
     (folder / SIGNATURE_FILE).write_text(replace(known, outputs=outputs).to_json())
     return replace(target, classes=outputs.classes)
 
@@ -306,25 +318,6 @@ def _in_order(names: Sequence[str] | None, target: Target) -> tuple[str, ...] | 
             "that the examples have for them"
         )
     return tuple(names)
-
-
-def _signature(
-    found: FoundModel, folder: Path, features: Sequence[str] | None, prediction: str | None
-) -> ModelSignature:
-    taken = _graph_inputs(folder) if found.format == ONNX else _estimator_inputs(found, features)
-    requests, order = taken, None
-    if taken.width is not None:
-        if features is None or len(features) != taken.width:
-            raise BadInput(
-                f"the model of {found.file.name} takes a matrix of {taken.width} columns, and features names "
-                f"{'none' if features is None else len(features)}; expected the columns of the examples that stand in "
-                "it, in their order"
-            )
-        (kind,) = taken.columns.values()
-        requests, order = EstimatorInputs(dict.fromkeys(features, kind)), tuple(features)
-    elif features is not None and found.format == ONNX:
-        raise BadInput(f"the model of {found.file.name} takes {', '.join(taken.columns)} by name; leave features out")
-    return ModelSignature(requests, taken, order, None, prediction)
 
 
 def _graph_inputs(folder: Path) -> EstimatorInputs:

@@ -146,7 +146,28 @@ class Search:
         while True:
             while self._start_next():
                 pass
-            self._look()
+            at = time.monotonic()
+            for number, running in self._running.items():
+                if running.kill_at is not None and at > running.kill_at:
+                    running.kill_at = None
+                    self._trials.end(number)
+            if at - self._looked > _STOP_S:
+                self._looked = at
+                self._answer_stops()
+            if at - self._weighed > _IMPORTANCE_S and len(self._ledger.trials) > 1.1 * self._importance_of:
+                self._importance_of = len(self._ledger.trials)
+                self._runs.do(self._weigh)
+                self._weighed = time.monotonic()
+            if at - self._saved > (2 * self._save_took_s if self._has_news else _SAVE_S):
+                for number, running in self._running.items():
+                    if running.heard:
+                        running.heard = False
+                        series = thinned(sorted(running.series.items()))
+                        self._ledger.put(replace(self._ledger.trials[number], intermediate=series))
+                self._take_run_ids()
+                self._ledger.save()
+                self._has_news, self._saved = False, time.monotonic()
+                self._save_took_s = self._saved - at
             if not self._running:
                 return
             for event in self._trials.events(_WAIT_S):
@@ -292,31 +313,6 @@ class Search:
         message, retryable = self._failure or ("all of them were pruned or stopped", False)
         told = ", ".join(f"{count} {state}" for state, count in sorted(self._counts().items())) or "none was begun"
         return (HopsError if retryable else BadInput)(f"no trial is complete ({told}); {message}")
-
-    def _look(self) -> None:
-        """What is done every second or so: the record is written, requests to stop are answered."""
-        at = time.monotonic()
-        for number, running in self._running.items():
-            if running.kill_at is not None and at > running.kill_at:
-                running.kill_at = None
-                self._trials.end(number)
-        if at - self._looked > _STOP_S:
-            self._looked = at
-            self._answer_stops()
-        if at - self._weighed > _IMPORTANCE_S and len(self._ledger.trials) > 1.1 * self._importance_of:
-            self._importance_of = len(self._ledger.trials)
-            self._runs.do(self._weigh)
-            self._weighed = time.monotonic()
-        if at - self._saved > (2 * self._save_took_s if self._has_news else _SAVE_S):
-            for number, running in self._running.items():
-                if running.heard:
-                    running.heard = False
-                    series = thinned(sorted(running.series.items()))
-                    self._ledger.put(replace(self._ledger.trials[number], intermediate=series))
-            self._take_run_ids()
-            self._ledger.save()
-            self._has_news, self._saved = False, time.monotonic()
-            self._save_took_s = self._saved - at
 
     def _weigh(self) -> None:
         """What the thread does: the record is this one's alone."""

@@ -112,7 +112,15 @@ def main(reading: int, writing: int, scratch: Path, guard: int) -> int:
     Returns:
         Its exit code.
     """
-    _end_with_guard(scratch, guard)
+
+    # The kernel tells the agent when its guard has been killed; it cleans up then.
+    def end(number: int, frame: Any) -> None:
+        kill_descendants()
+        shutil.rmtree(scratch, ignore_errors=True)
+        os._exit(1)
+
+    signal.signal(signal.SIGTERM, end)
+    end_with_parent(guard, signal.SIGTERM)
     adopt_orphans()
     frames = Frames(reading, writing)
     try:
@@ -185,29 +193,26 @@ class _Agent:
             while self._signals:
                 self._crew.signal(*self._signals.pop())
             events = self._crew.events(0 if self._ending.is_set() else _LOOK_S)
-            self._send(events)
+            waiting: list[tuple[int, str, Any]] = []
+            for event in events:
+                path = self._path_to_send(event)
+                if path is not None:
+                    self._flush(waiting)
+                    try:
+                        self._files.send(path)
+                    except HopsError as error:
+                        failure = {"type": "error", "name": "HopsError", "message": str(error), "retryable": False}
+                        waiting.append((event.rank, "message", failure))
+                waiting.append((event.rank, event.kind, event.value))
+                if event.kind == "exit":
+                    self._left.discard(event.rank)
+            self._flush(waiting)
             if not events and time.monotonic() - said > ALIVE_INTERVAL_S:
                 self._frames.send({"type": "alive"})
             if events or time.monotonic() - said > ALIVE_INTERVAL_S:
                 said = time.monotonic()
         kill_descendants()
         self._frames.send({"type": "ended"})
-
-    def _send(self, events: list[Event]) -> None:
-        waiting: list[tuple[int, str, Any]] = []
-        for event in events:
-            path = self._path_to_send(event)
-            if path is not None:
-                self._flush(waiting)
-                try:
-                    self._files.send(path)
-                except HopsError as error:
-                    failure = {"type": "error", "name": "HopsError", "message": str(error), "retryable": False}
-                    waiting.append((event.rank, "message", failure))
-            waiting.append((event.rank, event.kind, event.value))
-            if event.kind == "exit":
-                self._left.discard(event.rank)
-        self._flush(waiting)
 
     def _path_to_send(self, event: Event) -> str | None:
         """What is to be sent of the output before an event is; the empty path stands for all of it."""
@@ -323,18 +328,6 @@ def _environment() -> Mapping[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
     }
-
-
-def _end_with_guard(scratch: Path, guard: int) -> None:
-    """Has the kernel tell the agent when its guard has been killed; it cleans up then."""
-
-    def end(number: int, frame: Any) -> None:
-        kill_descendants()
-        shutil.rmtree(scratch, ignore_errors=True)
-        os._exit(1)
-
-    signal.signal(signal.SIGTERM, end)
-    end_with_parent(guard, signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,13 @@ class BarrierJob:
         self._listener.settimeout(_POLL_S)
         try:
             while len(found) < self._tasks:
-                self._check(len(found), deadline)
+                called = f"{len(found)} of {self._tasks} tasks had called the driver back"
+                so_far = f"{called} at {self._address[0]}:{self._address[1]}"
+                if not self._thread.is_alive():
+                    reason = self._failure or "no error"
+                    raise HopsError(f"Spark's job of the ranks ended early, when {so_far}: {reason}")
+                if time.monotonic() > deadline:
+                    raise HopsError(f"after {_CALL_BACK_S:g} s, only {so_far}; is the cluster busy?")
                 with contextlib.suppress(TimeoutError):
                     connection, _ = self._listener.accept()
                     task = self._welcome(connection)
@@ -125,13 +131,6 @@ class BarrierJob:
                 numbers.barrier().mapPartitions(partial(_be_agent, self._address, self._secret)).collect()
         except Exception as error:
             self._failure = error
-
-    def _check(self, called: int, deadline: float) -> None:
-        so_far = f"{called} of {self._tasks} tasks had called the driver back at {self._address[0]}:{self._address[1]}"
-        if not self._thread.is_alive():
-            raise HopsError(f"Spark's job of the ranks ended early, when {so_far}: {self._failure or 'no error'}")
-        if time.monotonic() > deadline:
-            raise HopsError(f"after {_CALL_BACK_S:g} s, only {so_far}; is the cluster busy?")
 
     def _welcome(self, connection: socket.socket) -> AgentTask | None:
         try:

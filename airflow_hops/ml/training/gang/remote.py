@@ -283,7 +283,19 @@ class _Agent:
             while self.state != "ended":
                 message, body = frames.receive()
                 self._heard = time.monotonic()
-                self._take(message, body)
+                kind = message["type"]
+                if kind == "events":
+                    for rank, event_kind, value in message["events"]:
+                        if event_kind == "exit":
+                            self.left.discard(rank)
+                        self._queue.put(Event(rank, event_kind, value))
+                elif kind in (FILE, PLACE, DISCARD) and self._files is not None:
+                    self._files.take(message, body)
+                elif kind == "failed":
+                    raise (HopsError if message["retryable"] else BadInput)(message["message"])
+                elif kind != "alive":
+                    self.state = kind
+                    self.versions = message.get("versions", self.versions)
         except EOFError as error:
             self._chatter = self._chatter or str(error)
         except HopsError as error:
@@ -293,21 +305,6 @@ class _Agent:
         finally:
             self._report_lost_ranks()
             self.over.set()
-
-    def _take(self, message: Mapping[str, Any], body: bytes) -> None:
-        kind = message["type"]
-        if kind == "events":
-            for rank, event_kind, value in message["events"]:
-                if event_kind == "exit":
-                    self.left.discard(rank)
-                self._queue.put(Event(rank, event_kind, value))
-        elif kind in (FILE, PLACE, DISCARD) and self._files is not None:
-            self._files.take(message, body)
-        elif kind == "failed":
-            raise (HopsError if message["retryable"] else BadInput)(message["message"])
-        elif kind != "alive":
-            self.state = kind
-            self.versions = message.get("versions", self.versions)
 
     def _report_lost_ranks(self) -> None:
         """Ranks whose agent is gone are gone, or about to be."""

@@ -71,22 +71,20 @@ class FileCache:
                 part = path.with_name(path.name + _PART)
                 try:
                     self._fs.get_file(file.path, str(part))
-                    self._check(file, part)
+                    source = Source(file.name, storage_options=self._fs.storage_options)
+                    now = list_files(source)[1][0]
+                    size = part.stat().st_size
+                    if size != file.size_bytes or now.version != file.version:
+                        raise HopsError(
+                            f"{file.name} was changed while it was fetched: {size} bytes came, "
+                            f"{file.size_bytes} were expected"
+                        )
                     part.replace(path)
                 finally:
                     part.unlink(missing_ok=True)
         except OSError as error:
             raise HopsError(f"{file.name} cannot be fetched to {self._folder}: {error}") from error
         return path
-
-    def _check(self, file: SourceFile, part: Path) -> None:
-        source = Source(file.name, storage_options=self._fs.storage_options)
-        now = list_files(source)[1][0]
-        size = part.stat().st_size
-        if size != file.size_bytes or now.version != file.version:
-            raise HopsError(
-                f"{file.name} was changed while it was fetched: {size} bytes came, {file.size_bytes} were expected"
-            )
 
     def _path(self, file: SourceFile) -> Path:
         key = hashlib.sha256(f"{file.name} {file.size_bytes} {file.version}".encode()).hexdigest()[:32]

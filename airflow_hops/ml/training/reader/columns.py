@@ -116,7 +116,10 @@ def to_arrays(
     """
     if kind.is_coded and not column.null_count:
         return _coded(column)
-    array = _whole(column)
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):  # combine_chunks of pyarrow 10 keeps the wrapper for some types
+        array = pa.concat_arrays(array.chunks)
+    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
     if kind.width is None and not kind.is_ragged:
         array = _filled(array, kind, fill, where)
         if check is not None:
@@ -187,13 +190,6 @@ def plain_types(table: pa.Table, kinds: Mapping[str, ColumnType]) -> pa.Table:
             column = column.cast(kind.arrow)
         columns.append(column)
     return pa.table(columns, names=list(kinds))
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):  # combine_chunks of pyarrow 10 keeps the wrapper for some types
-        array = pa.concat_arrays(array.chunks)
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
 def _coded(column: pa.ChunkedArray) -> list[np.ndarray[Any, Any]]:

@@ -60,7 +60,10 @@ class ParquetUnits:
         """
         with self._lock:
             try:
-                opened = self._open(unit.file)
+                if self._opened is None or self._opened[0] != unit.file:
+                    coded = [name for name, kind in self.kinds.items() if kind.is_coded]
+                    self._opened = (unit.file, pq.ParquetFile(self._files.local(unit.file), read_dictionary=coded))
+                opened = self._opened[1]
                 names = list(self.kinds)
                 return plain_types(opened.read_row_group(unit.index, names, use_threads=True), self.kinds)
             except (OSError, pa.ArrowException) as error:
@@ -69,12 +72,6 @@ class ParquetUnits:
     def where(self, unit: Unit) -> str:
         """A unit's name, for messages."""
         return f"{self._files.name(unit.file)}, row group {unit.index}"
-
-    def _open(self, number: int) -> Any:
-        if self._opened is None or self._opened[0] != number:
-            coded = [name for name, kind in self.kinds.items() if kind.is_coded]
-            self._opened = (number, pq.ParquetFile(self._files.local(number), read_dictionary=coded))
-        return self._opened[1]
 
 
 def parquet_rows(files: SplitFiles) -> int:
