@@ -100,17 +100,17 @@ class Member:
     """
 
     def __init__(self, roles: Roles, placement: Placement, channel: Channel) -> None:
-        self._roles, self._placement, self._channel = roles, placement, channel
-        self._values = SharedValues("hops-cluster")
+        self._roles = roles
+        self._values = SharedValues("hops-cluster", placement, channel)
         self._port = socket.socket()
         self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._port.bind(("", 0))
         rendezvous = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
-        every = self._exchange("address", f"{own_address(rendezvous)}:{self._port.getsockname()[1]}")
+        every = self._values.exchange("address", f"{own_address(rendezvous)}:{self._port.getsockname()[1]}")
         cluster: dict[str, list[str]] = {}
         for rank, address in enumerate(every):
             cluster.setdefault(self._roles.task(rank)[0], []).append(address)
-        kind, index = self._roles.task(self._placement.rank)
+        kind, index = self._roles.task(placement.rank)
         os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
         self.strategy = self._join()
 
@@ -121,7 +121,7 @@ class Member:
 
     def serve(self) -> None:
         """Does what the chief asks for, until it has finished."""
-        self._values.wait("finished", self._say_alive)
+        self._values.wait("finished")
 
     def check_weights(self, model: Any) -> str:
         """The checksum of the trainable weights, which the workers compare.
@@ -134,7 +134,7 @@ class Member:
         checksum = weights_checksum(model)
         if self._roles.strategy == PARAMETER_SERVER:
             return checksum
-        every = self._exchange("weights", checksum)
+        every = self._values.exchange("weights", checksum)
         if len(set(every)) > 1:
             found = ", ".join(f"rank {rank}: {value[:12]}" for rank, value in enumerate(every))
             raise BadInput(
@@ -149,7 +149,7 @@ class Member:
             if self.runs_user_code:
                 self._values.put("finished", "yes")
         else:
-            self._exchange("finished", "yes")
+            self._values.exchange("finished", "yes")
         self._port.close()
 
     def _join(self) -> Any:
@@ -164,12 +164,3 @@ class Member:
             resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc"
         )
         return None
-
-    def _exchange(self, name: str, value: str) -> list[str]:
-        """Each rank's value, by rank."""
-        self._values.put(f"{name}-{self._placement.rank}", value)
-        ranks = range(self._placement.size)
-        return [self._values.wait(f"{name}-{rank}", self._say_alive) for rank in ranks]
-
-    def _say_alive(self) -> None:
-        self._channel.alive("waiting for the other ranks")

@@ -38,8 +38,7 @@ class TorchMember:
                 f"there is no PyTorch in this runtime environment ({error}); airflow hops runtime create --name NAME "
                 "--with torch makes one that has it, and runtime='NAME' of the task chooses it"
             ) from None
-        self._placement, self._channel = placement, channel
-        self._values = SharedValues("hops-torch")
+        self._values = SharedValues("hops-torch", placement, channel)
         rendezvous = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
         if interface := os.environ.get("HOROVOD_GLOO_IFACE"):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -47,7 +46,7 @@ class TorchMember:
         torch.set_num_threads(threads)
         has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
         backend = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"  # tensors that no GPU holds are exchanged by Gloo
-        backends = self._of_all("backend", backend)
+        backends = self._values.exchange("backend", backend)
         if len(set(backends)) > 1:
             found = ", ".join(f"rank {rank}: {each}" for rank, each in enumerate(backends))
             raise BadInput(
@@ -61,7 +60,7 @@ class TorchMember:
             store = dist.TCPStore(address, 0, placement.size, True, timeout, wait_for_workers=False)
             self._values.put("store", f"{address}:{store.port}")
         else:
-            address, _, port = self._values.wait("store", self._say_alive).partition(":")
+            address, _, port = self._values.wait("store").partition(":")
             store = dist.TCPStore(address, int(port), placement.size, False, timeout)
         dist.init_process_group(backend, store=store, rank=placement.rank, world_size=placement.size)
 
@@ -81,7 +80,7 @@ class TorchMember:
             BadInput: they differ, or one is not a number.
         """
         checksum = parameters_checksum(model)
-        every = self._of_all("weights", checksum)
+        every = self._values.exchange("weights", checksum)
         if len(set(every)) > 1:
             found = ", ".join(f"rank {rank}: {value[:12]}" for rank, value in enumerate(every))
             raise BadInput(
@@ -96,15 +95,6 @@ class TorchMember:
 
         dist.barrier()
         dist.destroy_process_group()
-
-    def _of_all(self, name: str, value: str) -> list[str]:
-        """Every rank's value, by rank; every rank must call it."""
-        self._values.put(f"{name}-{self._placement.rank}", value)
-        ranks = range(self._placement.size)
-        return [self._values.wait(f"{name}-{rank}", self._say_alive) for rank in ranks]
-
-    def _say_alive(self) -> None:
-        self._channel.alive("waiting for the other ranks")
 
 
 def unwrapped(model: Any) -> Any:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import http.client
 import os
 import time
-from collections.abc import Callable
 
 from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.ml.training.gang.placement import Placement
+from airflow_hops.ml.training.gang.rank import Channel
 
 _PAUSE_S = 0.05
 _ANSWER_S = 10.0
@@ -18,10 +19,12 @@ class SharedValues:
 
     Args:
         scope: Keeps these names apart from others.
+        placement: The rank's.
+        channel: To the process that watches: waiting for what takes long is no stall.
     """
 
-    def __init__(self, scope: str) -> None:
-        self._scope = scope
+    def __init__(self, scope: str, placement: Placement, channel: Channel) -> None:
+        self._scope, self._placement, self._channel = scope, placement, channel
         self._address = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
         self._port = int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
 
@@ -29,21 +32,17 @@ class SharedValues:
         """Tells a value."""
         self._request("PUT", name, value.encode())
 
-    def get(self, name: str) -> str | None:
-        """A value, or None as long as nobody has told it."""
-        return self._request("GET", name, None)
-
-    def wait(self, name: str, on_alive: Callable[[], None] = lambda: None) -> str:
-        """Waits for a value; the gang's watcher ends a rank that waits in vain.
-
-        Args:
-            name: Its name.
-            on_alive: Called now and then: waiting for what takes long is no stall.
-        """
-        while (value := self.get(name)) is None:
-            on_alive()
+    def wait(self, name: str) -> str:
+        """Waits for a value; the gang's watcher ends a rank that waits in vain."""
+        while (value := self._request("GET", name, None)) is None:
+            self._channel.alive("waiting for the other ranks")
             time.sleep(_PAUSE_S)
         return value
+
+    def exchange(self, name: str, value: str) -> list[str]:
+        """Returns every rank's value, by rank; every rank must call it."""
+        self.put(f"{name}-{self._placement.rank}", value)
+        return [self.wait(f"{name}-{rank}") for rank in range(self._placement.size)]
 
     def _request(self, method: str, name: str, body: bytes | None) -> str | None:
         connection = http.client.HTTPConnection(self._address, self._port, timeout=_ANSWER_S)
