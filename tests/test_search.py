@@ -19,7 +19,7 @@ STEPS = (str(Path(__file__).parent / "steps"),)
 SEARCH: dict[str, Any] = {"task_id": "search", "train": "model:train", "metric": "auc", "direction": "maximize"}
 
 
-def test_what_cannot_be_searched_is_refused_when_the_dag_is_parsed() -> None:
+def test_unusable_search_fails_dag_parsing() -> None:
     with pytest.raises(BadInput, match="low below high"):
         SearchOperator(space={"lr": Uniform(1, 0)}, **SEARCH)
     with pytest.raises(BadInput, match=r"space is \{\}"):
@@ -32,7 +32,7 @@ def test_what_cannot_be_searched_is_refused_when_the_dag_is_parsed() -> None:
     assert operator.training_options()["strategy"] == "horovod"
 
 
-def test_a_shared_study_is_never_skipped_and_its_trials_are_taken_over_all_the_same() -> None:
+def test_shared_study_is_never_cached() -> None:
     for study in (None, "lr"):
         operator = SearchOperator(space={"lr": Uniform(0, 1)}, study=study, cache=True, **SEARCH)
         assert operator._cache_enabled() is (study is None)

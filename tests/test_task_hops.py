@@ -20,7 +20,7 @@ pytestmark = pytest.mark.runtime
 LIMIT = 7
 
 
-def test_functions_exchange_values_and_artifacts_as_any_tasks_do(run_dag: Callable[..., Any], runtime: Path) -> None:
+def test_functions_exchange_values_and_artifacts(run_dag: Callable[..., Any], runtime: Path) -> None:
     run = run_dag("task_hops", {})
     assert run.state == "success"
     values = {ti.task_id: xcom(ti) for ti in run.get_task_instances()}
@@ -52,7 +52,7 @@ def test_function_is_mapped(run_dag: Callable[..., Any]) -> None:
     assert next(xcom(ti) for ti in run.get_task_instances() if ti.task_id == "total") == 3.0
 
 
-def test_argument_that_is_not_json_fails_the_task_without_a_retry(
+def test_argument_not_json_fails_without_retry(
     run_dag: Callable[..., Any], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = run_dag("task_hops_bad_argument", {})
@@ -83,7 +83,7 @@ def run_shipped(run_step: Any, launcher: Any, operator: Any) -> Any:
     )
 
 
-def test_only_the_function_is_shipped_and_its_annotations_are_not_evaluated(run_step: Any, warm_launcher: Any) -> None:
+def test_annotations_are_not_evaluated(run_step: Any, warm_launcher: Any) -> None:
     @task.hops(task_id="renamed")
     def concat(first: str, *rest: Path, sep: json.JSONEncoder = "-", **named: DAG) -> str:  # type: ignore[assignment]
         """Has every kind of argument."""
@@ -114,7 +114,7 @@ def test_context_is_the_first_argument_where_it_is_asked_for(run_step: Any, warm
         tell()
 
 
-def test_names_from_outside_are_refused_when_the_dag_is_parsed() -> None:
+def test_outside_names_fail_dag_parsing() -> None:
     outer = 3
 
     @task.hops
@@ -139,7 +139,7 @@ def test_names_from_outside_are_refused_when_the_dag_is_parsed() -> None:
         assert "import or define it inside the function" in str(caught.value)
 
 
-def test_lambdas_coroutines_and_unknown_launchers_are_refused() -> None:
+def test_lambdas_and_coroutines_are_refused() -> None:
     @task.hops
     async def later() -> None:
         pass

@@ -59,9 +59,7 @@ def _training(shared_run_step: Any, model: dict[str, Any]) -> tuple[Path, dict[s
     return folder, json.loads((folder / "training.json").read_text())
 
 
-def test_a_function_of_the_dag_file_trains_and_its_model_is_the_artifact(
-    shared_run_step: Any, examples: Artifact, returned: dict[str, Any]
-) -> None:
+def test_dag_function_trains_a_model(shared_run_step: Any, examples: Artifact, returned: dict[str, Any]) -> None:
     model = returned["train"]
     folder, training = _training(shared_run_step, model)
     assert model["kind"] == "model"
@@ -75,7 +73,7 @@ def test_a_function_of_the_dag_file_trains_and_its_model_is_the_artifact(
     assert [artifact.fingerprint for artifact in lineage["examples"]] == [examples.fingerprint]
 
 
-def test_a_training_of_one_process_runs_in_an_environment_of_its_own_with_lightgbm(
+def test_lightgbm_trains_in_named_environment(
     shared_run_step: Any, examples: Artifact, returned: dict[str, Any]
 ) -> None:
     model = Artifact.from_dict(returned["boost"])
@@ -94,9 +92,7 @@ def test_a_plain_value_is_returned_from_rank_0(returned: dict[str, Any]) -> None
     assert returned["add_up"] == {"sum": 21, "size": 2}
 
 
-def test_a_script_for_tf_keras_runs_unchanged_and_its_model_is_exported(
-    shared_run_step: Any, returned: dict[str, Any]
-) -> None:
+def test_tf_keras_script_runs_unchanged(shared_run_step: Any, returned: dict[str, Any]) -> None:
     model = returned["script"]
     folder, training = _training(shared_run_step, model)
     assert training["train"] == "horovod_script.py"
@@ -106,7 +102,7 @@ def test_a_script_for_tf_keras_runs_unchanged_and_its_model_is_exported(
         assert f"rank {rank} of 2 has trained with tf_keras" in (folder / "logs" / f"rank-{rank}.log").read_text()
 
 
-def test_mlflow_has_the_sources_of_functions_and_scripts_and_the_end_of_each_training(
+def test_mlflow_has_sources_and_states(
     shared_run_step: Any, warm_launcher: Any, returned: dict[str, Any], tracking_uri: str
 ) -> None:
     runs = shared_run_step(
@@ -145,9 +141,7 @@ def test_what_cannot_be_run_is_said_and_not_retried(
     assert not shared_run_step.store.exists(shared_run_step.last_uri)
 
 
-def test_a_script_may_write_its_model_itself_which_is_not_taken_for_synchronized(
-    shared_run_step: Any, warm_launcher: Any
-) -> None:
+def test_own_saved_model_is_not_synchronized(shared_run_step: Any, warm_launcher: Any) -> None:
     model = shared_run_step(
         ENTRY, params={"script": "script_that_saves.py"}, kind="model", code_paths=STEPS, launcher=warm_launcher
     )
@@ -157,7 +151,7 @@ def test_a_script_may_write_its_model_itself_which_is_not_taken_for_synchronized
     assert training["params"] == {}
 
 
-def test_a_function_that_cannot_be_shipped_is_refused_where_the_dag_is_parsed() -> None:
+def test_unshippable_function_fails_dag_parsing() -> None:
     from airflow.sdk import task
 
     def train(context):

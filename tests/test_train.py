@@ -40,7 +40,7 @@ def examples(run: Any) -> Artifact:
     return found
 
 
-def test_nothing_that_autograph_writes_stays_in_the_temporary_folder(
+def test_autograph_files_are_removed(
     run: Any, examples: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -116,7 +116,7 @@ def test_ranks_die_with_a_step_that_is_killed_outright(
     thread.join(10)
 
 
-def test_hyperparameters_are_airflow_params_that_a_runs_conf_overrides(tmp_path: Path) -> None:
+def test_run_conf_overrides_hyperparameters(tmp_path: Path) -> None:
     from airflow.sdk import DAG
 
     from airflow_hops.operators.train import HorovodTrainOperator
@@ -159,7 +159,7 @@ def test_task_torch_ships_the_function_to_ranks_of_torch() -> None:
         task.torch(train="a:b")(train.function)()
 
 
-def test_a_dag_that_still_asks_for_elastic_ranks_is_told_what_to_do() -> None:
+def test_elastic_ranks_are_refused_with_advice() -> None:
     from airflow_hops.operators.train import HorovodTrainOperator
 
     with pytest.raises(TypeError, match="min_np, max_np: leave them out; give the task retries"):

@@ -68,7 +68,7 @@ def test_each_rank_sees_a_gpu_of_its_own(gang: Any) -> None:
     assert gang("GPU-a,GPU-b,GPU-c", 2) == (3, [["GPU-a", 1], ["GPU-b", 1]])
 
 
-def test_without_gpus_ranks_are_left_alone_and_slots_are_cores(gang: Any) -> None:
+def test_slots_are_cores_without_gpus(gang: Any) -> None:
     assert gang("", 2) == (len(os.sched_getaffinity(0)), [["", 0]] * 2)
 
 
@@ -83,9 +83,7 @@ def test_more_ranks_than_gpus_is_bad_input(gang: Any) -> None:
         gang("GPU-a,GPU-b", 3)
 
 
-def test_a_lock_that_cannot_be_had_is_named_and_a_link_is_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_gpu_lock_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock, precious = tmp_path / "GPU-a.lock", tmp_path / "precious"
     precious.write_text("do not touch")
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
@@ -112,7 +110,7 @@ def test_a_lock_that_cannot_be_had_is_named_and_a_link_is_not_followed(
     leases.release()
 
 
-def test_two_trainings_never_share_a_gpu_and_a_crash_gives_it_back(gang: Any, tmp_path: Path) -> None:
+def test_crash_frees_leased_gpu(gang: Any, tmp_path: Path) -> None:
     note = tmp_path / "held"
     with ThreadPoolExecutor(1) as threads:
         held = threads.submit(gang, "GPU-a,GPU-b", 1, hold_s=60)

@@ -96,9 +96,7 @@ def _watched(
     return result, messages
 
 
-def test_all_ranks_meet_and_each_has_a_log_of_which_only_warnings_of_others_reach_the_task_log(
-    own_process: Any, tmp_path: Path
-) -> None:
+def test_task_log_has_rank_0_and_warnings(own_process: Any, tmp_path: Path) -> None:
     ranks, messages = own_process(_watched, _fine, tmp_path)
     assert [rank["total"] for rank in ranks] == [3.0, 3.0]
     assert [rank["local_rank"] for rank in ranks] == [0, 1]
@@ -119,9 +117,7 @@ def test_all_ranks_meet_and_each_has_a_log_of_which_only_warnings_of_others_reac
         (_exit, "was ended by exit code 0 before it was done"),
     ],
 )
-def test_a_failing_rank_ends_the_gang_within_seconds_and_is_named(
-    own_process: Any, tmp_path: Path, accident: Any, expected: str
-) -> None:
+def test_failing_rank_ends_the_gang(own_process: Any, tmp_path: Path, accident: Any, expected: str) -> None:
     with pytest.raises(HopsError) as failure:
         own_process(_watched, partial(_after_start, accident), tmp_path)
     assert failure.value.retryable
@@ -140,7 +136,7 @@ def test_bad_input_found_by_a_rank_is_not_retried(own_process: Any, tmp_path: Pa
         own_process(_watched, partial(_after_start, _raise_bad_input), tmp_path)
 
 
-def test_a_hanging_rank_is_named_with_the_line_where_it_hangs(own_process: Any, tmp_path: Path) -> None:
+def test_hanging_rank_is_named_with_its_line(own_process: Any, tmp_path: Path) -> None:
     with pytest.raises(HopsError, match="rank 1 of 2 on") as failure:
         own_process(_watched, partial(_after_start, _never_come_back), tmp_path, stall_timeout_s=5)
     assert "made no progress for 5 s (stall_timeout_s) after the first all-reduce" in str(failure.value)

@@ -167,13 +167,13 @@ def met(cluster: Cluster, rank_code: tuple[str, str]) -> Ended:
     return cluster.run(2, rank_code[:1], accident="rank killed", reduces=True)
 
 
-def test_ranks_on_two_executors_of_one_host_meet_and_know_that_they_are_neighbours(met: Ended) -> None:
+def test_executors_of_one_host_are_neighbours(met: Ended) -> None:
     assert [rank["total"] for rank in met.met] == [3.0, 3.0]
     assert [rank["local"] for rank in met.met] == [[0, 2], [1, 2]]
     assert len({rank["executor"] for rank in met.met}) == 2
 
 
-def test_a_rank_sees_the_gpus_that_spark_has_assigned_to_its_task(met: Ended) -> None:
+def test_rank_sees_gpus_of_its_spark_task(met: Ended) -> None:
     devices = {rank["devices"] for rank in met.met}
     assert devices == {"20", "21"}
 
@@ -188,9 +188,7 @@ def test_a_killed_rank_ends_the_gang_and_is_named(met: Ended) -> None:
     assert met.seconds < 15
 
 
-def test_a_killed_executor_ends_the_gang_and_is_named_with_its_rank(
-    cluster: Cluster, rank_code: tuple[str, str]
-) -> None:
+def test_killed_executor_is_named(cluster: Cluster, rank_code: tuple[str, str]) -> None:
     ended = cluster.run(2, rank_code, accident="executor killed")
     assert type(ended.error) is HopsError
     assert str(ended.error).startswith("rank 1 of 2 on")

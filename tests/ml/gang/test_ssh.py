@@ -154,7 +154,7 @@ def test_ranks_of_other_hosts_import_code_of_a_packaged_dag(
     assert gang.error is None and [rank["cross_size"] for rank in gang.result] == ["1"]
 
 
-def test_ranks_of_two_hosts_know_of_each_other_whatever_the_login_prints(fine: Gang) -> None:
+def test_login_chatter_is_skipped(fine: Gang) -> None:
     assert [rank["cross_size"] for rank in fine.result] == ["2", "2"]
     assert [rank["interface"] for rank in fine.result] == ["lo", "lo"]
     assert "rank 1 says hello" in (fine.folder / "logs" / "rank-1.log").read_text()
@@ -166,7 +166,7 @@ def test_inputs_travel_to_every_host(fine: Gang) -> None:
     assert [rank["inputs"] for rank in fine.result] == [["words.txt"]] * 2
 
 
-def test_files_come_back_before_the_message_that_follows_them(fine: Gang) -> None:
+def test_files_arrive_before_the_next_message(fine: Gang) -> None:
     first, second = map(set, fine.seen)
     assert "first/state.txt" in first
     assert {"first/state.txt", "second/state.txt"} <= second
@@ -193,9 +193,7 @@ def test_at_the_end_the_output_is_what_rank_0_has_left(fine: Gang) -> None:
         ),
     ],
 )
-def test_what_happens_to_a_rank_is_told_with_its_host_on_which_nothing_is_left(
-    make_gang: Callable[..., Gang], accident: str, hosts: str, expected: list[str]
-) -> None:
+def test_failure_names_the_host(make_gang: Callable[..., Gang], accident: str, hosts: str, expected: list[str]) -> None:
     gang = make_gang().run(accident, hosts).leaves_nothing()
     assert isinstance(gang.error, BadInput) == (accident == "bad input")
     for words in [*expected, "after its first steps; all ranks were ended"]:
@@ -279,7 +277,7 @@ def send_to_the_deaf(folder: Path) -> Any:
     return failed.value
 
 
-def test_a_host_that_stands_still_while_it_is_sent_files_is_given_up(silent: dict[str, Future[Any]]) -> None:
+def test_stuck_host_is_given_up(silent: dict[str, Future[Any]]) -> None:
     error = silent["deaf"].result()
     assert type(error) is HopsError
     assert str(error) == "no agent could be started on host deaf: nothing was heard for 15 s"
@@ -383,7 +381,7 @@ def train(launcher: Any, examples: Path, output: Path) -> tuple[dict[str, Any], 
     return train_model(training, on_message=on_message), checkpoints
 
 
-def test_training_on_two_hosts_makes_the_model_of_local_ranks(
+def test_two_hosts_train_like_local_ranks(
     server: SshServer,
     shared_store: ArtifactStore,
     write_examples: Callable[..., Artifact],

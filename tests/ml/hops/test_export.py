@@ -112,7 +112,7 @@ def test_a_regression_is_served_as_the_estimator_predicts(tmp_path: Path) -> Non
         export_model(model, tmp_path, framework="sklearn", target=PRICE, sample=x)
 
 
-def test_several_classes_are_served_with_their_names_and_probabilities(tmp_path: Path) -> None:
+def test_several_classes_have_names_and_probabilities(tmp_path: Path) -> None:
     x, y = load_wine(return_X_y=True)
     model = HistGradientBoostingClassifier(max_iter=10).fit(x.astype(np.float32), y)
     names = [f"m{number}" for number in range(x.shape[1])]
@@ -139,9 +139,7 @@ def test_columns_of_a_pipeline_go_into_its_graph_by_name(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("as_frame", [True, False])
-def test_a_transform_graph_stands_before_a_model_of_any_framework(
-    tmp_path: Path, transform_graph: Path, as_frame: bool
-) -> None:
+def test_transform_graph_precedes_any_model(tmp_path: Path, transform_graph: Path, as_frame: bool) -> None:
     """The model takes a vector and a number in an order of its own; requests hold the raw features that these need."""
     table, late = flights()
     is_ua, squared = (table.carrier == "UA").to_numpy(), table.distance.to_numpy() ** 2
@@ -160,9 +158,7 @@ def test_a_transform_graph_stands_before_a_model_of_any_framework(
     assert found["probability"] == pytest.approx(model.predict_proba(taken)[:, 1], abs=1e-6)
 
 
-def test_an_estimator_without_a_converter_is_stored_with_skops_where_that_is_asked(
-    tmp_path: Path, transform_graph: Path
-) -> None:
+def test_fall_back_stores_with_skops(tmp_path: Path, transform_graph: Path) -> None:
     """Its outputs have the names that they have in every format, and the transform graph stands before it as well."""
     table, late = flights()
     taken = pd.DataFrame({"squared": table.distance**2})
@@ -182,7 +178,7 @@ def test_an_estimator_without_a_converter_is_stored_with_skops_where_that_is_ask
     assert found["probability"] == pytest.approx(model.predict_proba(taken)[:, 1], abs=1e-6)
 
 
-def test_what_float32_changes_beyond_tolerance_fails_the_export_with_the_rows(tmp_path: Path) -> None:
+def test_difference_beyond_tolerance_names_rows(tmp_path: Path) -> None:
     values = 1e9 + np.arange(20.0)[:, None]
     model = LinearRegression().fit(values, np.arange(20.0))
     with pytest.raises(BadInput, match=r"differs from the trained one by more than 0.001 in \d+ of 20 rows") as raised:
@@ -266,9 +262,7 @@ def test_packages_and_names_that_are_missing_are_named(
         ({"columns": [{"name": "m0", "type": "float"}]}, "the model takes 'm1', which requests do not hold"),
     ],
 )
-def test_a_signature_that_does_not_go_with_its_graph_is_refused(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
+def test_signature_of_another_graph_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     model = RandomForestClassifier(2, max_depth=2).fit(X, Y)
     export_model(model, tmp_path, framework="sklearn", target=WINE, sample=X, order=NAMES)
     path = tmp_path / "onnx" / "signature.json"
@@ -293,7 +287,7 @@ def test_a_value_beside_a_threshold_goes_where_it_went(trees: Any, tmp_path: Pat
     "scaler", [StandardScaler(), StandardScaler(with_mean=False), StandardScaler(with_std=False), RobustScaler(),
                RobustScaler(with_centering=False), MaxAbsScaler()], ids=str,
 )  # fmt: skip
-def test_whole_number_beside_a_threshold_goes_where_it_went_once_scaled(scaler: Any, tmp_path: Path) -> None:
+def test_scaled_number_beside_threshold_keeps_its_leaf(scaler: Any, tmp_path: Path) -> None:
     """Beside floats, whole numbers are scaled in float64, and thresholds lie at whole numbers that training lacked."""
     rng = np.random.default_rng(1)
     table = pd.DataFrame({"price": rng.gamma(2, 100, 2000).astype(np.float32), "age": rng.integers(0, 100, 2000)})

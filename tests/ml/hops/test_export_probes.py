@@ -119,7 +119,7 @@ def test_gaps_go_where_trees_trained_without_gaps_send_them(
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_numbers_that_the_trained_model_refuses_are_refused_when_it_serves(
+def test_served_model_refuses_the_same_numbers(
     model: Any, target: Target, rows: pd.DataFrame, labels: Any, tmp_path: Path
 ) -> None:
     model.fit(rows, labels)
@@ -132,7 +132,7 @@ def test_numbers_that_the_trained_model_refuses_are_refused_when_it_serves(
             ask(tmp_path / "onnx", asked)
 
 
-def test_columns_that_a_pipeline_fills_may_be_missing_beside_others_that_may_not(tmp_path: Path) -> None:
+def test_only_imputed_columns_may_be_missing(tmp_path: Path) -> None:
     filled = ColumnTransformer([("filled", SimpleImputer(), ["m0"])], remainder="passthrough")
     model = make_pipeline(filled, LogisticRegression(max_iter=5000)).fit(WINES, GRAPES)
     export(model, tmp_path, WINE, WINES)
@@ -143,7 +143,7 @@ def test_columns_that_a_pipeline_fills_may_be_missing_beside_others_that_may_not
 
 
 @pytest.mark.parametrize("encoder", [OrdinalEncoder(), OneHotEncoder()], ids=lambda value: type(value).__name__)
-def test_category_that_an_encoder_refuses_is_refused_when_it_serves(
+def test_served_model_refuses_the_same_categories(
     encoder: Any, flights: tuple[pd.DataFrame, Any], tmp_path: Path
 ) -> None:
     table, late = flights
@@ -168,7 +168,7 @@ def test_category_that_an_encoder_refuses_is_refused_when_it_serves(
     ],
     ids=["tfidf", "cased", "pairs", "letters", "stop words"],
 )
-def test_words_of_any_alphabet_are_words_of_a_served_text_model(vectorizer: Any, tmp_path: Path) -> None:
+def test_text_model_knows_any_alphabet(vectorizer: Any, tmp_path: Path) -> None:
     model = make_pipeline(ColumnTransformer([("words", vectorizer, "text")]), LogisticRegression())
     model.fit(REVIEWS, LIKED.astype(int))
     exported = export(model, tmp_path, LATE, REVIEWS)
@@ -190,9 +190,7 @@ def test_words_of_any_alphabet_are_words_of_a_served_text_model(vectorizer: Any,
     )
 
 
-def test_conversion_that_differs_on_unknown_categories_is_refused_with_the_rows_or_stored_with_skops(
-    flights: tuple[pd.DataFrame, Any], tmp_path: Path
-) -> None:
+def test_conversion_differing_on_categories_is_refused(flights: tuple[pd.DataFrame, Any], tmp_path: Path) -> None:
     table, late = flights
     encoder = OneHotEncoder(handle_unknown="infrequent_if_exist", min_frequency=1)
     model = encoded(encoder).fit(table, late)
@@ -221,7 +219,7 @@ def test_graph_that_does_not_load_counts_as_not_convertible(tmp_path: Path) -> N
         export(model, tmp_path, LATE, rows, fall_back=True)
 
 
-def test_difference_that_float32_does_not_explain_is_not_blamed_on_it(tmp_path: Path) -> None:
+def test_unexplained_difference_is_not_blamed_on_float32(tmp_path: Path) -> None:
     """The converter leaves out the columns that say what was missing."""
     gaps = WINES.mask(np.random.default_rng(0).random(WINES.shape) < 0.1)
     model = make_pipeline(SimpleImputer(add_indicator=True), LogisticRegression(max_iter=5000)).fit(gaps, GRAPES)

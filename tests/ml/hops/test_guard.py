@@ -282,12 +282,12 @@ def test_what_is_no_number_of_steps_is_refused() -> None:
         Guard(-1)
 
 
-def test_a_rank_whose_batches_ran_out_is_said_where_others_are_checked(two_ranks: Any) -> None:
+def test_rank_without_batches_is_named(two_ranks: Any) -> None:
     said = two_ranks.errors(_after_a_rank_has_joined)[0]
     assert "rank 1 has ended epoch 1 before step 7, which others have done: its batches ran out" in said
 
 
-def test_a_training_in_order_is_checked_after_the_first_step_then_every_so_often_and_at_each_epochs_end(
+def test_guard_checks_at_its_steps(
     two_ranks: Any,
 ) -> None:
     first, second = two_ranks(_train, 4, (96, 96), epochs=2)
@@ -298,7 +298,7 @@ def test_a_training_in_order_is_checked_after_the_first_step_then_every_so_often
     assert len(set(first["checksums"])) == 2 and all(len(checksum) == 16 for checksum in first["checksums"])
 
 
-def test_rows_of_an_epoch_that_is_stopped_before_its_end_are_not_counted(two_ranks: Any) -> None:
+def test_stopped_epoch_counts_no_rows(two_ranks: Any) -> None:
     assert two_ranks(_train, 100, (48, 48), tamper=_stop)[0]["rows"] == [None]
 
 
@@ -316,7 +316,7 @@ def test_moving_statistics_become_the_mean_of_the_ranks(two_ranks: Any) -> None:
     assert {"moving_mean", "moving_variance", "seed_generator_state"} <= set(names)
 
 
-def test_a_loss_that_is_no_number_on_one_rank_ends_all_with_that_error(own_process: Any, tmp_path: Path) -> None:
+def test_nan_loss_on_one_rank_ends_all(own_process: Any, tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(BadInput, match=r"^the loss is nan at step 3 of epoch 1; lower the learning rate") as error:
         own_process(run_gang, _train_on_nan, 2, logs=tmp_path, stall_timeout_s=60)
@@ -324,7 +324,7 @@ def test_a_loss_that_is_no_number_on_one_rank_ends_all_with_that_error(own_proce
     assert time.monotonic() - began < 50
 
 
-def test_horovod_without_its_join_for_this_device_ends_an_epoch_and_other_errors_do_not_pass() -> None:
+def test_missing_join_operation_ends_an_epoch() -> None:
     def without_a_kernel() -> tf.Tensor:
         return tf.raw_ops.NcclAllReduce(input=[1.0], reduction="sum", num_devices=1, shared_name="hops")
 

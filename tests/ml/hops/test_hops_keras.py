@@ -328,7 +328,7 @@ def _exchange_with_a_slow_rank() -> float:
 @pytest.mark.parametrize(
     "optimizer", [name for name in OPTIMIZERS if name not in ("accumulated", "fp16", "sgd_sparse")]
 )
-def test_two_ranks_have_equal_weights_which_are_those_of_one_process(two_ranks: Any, optimizer: str) -> None:
+def test_two_ranks_match_one_process(two_ranks: Any, optimizer: str) -> None:
     first, second = two_ranks(_against_one_process, optimizer, 3 if optimizer == "adam_clipped" else 1)
     assert first["checksum"] == second["checksum"]
     assert first["difference"] < (1e-6 if optimizer == "sgd" else 1e-5)
@@ -342,7 +342,7 @@ def _have_waited(first: dict[str, Any], second: dict[str, Any]) -> None:
     assert first["waiting"] and first["waiting"] != second["waiting"]
 
 
-def test_three_ranks_have_equal_weights_which_are_those_of_one_process(three_ranks: Any) -> None:
+def test_three_ranks_match_one_process(three_ranks: Any) -> None:
     found = three_ranks(_against_one_process, "accumulated")
     assert found[0]["difference"] < 1e-5
     assert len({rank["checksum"] for rank in found}) == 1
@@ -355,7 +355,7 @@ def test_a_loop_of_ones_own_averages_gradients_too(two_ranks: Any) -> None:
     assert first["difference"] < 1e-5
 
 
-def test_sparse_gradients_that_stay_sparse_make_the_same_weights(two_ranks: Any) -> None:
+def test_sparse_gradients_make_the_same_weights(two_ranks: Any) -> None:
     assert two_ranks(_against_one_process, "sgd_sparse")[0]["difference"] < 1e-5
 
 
@@ -366,20 +366,20 @@ def test_gradients_that_travel_in_16_bits_are_near(two_ranks: Any) -> None:
     assert 1e-6 < first["difference"] < 1e-3, "without compression it is less than 1e-6"
 
 
-def test_a_rank_whose_scaled_gradients_overflow_does_not_keep_the_others_waiting(two_ranks: Any) -> None:
+def test_overflow_on_one_rank_blocks_no_other(two_ranks: Any) -> None:
     first, second = two_ranks(_with_a_rank_that_overflows)
     assert (first["checksum"], first["scale"]) == (second["checksum"], second["scale"])
     assert first["trained"] and first["scale"] < first["initial_scale"]
     assert first["exchanged"]
 
 
-def test_horovods_own_wrapper_does_not_exchange_gradients_of_keras_3(two_ranks: Any) -> None:
+def test_horovods_own_wrapper_fails_with_keras_3(two_ranks: Any) -> None:
     """The trap that this module closes; should it fail, Horovod has learnt Keras 3 and ours may go."""
     first, second = two_ranks(_with_horovods_own)
     assert first != second
 
 
-def test_the_rate_warms_up_batch_by_batch_and_is_then_left_alone(two_ranks: Any) -> None:
+def test_learning_rate_warms_up_by_batch(two_ranks: Any) -> None:
     found = two_ranks(_with_warmup)
     assert found[0]["difference"] < 1e-5
     for rank in found:
@@ -401,7 +401,7 @@ def _scaled() -> list[float]:
     return [scale_learning_rate(0.1, 8), float(schedule(10)), float(again(10))]
 
 
-def test_metrics_of_shards_of_different_sizes_are_those_of_one_process(two_ranks: Any) -> None:
+def test_metrics_of_uneven_shards_match_one_process(two_ranks: Any) -> None:
     found = two_ranks(_metrics)
     expected = found[0]["expected"]
     for rank in found:
@@ -412,7 +412,7 @@ def test_metrics_of_shards_of_different_sizes_are_those_of_one_process(two_ranks
     assert abs(mean - expected["auc"]) > 0.01, "the mean of the ranks' AUCs is another figure"
 
 
-def test_a_callback_that_looks_at_metrics_decides_the_same_on_all_ranks(two_ranks: Any) -> None:
+def test_callbacks_decide_alike_on_all_ranks(two_ranks: Any) -> None:
     first, second = two_ranks(_on_a_plateau)
     assert first == second
     assert first["rates"][-1] < first["rates"][0]
@@ -424,7 +424,7 @@ def test_a_rank_that_waits_for_another_counts_it_as_exchange(two_ranks: Any) -> 
     assert 0 < late < waited - 0.3
 
 
-def test_the_optimizer_serializes_as_what_it_was_and_is_wrapped_once(two_ranks: Any) -> None:
+def test_optimizer_is_wrapped_once(two_ranks: Any) -> None:
     assert two_ranks(_wrap_twice) == [("Adam", True)] * 2
 
 

@@ -142,7 +142,7 @@ def assert_exact(ranks: list[Any], rows: int) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_row_is_given_once_an_epoch_in_equally_many_steps(way: str, tmp_path: Path) -> None:
+def test_every_row_comes_once_an_epoch(way: str, tmp_path: Path) -> None:
     format, mode = way.split()
     files = [1, 30, 0, 12]
     folder = write_parquet(tmp_path, files) if format == "parquet" else write_tfrecord(tmp_path, files, counts=True)
@@ -163,14 +163,12 @@ def test_every_row_is_given_once_an_epoch_in_equally_many_steps(way: str, tmp_pa
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("files", "batch_size", "size"), [([13, 0, 20], 10, 3), ([5], 2, 4), ([3], 100, 3)])
-def test_few_rows_and_many_ranks_and_odd_sizes_are_shared_exactly(
-    files: list[int], batch_size: int, size: int, mode: str, tmp_path: Path
-) -> None:
+def test_odd_sizes_are_shared_exactly(files: list[int], batch_size: int, size: int, mode: str, tmp_path: Path) -> None:
     assert_exact(shares(write_parquet(tmp_path, files), batch_size, size, mode), sum(files))
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_order_is_of_seed_rank_and_epoch_and_a_resumed_pass_goes_on_in_it(mode: str, tmp_path: Path) -> None:
+def test_resumed_pass_keeps_its_order(mode: str, tmp_path: Path) -> None:
     folder = write_parquet(tmp_path, [40, 0, 61])
     at = {"epoch": 0, "step": 0}
 
@@ -203,7 +201,7 @@ def test_the_order_is_of_seed_rank_and_epoch_and_a_resumed_pass_goes_on_in_it(mo
     assert isinstance(reader.failure, BadInput)
 
 
-def test_labels_and_weights_come_behind_the_features_as_keras_takes_them(tmp_path: Path) -> None:
+def test_labels_and_weights_follow_features(tmp_path: Path) -> None:
     columns = {"x": [1.0, 2.0, 3.0], "y": [0.5, 1.5, 2.5], "w": [1.0, 2.0, 4.0]}
     pq.write_table(pa.table(columns), tmp_path / "part.parquet")
     ((features, labels, weights),) = open_split(tmp_path, ["x"], label="y", weight="w").dataset(3)
@@ -214,7 +212,7 @@ def test_labels_and_weights_come_behind_the_features_as_keras_takes_them(tmp_pat
         open_split(tmp_path, ["x"], weight="w")
 
 
-def test_the_transforms_parquet_and_tfrecord_files_give_the_same_batches(tmp_path: Path) -> None:
+def test_parquet_and_tfrecord_give_same_batches(tmp_path: Path) -> None:
     folder = tmp_path / "train"
     for part in range(3):
         with ExampleWriter(folder, part) as writer:

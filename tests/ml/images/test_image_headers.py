@@ -39,7 +39,7 @@ def wide(kind: str) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF"])
-def test_image_of_too_many_pixels_is_refused_before_it_is_decoded(kind: str) -> None:
+def test_too_many_pixels_are_refused_undecoded(kind: str) -> None:
     import tensorflow as tf
 
     graph = tf.function(lambda images: decode_pixel_batch(images, SPEC), autograph=False)

@@ -309,9 +309,7 @@ def test_what_is_no_definition_of_an_image_is_refused(given: Any, expected: str)
     assert str(refusal.value) == expected
 
 
-def test_a_full_disk_leaves_nothing_half_written_and_a_task_done_twice_writes_once(
-    sources: Path, tmp_path: Path, small_folder: Path
-) -> None:
+def test_repeated_task_writes_once(sources: Path, tmp_path: Path, small_folder: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (200, 60, 60)).astype(np.uint8)
     (tmp_path / "noise").write_bytes(struct.pack(">4I", 0x0803, 200, 60, 60) + noise.tobytes())
     source = ImageSource(str(tmp_path / "noise"), labels=str(sources / "idx" / "labels"))
@@ -400,7 +398,7 @@ def _below(root: Path, source: Any) -> Any:
     return {**source, "uri": str(root / source["uri"]), **labels}
 
 
-def test_every_image_of_a_folder_is_in_a_split_or_set_aside_with_its_reason(prepared: Any) -> None:
+def test_every_image_is_split_or_rejected(prepared: Any) -> None:
     found = prepared("folders")
     rows = found["rows"]
     assert {name: counts["rows_out"] for name, counts in rows.items()} == {
@@ -438,11 +436,11 @@ def test_records_columns_reader_and_graph_agree(prepared: Any, case: str) -> Non
         assert all(same.values()), (split, same)
 
 
-def test_an_original_is_served_as_the_very_numbers_that_were_trained_on(prepared: Any) -> None:
+def test_original_is_served_as_trained(prepared: Any) -> None:
     assert prepared("folders")["same"]["train"]["originals, served"] is True
 
 
-def test_numbers_are_normalised_by_the_training_images_unless_told_otherwise(prepared: Any) -> None:
+def test_training_images_set_normalisation(prepared: Any) -> None:
     for case in ("folders", "idx"):
         assert prepared(case)["mean"]["train"] == pytest.approx([0.0] * len(prepared(case)["mean"]["train"]), abs=1e-4)
         assert prepared(case)["std"]["train"] == pytest.approx([1.0] * len(prepared(case)["std"]["train"]), abs=1e-4)
@@ -472,7 +470,7 @@ def test_idx_images_have_the_names_of_their_classes(prepared: Any) -> None:
     assert found["properties"]["classes"] == NAMES
 
 
-def test_rows_of_parquet_that_are_no_image_keep_their_bytes_beside_the_reason(prepared: Any) -> None:
+def test_rejected_parquet_rows_keep_bytes(prepared: Any) -> None:
     found = prepared("parquet")
     assert found["rows"]["train"] == {
         "rows_in": 30,
@@ -533,7 +531,7 @@ def test_bad_input_is_named_and_leaves_nothing(prepare: Any, case: str, words: s
     assert words in str(refusal.value)
 
 
-def test_a_model_of_several_classes_is_judged_and_asked_over_the_wire(
+def test_imported_multiclass_model_is_served(
     prepare: Any, prepared: Any, run_shared_stage: Any, shared_store: ArtifactStore
 ) -> None:
     images = prepare("idx")

@@ -63,9 +63,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_graph_of_a_matrix_takes_columns_once_they_are_named(
-    brought: Callable[..., Artifact], graph: Path, store: Any
-) -> None:
+def test_matrix_graph_takes_named_columns(brought: Callable[..., Artifact], graph: Path, store: Any) -> None:
     model = brought(graph, features=["age", "visits"])
     folder = store.local(model)
     assert {path.name for path in (folder / "onnx").iterdir()} == {"model.onnx", "signature.json"}
@@ -83,7 +81,7 @@ def test_a_graph_of_a_matrix_takes_columns_once_they_are_named(
 
 
 @pytest.mark.parametrize("names", [(0, 1), ("punctual", "late")], ids=["numbers", "names"])
-def test_probabilities_in_maps_by_class_are_a_tensor_once_imported(
+def test_probability_maps_become_a_tensor(
     brought: Callable[..., Artifact], names: tuple[Any, Any], store: Any, tmp_path: Path
 ) -> None:
     """A graph as skl2onnx leaves it by default."""
@@ -108,9 +106,7 @@ def test_probabilities_in_maps_by_class_are_a_tensor_once_imported(
             brought(folder, features=["age", "visits"], prediction="nothing")
 
 
-def test_what_was_exported_for_this_server_is_imported_as_it_is(
-    brought: Callable[..., Artifact], tmp_path: Path
-) -> None:
+def test_own_export_is_imported_unchanged(brought: Callable[..., Artifact], tmp_path: Path) -> None:
     estimator = LogisticRegression().fit(ROWS, LATE)
     target = Target("late", classes=("punctual", "late"))
     export_model(estimator, tmp_path, framework="sklearn", target=target, sample=ROWS)
@@ -119,7 +115,7 @@ def test_what_was_exported_for_this_server_is_imported_as_it_is(
         brought(tmp_path / "onnx" / "model.onnx", features=["age", "visits"])
 
 
-def test_further_labels_are_those_that_the_model_has_outputs_for(
+def test_further_labels_match_outputs(
     run_stage: Callable[..., Any], store: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     wait = ROWS["age"] * 2.0 + 1.0
@@ -140,9 +136,7 @@ def test_further_labels_are_those_that_the_model_has_outputs_for(
     np.testing.assert_allclose(head.predict(asked), wait, rtol=1e-4)
 
 
-def test_classes_of_a_further_label_are_in_the_order_of_its_own_output(
-    run_stage: Callable[..., Any], store: Any, tmp_path: Path
-) -> None:
+def test_further_label_keeps_class_order(run_stage: Callable[..., Any], store: Any, tmp_path: Path) -> None:
     lost = (ROWS["visits"] > 2).astype("int64").to_numpy()
     table = ROWS.assign(late=LATE, lost=lost, key=[f"row-{number}" for number in range(len(ROWS))])
     of = {"label": "late", "key": "key", "time": None, "problem": "binary"}
@@ -166,9 +160,7 @@ def test_classes_of_a_further_label_are_in_the_order_of_its_own_output(
         run_stage(import_model.run, kind="model", inputs={"examples": examples}, source=str(tmp_path / "off" / "onnx"))
 
 
-def test_an_estimator_that_skops_has_saved_is_asked_for_probabilities(
-    brought: Callable[..., Artifact], tmp_path: Path, store: Any
-) -> None:
+def test_skops_estimator_gives_probabilities(brought: Callable[..., Artifact], tmp_path: Path, store: Any) -> None:
     scikit_learn.save(LogisticRegression().fit(ROWS, LATE), tmp_path / "1", sample=ROWS.astype("float32"))
     model = brought(tmp_path / "1")
     assert (ModelProperties.of(model).format, ModelProperties.of(model).framework) == ("skops", "sklearn")
@@ -226,7 +218,7 @@ def test_a_saved_model_is_taken_by_its_own_signature(
         brought(tmp_path)
 
 
-def test_a_saved_model_that_calls_classes_by_other_names_is_refused(tmp_path: Path) -> None:
+def test_renamed_classes_are_refused(tmp_path: Path) -> None:
     module = tf.Module()
     names = tf.constant(["flat", "shed", "house"])
     module.serve = tf.function(

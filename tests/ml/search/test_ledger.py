@@ -34,7 +34,7 @@ def trial(number: int, values: list[float] | None, *, base: str = "base", **fiel
     return TrialRecord(number=number, params=params, started="", key=trial_key(base, params), run_id="one", **given)
 
 
-def test_the_best_is_told_by_the_direction_and_of_ties_it_is_the_first(store: ArtifactStore) -> None:
+def test_first_of_ties_is_best(store: ArtifactStore) -> None:
     ledger = begin(store, directions=["maximize"])
     assert [ledger.put(trial(n, values)) for n, values in enumerate([[0.5], [0.7], None, [0.7], [0.1]])] == [
         True, True, False, False, False,
@@ -42,14 +42,14 @@ def test_the_best_is_told_by_the_direction_and_of_ties_it_is_the_first(store: Ar
     assert ledger.best is not None and ledger.best.number == 1
 
 
-def test_the_front_of_several_metrics_has_what_no_other_beats(store: ArtifactStore) -> None:
+def test_front_has_undominated_trials(store: ArtifactStore) -> None:
     ledger = begin(store, metrics=["loss", "auc"], directions=["minimize", "maximize"], choose="auc")
     for number, values in enumerate([[0.5, 0.5], [0.6, 0.4], [0.4, 0.4], [0.4, 0.6], [0.9, 0.9]]):
         ledger.put(trial(number, values))
     assert (sorted(ledger.study.pareto), ledger.study.best) == ([3, 4], 4)
 
 
-def test_after_a_kill_failed_trials_count_and_after_a_failure_they_do_not(store: ArtifactStore) -> None:
+def test_failed_trials_count_after_a_kill(store: ArtifactStore) -> None:
     ledger = begin(store)
     for each in (trial(0, [0.5]), trial(1, None), trial(2, None, state="running")):
         ledger.put(each)
@@ -70,7 +70,7 @@ def test_after_a_kill_failed_trials_count_and_after_a_failure_they_do_not(store:
     assert killed.interrupted() == [] and "ended 3 times" in killed.trials[2].reason
 
 
-def test_a_study_of_one_run_begins_anew_with_other_code_and_a_shared_one_keeps_its_trials(store: ArtifactStore) -> None:
+def test_shared_study_keeps_trials_of_other_code(store: ArtifactStore) -> None:
     for shared in (False, True):
         ledger = begin(store, shared=shared)
         ledger.put(trial(0, [0.1]))
@@ -82,7 +82,7 @@ def test_a_study_of_one_run_begins_anew_with_other_code_and_a_shared_one_keeps_i
     assert shared_one.best is not None and shared_one.best.number == 1
 
 
-def test_what_a_person_has_stopped_is_published_by_a_retry_and_goes_on_when_it_is_cleared(store: ArtifactStore) -> None:
+def test_cleared_task_resumes_stopped_study(store: ArtifactStore) -> None:
     ledger = begin(store)
     ledger.put(trial(0, [0.1]))
     ledger.update(state="stopped", stopped_by="ann")
@@ -99,7 +99,7 @@ def test_names_of_one_folder_are_refused(store: ArtifactStore) -> None:
         begin(store, run="a_b")
 
 
-def test_a_store_that_is_away_for_some_seconds_is_asked_again(
+def test_unreachable_store_is_retried(
     store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = begin(store)

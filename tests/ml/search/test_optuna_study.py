@@ -45,7 +45,7 @@ def search(given: SearchOptions, trials: int, earlier: list[TrialRecord] | None 
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe", "cmaes", "differential_evolution"])
-def test_a_sampler_draws_the_same_again_and_goes_on_with_others(sampler: str) -> None:
+def test_samplers_are_reproducible(sampler: str) -> None:
     given = options(sampler=sampler, trials=60)
     trials = search(given, 40)
     assert [trial.params for trial in search(given, 40)] == [trial.params for trial in trials]
@@ -73,7 +73,7 @@ def test_differential_evolution_is_better_than_chance() -> None:
     assert best("differential_evolution") < best("random") / 4
 
 
-def test_a_grid_has_every_point_once_but_for_those_that_are_done() -> None:
+def test_grid_has_every_remaining_point_once() -> None:
     given = options(sampler="grid", space={"a": [1, 2, 3], "b": [[4], [5]], "c": True}, trials=None)
     study = OptunaStudy(given, [], [{"a": 2, "b": [4], "c": True}])
     points = []

@@ -60,7 +60,7 @@ def test_a_free_slot_takes_the_next_trial_at_once(searches: Searches, notes: Pat
     assert long.seconds is not None and long.seconds < 60
 
 
-def test_a_pruned_trial_ends_within_seconds_and_is_no_failure(searches: Searches) -> None:
+def test_pruned_trial_is_not_a_failure(searches: Searches) -> None:
     searches("stuck", {"x": [1.0, 2.0, 3.0, 4.0, 5.0, 9.0]}, sampler="grid", trials=None, pruner="median")
     *complete, pruned = searches.trials()
     assert [trial.state for trial in complete] == ["complete"] * 5
@@ -68,7 +68,7 @@ def test_a_pruned_trial_ends_within_seconds_and_is_no_failure(searches: Searches
     assert pruned.seconds is not None and pruned.seconds < 30
 
 
-def test_a_trial_that_looks_whether_it_should_stop_ends_by_itself(searches: Searches, notes: Path) -> None:
+def test_trial_that_asks_should_stop_ends_itself(searches: Searches, notes: Path) -> None:
     given: dict[str, Any] = {"sampler": "grid", "trials": None, "pruner": "median", "params": {"notes": str(notes)}}
     searches("heeding", {"x": [1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 9.5]}, **given)
     *_, heeding, deaf = searches.trials()
@@ -112,7 +112,7 @@ def test_a_person_stops_a_trial_and_the_search(searches: Searches) -> None:
     assert (record.counts, record.stopped_by, record.published) == ({"complete": 1, "stopped": 1}, "eve", True)
 
 
-def test_a_trial_that_fails_is_a_failed_trial_with_its_reason(searches: Searches) -> None:
+def test_failed_trial_has_its_reason(searches: Searches) -> None:
     searches("failing", {"x": [0, 1, 2, 3]}, sampler="grid", trials=None)
     assert [trial.state for trial in searches.trials()] == ["complete", "failed", "failed", "failed"]
     assert searches.trials()[0].metrics.keys().isdisjoint({"ratio", "count"})
@@ -131,7 +131,7 @@ def test_a_trial_that_fails_is_a_failed_trial_with_its_reason(searches: Searches
         searches("failing", {"x": [4, 5]}, sampler="grid", trials=None, run_id="three")
 
 
-def test_a_search_that_was_killed_goes_on_and_no_trial_counts_twice(searches: Searches, notes: Path) -> None:
+def test_killed_search_resumes(searches: Searches, notes: Path) -> None:
     given: dict[str, Any] = {"sampler": "grid", "trials": None, "params": {"notes": str(notes)}}
     with pytest.raises(BrokenProcessPool):
         searches("deadly", {"x": IntUniform(0, 6)}, **given)
@@ -193,7 +193,7 @@ def test_several_metrics_have_a_pareto_front(searches: Searches) -> None:
     assert (sorted(record.pareto), record.best) == ([1, 2, 3], 1)
 
 
-def test_what_cannot_be_searched_is_refused_before_a_trial_runs(searches: Searches, tmp_path: Path) -> None:
+def test_unusable_search_is_refused_first(searches: Searches, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="takes x, but not the parameter 'z' of the space"):
         searches("parabola", {"x": [1.0], "z": [1]})
     with pytest.raises(
@@ -209,7 +209,7 @@ def test_what_cannot_be_searched_is_refused_before_a_trial_runs(searches: Search
     assert not (tmp_path / "store").exists()
 
 
-def test_a_metric_that_is_not_reported_ends_the_search_with_the_names_of_those_that_are(searches: Searches) -> None:
+def test_unreported_metric_ends_the_search(searches: Searches) -> None:
     with pytest.raises(BadInput, match=r"metric 'auc' was not reported; reported were: distance, .*loss"):
         searches("parabola", {"x": Uniform(-5, 5)}, metrics=["auc"], directions=["maximize"])
     assert searches.record().counts == {"failed": 1}
@@ -222,7 +222,7 @@ def model_searches(shared_store: ArtifactStore, tmp_path: Path, own_process: Any
 
 
 @pytest.mark.slow
-def test_the_winners_model_is_published_and_each_trial_is_a_nested_run(
+def test_trials_are_nested_runs(
     model_searches: Searches, write_examples: Any, start_mlflow: Any, make_context: Any, tmp_path: Path
 ) -> None:
     examples, services = write_examples(train=[301], eval=[101]), {"tracking_uri": start_mlflow(tmp_path)}

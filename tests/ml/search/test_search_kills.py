@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.runtime, pytest.mark.faults]
 KILLS = 20
 
 
-def test_after_twenty_kills_no_trial_is_lost_and_none_counts_twice(searches: Searches, tmp_path: Path) -> None:
+def test_twenty_kills_lose_no_trial(searches: Searches, tmp_path: Path) -> None:
     draw, value, kills, trials = random.Random(0), None, 0, 120
     pid, notes = tmp_path / "pid", tmp_path / "notes"
 

@@ -58,7 +58,7 @@ def write(store: ArtifactStore, splits: dict[str, pd.DataFrame], *, run_id: str,
     return flights_examples.write_examples(store, dict(splits), run_id=run_id, key="hen", time=None, **properties)
 
 
-def test_a_pipeline_on_raw_features_is_served_as_an_onnx_graph_and_blessed_like_any_other_model(
+def test_pipeline_on_raw_features_becomes_onnx(
     trainings: Trainings, breeds: Artifact, run_shared_stage: Callable[..., Artifact]
 ) -> None:
     model = trainings("estimator_functions:classify_rows", breeds, strategy="single", np=1, C=3.0)
@@ -89,9 +89,7 @@ def test_a_pipeline_on_raw_features_is_served_as_an_onnx_graph_and_blessed_like_
     assert evaluated.properties["blessed"], evaluated.properties["reasons"]
 
 
-def test_trees_behind_the_transform_graph_take_raw_features_when_they_serve(
-    trainings: Trainings, examples: Artifact
-) -> None:
+def test_trees_behind_transform_serve_raw_features(trainings: Trainings, examples: Artifact) -> None:
     model = trainings("estimator_functions:classify_outputs", examples, strategy="single", np=1)
     folder = trainings.store.local(model)
     assert (folder / "onnx" / "transform_graph" / "saved_model.pb").is_file()
@@ -118,9 +116,7 @@ def test_keras_model_that_gives_logits_is_refused(
         trainings("estimator_functions:learn_logits", examples, **how)
 
 
-def test_a_retry_goes_on_with_the_files_that_the_function_has_saved(
-    trainings: Trainings, shared_store: ArtifactStore
-) -> None:
+def test_retry_resumes_from_saved_files(trainings: Trainings, shared_store: ArtifactStore) -> None:
     splits = {"train": hens(300).drop(columns="breed"), "eval": hens(60, 1).drop(columns="breed")}
     eggs = write(shared_store, splits, run_id="eggs", label="eggs", problem="regression")
     how = {"strategy": "single", "np": 1, "run_id": "retried"}
@@ -198,7 +194,7 @@ def test_a_table_has_its_rows_in_the_form_of_each_framework(read: Callable[..., 
         rows.matrix()
 
 
-def test_vectors_have_the_length_of_the_first_file_that_has_one_and_names_of_their_own(tmp_path: Path) -> None:
+def test_vectors_have_length_of_first_file(tmp_path: Path) -> None:
     target, kind, folder = Target("y", "regression"), pa.list_(pa.float32()), tmp_path / "train"
     folder.mkdir()
 
@@ -232,14 +228,14 @@ def test_vectors_have_the_length_of_the_first_file_that_has_one_and_names_of_the
         ([0, 1], Target("y", weight="x"), "weight 'x' is 0 in a row, expected a number above 0"),
     ],
 )  # fmt: skip
-def test_a_label_that_no_model_can_learn_is_named_with_its_value(
+def test_unusable_label_is_named(
     read: Callable[..., SplitTable], column: list[Any], target: Target, message: str
 ) -> None:
     with pytest.raises(BadInput, match=message):
         read(pa.table({"x": [1.0, 0.0], "z": [1, 2], "y": column}), target)
 
 
-def test_an_estimator_gets_its_features_in_its_own_order_and_only_those_that_are_there(
+def test_estimator_gets_features_in_its_order(
     read: Callable[..., SplitTable],
 ) -> None:
     from sklearn.linear_model import LinearRegression

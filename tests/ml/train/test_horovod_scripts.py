@@ -48,7 +48,7 @@ def _run_scripts() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("script", "package"), [("tensorflow_tape", "tensorflow"), ("tf_keras_fit", "tf_keras")])
-def test_two_ranks_end_with_the_weights_of_one_on_the_whole_batches(left: Any, script: str, package: str) -> None:
+def test_two_ranks_match_one_on_whole_batches(left: Any, script: str, package: str) -> None:
     alone, first, second = left[0]["alone"][script], left[0]["together"][script], left[1]["together"][script]
     assert (alone["ranks"], first["ranks"]) == (1, 2)
     assert first["package"] == package

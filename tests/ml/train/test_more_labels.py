@@ -123,9 +123,7 @@ def model(request: pytest.FixtureRequest, of_keras: Artifact, of_estimators: Art
     return {"keras": of_keras, "estimators": of_estimators}[request.param]
 
 
-def test_examples_hold_each_label_as_a_number_and_reject_rows_that_lack_one(
-    examples: Artifact, shared_store: ArtifactStore
-) -> None:
+def test_examples_hold_each_label_as_a_number(examples: Artifact, shared_store: ArtifactStore) -> None:
     properties = ExamplesProperties.of(examples)
     assert (properties.label, properties.problem, properties.more_labels) == ("late", "binary", MORE)
     assert [each.label for each in properties.target.all] == list(LABELS)
@@ -139,7 +137,7 @@ def test_examples_hold_each_label_as_a_number_and_reject_rows_that_lack_one(
     assert [CAUSES[number] for number in found["cause"]] == raw[found.index]["cause"].tolist()
 
 
-def test_further_labels_are_described_validated_and_no_features(
+def test_further_labels_are_not_features(
     run_shared_stage: Run, described: dict[str, Artifact], transformed: Artifact, shared_store: ArtifactStore
 ) -> None:
     assert SchemaProperties.of(described["schema"]).more_labels == MORE
@@ -160,7 +158,7 @@ def test_further_labels_are_described_validated_and_no_features(
     assert pq.read_schema(next((folder / "train").glob("*.parquet"))).names == ["numeric", "hour", *LABELS]
 
 
-def test_a_further_label_whose_numbers_stand_for_other_classes_is_an_anomaly_and_is_not_compared(
+def test_changed_class_numbers_are_an_anomaly(
     spark: Any, run_shared_stage: Run, shared_store: ArtifactStore, described: dict[str, Artifact]
 ) -> None:
     options = {**OPTIONS, "more_labels": {"minutes": "regression", "cause": CAUSES[::-1]}}

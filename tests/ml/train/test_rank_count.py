@@ -31,7 +31,7 @@ def _train(trainings: Trainings, examples: Artifact, function: str, **given: Any
     return artifact, summary
 
 
-def test_one_rank_and_two_are_measured_and_the_faster_trains_which_mlflow_and_tensorboard_have_alone(
+def test_auto_np_takes_the_faster(
     trainings: Trainings, examples: Artifact, start_mlflow: Callable[[Path], str], tmp_path: Path
 ) -> None:
     tracking_uri = start_mlflow(tmp_path)
@@ -73,13 +73,13 @@ def test_code_without_fit_cannot_be_measured(trainings: Trainings, examples: Art
         trainings("training_functions:return_nothing", examples, np="auto", where=TWO_SLOTS)
 
 
-def test_a_training_loop_of_the_users_own_is_refused_before_it_begins(trainings: Trainings, examples: Artifact) -> None:
+def test_auto_np_refuses_own_loop(trainings: Trainings, examples: Artifact) -> None:
     with pytest.raises(BadInput, match=r"while np='auto' measured 1 rank: .*context.callbacks is called before it"):
         trainings("training_functions:train_with_an_own_fit", examples, np="auto", where=TWO_SLOTS)
     assert "the loop has begun" not in trainings.lines
 
 
-def test_rows_of_a_batch_larger_than_the_split_are_counted_once(trainings: Trainings, examples: Artifact) -> None:
+def test_batch_larger_than_split_counts_once(trainings: Trainings, examples: Artifact) -> None:
     functions = "training_functions:train_on_rows_that_take_time"
     artifact = trainings(functions, examples, np="auto", where={"kind": "local", "slots": 1}, batch_size=100_000)
     summary = json.loads((trainings.store.local(artifact) / "training.json").read_text())
@@ -104,7 +104,7 @@ def test_what_is_no_number_of_ranks_is_refused(np: Any) -> None:
         (2, "resumes on 2 ranks, all slots of this machine; the checkpoint is of 3"),
     ],
 )
-def test_a_resumed_training_keeps_its_ranks_where_there_are_slots(tmp_path: Path, slots: int, said: str) -> None:
+def test_resumed_training_keeps_its_ranks(tmp_path: Path, slots: int, said: str) -> None:
     training = Training(TrainingOptions(train="a:b", np=1), None, tmp_path, launcher=LocalRanks(slots))
     checkpoint = Checkpoint(tmp_path, Position(step=3), 3, ())
     lines: list[str] = []

@@ -113,9 +113,7 @@ def test_workers_that_forgot_the_scope_are_told(train: Any) -> None:
         train("apart", np=2, strategy="multi_worker_mirrored")
 
 
-def test_parameter_servers_hold_the_variables_while_workers_train_on_a_gpu_each(
-    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parameter_servers_need_no_gpu(train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPS_GPU_LEASES", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
     model, folder = train("with_parameter_servers", np=2, strategy="parameter_server", parameter_servers=1, where=None)

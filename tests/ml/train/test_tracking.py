@@ -77,9 +77,7 @@ def test_a_retry_takes_up_the_run_of_the_try_before(tracked: dict[str, Any]) -> 
     assert finished["metrics"]["gradient_norm"] == [(7, 0.25)]
 
 
-def test_a_retry_resumes_after_the_last_epoch_whose_checkpoint_is_kept(
-    tracked: dict[str, Any], trainings: Trainings
-) -> None:
+def test_retry_resumes_after_last_checkpoint(tracked: dict[str, Any], trainings: Trainings) -> None:
     failure = tracked["failure"]
     assert failure.retryable and "rank 0 is about to have an accident" in str(failure)
     kept = re.search(r"The checkpoint after epoch ([12]) \(step (11|22)\) is kept in", str(failure))
@@ -140,7 +138,7 @@ def test_code_and_environment_are_kept_with_it(tracked: dict[str, Any]) -> None:
     assert "horovod==0.28.1" in finished["requirements"].splitlines()
 
 
-def test_a_registered_version_leads_to_the_run_of_its_training(tracked: dict[str, Any]) -> None:
+def test_registered_version_leads_to_its_run(tracked: dict[str, Any]) -> None:
     (run,) = tracked["runs"]
     assert (tracked["registered"].version, tracked["registered"].mlflow_run_id) == (1, run["id"])
 
@@ -153,9 +151,7 @@ def test_a_training_goes_on_without_mlflow_and_says_so(trainings: Trainings, exa
     assert "MLflow at http://127.0.0.1:9 does not open" in warning
 
 
-def test_a_model_that_was_logged_to_mlflow_is_found_by_its_name(
-    tracked: dict[str, Any], tmp_path: Any, make_context: Any
-) -> None:
+def test_logged_model_is_imported_by_name(tracked: dict[str, Any], tmp_path: Any, make_context: Any) -> None:
     from airflow_hops.ml.stages.import_model import fetch_source, find_model
 
     logged = tmp_path / "logged"
@@ -169,9 +165,7 @@ def test_a_model_that_was_logged_to_mlflow_is_found_by_its_name(
         fetch_source("models:/none-such/3", context, tmp_path / "missing")
 
 
-def test_a_run_and_a_version_lead_to_their_model_so_that_they_can_be_reproduced(
-    tracked: dict[str, Any], make_context: Any
-) -> None:
+def test_run_and_version_lead_to_their_model(tracked: dict[str, Any], make_context: Any) -> None:
     from airflow_hops.ml.stages.reproduce.lookup import run as look_up
 
     context = make_context(services={"tracking_uri": tracked["tracking_uri"]})

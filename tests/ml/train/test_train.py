@@ -96,7 +96,7 @@ def test_a_timeline_is_written_on_request(model: Any) -> None:
     assert "hops_gradients_0" in events and "ALLREDUCE" in events
 
 
-def test_the_model_serves_raw_features_and_events_are_in_its_folder(model: Any) -> None:
+def test_model_serves_raw_features(model: Any) -> None:
     signature = tf.saved_model.load(str(model.folder / "saved_model")).signatures["serving_default"]
     a, b = tf.constant([-3.0, 0.0, 3.0]), tf.constant([-1.0, 0.0, 1.0])
     low, middle, high = signature(a=a, b=b, kind=tf.constant([0, 1, 4], tf.int64))["probability"].numpy()
@@ -108,9 +108,7 @@ def test_the_model_serves_raw_features_and_events_are_in_its_folder(model: Any) 
     assert [step for step, _ in events["train/loss"]] == [0, 1, 2, 3]
 
 
-def test_ranks_that_are_faster_than_the_store_go_on_and_are_not_taken_for_stalled(
-    trainings: Trainings, examples: Artifact
-) -> None:
+def test_slow_store_does_not_stall_ranks(trainings: Trainings, examples: Artifact) -> None:
     artifact = trainings(
         "training_functions:train",
         examples,
@@ -178,7 +176,7 @@ def test_checkpoints_outlive_a_try_on_an_object_store_too(make_context: Any, tmp
         ("hang", {"stall_timeout_s": 4}, ["in waiting_for_a_lock_that_nobody_frees"], True),
     ],
 )
-def test_what_goes_wrong_in_a_rank_is_said_and_leaves_no_artifact(
+def test_error_in_a_rank_leaves_no_artifact(
     trainings: Trainings, examples: Artifact, function: str, given: Any, expected: list[str], retryable: bool
 ) -> None:
     with pytest.raises(HopsError) as failure:
@@ -229,18 +227,14 @@ def test_examples_that_cannot_be_used_are_named(
         trainings("training_functions:train", damaged, epochs=1)
 
 
-def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_named(
-    trainings: Trainings, examples: Artifact, small_memory: Path
-) -> None:
+def test_rank_killed_for_memory_is_named(trainings: Trainings, examples: Artifact, small_memory: Path) -> None:
     with pytest.raises(HopsError, match=r"rank 1 of 2 on .*SIGKILL \(the kernel's out-of-memory killer") as failure:
         trainings("training_functions:outgrow", examples, group=str(small_memory))
     assert failure.value.retryable
 
 
 @pytest.mark.parametrize("left_kib", [8, 72])
-def test_a_store_without_space_is_said_and_leaves_no_artifact(
-    trainings: Trainings, tmp_path: Path, small_folder: Path, left_kib: int
-) -> None:
+def test_full_store_leaves_no_artifact(trainings: Trainings, tmp_path: Path, small_folder: Path, left_kib: int) -> None:
     store, rows = ArtifactStore(str(small_folder)), {"train": [100], "eval": [50]}
     examples = stage_runner(store, tmp_path)(transformed_examples.write, kind="transformed_examples", rows=rows)
     (small_folder / "filler").write_bytes(bytes(shutil.disk_usage(small_folder).free - left_kib * 1024))

@@ -85,7 +85,7 @@ def served(store: ArtifactStore, model: Artifact, rows: pa.Table) -> dict[str, A
     return {name: values.numpy() for name, values in found.items()}
 
 
-def test_a_number_is_learnt_with_the_weights_of_the_rows_and_served_as_prediction(
+def test_regression_uses_row_weights(
     pipeline: Callable[..., Stages], evaluated: Callable[[Stages], Artifact], shared_store: ArtifactStore
 ) -> None:
     data = load_diabetes(as_frame=True).frame.rename(columns={"target": "progression"})

@@ -18,7 +18,7 @@ from tests.ml.conftest import stage_runner
 pytestmark = pytest.mark.runtime
 
 
-def test_ranks_read_the_splits_of_a_remote_store_by_themselves(
+def test_ranks_read_remote_splits(
     s3_endpoint: str, own_process: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOPS_LOCAL_CACHE", str(tmp_path / "cache"))

@@ -216,13 +216,13 @@ def resumed(request: Any, fit: Any, trainings: Trainings, tmp_path_factory: pyte
     return outcome
 
 
-def test_a_training_killed_at_a_random_step_ends_with_the_bits_of_one_that_was_not(whole: Any, resumed: Any) -> None:
+def test_killed_training_ends_with_the_same_bits(whole: Any, resumed: Any) -> None:
     assert whole["summary"]["deterministic"] is True and whole["summary"]["threads_per_rank"] == 1
     assert resumed["variables"] == whole["variables"]
     assert resumed["summary"]["checksum"] == whole["summary"]["checksum"]
 
 
-def test_a_seed_gives_each_rank_the_same_numbers_and_another_seed_others() -> None:
+def test_seed_determines_the_numbers_of_a_rank() -> None:
     def drawn(seed: int, rank: int) -> list[float]:
         seed_rank(seed, rank)
         return draw()
@@ -232,12 +232,12 @@ def test_a_seed_gives_each_rank_the_same_numbers_and_another_seed_others() -> No
         assert all(mine != other for mine, other in zip(numbers, drawn(0, 0), strict=True))
 
 
-def test_metrics_of_a_resumed_epoch_are_those_of_the_whole_epoch(whole: Any, resumed: Any) -> None:
+def test_resumed_epoch_has_metrics_of_the_whole(whole: Any, resumed: Any) -> None:
     assert len(whole["epochs"]) == EPOCHS
     assert resumed["epochs"] == whole["epochs"]
 
 
-def test_generators_and_callbacks_go_on_where_they_were_on_every_rank(whole: Any, resumed: Any) -> None:
+def test_generators_and_callbacks_resume_on_every_rank(whole: Any, resumed: Any) -> None:
     assert resumed["facts"] == whole["facts"]
     first, second = (rank["draws"] for rank in whole["facts"])
     assert all(mine != other for mine, other in zip(first, second, strict=True)), "ranks draw their own numbers"
@@ -262,9 +262,7 @@ def test_a_loop_of_ones_own_is_resumed_within_an_epoch(fit: Any, tmp_path: Path)
     assert resumed["epochs"] == whole["epochs"]
 
 
-def test_a_fit_of_ones_own_is_guarded_and_a_rank_that_reads_fewer_batches_is_named_and_waited_for_by_none(
-    fit: Any, trainings: Trainings
-) -> None:
+def test_own_fit_is_guarded(fit: Any, trainings: Trainings) -> None:
     began = time.monotonic()
     with pytest.raises(BadInput) as failure:
         fit("uneven", function="train_on_uneven_batches", stall_timeout_s=200)

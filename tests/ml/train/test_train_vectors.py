@@ -97,9 +97,7 @@ def rows_of(store: ArtifactStore, artifact: Artifact, split: str) -> pa.Table:
     return pq.read_table(sorted((store.local(artifact) / split).glob("*.parquet")))
 
 
-def test_vectors_that_are_none_are_rejected_and_the_others_keep_their_numbers(
-    made: dict[str, Artifact], shared_store: ArtifactStore
-) -> None:
+def test_missing_vectors_are_rejected(made: dict[str, Artifact], shared_store: ArtifactStore) -> None:
     assert made["examples"].rows["items"] == RowCounts(
         ROWS,
         ROWS - 6,
@@ -125,7 +123,7 @@ def test_schema_and_transform_know_the_length(made: dict[str, Artifact], shared_
     assert made["anomalies"].properties["errors"] == []
 
 
-def test_a_vector_of_another_length_is_an_anomaly_and_its_rows_are_quarantined(
+def test_vector_of_another_length_is_quarantined(
     made: dict[str, Artifact], run_shared_stage: Callable[..., Any], shared_store: ArtifactStore
 ) -> None:
     from tests import flights_examples
@@ -192,7 +190,7 @@ def test_a_model_takes_vectors_by_every_way_of_asking(
 
 
 @pytest.mark.parametrize(("examples", "frame"), [("examples", True), ("transformed", False)])
-def test_estimators_learn_from_vectors_raw_or_transformed_and_serve_them(
+def test_estimators_serve_vectors(
     made: dict[str, Artifact],
     trainings: Trainings,
     run_shared_stage: Callable[..., Any],
@@ -251,7 +249,7 @@ def capture(folder: Path, vectors: Any, prices: Any) -> None:
         ("zeros", "pipeline_fault", "constant"),
     ],
 )
-def test_served_vectors_are_held_against_those_of_the_training(
+def test_monitor_compares_vectors(
     made: dict[str, Artifact],
     run_shared_stage: Callable[..., Any],
     shared_store: ArtifactStore,
@@ -291,9 +289,7 @@ def test_served_vectors_are_held_against_those_of_the_training(
     assert b"type.googleapis.com" not in (shared_store.local(found) / "report.pb").read_bytes()
 
 
-def test_lists_of_a_fixed_size_are_ingested_with_those_that_are_missing(
-    run_stage: Callable[..., Any], store: ArtifactStore, tmp_path: Path
-) -> None:
+def test_fixed_size_lists_are_ingested(run_stage: Callable[..., Any], store: ArtifactStore, tmp_path: Path) -> None:
     raw = tmp_path / "fixed.parquet"
     write = f"""
 import pyarrow as pa, pyarrow.parquet as pq, sys
