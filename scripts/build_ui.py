@@ -77,8 +77,8 @@ def build(say: Callable[[str], object] = print) -> bool:
     sources = fingerprint()
     _npm("run", "build")
     BUILT_FROM.write_text(sources)
-    size = (STATIC / "hops.umd.js.br").stat().st_size
-    say(f"the pages of the web UI: {size / 1024:.0f} KiB compressed")
+    size = (STATIC / "hops.umd.js").stat().st_size
+    say(f"the pages of the web UI: {size / 1024:.0f} KiB")
     return True
 
 

@@ -1,22 +1,18 @@
 import { createHash } from "node:crypto";
 import { readFileSync, writeFileSync } from "node:fs";
 import { resolve } from "node:path";
-import { brotliCompressSync, constants, gzipSync } from "node:zlib";
 import type { Plugin } from "vite";
 import { defineConfig } from "vitest/config";
 
 const OUTPUT = resolve(import.meta.dirname, "../airflow_hops/web/static");
 const BUNDLE = "hops.umd.js";
 
-/** Writes the compressed bundles and its fingerprint, by which browsers may keep it, beside it. */
+/** Writes the bundle's fingerprint, by which browsers may keep it, beside it. */
 function delivery(): Plugin {
   return {
     name: "hops-delivery",
     writeBundle() {
       const bundle = readFileSync(resolve(OUTPUT, BUNDLE));
-      const brotli = brotliCompressSync(bundle, { params: { [constants.BROTLI_PARAM_QUALITY]: 9 } });
-      writeFileSync(resolve(OUTPUT, `${BUNDLE}.br`), brotli);
-      writeFileSync(resolve(OUTPUT, `${BUNDLE}.gz`), gzipSync(bundle, { level: 9 }));
       writeFileSync(resolve(OUTPUT, "fingerprint"), createHash("sha256").update(bundle).digest("hex").slice(0, 16));
     },
   };

@@ -17,13 +17,14 @@ from airflow_hops.core.store.artifact_store import files_read
 
 _FILES = 3
 _CHARACTERS = 300
+_THREADS = 8
 
 log = logging.getLogger(__name__)
 
 
-def reading_threads(number: int) -> ThreadPoolExecutor:
-    """Threads that read files of the store for one request."""
-    return ThreadPoolExecutor(number, initializer=files_read.set, initargs=(files_read.get(),))
+def reading_threads() -> ThreadPoolExecutor:
+    """Returns threads that read files for one request: a store far away takes its time for each."""
+    return ThreadPoolExecutor(_THREADS, initializer=files_read.set, initargs=(files_read.get(),))
 
 
 class UnusableFiles:

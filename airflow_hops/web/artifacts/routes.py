@@ -31,8 +31,6 @@ from airflow_hops.web.types import Facts, Limit, Model, Number, Offset, Page, Ta
 from airflow_hops.web.unusable_files import reading_threads
 
 router = APIRouter(prefix="/api/dags/{dag_id}", tags=["artifacts"])
-_READERS = 8
-"""Threads that read manifests: a store far away takes its time for each."""
 _KIND_PATTERN = r"^[a-z][a-z0-9_]*$"
 
 
@@ -206,7 +204,7 @@ def list_run_artifacts(dag_id: str, run_id: str) -> RunArtifacts:
             return None
         return None if artifact is None else _entry(address, artifact, store)
 
-    with reading_threads(_READERS) as readers:
+    with reading_threads() as readers:
         entries = [found for found in readers.map(entry, [*held, *silent]) if found is not None]
     return RunArtifacts(artifacts=sorted(entries, key=lambda e: (order.get(e.task_id, len(order)), e.map_index)))
 

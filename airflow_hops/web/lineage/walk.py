@@ -20,8 +20,6 @@ from airflow_hops.web.unusable_files import reading_threads
 
 MAX_NODES = 300
 """Artifacts of one lineage, each way."""
-_READERS = 8
-"""Threads that read manifests: a store far away takes its time for each."""
 _KEPT = 20_000
 
 COMPARED = "champion"
@@ -94,7 +92,7 @@ def walk_back(store: ArtifactStore, start: Opened, may_see: Callable[[Manifest],
     """
     walk = Walk({start.key: start}, {})
     level = [start]
-    with reading_threads(_READERS) as readers:
+    with reading_threads() as readers:
         while level:
             wanted: dict[Key, Link] = {}
             for each in level:
@@ -183,7 +181,7 @@ known_links = _KnownLinks()
 
 def _links(store: ArtifactStore, candidates: Iterable[Artifact]) -> Iterator[tuple[Artifact, list[Link]]]:
     unique = list({(artifact.uri, artifact.fingerprint): artifact for artifact in candidates}.values())
-    with reading_threads(_READERS) as readers:
+    with reading_threads() as readers:
         yield from zip(unique, readers.map(lambda artifact: known_links.get(store, artifact), unique), strict=True)
 
 

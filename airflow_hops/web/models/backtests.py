@@ -30,8 +30,6 @@ router = APIRouter(
 BacktestId = Annotated[str, PathParameter(pattern=ID_PATTERN, description="The back-test's id")]
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)")
 """What of ISO 8601 browsers read, too."""
-_READERS = 8
-"""Threads that read reports: a store far away takes its time for each."""
 
 
 class BacktestEntry(Model):
@@ -186,7 +184,7 @@ def list_model_backtests(user: GetUserDep, served: Served, limit: Limit = 50, of
         except BadInput as error:
             return getattr(error, "dag_id", None), str(error)
 
-    with reaching(store), reading_threads(_READERS) as threads:
+    with reaching(store), reading_threads() as threads:
         listed = backtest_ids(store, served.name)
         found = list(threads.map(read, listed[offset : offset + limit]))
     shown = [each[1] for each in found if each and not _is_hidden(each[0], may_read)]

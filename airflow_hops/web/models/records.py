@@ -18,9 +18,6 @@ from airflow_hops.web.artifacts.lookup import artifact_in, hook_of, open_artifac
 from airflow_hops.web.types import Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
 
-_READERS = 8
-"""Threads that read records: a store far away takes its time for each."""
-
 
 class VersionShare(Model):
     """A version that gets traffic."""
@@ -85,7 +82,7 @@ def served_models(
     """
     named = {pipeline.dag_id: pipeline.models()[0] for pipeline in pipelines if pipeline.models()}
     models = sorted(set(named.values()))
-    with reading_threads(_READERS) as readers:
+    with reading_threads() as readers:
         read = dict(zip(models, readers.map(_read, models), strict=True))
         evaluated = {
             model: (found[0], _evaluation(session, found[1], readable))

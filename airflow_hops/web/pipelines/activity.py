@@ -22,7 +22,6 @@ from airflow_hops.web.types import Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
 
 router = APIRouter(prefix="/api/pipelines", tags=["pipelines"])
-_ASKERS = 8
 _CHECKS = 24
 _STEP_S = 60.0
 
@@ -106,7 +105,7 @@ def _served(pipeline: PipelineDag) -> tuple[str, str] | None:
 def _ask_all(conn_ids: Iterable[str]) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any] | None] | str]:
     """What each server counts, and its series; or why it does not answer."""
     ordered = sorted(conn_ids)
-    with reading_threads(_ASKERS) as askers:
+    with reading_threads() as askers:
         return dict(zip(ordered, askers.map(_ask, ordered), strict=True))
 
 

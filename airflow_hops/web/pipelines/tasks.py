@@ -14,11 +14,11 @@ from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.hooks.progress import TaskProgress
 from airflow_hops.web.access import READS_ARTIFACTS, READS_TASKS
 from airflow_hops.web.artifacts.lookup import MapIndex, TaskArtifact, hook_of, pipeline_of, reaching, run_of
-from airflow_hops.web.artifacts.routes import ArtifactAddress, ArtifactEntry, list_run_artifacts
+from airflow_hops.web.artifacts.routes import ArtifactAddress, list_run_artifacts
 from airflow_hops.web.caching import cached_answer
 from airflow_hops.web.models.evaluations import Evaluation, evaluation_answer
-from airflow_hops.web.runs.states import skip_reasons
-from airflow_hops.web.types import Model, Number, Time
+from airflow_hops.web.runs.states import InstanceFacts, skip_reasons
+from airflow_hops.web.types import Model, Number
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}", tags=["tasks"])
 _ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
@@ -43,27 +43,12 @@ class ProgressReport(Model):
     metrics: dict[str, Number]
 
 
-class TaskResult(Model):
+class TaskResult(InstanceFacts):
     """A task instance; for a mapped task as a whole, only ``instances`` is set."""
 
-    stage: str | None
-    """The stage, named as its operator's module; null for a task that is none of this package's, or builds on one."""
-    operator: str
-    model_name: str | None
-    state: str | None
-    try_number: int
-    max_tries: int
-    started_at: Time | None
-    ended_at: Time | None
-    duration_s: Number
     instances: list[Instance]
     progress: list[ProgressReport]
     """Of its last try, unless that succeeded."""
-    error: str | None
-    """Why its last try failed, in words."""
-    skipped: str | None
-    """Why it was skipped, in its own words; null where it does not say."""
-    artifacts: list[ArtifactEntry]
 
 
 class Epochs(Model):

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from fastapi import APIRouter
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS
 from airflow_hops.web.artifacts.from_tasks import returned_by_runs
 from airflow_hops.web.artifacts.lookup import pipeline_of, run_of
 from airflow_hops.web.artifacts.routes import ArtifactEntry, list_run_artifacts
-from airflow_hops.web.runs.states import RunState, skip_reasons, told_by
-from airflow_hops.web.types import Model, Number, Time
+from airflow_hops.web.runs.states import InstanceFacts, RunState, skip_reasons, told_by
+from airflow_hops.web.types import Model, Number
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}", tags=["runs"])
 _UNFINISHED = {"running", "deferred", "up_for_retry", "up_for_reschedule", "restarting"}
@@ -30,28 +27,14 @@ class StageProgress(Model):
     text: str
 
 
-class StageRun(Model):
+class StageRun(InstanceFacts):
     """An instance of one of the pipeline's tasks."""
 
     task_id: str
     map_index: int
     map_label: str | None
     """What tells a mapped instance from the others, where the DAG file says it."""
-    stage: str | None
-    operator: str
-    model_name: str | None
-    state: str | None
-    try_number: int
-    max_tries: int
-    started_at: Time | None
-    ended_at: Time | None
-    duration_s: Number
     progress: StageProgress | None
-    error: str | None
-    """Why its last try failed, in its own words."""
-    skipped: str | None
-    """Why it was skipped, in its own words; null where it does not say, as where a task before it was."""
-    artifacts: list[ArtifactEntry]
 
 
 class RunStages(RunState):
@@ -69,7 +52,10 @@ def list_run_stages(dag_id: str, run_id: str) -> RunStages:
         pipeline = pipeline_of(session, dag_id)
         run = run_of(session, dag_id, run_id)
         facts = RunState.facts(run, returned_by_runs(session, dag_id, [run_id]))
-        instances = _instances(session, dag_id, run_id, [task.task_id for task in pipeline.tasks])
+        mine = (TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id)
+        instances: dict[str, list[TaskInstance]] = {}
+        for each in session.scalars(select(TaskInstance).where(*mine).order_by(TaskInstance.map_index)):
+            instances.setdefault(each.task_id, []).append(each)
         skipped = skip_reasons(session, dag_id, run_id)
     made: dict[tuple[str, int], list[ArtifactEntry]] = {}
     for entry in list_run_artifacts(dag_id, run_id).artifacts:
@@ -100,11 +86,3 @@ def list_run_stages(dag_id: str, run_id: str) -> RunStages:
                 )
             )
     return RunStages(**facts, triggered_by=run.triggering_user_name, stages=stages)
-
-
-def _instances(session: Session, dag_id: str, run_id: str, task_ids: Sequence[str]) -> dict[str, list[TaskInstance]]:
-    mine = (TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, TaskInstance.task_id.in_(task_ids))
-    found: dict[str, list[TaskInstance]] = {}
-    for each in session.scalars(select(TaskInstance).where(*mine).order_by(TaskInstance.map_index)):
-        found.setdefault(each.task_id, []).append(each)
-    return found

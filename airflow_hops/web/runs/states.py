@@ -20,11 +20,10 @@ from airflow_hops.hooks.progress import TaskProgress
 from airflow_hops.web.artifacts.definitions import PipelineDag
 from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, returned_by_tasks
 from airflow_hops.web.artifacts.lookup import hook_of, reaching
+from airflow_hops.web.artifacts.routes import ArtifactEntry
 from airflow_hops.web.types import Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
 
-_READERS = 8
-"""Threads that read why tasks failed: a store far away takes its time for each."""
 _TELLING = (
     "failed", "upstream_failed", "awaiting_input", "running", "up_for_retry", "restarting", "deferred",
     "up_for_reschedule", "queued", "scheduled", "none", "success", "skipped", "removed",
@@ -45,6 +44,26 @@ _REFUSING = {
     "rollout": _Refused("decision", "rolled_back", "rolled back"),
 }
 """By kind of artifact."""
+
+
+class InstanceFacts(Model):
+    """The facts of a task instance."""
+
+    stage: str | None
+    """The stage, named as its operator's module; null for a task that is none of this package's, or builds on one."""
+    operator: str
+    model_name: str | None
+    state: str | None
+    try_number: int
+    max_tries: int
+    started_at: Time | None
+    ended_at: Time | None
+    duration_s: Number
+    error: str | None
+    """Why its last try failed, in words."""
+    skipped: str | None
+    """Why it was skipped, in its own words; null where it does not say, as where a task before it was."""
+    artifacts: list[ArtifactEntry]
 
 
 class StageState(Model):
@@ -267,7 +286,7 @@ def _failures(
         told = told_by(pipelines[row.dag_id], producer, row.try_number)
         return told.error if told else None
 
-    with reading_threads(_READERS) as readers:
+    with reading_threads() as readers:
         reasons = list(readers.map(why, first.values()))
     return {
         run: RunFailure(task_id=row.task_id, map_index=row.map_index, why=reason)

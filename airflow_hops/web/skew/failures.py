@@ -17,7 +17,6 @@ from airflow_hops.web.unusable_files import reading_threads
 _MONITORS = ("skew", "performance")
 _BEFORE = "it did not run, since a task before it failed"
 _MOST = 50
-_READERS = 8
 
 
 class MonitorFailure(Model):
@@ -51,7 +50,7 @@ def monitor_failures(
         .limit(_MOST)
     ).all()
     makers = [Producer(pipeline.dag_id, row.run_id, row.task_id, row.map_index) for row in rows]
-    with reading_threads(_READERS) as readers:
+    with reading_threads() as readers:
         told = list(readers.map(lambda by, row: told_by(pipeline, by, row.try_number), makers, rows))
     found = [
         MonitorFailure(

@@ -14,24 +14,30 @@ from airflow_hops.web.types import Json, Model, Number
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/skew", tags=["skew"])
 
 
-class ReportFeature(Model):
+class FeatureFigures(Model):
+    """The figures of a feature in a comparison."""
+
+    measure: str | None = None
+    score: Number = None
+    threshold: Number = None
+    p_value: Number = None
+    drifted: bool = False
+    missing_reference: Number = None
+    missing_current: Number = None
+    missing_p_value: Number = None
+    cause: str | None = None
+    detail: str | None = None
+    """What makes the cause likely, in words; or why there are no figures."""
+    effect: Number = None
+    """By how much the drift moves a prediction on average; of a regression in the label's units."""
+    scores: dict[str, Number] = {}
+
+
+class ReportFeature(FeatureFigures):
     """A feature of a comparison."""
 
     name: str
     measure: str
-    score: Number
-    threshold: Number
-    p_value: Number
-    drifted: bool
-    missing_reference: Number
-    missing_current: Number
-    missing_p_value: Number
-    cause: str | None
-    detail: str | None
-    """What makes the cause likely, in words."""
-    effect: Number
-    """By how much the drift moves a prediction on average; of a regression in the label's units."""
-    scores: dict[str, Number]
 
 
 class RowFeature(Model):

@@ -19,8 +19,6 @@ from airflow_hops.web.artifacts.lookup import open_artifact, reaching
 from airflow_hops.web.unusable_files import reading_threads
 
 REPORT_FILE = "report.json"
-_READERS = 8
-"""Threads that read reports: a store far away takes its time for each."""
 _HISTOGRAMS = {"histogram_reference", "histogram_current", "common_histogram"}
 _digests: LRUCache[str, bytes] = LRUCache(64 << 20, getsizeof=len)
 
@@ -47,7 +45,7 @@ def features_of(
         except HTTPException as error:
             return error
 
-    with reading_threads(_READERS) as readers:
+    with reading_threads() as readers:
         return list(readers.map(read, artifacts))
 
 

@@ -20,6 +20,7 @@ from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.models.records import read_model_record
 from airflow_hops.web.skew.failures import MonitorFailure, monitor_failures
+from airflow_hops.web.skew.report import FeatureFigures
 from airflow_hops.web.skew.reports import features_of
 from airflow_hops.web.skew.retraining import RetrainingDecision, decisions
 from airflow_hops.web.types import Model, Number, Offset, Page, RunAddress, Time, whole
@@ -113,24 +114,12 @@ class SkewTimeline(Page):
     """How many there are; null where the user may not see the DAG's task instances, and so not its failures."""
 
 
-class FeaturePoint(Model):
+class FeaturePoint(FeatureFigures):
     """A feature in one comparison."""
 
     fingerprint: str
     """Of the comparison."""
     state: Literal["compared", "not_compared", "deleted", "unreachable"]
-    detail: str | None
-    measure: str | None = None
-    score: Number = None
-    threshold: Number = None
-    p_value: Number = None
-    drifted: bool = False
-    missing_reference: Number = None
-    missing_current: Number = None
-    missing_p_value: Number = None
-    cause: str | None = None
-    effect: Number = None
-    scores: dict[str, Number] = {}
 
 
 class FeatureHistory(Page):
@@ -305,6 +294,6 @@ def _point(returned: ReturnedArtifact, said: Mapping[str, Any] | HTTPException |
         state: Literal["deleted", "unreachable"] = "deleted" if said.status_code == 410 else "unreachable"
         return FeaturePoint(fingerprint=fingerprint, state=state, detail=str(said.detail))
     if said is None:
-        return FeaturePoint(fingerprint=fingerprint, state="not_compared", detail=None)
+        return FeaturePoint(fingerprint=fingerprint, state="not_compared")
     kept = {name: value for name, value in said.items() if name in FeaturePoint.model_fields}
     return FeaturePoint(**{**kept, "fingerprint": fingerprint, "state": "compared"})
