@@ -33,8 +33,6 @@ READS_LOGS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))
 """May read the logs of the DAG's tasks."""
 TRIGGERS_RUNS = Depends(requires_access_dag("POST", DagAccessEntity.RUN))
 """May start runs of the DAG. Also what changing what it serves takes."""
-CLEARS_TASKS = Depends(requires_access_dag("PUT", DagAccessEntity.TASK_INSTANCE))
-"""May clear the DAG's task instances, and set their states."""
 
 _CHANGES_NOTHING = {"GET", "HEAD", "OPTIONS"}
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -104,16 +102,13 @@ def check_origin(request: Request) -> None:
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site in ("same-origin", "none") or (site is None and origin is None):
         return
-    if origin is None or _host(origin) not in _own_hosts(request):
-        raise HTTPException(403, f"a page of {origin or 'another site'} may not change anything here")
-
-
-def _own_hosts(request: Request) -> set[tuple[str, int] | None]:
     scheme = request.url.scheme
     named = [request.headers.get("host", ""), *request.headers.get("x-forwarded-host", "").split(",")[:1]]
     # A proxy that ends TLS may not say so, and then the port that goes without saying is that of the other scheme.
-    found = {_host(f"{each}://{name.strip()}") for name in named for each in {scheme, "http", "https"}}
-    return {*found, _host(conf.get("api", "base_url", fallback=""))} - {None}
+    own = {_host(f"{each}://{name.strip()}") for name in named for each in {scheme, "http", "https"}}
+    own |= {_host(conf.get("api", "base_url", fallback=""))}
+    if origin is None or _host(origin) not in own - {None}:
+        raise HTTPException(403, f"a page of {origin or 'another site'} may not change anything here")
 
 
 def _host(url: str) -> tuple[str, int] | None:

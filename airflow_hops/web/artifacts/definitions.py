@@ -110,14 +110,24 @@ class Definitions:
         """
         if dag_ids is not None and not dag_ids:
             return {}
-        newest = {row.dag_id: (row.dag_hash, row.id) for row in session.execute(_newest(dag_ids))}
+        latest = select(DagVersion.dag_id, func.max(DagVersion.version_number).label("number")).join(
+            SerializedDagModel, SerializedDagModel.dag_version_id == DagVersion.id
+        )
+        if dag_ids is not None:
+            latest = latest.where(DagVersion.dag_id.in_(dag_ids))
+        of = latest.group_by(DagVersion.dag_id).subquery()
+        rows = session.execute(
+            select(SerializedDagModel.dag_id, SerializedDagModel.dag_hash, SerializedDagModel.id)
+            .join(DagVersion, SerializedDagModel.dag_version_id == DagVersion.id)
+            .join(of, (DagVersion.dag_id == of.c.dag_id) & (DagVersion.version_number == of.c.number))
+        )
+        newest = {row.dag_id: (row.dag_hash, row.id) for row in rows}
         with self._lock:
             stale = [dag_id for dag_id, (digest, _) in newest.items() if self._known.get(dag_id, ("",))[0] != digest]
         if stale:
-            rows = session.scalars(
-                select(SerializedDagModel).where(SerializedDagModel.id.in_([newest[dag_id][1] for dag_id in stale]))
-            )
-            read = {row.dag_id: (row.dag_hash, _read(row.dag_id, row.dag_hash, row.data or {})) for row in rows}
+            ids = [newest[dag_id][1] for dag_id in stale]
+            changed = session.scalars(select(SerializedDagModel).where(SerializedDagModel.id.in_(ids)))
+            read = {row.dag_id: (row.dag_hash, _read(row.dag_id, row.dag_hash, row.data or {})) for row in changed}
             with self._lock:
                 self._known.update(read)
         with self._lock:
@@ -136,20 +146,6 @@ definitions = Definitions()
 def together(pipelines: Iterable[PipelineDag], models: Collection[tuple[str, str]]) -> list[PipelineDag]:
     """The pipelines that train, deploy or monitor one of the models."""
     return [pipeline for pipeline in pipelines if set(pipeline.models()) & set(models)]
-
-
-def _newest(dag_ids: Collection[str] | None) -> Any:
-    latest = select(DagVersion.dag_id, func.max(DagVersion.version_number).label("number")).join(
-        SerializedDagModel, SerializedDagModel.dag_version_id == DagVersion.id
-    )
-    if dag_ids is not None:
-        latest = latest.where(DagVersion.dag_id.in_(dag_ids))
-    newest = latest.group_by(DagVersion.dag_id).subquery()
-    return (
-        select(SerializedDagModel.dag_id, SerializedDagModel.dag_hash, SerializedDagModel.id)
-        .join(DagVersion, SerializedDagModel.dag_version_id == DagVersion.id)
-        .join(newest, (DagVersion.dag_id == newest.c.dag_id) & (DagVersion.version_number == newest.c.number))
-    )
 
 
 def _read(dag_id: str, dag_hash: str, data: Mapping[str, Any]) -> PipelineDag | None:

@@ -114,7 +114,8 @@ def find_artifact(
         pipeline = pipeline_of(session, dag_id)
         run_of(session, dag_id, run_id)
         returned = _returned(session, dag_id, run_id, task_id, map_index, kind)
-        known = returned or _has_instance(session, dag_id, run_id, task_id, map_index)
+        where = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, "map_index": map_index}
+        known = returned or session.scalar(select(TaskInstance.id).filter_by(**where)) is not None
     if not known:
         raise HTTPException(404, f"run {run_id!r} of DAG {dag_id!r} has no task instance {task_id!r} [{map_index}]")
     hook = hook_of(pipeline.conn_id(task_id))
@@ -275,11 +276,6 @@ def _returned(session: Session, dag_id: str, run_id: str, task_id: str, map_inde
         if artifact is not None and artifact.kind == kind:
             return artifact
     return None
-
-
-def _has_instance(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int) -> bool:
-    where = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, "map_index": map_index}
-    return session.scalar(select(TaskInstance.id).filter_by(**where)) is not None
 
 
 def published(store: ArtifactStore, producer: Producer, kind: str) -> Artifact | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from airflow_hops.core.contract.model_record import ModelEvent, ModelRecord
+from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.web.types import Json, Model, Number, Time
 
 
@@ -90,7 +90,9 @@ def decisions_of(record: ModelRecord, readable: Collection[str]) -> list[Decisio
         record: The model's record.
         readable: DAGs that the user may read; what another decided is told without who it was.
     """
-    return [_decision(entry, readable) for entry in reversed(record.history)]
+    # What a newer version has added may mean something else by a name of ours.
+    events = [replace(event, more={}) for event in reversed(record.history)]
+    return [Decision(**{**event.to_dict(), "by": _by(event.by, readable)}) for event in events]
 
 
 def rollout_of(record: ModelRecord) -> Rollout | None:
@@ -108,17 +110,8 @@ def rollout_of(record: ModelRecord) -> Rollout | None:
     )
 
 
-def _decision(event: ModelEvent, readable: Collection[str]) -> Decision:
-    known = replace(event, more={})  # what a newer version has added may mean something else by a name of ours
-    return Decision(**{**known.to_dict(), "by": _by(event.by, readable)})
-
-
 def _by(by: Mapping[str, str] | str | None, readable: Collection[str]) -> DecidedBy | None:
-    if isinstance(by, str):  # who approved a rollout's last step
-        return DecidedBy(user=by, dag_id=None, run_id=None, task_id=None)
     if by is None:
         return None
-    named = {name: by.get(name) for name in ("user", "dag_id", "run_id", "task_id")}
-    if named["dag_id"] not in readable:
-        return DecidedBy(user=None, dag_id=None, run_id=None, task_id=None)
-    return DecidedBy(**named)
+    known = {"user": by} if isinstance(by, str) else by if by.get("dag_id") in readable else {}
+    return DecidedBy(**{name: known.get(name) for name in DecidedBy.model_fields})

@@ -130,9 +130,12 @@ def get_live_model(
     except (ServerAway, BadInput, FileNotFoundError) as error:  # something else may listen there
         return LiveModel(**facts, problem=str(error), since=None, versions=[], series=None)
     counted = {int(v): found for v, found in stats.get("models", {}).get(served.name, {}).get("versions", {}).items()}
-    versions = [
-        _version(v, states.get(v), counted.get(v)) for v in sorted(states.keys() | counted.keys(), reverse=True)
-    ]
+    versions = []
+    for version in sorted(states.keys() | counted.keys(), reverse=True):
+        state: Mapping[str, Any] = states.get(version, {})
+        said = state.get("status", {}).get("error_message", "")
+        known = {"version": version, "state": state.get("state", "END"), "error": said}
+        versions.append(LiveVersion(**{**counted.get(version, {}), **known}))
     return LiveModel(**facts, problem=None, since=stats.get("since"), versions=versions, series=series)
 
 
@@ -156,14 +159,6 @@ def tail_model_logs(
     except FileNotFoundError as error:
         raise HTTPException(404, f"the model server at {server.url} does not provide its log ({error})") from error
     return LogTail(lines=[LogLine(**{**line, "version": line["version"] or None}) for line in found])
-
-
-def _version(version: int, state: Mapping[str, Any] | None, counted: Mapping[str, Any] | None) -> LiveVersion:
-    told = {
-        "state": state["state"] if state else "END",
-        "error": (state or {}).get("status", {}).get("error_message", ""),
-    }
-    return LiveVersion(**{**(counted or {}), **told, "version": version})
 
 
 def _series(server: AskedServer, model_name: str, minutes: float) -> Series | None:

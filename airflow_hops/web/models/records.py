@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationProperties, EvaluationReport
-from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.web.artifacts.definitions import PipelineDag
@@ -66,7 +66,10 @@ def read_model_record(store: ArtifactStore, model_name: str) -> ModelRecord:
 
 def shares_of(record: ModelRecord) -> tuple[VersionShare | None, VersionShare | None]:
     """Champion and challenger with the shares that were decided for them."""
-    champion, challenger = (_share(record, version) for version in (record.champion, record.challenger))
+    champion, challenger = (
+        None if version is None else VersionShare.of(version, traffic_percent=record.traffic.get(version.version, 0))
+        for version in (record.champion, record.challenger)
+    )
     return champion, challenger if champion else None
 
 
@@ -90,7 +93,15 @@ def served_models(
             if not isinstance(found, HTTPException)
         }
         metrics = dict(zip(evaluated, readers.map(_metric_of, evaluated.values()), strict=True))
-    return {dag_id: _served_model(model[1], read[model], metrics.get(model)) for dag_id, model in named.items()}
+    served = {}
+    for dag_id, model in named.items():
+        found = read[model]
+        problem = str(found.detail) if isinstance(found, HTTPException) else None
+        champion, challenger = shares_of(ModelRecord() if isinstance(found, HTTPException) else found[1])
+        served[dag_id] = ServedModel(
+            name=model[1], champion=champion, challenger=challenger, metric=metrics.get(model), problem=problem
+        )
+    return served
 
 
 def _read(model: tuple[str, str]) -> tuple[ArtifactStore, ModelRecord] | HTTPException:
@@ -100,15 +111,6 @@ def _read(model: tuple[str, str]) -> tuple[ArtifactStore, ModelRecord] | HTTPExc
         return store, read_model_record(store, model_name)
     except HTTPException as error:
         return error
-
-
-def _served_model(
-    name: str, read: tuple[ArtifactStore, ModelRecord] | HTTPException, metric: HeadlineMetric | None
-) -> ServedModel:
-    if isinstance(read, HTTPException):
-        return ServedModel(name=name, champion=None, challenger=None, metric=None, problem=str(read.detail))
-    champion, challenger = shares_of(read[1])
-    return ServedModel(name=name, champion=champion, challenger=challenger, metric=metric, problem=None)
 
 
 def headline_of(
@@ -160,9 +162,3 @@ def _metric_of(evaluated: tuple[ArtifactStore, Artifact | None]) -> HeadlineMetr
         )
     except (HTTPException, FileNotFoundError, ValueError):
         return None
-
-
-def _share(record: ModelRecord, served: ServedVersion | None) -> VersionShare | None:
-    if served is None:
-        return None
-    return VersionShare.of(served, traffic_percent=record.traffic.get(served.version, 0))

@@ -5,7 +5,7 @@ A list of pipelines shows at once what the database and the store say, and this 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.web.access import ReadableDags, may_read_results
-from airflow_hops.web.artifacts.definitions import PipelineDag, definitions, together
+from airflow_hops.web.artifacts.definitions import definitions, together
 from airflow_hops.web.artifacts.from_tasks import last_returned
 from airflow_hops.web.models.server import AskedServer, ServerAway
 from airflow_hops.web.pipelines.state import SkewPoint, skew_points
@@ -86,27 +86,16 @@ def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> A
         watchers = {name: together(watching, pipeline.models()) for name, pipeline in shown.items()}
         watcher_ids = {each.dag_id for found in watchers.values() for each in found if each.dag_id in told}
         reports = last_returned(session, watcher_ids, "skew", last=_CHECKS)
-    served = {name: _served(pipeline) for name, pipeline in shown.items()}
-    servers = _ask_all({model[0] for model in served.values() if model})
+    models = {name: pipeline.models()[0] for name, pipeline in shown.items() if pipeline.models()}
+    conn_ids = {name: shown[name].server_conn_id(*model) for name, model in models.items()}
+    asked = sorted(set(conn_ids.values()))
+    with reading_threads() as threads:
+        servers = dict(zip(asked, threads.map(_ask, asked), strict=True))
     activities = {}
     for name, pipeline in shown.items():
-        model = served[name]
-        traffic = _traffic(servers[model[0]], model[1]) if model else None
+        traffic = _traffic(servers[conn_ids[name]], models[name][1]) if name in models else None
         activities[name] = Activity(traffic=traffic, skew=skew_points(pipeline, reports)[-_CHECKS:])
     return Activities(pipelines=activities)
-
-
-def _served(pipeline: PipelineDag) -> tuple[str, str] | None:
-    """Connection of the server and name of the pipeline's first model."""
-    models = pipeline.models()
-    return (pipeline.server_conn_id(*models[0]), models[0][1]) if models else None
-
-
-def _ask_all(conn_ids: Iterable[str]) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any] | None] | str]:
-    """What each server counts, and its series; or why it does not answer."""
-    ordered = sorted(conn_ids)
-    with reading_threads() as askers:
-        return dict(zip(ordered, askers.map(_ask, ordered), strict=True))
 
 
 def _ask(conn_id: str) -> tuple[Mapping[str, Any], Mapping[str, Any] | None] | str:

@@ -119,7 +119,7 @@ class RunState(Model):
             "run_after": run.run_after,
             "started_at": run.start_date,
             "ended_at": run.end_date,
-            "duration_s": _duration_of(run),
+            "duration_s": run.start_date and ((run.end_date or datetime.now(UTC)) - run.start_date).total_seconds(),
             "refusals": refusals_in(returned),
         }
 
@@ -180,7 +180,11 @@ def verdict_against(artifact: Artifact) -> Literal["not blessed", "rolled back"]
     refused = _REFUSING.get(artifact.kind)
     if refused is None or artifact.properties.get(refused.name) != refused.value:
         return None
-    return None if artifact.kind == "evaluation" and _is_of_champion(artifact) else refused.verdict
+    if artifact.kind == "evaluation":
+        candidate, champion = compared_models(artifact)
+        if champion is not None and champion.fingerprint == candidate.fingerprint:
+            return None
+    return refused.verdict
 
 
 def why_refused(artifact: Artifact) -> str:
@@ -198,11 +202,6 @@ def compared_models(evaluation: Artifact) -> tuple[ModelReference, ModelReferenc
     return of.candidate, of.champion
 
 
-def _is_of_champion(evaluation: Artifact) -> bool:
-    candidate, champion = compared_models(evaluation)
-    return champion is not None and champion.fingerprint == candidate.fingerprint
-
-
 def skip_reasons(session: Session, dag_id: str, run_id: str) -> dict[tuple[str, int], str]:
     """Why tasks of a run were skipped, of those that said so, by task and map index."""
     left = session.execute(
@@ -216,14 +215,6 @@ def skip_reasons(session: Session, dag_id: str, run_id: str) -> dict[tuple[str, 
         for task_id, map_index, value in said
         if isinstance(value, Mapping) and value.get("reason")
     }
-
-
-def _duration_of(run: DagRun) -> float | None:
-    """Seconds that a run took, or has taken so far; None before its start."""
-    if run.start_date is None:
-        return None
-    seconds: float = ((run.end_date or datetime.now(UTC)) - run.start_date).total_seconds()
-    return seconds
 
 
 def told_by(pipeline: PipelineDag, producer: Producer, try_number: int) -> TaskProgress | None:

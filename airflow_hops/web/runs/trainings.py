@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -140,7 +140,15 @@ def list_training_runs(
     Raises:
         HTTPException: 422, the filter does not parse; the message has the position and what was expected.
     """
-    params = {"filter": search, "order_by": [_order(sort)], "max_results": limit, "page_token": page_token or None}
+    wanted = _SORT.fullmatch(sort)
+    if wanted is None:
+        raise HTTPException(
+            422, f"sort is {sort!r}; expected metrics.<name>, params.<name>, run_name, status, start_time or duration"
+        )
+    entity, dot, name = wanted["what"].partition(".")
+    order = f"{entity}.`{name}`" if dot else entity
+    order_by = [f"{order} {'DESC' if wanted['down'] else 'ASC'}"]
+    params = {"filter": search, "order_by": order_by, "max_results": limit, "page_token": page_token or None}
     found = ask(tracking_hook(dag_id), "runs/search", {"experiment": dag_id, **params})
     runs = _with_dag_runs(dag_id, found["runs"])
     return TrainingRunPage(runs=[ListedRun(**run) for run in runs], next_page_token=found["next_page_token"])
@@ -178,40 +186,21 @@ def tracking_hook(dag_id: str) -> RuntimeHook:
     return hook_of(pipeline.conn_id(trains))
 
 
-def _order(sort: str) -> str:
-    found = _SORT.fullmatch(sort)
-    if found is None:
-        raise HTTPException(
-            422, f"sort is {sort!r}; expected metrics.<name>, params.<name>, run_name, status, start_time or duration"
-        )
-    entity, dot, name = found["what"].partition(".")
-    key = f"{entity}.`{name}`" if dot else entity
-    return f"{key} DESC" if found["down"] else f"{key} ASC"
-
-
 def _with_dag_runs(dag_id: str, runs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The runs with the task instances that their tags name."""
     runs = list(runs)
-    states = _states(dag_id, {run["tags"].get("hops.run_id", "") for run in runs})
+    run_ids = {run["tags"].get("hops.run_id", "") for run in runs}
+    with create_session() as session:
+        mine = (DagRun.dag_id == dag_id, DagRun.run_id.in_(run_ids))
+        rows = session.execute(select(DagRun.run_id, DagRun.state).where(*mine))
+        states = {row.run_id: str(row.state) for row in rows}
     return [
         {
             **run,
             "dag_run_id": run["tags"].get("hops.run_id"),
             "dag_run_state": states.get(run["tags"].get("hops.run_id", "")),
             "task_id": run["tags"].get("hops.task_id"),
-            "map_index": _index(run["tags"].get("hops.map_index")),
+            "map_index": int(index) if (index := run["tags"].get("hops.map_index", "")).isdecimal() else -1,
         }
         for run in runs
     ]
-
-
-def _index(text: str | None) -> int:
-    return int(text) if text is not None and text.isdecimal() else -1
-
-
-def _states(dag_id: str, run_ids: Collection[str]) -> dict[str, str]:
-    with create_session() as session:
-        rows = session.execute(
-            select(DagRun.run_id, DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id.in_(run_ids))
-        )
-        return {row.run_id: str(row.state) for row in rows}

@@ -102,17 +102,16 @@ def decisions(
     started = _started(session, pipeline.dag_id, run_ids, task_ids)
     found = {}
     for check in checks:
-        about = next((a for a in askers.get(check.run_id, []) if _about(a, check, len(task_ids))), None)
-        if about is not None:
-            runs = [run for run in started.get((check.run_id, about.task.task_id), []) if run.dag_id in readable]
-            found[(check.run_id, check.map_index)] = _decision(about, check, runs)
+        for asker in askers.get(check.run_id, []):
+            # A task says which comparison it decided about, or can have meant no other.
+            named, is_alone = asker.said.get("skew"), len(task_ids) == 1
+            if named == check.artifact.uri or (
+                not named and is_alone and asker.task.map_index in (-1, check.map_index)
+            ):
+                runs = [run for run in started.get((check.run_id, asker.task.task_id), []) if run.dag_id in readable]
+                found[(check.run_id, check.map_index)] = _decision(asker, check, runs)
+                break
     return found
-
-
-def _about(asker: _Asker, check: ReturnedArtifact, tasks: int) -> bool:
-    """Whether a task decided about this comparison: it says so, or can have meant no other."""
-    named = asker.said.get("skew")
-    return named == check.artifact.uri if named else tasks == 1 and asker.task.map_index in (-1, check.map_index)
 
 
 def _decision(asker: _Asker, check: ReturnedArtifact, started: list[RunAddress]) -> RetrainingDecision:
