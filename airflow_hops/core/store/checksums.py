@@ -67,7 +67,10 @@ class Checksums:
                 return known
             found = sha256_of(stream)
             status = os.fstat(stream.fileno())
-            if _state(status) == state and not _may_change_unseen(status):
+            changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
+            tick_ns = _TICK_NS if changed_ns % _SECOND_NS else 2 * _SECOND_NS
+            # A change within a tick might leave the times as they are.
+            if _state(status) == state and time.time_ns() - changed_ns >= tick_ns:
                 self._new[file] = (state, found)
         return found
 
@@ -96,7 +99,13 @@ def remembered_checksums() -> Iterator[Checksums]:
     """Opens the memory; without one that can be trusted and read, files are read each time."""
     try:
         path = cache_folder() / "checksums.db"
-        database = _open(path)
+        try:
+            database = _connect(path)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):  # locked, or no room
+                raise
+            path.unlink(missing_ok=True)  # a crash has damaged it, and its content can be computed again
+            database = _connect(path)
     except (BadInput, OSError, sqlite3.Error) as error:
         log.warning("checksums of files cannot be cached, so each file is read again: %s", error)
         yield Checksums(None)
@@ -107,16 +116,6 @@ def remembered_checksums() -> Iterator[Checksums]:
             yield checksums
         finally:
             checksums.keep()
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    try:
-        return _connect(path)
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError):  # locked, or no room
-            raise
-        path.unlink(missing_ok=True)  # a crash has damaged it, and all that is in it can be found again
-        return _connect(path)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -133,10 +132,3 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _state(status: os.stat_result) -> str:
     return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
-
-
-def _may_change_unseen(status: os.stat_result) -> bool:
-    """Whether a change now might leave the times as they are."""
-    changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
-    tick_ns = _TICK_NS if changed_ns % _SECOND_NS else 2 * _SECOND_NS
-    return time.time_ns() - changed_ns < tick_ns

@@ -108,7 +108,10 @@ class LocalCopies:
             shutil.rmtree(staging, ignore_errors=True)
 
     def _make_room(self, size_bytes: int, uri: str) -> None:
-        most = _most_bytes()
+        text = os.environ.get(BYTES_VARIABLE) or str(_DEFAULT_BYTES)
+        if not text.isdecimal():
+            raise BadInput(f"environment variable {BYTES_VARIABLE} is {text!r}; expected a number of bytes")
+        most = int(text)
         if size_bytes > most:
             raise BadInput(
                 f"{uri} has {size_bytes} bytes, more than the {most} that copies of artifacts may take in "
@@ -182,12 +185,3 @@ def _size(folder: Path) -> int:
         with contextlib.suppress(FileNotFoundError):
             size += path.stat().st_size
     return size
-
-
-def _most_bytes() -> int:
-    text = os.environ.get(BYTES_VARIABLE)
-    if not text:
-        return _DEFAULT_BYTES
-    if not text.isdecimal():
-        raise BadInput(f"environment variable {BYTES_VARIABLE} is {text!r}; expected a number of bytes")
-    return int(text)

@@ -9,11 +9,10 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.params import Path as PathParameter
-from sqlalchemy.orm import Session
 
 from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationReport, LabelReport
 from airflow_hops.web.access import READS_ARTIFACTS
-from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, returned_by_runs
+from airflow_hops.web.artifacts.from_tasks import returned_by_runs
 from airflow_hops.web.artifacts.lookup import FoundArtifact, open_artifact
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.caching import cached_answer
@@ -21,7 +20,7 @@ from airflow_hops.web.models.lookup import Served, ServedModelOf
 from airflow_hops.web.models.records import is_evaluation_of, read_model_record
 from airflow_hops.web.models.routes import made_by, readable_makers
 from airflow_hops.web.queries.client import ask
-from airflow_hops.web.types import Json, Model, Number, RunAddress
+from airflow_hops.web.types import Json, Model, Number
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}/versions/{version}", tags=["models"])
 
@@ -89,24 +88,6 @@ def get_version_evaluation(
     request: Request, user: GetUserDep, served: Served, version: Annotated[int, PathParameter(ge=1)]
 ) -> Response:
     """The evaluation of a version, by the run that made it."""
-    artifact, found = _found(user, served, version)
-    return evaluation_answer(request, artifact, returned_address(found))
-
-
-def evaluation_answer(request: Request, artifact: FoundArtifact, address: ArtifactAddress) -> Response:
-    """An evaluation as an answer that the browser may keep."""
-    return cached_answer(
-        request, (artifact.fingerprint, *address.model_dump().values()), lambda: _answer(artifact, address)
-    )
-
-
-def registry_tags(served: ServedModelOf, version: int) -> Mapping[str, str]:
-    """MLflow's tags of a version; none where it does not know it."""
-    found = ask(served.hook, "registry/versions", {"model_name": served.name, "max_results": 1000})["versions"]
-    return next((each["tags"] for each in found if each["version"] == version), {})
-
-
-def _found(user: GetUserDep, served: ServedModelOf, version: int) -> tuple[FoundArtifact, ReturnedArtifact]:
     record = read_model_record(served.hook.store, served.name)
     serving = record.served(version)
     tags = registry_tags(served, version) if serving is None else {}
@@ -114,33 +95,39 @@ def _found(user: GetUserDep, served: ServedModelOf, version: int) -> tuple[Found
     if maker is None:
         raise HTTPException(404, f"which run made version {version} of model {served.name!r} is not known")
     with create_session() as session:
-        found = _evaluation(session, maker, serving.fingerprint if serving else tags.get("hops.fingerprint"))
-    if found is None:
+        returned = returned_by_runs(session, maker.dag_id, [maker.run_id])
+    evaluations = [each for each in returned if each.artifact.kind == "evaluation"]
+    fingerprint = serving.fingerprint if serving else tags.get("hops.fingerprint")
+    if fingerprint is not None:
+        evaluations = [each for each in evaluations if is_evaluation_of(each.artifact, fingerprint)][:1]
+    if len(evaluations) != 1:  # where the model is not known, the run must have evaluated a single one
         raise HTTPException(404, f"run {maker.run_id!r} of DAG {maker.dag_id!r} evaluated no version {version}")
-    artifact, manifest = open_artifact(served.hook.store, found.artifact)
-    return FoundArtifact(served.hook, artifact, manifest), found
+    artifact, manifest = open_artifact(served.hook.store, evaluations[0].artifact)
+    return evaluation_answer(request, FoundArtifact(served.hook, artifact, manifest), returned_address(evaluations[0]))
 
 
-def _evaluation(session: Session, maker: RunAddress, fingerprint: str | None) -> ReturnedArtifact | None:
-    """What a run says of a model; where the model is not known, of the only one that it evaluated."""
-    returned = returned_by_runs(session, maker.dag_id, [maker.run_id])
-    found = [each for each in returned if each.artifact.kind == "evaluation"]
-    if fingerprint is None:
-        return found[0] if len(found) == 1 else None
-    return next((each for each in found if is_evaluation_of(each.artifact, fingerprint)), None)
+def evaluation_answer(request: Request, artifact: FoundArtifact, address: ArtifactAddress) -> Response:
+    """Returns an evaluation as an answer that the browser may keep."""
+
+    def make() -> Evaluation:
+        report = EvaluationReport.from_dict(artifact.read_json(REPORT_FILE))
+        more = [_evaluation_of(of, label) for label, of in (report.more_labels or {}).items()]
+        return Evaluation(
+            **_evaluation_of(report, report.label),
+            artifact=address,
+            blessed=report.blessed,
+            reasons=list(report.reasons or ()),
+            champion_version=report.champion.version if report.champion else None,
+            more_labels=more,  # type: ignore[arg-type]  # checked by their fields' types
+        )
+
+    return cached_answer(request, (artifact.fingerprint, *address.model_dump().values()), make)
 
 
-def _answer(artifact: FoundArtifact, address: ArtifactAddress) -> Evaluation:
-    report = EvaluationReport.from_dict(artifact.read_json(REPORT_FILE))
-    more = [_evaluation_of(of, label) for label, of in (report.more_labels or {}).items()]
-    return Evaluation(
-        **_evaluation_of(report, report.label),
-        artifact=address,
-        blessed=report.blessed,
-        reasons=list(report.reasons or ()),
-        champion_version=report.champion.version if report.champion else None,
-        more_labels=more,  # type: ignore[arg-type]  # checked by their fields' types
-    )
+def registry_tags(served: ServedModelOf, version: int) -> Mapping[str, str]:
+    """MLflow's tags of a version; none where it does not know it."""
+    found = ask(served.hook, "registry/versions", {"model_name": served.name, "max_results": 1000})["versions"]
+    return next((each["tags"] for each in found if each["version"] == version), {})
 
 
 def _evaluation_of(of: EvaluationReport | LabelReport, label: str | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from sqlalchemy.orm import Session
 
 from airflow_hops.web.access import may_read
-from airflow_hops.web.artifacts.definitions import PipelineDag, definitions, together
+from airflow_hops.web.artifacts.definitions import definitions, together
 from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, last_returned
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.runs.states import compared_models, verdict_against, why_refused
@@ -97,15 +97,14 @@ def judged(
     found = {}
     for model in models:
         judging = together(pipelines, [model])
-        judges = {(pipeline.dag_id, task_id) for pipeline in judging for task_id in _judges(pipeline, model)}
+        judges = set()
+        for pipeline in judging:
+            # Tasks judge candidates of a model that they name; if they name none, where it is alone.
+            named = {model[1]} if pipeline.models() != [model] else {model[1], None}
+            tasks = (task for task in pipeline.tasks if task.kind in (_JUDGE, None) and task.model_name in named)
+            judges |= {(pipeline.dag_id, task.task_id) for task in tasks}
         found[model] = [each for each in returned if (each.dag_id, each.task_id) in judges]
     return found
-
-
-def _judges(pipeline: PipelineDag, model: tuple[str, str]) -> set[str]:
-    """The tasks that judge candidates of a model: those that name it, and those that name none where it is alone."""
-    named = {model[1]} if pipeline.models() != [model] else {model[1], None}
-    return {task.task_id for task in pipeline.tasks if task.kind in (_JUDGE, None) and task.model_name in named}
 
 
 def _refused(returned: ReturnedArtifact) -> RefusedCandidate:

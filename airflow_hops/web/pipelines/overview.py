@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Container, Iterable
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
@@ -110,12 +110,20 @@ def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str)
         family = list({each.dag_id: each for each in (pipeline, *watchers)}.values())
         reports = last_returned(session, [each.dag_id for each in watchers], "skew", last=_CHECKS)
         unasked = _unasked(session, pipeline)
+        decided = [
+            decision
+            for watcher in watchers
+            for decision in decisions(
+                session, watcher, [each for each in reports if each.dag_id == watcher.dag_id], told
+            ).values()
+            if decision.outcome != "pending" and decision.why != _NOTHING_TO_LEARN
+        ]
         overview = PipelineOverview(
             pipeline=summaries_of(session, seen, [pipeline], told)[0],
             models=[name for _, name in pipeline.models()],
             runs=last_runs(session, [pipeline], _RUNS).get(pipeline.dag_id, []),
             skew=skew_points(pipeline, reports)[-_CHECKS:],
-            retraining=_retraining(session, watchers, reports, told),
+            retraining=sorted(decided, key=lambda each: each.at.timestamp() if each.at else 0.0, reverse=True),
             waiting=_questions(session, user, family),
             proposed=[],
             schedules=[_schedule(seen, seen.dags[each.dag_id], each) for each in family],
@@ -133,18 +141,6 @@ def _leader(seen: Seen, told: Container[str], pipeline: PipelineDag) -> Pipeline
     deploying = [each for each in training if any(each.decides_on(name) for _, name in pipeline.models())]
     found = deploying or training
     return found[0] if len(found) == 1 else pipeline
-
-
-def _retraining(
-    session: Session, watchers: Iterable[PipelineDag], reports: Collection[ReturnedArtifact], told: Container[str]
-) -> list[RetrainingDecision]:
-    found = [
-        decision
-        for watcher in watchers
-        for decision in decisions(session, watcher, [r for r in reports if r.dag_id == watcher.dag_id], told).values()
-        if decision.outcome != "pending" and decision.why != _NOTHING_TO_LEARN
-    ]
-    return sorted(found, key=lambda decision: decision.at.timestamp() if decision.at else 0.0, reverse=True)
 
 
 def _questions(session: Session, user: GetUserDep, pipelines: Iterable[PipelineDag]) -> list[AskedQuestion]:

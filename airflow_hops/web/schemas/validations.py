@@ -88,7 +88,10 @@ def list_validations(user: GetUserDep, dag_id: str, limit: Limit = 30, offset: O
             if each.artifact.kind == KIND
         }
         asks = may_see_questions(user, dag_id)
-        asked = _questions(session, [instance.id for instance in instances]) if asks else {}
+        ids = [instance.id for instance in instances] if asks else []
+        details = session.scalars(select(HITLDetail).where(HITLDetail.ti_id.in_(ids))).all()
+        session.expunge_all()
+        asked = {each.ti_id: each for each in details}
     entries = []
     for instance in instances:
         key = (instance.run_id, instance.task_id, instance.map_index)
@@ -127,12 +130,6 @@ def _instances(session: Session, pipeline: PipelineDag, limit: int, offset: int)
     ).join(DagRun, (DagRun.dag_id == TaskInstance.dag_id) & (DagRun.run_id == TaskInstance.run_id))
     newest = wanted.where(*mine).order_by(DagRun.run_after.desc(), DagRun.id.desc(), TaskInstance.map_index)
     return total, session.execute(newest.limit(limit).offset(offset)).all()
-
-
-def _questions(session: Session, ids: Sequence[Any]) -> dict[Any, HITLDetail]:
-    found = session.scalars(select(HITLDetail).where(HITLDetail.ti_id.in_(ids))).all()
-    session.expunge_all()
-    return {each.ti_id: each for each in found}
 
 
 def _entry(

@@ -174,7 +174,9 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
     )
     if decision.requested:
         asked = Request(decision.at, cause, situation.reference, clock=situation.clock)
-        decision = replace(decision, requests=(*_recent(policy, situation, sent), asked))
+        longest = max(_KEPT, policy.cooldown, policy.budget.per if policy.budget else _KEPT)
+        recent = [each for each in sent if abs(situation.at - each.time(situation)) <= longest]
+        decision = replace(decision, requests=(*recent, asked))
     return decision
 
 
@@ -263,11 +265,6 @@ def _why_not(
         return "", ""
     told = [text for name, (stops, text) in limits.items() if stops or name == "budget"]
     return next(iter(stopped)), "; ".join([when.text, *told])
-
-
-def _recent(policy: RetrainingPolicy, situation: Situation, requests: Sequence[Request]) -> list[Request]:
-    kept = max(_KEPT, policy.cooldown, policy.budget.per if policy.budget else _KEPT)
-    return [each for each in requests if abs(situation.at - each.time(situation)) <= kept]
 
 
 def _short(time: datetime) -> str:
