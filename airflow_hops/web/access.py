@@ -13,6 +13,7 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from airflow.configuration import conf
@@ -46,10 +47,15 @@ ReadableDags = Annotated[frozenset[str], Depends(_readable_dags)]
 """Ids of the DAGs that the user may read; 403 for one who may read none at all. Of routes that list across DAGs."""
 
 
+def is_allowed(user: GetUserDep, dag_id: str, method: ResourceMethod, entity: DagAccessEntity | None) -> bool:
+    """Whether Airflow allows a user something on a DAG."""
+    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+    return get_auth_manager().is_authorized_dag(method=method, access_entity=entity, details=details, user=user)
+
+
 def may_read(user: GetUserDep, dag_id: str, entity: DagAccessEntity | None = None) -> bool:
     """Whether a user may read another DAG than the one in the path: what a lineage leads to, for instance."""
-    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
-    return get_auth_manager().is_authorized_dag(method="GET", access_entity=entity, details=details, user=user)
+    return is_allowed(user, dag_id, "GET", entity)
 
 
 class MayRead:
@@ -75,10 +81,7 @@ def may_read_results(user: GetUserDep) -> MayRead:
 
 def may_change(user: GetUserDep, dag_id: str) -> bool:
     """Whether a user may start runs of a DAG; for pages, which show what is possible. A route takes the dependency."""
-    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
-    return get_auth_manager().is_authorized_dag(
-        method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user
-    )
+    return is_allowed(user, dag_id, "POST", DagAccessEntity.RUN)
 
 
 def name_of(user: GetUserDep) -> str:

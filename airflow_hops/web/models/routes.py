@@ -10,7 +10,6 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException
-from sqlalchemy.orm import Session
 
 from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.reports.model_sources import DECISION_NOTE
@@ -116,7 +115,31 @@ def list_models(user: GetUserDep, dag_id: str) -> ModelPage:
     with create_session() as session:
         named = pipeline_of(session, dag_id).models()
         refused = refused_candidates(session, user, named, VERDICTS)
-        models = [_summary(session, user, model, refused[model]) for model in named]
+        models = []
+        for model in named:
+            problem, metric, record = None, None, ModelRecord()
+            readable: frozenset[str] = frozenset()
+            try:
+                store = hook_of(model[0]).store
+                record = read_model_record(store, model[1])
+                readable = readable_makers(user, record)
+                metric = headline_of(session, store, record, readable)
+            except HTTPException as error:
+                problem = str(error.detail)
+            champion, challenger = shares_of(record)
+            models.append(
+                ModelSummary(
+                    name=model[1],
+                    champion=champion,
+                    challenger=challenger,
+                    metric=metric,
+                    rollout=rollout_of(record),
+                    last_decision=next(iter(decisions_of(record, readable)), None),
+                    last_refused=next(iter(refused[model]), None),
+                    versions=len({event.version for event in record.history}),
+                    problem=problem,
+                )
+            )
     return ModelPage(total_entries=len(models), models=models)
 
 
@@ -200,34 +223,6 @@ def made_by(record: ModelRecord, version: int, tags: Mapping[str, str], readable
     if not dag_id or not run_id or dag_id not in readable:
         return None
     return RunAddress(dag_id=dag_id, run_id=run_id)
-
-
-def _summary(
-    session: Session, user: GetUserDep, model: tuple[str, str], refused: list[RefusedCandidate]
-) -> ModelSummary:
-    hops_conn_id, name = model
-    problem, metric, record = None, None, ModelRecord()
-    readable: frozenset[str] = frozenset()
-    try:
-        store = hook_of(hops_conn_id).store
-        record = read_model_record(store, name)
-        readable = readable_makers(user, record)
-        metric = headline_of(session, store, record, readable)
-    except HTTPException as error:
-        problem = str(error.detail)
-    champion, challenger = shares_of(record)
-    decisions = decisions_of(record, readable)
-    return ModelSummary(
-        name=name,
-        champion=champion,
-        challenger=challenger,
-        metric=metric,
-        rollout=rollout_of(record),
-        last_decision=decisions[0] if decisions else None,
-        last_refused=refused[0] if refused else None,
-        versions=len({event.version for event in record.history}),
-        problem=problem,
-    )
 
 
 def _is_shown(tag: str) -> bool:

@@ -110,16 +110,17 @@ def retrainings(session: Session, dag_ids: Collection[str], readable: Container[
             newest.setdefault(model.dag_id, model)
     made = tuple_(DagRun.dag_id, DagRun.run_id).in_([(model.dag_id, model.run_id) for model in newest.values()])
     runs = session.scalars(select(DagRun).where(made).options(selectinload(DagRun.consumed_asset_events)))
-    return {
-        run.dag_id: LastRetraining(
+    found = {}
+    for run in runs:
+        extras = (event.extra or {} for event in run.consumed_asset_events if event.source_dag_id in readable)
+        found[run.dag_id] = LastRetraining(
             run_id=run.run_id,
             at=newest[run.dag_id].at,
             run_type=str(run.run_type),
-            reason=_reason(run, readable),
+            reason=next((str(extra["reason"]) for extra in extras if extra.get("reason")), None),
             triggered_by=run.triggering_user_name,
         )
-        for run in runs
-    }
+    return found
 
 
 def _about(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> Iterator[ReturnedArtifact]:
@@ -134,8 +135,3 @@ def _worst(report: ReturnedArtifact) -> WorstFeature | None:
         return None
     name = max(judged, key=lambda each: judged[each])
     return WorstFeature(name=name, score=scores[name][0], threshold=scores[name][1])
-
-
-def _reason(run: DagRun, readable: Container[str]) -> str | None:
-    events = (event for event in run.consumed_asset_events if event.source_dag_id in readable)
-    return next((str(event.extra["reason"]) for event in events if (event.extra or {}).get("reason")), None)

@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.models.dag import DagModel
 from airflow.utils.state import TaskInstanceState
 from fastapi import Depends, HTTPException
 
-from airflow_hops.web.access import may_change
+from airflow_hops.web.access import is_allowed, may_change, may_read
 from airflow_hops.web.types import Model, Time
 
 
@@ -42,7 +41,7 @@ class Question(Model):
 
 
 def _check_may_change_or_answer(user: GetUserDep, dag_id: str) -> None:
-    if not (may_change(user, dag_id) or _is_authorized(user, dag_id, "PUT")):
+    if not (may_change(user, dag_id) or is_allowed(user, dag_id, "PUT", DagAccessEntity.HITL_DETAIL)):
         raise HTTPException(403, "Forbidden")
 
 
@@ -52,7 +51,7 @@ CHANGES_OR_ANSWERS = Depends(_check_may_change_or_answer)
 
 def may_see_questions(user: GetUserDep, dag_id: str) -> bool:
     """Whether a user may see what the DAG's tasks ask."""
-    return _is_authorized(user, dag_id, "GET")
+    return may_read(user, dag_id, DagAccessEntity.HITL_DETAIL)
 
 
 def make_question(user: GetUserDep, task: Any, asked: Any, *, schema_changed: bool) -> Question:
@@ -67,6 +66,7 @@ def make_question(user: GetUserDep, task: Any, asked: Any, *, schema_changed: bo
     waiting = task.state == TaskInstanceState.AWAITING_INPUT
     answered = asked.responded_at is not None
     state: Literal["waiting", "answered", "timed_out", "closed"] = "waiting" if waiting else "closed"
+    assigned = {each["id"] for each in asked.assigned_users}
     if answered:
         state = "answered" if asked.responded_by else "timed_out"
     return Question(
@@ -81,20 +81,8 @@ def make_question(user: GetUserDep, task: Any, asked: Any, *, schema_changed: bo
         answered_by=asked.responded_by["name"] or asked.responded_by["id"] if asked.responded_by else None,
         answered_at=asked.responded_at,
         note=str((asked.params_input or {}).get("note") or ""),
-        may_answer=state == "waiting" and _may_answer(user, task.dag_id, asked),
+        may_answer=state == "waiting"
+        and is_allowed(user, task.dag_id, "PUT", DagAccessEntity.HITL_DETAIL)
+        and (not assigned or get_auth_manager().is_authorized_hitl_task(assigned_users=assigned, user=user)),
         schema_changed=state == "waiting" and schema_changed,
-    )
-
-
-def _may_answer(user: GetUserDep, dag_id: str, asked: Any) -> bool:
-    if not _is_authorized(user, dag_id, "PUT"):
-        return False
-    assigned = {each["id"] for each in asked.assigned_users}
-    return not assigned or get_auth_manager().is_authorized_hitl_task(assigned_users=assigned, user=user)
-
-
-def _is_authorized(user: GetUserDep, dag_id: str, method: Literal["GET", "PUT"]) -> bool:
-    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
-    return get_auth_manager().is_authorized_dag(
-        method=method, access_entity=DagAccessEntity.HITL_DETAIL, details=details, user=user
     )
