@@ -112,7 +112,9 @@ def has_schema(store: ArtifactStore, uri: str) -> bool:
 def is_edited(store: ArtifactStore, uri: str) -> bool:
     """Whether somebody changed the frozen schema's file, so that its manifest or its history does not know it."""
     entry = _entry(_text(store, uri))
-    return entry not in store.manifest(uri).files or not _is_recorded(entry, _records(store, uri))
+    return entry not in store.manifest(uri).files or all(
+        version.sha256 != entry.sha256 for version in _records(store, uri)
+    )
 
 
 def frozen_name(uri: str) -> tuple[str, str] | None:
@@ -175,7 +177,8 @@ def freeze_schema(
             _take_in(store, uri)
         facts = Manifest(_KIND, producer, inputs or {}, (), "", {}, {}, properties or {}, cache_key_parts or {})
         facts = _with_features(facts, features)
-        frozen = _replace(store, uri, text, facts, SchemaVersion(0, "", "", "", "", note, producer.run_id))
+        _record(store, uri, text, facts, SchemaVersion(0, "", "", "", "", note, producer.run_id))
+        frozen = _write(store, uri, text, facts)
         store.remove_text(_reset_uri(uri))
         return frozen
 
@@ -233,7 +236,8 @@ def publish_schema(
         facts = _with_features(replace(manifest, cache_key_parts=parts), features)
         if _entry(text) in manifest.files and facts == manifest:
             return manifest.reference(uri)
-        return _replace(store, uri, text, facts, SchemaVersion(0, "", "", "", approved_by, note, run_id))
+        _record(store, uri, text, facts, SchemaVersion(0, "", "", "", approved_by, note, run_id))
+        return _write(store, uri, text, facts)
 
 
 def schema_in_force(store: ArtifactStore, uri: str) -> Artifact:
@@ -270,7 +274,7 @@ def _take_in(store: ArtifactStore, uri: str, features: Sequence[str] | None = No
     manifest, text = store.manifest(uri), _text(store, uri)
     entry = _entry(text)
     versions = _records(store, uri)
-    if entry in manifest.files and _is_recorded(entry, versions):
+    if entry in manifest.files and entry.sha256 in {version.sha256 for version in versions}:
         return manifest
     note, run_id = "edited by hand", None
     if entry in manifest.files and not versions:
@@ -289,11 +293,6 @@ def _is_there(store: ArtifactStore, uri: str) -> bool:
         kept = kept_version(uri, versions[-1].fingerprint)
         _write(store, uri, _text(store, kept), store.manifest(kept))
     return bool(versions)
-
-
-def _replace(store: ArtifactStore, uri: str, text: str, facts: Manifest, version: SchemaVersion) -> Artifact:
-    _record(store, uri, text, facts, version)
-    return _write(store, uri, text, facts)
 
 
 def _record(store: ArtifactStore, uri: str, text: str, facts: Manifest, version: SchemaVersion) -> None:
@@ -327,10 +326,6 @@ def _records(store: ArtifactStore, uri: str) -> list[SchemaVersion]:
             return versions
         except (ValueError, TypeError) as error:
             raise BadInput(f"{path}: not a record of a schema's version ({error})") from None
-
-
-def _is_recorded(entry: FileEntry, versions: Sequence[SchemaVersion]) -> bool:
-    return any(version.sha256 == entry.sha256 for version in versions)
 
 
 def _write(store: ArtifactStore, uri: str, text: str, facts: Manifest) -> Artifact:

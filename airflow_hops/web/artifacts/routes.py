@@ -13,7 +13,7 @@ from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Query
 from sqlalchemy import String, cast, func, select
 
-from airflow_hops.core.contract.artifacts import Artifact, Manifest, Producer, RowCounts, total_rows
+from airflow_hops.core.contract.artifacts import Artifact, Manifest, Producer, total_rows
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_read
 from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, returned_by_runs
@@ -243,14 +243,10 @@ def _summary(address: ArtifactAddress, artifact: Artifact) -> ArtifactSummary:
         fingerprint=artifact.fingerprint,
         cached=artifact.cached,
         metrics=dict(artifact.metrics),
-        rows={name: _rows(counts) for name, counts in artifact.rows.items()},
-        total_rows=None if total is None else _rows(total),
+        rows={name: Rows.of(counts) for name, counts in artifact.rows.items()},
+        total_rows=None if total is None else Rows.of(total),
         properties=dict(artifact.properties),
     )
-
-
-def _rows(counts: RowCounts) -> Rows:
-    return Rows(rows_in=counts.rows_in, rows_out=counts.rows_out, rejected=dict(counts.rejected))
 
 
 def _entry(address: ArtifactAddress, artifact: Artifact, store: ArtifactStore) -> ArtifactEntry:

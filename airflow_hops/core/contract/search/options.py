@@ -83,18 +83,6 @@ class SearchOptions(StepOptions):
             raise BadInput(f"study is {self.study!r}, expected a name, or None for one of each run")
         if self.choose is not None:
             _check_known("choose", self.choose, self.metrics)
-        self._check_numbers()
-        several = len(self.metrics) > 1
-        if several and self.pruner != "none":
-            raise BadInput(f"pruner is {self.pruner!r}, expected 'none': trials of several metrics cannot be pruned")
-        if several and self.sampler in ("cmaes", "differential_evolution"):
-            raise BadInput(f"sampler is {self.sampler!r}, which optimizes one metric; expected tpe, random or grid")
-        if self.sampler == "grid":
-            self.grid()
-        elif self.trials is None:
-            raise BadInput(f"trials is None with sampler {self.sampler!r}; expected a number, 1 or more")
-
-    def _check_numbers(self) -> None:
         whole = {"trials": self.trials, "parallel": self.parallel, "refit_np": self.refit_np}
         for name, value in whole.items():
             if value is None and name != "parallel":
@@ -107,6 +95,15 @@ class SearchOptions(StepOptions):
             raise BadInput(f"timeout is {self.timeout_s!r} s, expected a number above 0")
         if not is_number(self.seed, (int,)) or not 0 <= self.seed < 1 << 32:
             raise BadInput(f"seed is {self.seed!r}, expected an integer from 0 to 4294967295")
+        several = len(self.metrics) > 1
+        if several and self.pruner != "none":
+            raise BadInput(f"pruner is {self.pruner!r}, expected 'none': trials of several metrics cannot be pruned")
+        if several and self.sampler in ("cmaes", "differential_evolution"):
+            raise BadInput(f"sampler is {self.sampler!r}, which optimizes one metric; expected tpe, random or grid")
+        if self.sampler == "grid":
+            self.grid()
+        elif self.trials is None:
+            raise BadInput(f"trials is None with sampler {self.sampler!r}; expected a number, 1 or more")
 
     def dimensions(self) -> dict[str, Dimension] | None:
         """The space's dimensions by name; None where a function makes it."""
