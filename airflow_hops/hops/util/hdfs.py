@@ -241,12 +241,7 @@ def project_user() -> str:
 
 
 def _function(method: Callable[..., _R], *names: str) -> Callable[..., _R]:
-    """A method of the file system as a function with hops-util-py's arguments.
-
-    Args:
-        method: The method.
-        names: What hops-util-py calls its first arguments. A project's name may follow all: any means this one.
-    """
+    """Returns a method as a function with hops-util-py's names of arguments; a project's name may follow."""
     own = list(inspect.signature(method).parameters)[1:]
 
     @functools.wraps(method)

@@ -32,11 +32,7 @@ def seed_rank(seed: int, rank: int) -> None:
 
 
 class _GeneratorAtFirstUse:
-    """A ``tf.random.Generator`` that is made when it is used: that starts TensorFlow, which others do not need.
-
-    Args:
-        seed: Its seed.
-    """
+    """A ``tf.random.Generator`` that is made at its first use, since it starts TensorFlow."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -262,11 +262,7 @@ def copy_model(found: FoundModel, folder: Path) -> None:
 def _write_signature(
     found: FoundModel, folder: Path, target: Target, features: Sequence[str] | None, prediction: str | None
 ) -> Target:
-    """Writes ``signature.json``, or completes the one that came along: what requests hold, and what is predicted.
-
-    Returns:
-        The target, its classes in the order of the model's outputs; those of further labels, too.
-    """
+    """Writes or completes ``signature.json``; returns the target with classes in the order of the outputs."""
     known = None
     if (folder / SIGNATURE_FILE).is_file():
         if features is not None or prediction is not None:

@@ -219,11 +219,7 @@ def _note_published(ledger: Ledger) -> None:
 
 
 def _train_anew(output: Path, winner: TrialRecord, np: int, trials: Trials) -> Path:
-    """Trains with the winner's parameters on all of the machine, or of the hosts; the folder of the training.
-
-    Raises:
-        HopsError: the training failed.
-    """
+    """Trains with the winner's parameters on the whole machine or all hosts, and returns the folder."""
     trials.start(Assignment(winner.number, None, dict(winner.params), np, str(output)))
     error: Mapping[str, Any] = {"message": "its process was ended", "retryable": True}
     while True:

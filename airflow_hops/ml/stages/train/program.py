@@ -187,11 +187,7 @@ def _source(file: Path) -> str:
 def _hyperparameters(
     name: str, function: Any, given: tuple[Any, ...], named: Mapping[str, Any], params: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Those hyperparameters that a function takes by name, besides the arguments that it is given.
-
-    Raises:
-        BadInput: it cannot be called with them.
-    """
+    """Returns the hyperparameters that a function takes by name; ``BadInput`` if it cannot be called."""
     try:
         signature = inspect.signature(function)
     except ValueError:

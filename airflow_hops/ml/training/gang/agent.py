@@ -139,12 +139,7 @@ def main(reading: int, writing: int, scratch: Path, guard: int) -> int:
 
 
 class _Agent:
-    """Takes in a job and forks its ranks.
-
-    Args:
-        frames: To the supervisor.
-        scratch: Folder for files.
-    """
+    """Takes in a job and forks its ranks."""
 
     def __init__(self, frames: Frames, scratch: Path) -> None:
         self._frames, self._scratch = frames, scratch

@@ -70,12 +70,7 @@ class SparkRanks:
             raise
 
     def _await_slots(self, wanted: int, *, settles: bool) -> list[Host]:
-        """The hosts, as soon as they have so many slots, or when no more come.
-
-        Args:
-            wanted: The slots.
-            settles: Whether no new executor for some seconds means that there will be none.
-        """
+        """Returns the hosts once they have enough slots, or no more executors come."""
         began = changed = time.monotonic()
         patience_s = register_seconds(self._context)
         before: list[Host] = []

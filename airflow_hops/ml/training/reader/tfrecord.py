@@ -33,13 +33,7 @@ _TYPES = {"int64_list": tf.int64, "float_list": tf.float32, "bytes_list": tf.str
 
 @dataclass(frozen=True)
 class _Feature:
-    """What the first records tell of a feature.
-
-    Attributes:
-        dtype: TensorFlow's type of a value.
-        lengths: Number of values in each record.
-        bytes_per_value: Mean length of a string.
-    """
+    """Type, number of values in each record, and mean length of a string, as far as the first records show."""
 
     dtype: tf.DType
     lengths: np.ndarray[Any, Any]
@@ -198,11 +192,7 @@ def _what_is_wrong(files: SplitFiles, number: int) -> str | None:
 
 
 def _feature(records: Sequence[Any], column: str, name: str) -> _Feature:
-    """What the first records tell of a feature.
-
-    Raises:
-        BadInput: none of them has it.
-    """
+    """Returns type and lengths of a feature in the first records."""
     lists = [record.features.feature[column] for record in records if column in record.features.feature]
     kinds = {kind for feature in lists if (kind := feature.WhichOneof("kind")) is not None}
     if len(kinds) != 1:
