@@ -89,14 +89,14 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
 
     def step_inputs(self) -> Mapping[str, Any]:
         """Artifacts among the arguments, by parameter: the lineage, and what ``context.input(name)`` finds."""
-        given = inspect.signature(self.python_callable).bind_partial(*self.op_args, **self.op_kwargs).arguments
-        return {name: value for name, value in given.items() if _is_artifact(value)}
+        arguments = inspect.signature(self.python_callable).bind_partial(*self.op_args, **self.op_kwargs).arguments
+        return {name: value for name, value in arguments.items() if _is_artifact(value)}
 
     def _context_values(self, context: Context) -> dict[str, Any]:
         """What the function asks for by the names of Airflow's context (``ds``, ``run_id``, ``params``)."""
         signature = inspect.signature(self.python_callable)
-        given = signature.bind_partial(*self.op_args, **self.op_kwargs).arguments
-        wanted = [name for name in signature.parameters if name in KNOWN_CONTEXT_KEYS and name not in given]
+        arguments = signature.bind_partial(*self.op_args, **self.op_kwargs).arguments
+        wanted = [name for name in signature.parameters if name in KNOWN_CONTEXT_KEYS and name not in arguments]
         values: dict[str, Any] = {}
         for name in wanted:
             value: Any = context.get(name)
@@ -120,8 +120,8 @@ def _hide_context(function: Callable[..., Any]) -> bool:
         return False
     signature = inspect.signature(function)
     if _CONTEXT_PARAMETER in signature.parameters:
-        kept = [parameter for parameter in signature.parameters.values() if parameter.name != _CONTEXT_PARAMETER]
-        function.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+        parameters = [parameter for parameter in signature.parameters.values() if parameter.name != _CONTEXT_PARAMETER]
+        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return True
 
 

@@ -78,11 +78,11 @@ def _hide_schema(function: Callable[..., Any]) -> None:
     count = function.__code__.co_argcount
     first = function.__code__.co_varnames[0] if count else None
     if first is None or first == "context":
-        found = "none" if first is None else "'context'"
+        actual = "none" if first is None else "'context'"
         raise ValueError(
-            f"@task.hops_schema: the first parameter of {function.__name__}() gets the inferred schema, found {found}"
+            f"@task.hops_schema: the first parameter of {function.__name__}() gets the inferred schema, found {actual}"
         )
     signature = inspect.signature(function)
     if first in signature.parameters:
-        kept = [parameter for parameter in signature.parameters.values() if parameter.name != first]
-        function.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+        parameters = [parameter for parameter in signature.parameters.values() if parameter.name != first]
+        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

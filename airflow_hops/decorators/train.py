@@ -147,8 +147,8 @@ class SearchDecoratedOperator(TrainingDecoratedOperator, SearchOperator):
         of_trials = space.keys() if isinstance(space, Mapping) else signature.parameters.keys() - kwargs["op_kwargs"]
         if not isinstance(space, Mapping):  # a function makes it: what the DAG gives is given by name
             of_trials -= {"context"}
-        kept = [each for name, each in signature.parameters.items() if name not in of_trials]
-        python_callable.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+        parameters = [each for name, each in signature.parameters.items() if name not in of_trials]
+        python_callable.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         super().__init__(python_callable=python_callable, space=space, **kwargs)
 
     def program(self, context: Context) -> dict[str, Any]:

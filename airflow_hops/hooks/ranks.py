@@ -74,10 +74,10 @@ class RanksHook(BaseHook):
 
         try:
             spec = StepSpec("hosts", "airflow_hops.ml.training.gang.where:examine", params={"where": self.where()})
-            found = RuntimeHook().run(spec, cache=False, on_line=lambda line: None).value
+            hosts = RuntimeHook().run(spec, cache=False, on_line=lambda line: None).value
         except HopsError as error:
             return False, str(error)
-        return True, "; ".join(found)
+        return True, "; ".join(hosts)
 
     def _bad_field(self, name: str, value: Any, expected: str) -> BadInput:
         return BadInput(f"connection {self.ranks_conn_id!r}: field {name!r} is {value!r}, expected {expected}")
@@ -110,12 +110,12 @@ def where_ranks_run(ranks_conn_id: str | None, hosts: str | None) -> dict[str, A
 
 def _connection(conn_id: str, *types: str) -> Any:
     try:
-        found = find_connection(conn_id, *types)
+        connection = find_connection(conn_id, *types)
     except BadInput as error:
         raise BadInput(f"ranks_conn_id: {error}") from None
-    if found is None:
+    if connection is None:
         raise BadInput(
             f"ranks_conn_id: there is no connection {conn_id!r}; add one of type horovod (hosts) or spark, or set "
             f"AIRFLOW_CONN_{conn_id.upper()} to a URI or a JSON object"
         )
-    return found[0]
+    return connection[0]

@@ -50,9 +50,9 @@ def check_runs(folder: StudyFolder, record: StudyRecord, ended: str | None, tria
         raise BadInput(f"study {record.name!r} is {record.state}; only a running one can be stopped")
     if ended is not None:
         raise BadInput(f"study {record.name!r} does not run: its task is {ended}")
-    found = None if trial is None else folder.trial(trial)
-    if trial is not None and (found is None or found.state != "running"):
-        state = "not there" if found is None else found.state
+    running = None if trial is None else folder.trial(trial)
+    if trial is not None and (running is None or running.state != "running"):
+        state = "not there" if running is None else running.state
         raise BadInput(f"trial {trial} of study {record.name!r} is {state}; only a running one can be stopped")
 
 

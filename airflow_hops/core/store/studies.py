@@ -141,15 +141,15 @@ class StudyFolder:
         Args:
             run_id: The run that was to be stopped; None for any.
         """
-        found: dict[int | None, str] = {}
+        requests: dict[int | None, str] = {}
         for name in self.store.names(f"{self.uri}/stop"):
             what = name.removesuffix(".json")
             if what == _ALL or what.isdigit():
                 with contextlib.suppress(FileNotFoundError, BadInput, AttributeError):
                     request = self.store.read_json(f"{self.uri}/stop/{name}")
                     if run_id is None or request.get("run_id") == run_id:
-                        found[None if what == _ALL else int(what)] = str(request.get("by", "somebody"))
-        return found
+                        requests[None if what == _ALL else int(what)] = str(request.get("by", "somebody"))
+        return requests
 
     def clear_stops(self) -> None:
         """Removes all requests."""
@@ -185,7 +185,7 @@ def searching_tasks(store: ArtifactStore, dag_id: str) -> list[str]:
 
 def recorded_studies(store: ArtifactStore, dag_id: str) -> tuple[list[tuple[StudyFolder, StudyRecord]], list[BadInput]]:
     """All studies of a DAG, in no order, and what is wrong with those whose records are damaged."""
-    found, damaged = [], []
+    studies, damaged = [], []
 
     def read(folder: StudyFolder) -> None:
         try:
@@ -195,14 +195,14 @@ def recorded_studies(store: ArtifactStore, dag_id: str) -> tuple[list[tuple[Stud
             return
         # Names are made safe for file systems: those of two DAGs may be one folder.
         if record is not None and record.dag_id == dag_id:
-            found.append((folder, record))
+            studies.append((folder, record))
 
     # One after the other, a remote store's answers take seconds.
     with ThreadPoolExecutor(1 if store.is_local else _READERS) as pool:
         tasks = searching_tasks(store, dag_id)
         names = zip(tasks, pool.map(lambda task: study_names(store, dag_id, task), tasks), strict=True)
         list(pool.map(read, [study_folder(store, dag_id, task, name) for task, own in names for name in own]))
-    return found, damaged
+    return studies, damaged
 
 
 # What is read again and again while somebody looks at a page is the same text most times.

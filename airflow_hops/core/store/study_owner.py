@@ -101,7 +101,7 @@ class StudyOwner:
     def _read(self) -> dict[str, Any] | None:
         """What is said; None if nothing is, or nothing that can be read."""
         try:
-            found = self._store.read_json(self._uri)
-            return {name: str(found[name]) for name in ("run_id", "token", "at")}
+            owner = self._store.read_json(self._uri)
+            return {name: str(owner[name]) for name in ("run_id", "token", "at")}
         except (FileNotFoundError, BadInput, KeyError, TypeError):
             return None

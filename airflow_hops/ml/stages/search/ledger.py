@@ -241,10 +241,10 @@ def new_study(options: SearchOptions, program: str, base: str, producer: Produce
 def thinned(series: Sequence[tuple[int, float]]) -> list[list[float]]:
     """A series of at most :data:`MAX_INTERMEDIATE` values, the first and the last among them."""
     stride = -(-len(series) // (MAX_INTERMEDIATE - 1)) or 1
-    kept = [*series[::stride]]
-    if series and kept[-1] != series[-1]:
-        kept.append(series[-1])
-    return [[step, value] for step, value in kept]
+    points = [*series[::stride]]
+    if series and points[-1] != series[-1]:
+        points.append(series[-1])
+    return [[step, value] for step, value in points]
 
 
 def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:

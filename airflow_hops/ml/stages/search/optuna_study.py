@@ -158,7 +158,7 @@ class OptunaStudy:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ExperimentalWarning)
-                found = optuna.importance.get_param_importances(
+                shares = optuna.importance.get_param_importances(
                     study,
                     evaluator=optuna.importance.FanovaImportanceEvaluator(seed=0),
                     params=varying,
@@ -167,7 +167,7 @@ class OptunaStudy:
         except Exception as error:
             log.warning("the importance of parameters cannot be computed: %s", error)
             return {}
-        return {name: round(float(share), 4) for name, share in found.items() if math.isfinite(share)}
+        return {name: round(float(share), 4) for name, share in shares.items() if math.isfinite(share)}
 
     def _points(self, done: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         """The points of the grid that are not done, in order; the last parameter changes first."""
@@ -186,15 +186,15 @@ class OptunaStudy:
         check_json(dict(params), f"what space function {self._options.space!r} returned")
         return dict(params)
 
-    def _decoded(self, found: Mapping[str, Any]) -> dict[str, Any]:
+    def _decoded(self, encoded: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters as the user's code gets them: those that Optuna chose, and constants."""
         params = {}
         for name, each in (self._dimensions or {}).items():
-            if name not in found:
+            if name not in encoded:
                 assert isinstance(each, Choice)
                 params[name] = each.choices[0]
             else:
-                params[name] = json.loads(found[name]) if _as_text(each) else found[name]
+                params[name] = json.loads(encoded[name]) if _as_text(each) else encoded[name]
         return params
 
     def _encode(self, name: str, value: Any) -> Any:

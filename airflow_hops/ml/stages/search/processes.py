@@ -45,16 +45,16 @@ class TrialProcesses:
         self._pid = fork(serve)
         theirs.close()
 
-    def start(self, given: Assignment) -> None:
+    def start(self, assignment: Assignment) -> None:
         """Starts a trial.
 
         Raises:
             HopsError: what starts them is gone, or its parameters are larger than a message may be.
         """
         try:
-            _send(self._socket, start=asdict(given))
+            _send(self._socket, start=asdict(assignment))
         except OSError as error:
-            raise HopsError(f"trial {given.number} cannot be started: {error}") from error
+            raise HopsError(f"trial {assignment.number} cannot be started: {error}") from error
 
     def stop(self, number: int) -> None:
         """Tells a trial to end; one whose function does not heed that is ended."""
@@ -110,18 +110,18 @@ class _TrialServer:
         message = self._socket.recv(_RECORD_BYTES)
         if not message:
             return False
-        told = json.loads(message)
-        if "signal" in told:
-            for pid in [pid for pid, number in self._numbers.items() if number == told["number"]]:
-                _kill(pid) if told["signal"] == signal.SIGKILL else send_signal(pid, told["signal"])
+        order = json.loads(message)
+        if "signal" in order:
+            for pid in [pid for pid, number in self._numbers.items() if number == order["number"]]:
+                _kill(pid) if order["signal"] == signal.SIGKILL else send_signal(pid, order["signal"])
             return True
-        given = Assignment(**told["start"])
+        assignment = Assignment(**order["start"])
         try:
-            trial = partial(self._work.train_here, given, partial(_send, self._socket, number=given.number))
-            self._numbers[self._children.fork(trial)] = given.number
+            trial = partial(self._work.train_here, assignment, partial(_send, self._socket, number=assignment.number))
+            self._numbers[self._children.fork(trial)] = assignment.number
         except OSError as error:
-            self._tell(type="error", number=given.number, message=f"no process can be started: {error}")
-            self._tell(type="ended", number=given.number, code=1)
+            self._tell(type="error", number=assignment.number, message=f"no process can be started: {error}")
+            self._tell(type="ended", number=assignment.number, code=1)
         return True
 
     def _reap(self) -> None:
@@ -153,21 +153,21 @@ class TrialThreads:
         self._events: queue.SimpleQueue[TrialEvent] = queue.SimpleQueue()
         self._threads: dict[int, tuple[threading.Thread, Ending]] = {}
 
-    def start(self, given: Assignment) -> None:
+    def start(self, assignment: Assignment) -> None:
         """Starts a trial."""
         ending = Ending()
 
         def say(**event: Any) -> None:
-            self._events.put({"number": given.number, **event})
+            self._events.put({"number": assignment.number, **event})
 
         def train() -> None:
             try:
-                self._work.train(given, say, ending)
+                self._work.train(assignment, say, ending)
             finally:
                 say(type="ended", code=0)
 
-        thread = threading.Thread(target=train, name=f"trial-{given.number}", daemon=True)
-        self._threads[given.number] = (thread, ending)
+        thread = threading.Thread(target=train, name=f"trial-{assignment.number}", daemon=True)
+        self._threads[assignment.number] = (thread, ending)
         thread.start()
 
     def stop(self, number: int) -> None:

@@ -110,8 +110,8 @@ class RunningTrial:
 
 def returned_numbers(value: Any, metric: str) -> dict[str, float]:
     """The numbers in what a function returned that is no model; one number alone is the metric."""
-    given = value if isinstance(value, Mapping) else {metric: value}
-    return {n: _as_float(v) for n, v in given.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    values = value if isinstance(value, Mapping) else {metric: value}
+    return {n: _as_float(v) for n, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
 
 
 def _as_float(value: float) -> float:

@@ -311,8 +311,8 @@ class Search:
         if self._stopped_by is not None:
             return BadInput(f"{self._stopped_by} stopped the search before a trial was complete")
         message, retryable = self._failure or ("all of them were pruned or stopped", False)
-        told = ", ".join(f"{count} {state}" for state, count in sorted(self._counts().items())) or "none was begun"
-        return (HopsError if retryable else BadInput)(f"no trial is complete ({told}); {message}")
+        counts = ", ".join(f"{count} {state}" for state, count in sorted(self._counts().items())) or "none was begun"
+        return (HopsError if retryable else BadInput)(f"no trial is complete ({counts}); {message}")
 
     def _weigh(self) -> None:
         """What the thread does: the record is this one's alone."""
@@ -354,7 +354,7 @@ class Search:
         level = logging.WARNING if trial.state == "failed" else logging.INFO
         log.log(level, "%s", described(trial, self._options.metrics))
         done = sum(counts.values()) - counts.pop("running", 0)
-        found = "" if best is None else f", best {metric} {best.values[self._options.chosen]:.5g} (#{best.number})"
+        best_text = "" if best is None else f", best {metric} {best.values[self._options.chosen]:.5g} (#{best.number})"
         others = "".join(f", {counts[state]} {state}" for state in ("pruned", "failed", "stopped") if counts.get(state))
-        text = f"{done} of {self._options.wanted} trials{found}, {len(self._running)} running{others}"
+        text = f"{done} of {self._options.wanted} trials{best_text}, {len(self._running)} running{others}"
         self.say(done / self._options.wanted * self._options.trials_share, text)

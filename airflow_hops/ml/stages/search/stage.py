@@ -63,18 +63,22 @@ def run(context: StepContext, **options: Any) -> Any:
         BadInput: the search cannot be made: a retry would fail again.
         HopsError: too many trials failed, or the store was away.
     """
-    given = SearchOptions(**options)
-    trained = replace(TrainingOptions(**given.training), any_value=True, tensorboard=False, export=not given.refit)
+    settings = SearchOptions(**options)
+    trained = replace(
+        TrainingOptions(**settings.training), any_value=True, tensorboard=False, export=not settings.refit
+    )
     launcher = launcher_of(context, trained)
-    slots = divide(launcher, given.parallel, Roles.of_training(trained).ranks)
-    dimensions = given.dimensions()
-    _check_refit(given, trained, launcher)
-    data = TrainingData.of(context, max(trained.np, given.refit_np or 1))
+    slots = divide(launcher, settings.parallel, Roles.of_training(trained).ranks)
+    dimensions = settings.dimensions()
+    _check_refit(settings, trained, launcher)
+    data = TrainingData.of(context, max(trained.np, settings.refit_np or 1))
     training = data.training(context, trained, context.scratch / "trials", launcher)
     if not isinstance(launcher, SparkRanks):
         check_program(training, None if dimensions is None else list(dimensions), context.scratch / "check")
     producer, store = context.spec.producer, context.store
-    study = new_study(given, training.program.name, base_key(context.spec.cache_key_parts, trained, context), producer)
+    study = new_study(
+        settings, training.program.name, base_key(context.spec.cache_key_parts, trained, context), producer
+    )
     folder = study_folder(store, study.dag_id, study.task_id, study.name)
     work = TrialWork(training, slots)
     trials = TrialThreads(work) if isinstance(launcher, SparkRanks) else TrialProcesses(work)
@@ -82,20 +86,20 @@ def run(context: StepContext, **options: Any) -> Any:
     owner = StudyOwner(folder, producer.run_id)
     try:
         owner.claim()
-        ledger = Ledger(folder, study, shared=given.study is not None, reuse=given.reuse, owner=owner)
-        told = _told(given, training)
-        runs = StudyRuns(run, study, lambda: run.begin(told, data.examples, data.manifest, training.code_paths))
-        optuna_study = OptunaStudy(given, ledger.trials, ledger.done)
-        search = Search(given, trained.np, optuna_study, ledger, folder, trials, runs, training.output)
-        if given.reuse and any(context.spec.inputs.values()):  # what data the code finds by itself, no key knows
+        ledger = Ledger(folder, study, shared=settings.study is not None, reuse=settings.reuse, owner=owner)
+        parameters = _told(settings, training)
+        runs = StudyRuns(run, study, lambda: run.begin(parameters, data.examples, data.manifest, training.code_paths))
+        optuna_study = OptunaStudy(settings, ledger.trials, ledger.done)
+        search = Search(settings, trained.np, optuna_study, ledger, folder, trials, runs, training.output)
+        if settings.reuse and any(context.spec.inputs.values()):  # what data the code finds by itself, no key knows
             search.earlier = earlier_trials(store, study)
-        if not given.refit:
+        if not settings.refit:
             search.keep = lambda trial, output, summary: _keep(context, folder, trial, output, summary)
         search.say = context.progress
         winner = search.run()
-        found = f"the best of {len(ledger.trials)} trials is #{winner.number}: {dict(winner.params)}"
-        context.progress(given.trials_share, found)
-        artifact, summary = _outcome(context, given, training, data, ledger, winner, trials, search.cut_short)
+        summary_text = f"the best of {len(ledger.trials)} trials is #{winner.number}: {dict(winner.params)}"
+        context.progress(settings.trials_share, summary_text)
+        artifact, summary = _outcome(context, settings, training, data, ledger, winner, trials, search.cut_short)
         if search.cut_short is not None:
             log.warning("%s: the step cache does not keep this result", search.cut_short)
         _note_published(ledger)
@@ -113,14 +117,14 @@ def run(context: StepContext, **options: Any) -> Any:
 def base_key(parts: Mapping[str, str], training: TrainingOptions, context: StepContext) -> str:
     """The key of code, data and options: what all trials of a search have in common."""
     same = {name: value for name, value in parts.items() if name != "parameters"}
-    inputs = {f"data {role}": ",".join(a.fingerprint for a in given) for role, given in context.spec.inputs.items()}
+    inputs = {f"data {role}": ",".join(a.fingerprint for a in items) for role, items in context.spec.inputs.items()}
     how = {name: v for name, v in training.to_dict().items() if name not in _NOT_OF_THE_KEY}
     return cache_key({**same, **inputs, "training": json.dumps(how, sort_keys=True)})[:16]
 
 
 def earlier_trials(store: ArtifactStore, study: StudyRecord) -> dict[str, tuple[str, TrialRecord]]:
     """Complete trials of the task's latest studies of the same code, data and options, by their keys."""
-    found: dict[str, tuple[str, TrialRecord]] = {}
+    complete: dict[str, tuple[str, TrialRecord]] = {}
     names = sorted(study_names(store, study.dag_id, study.task_id), key=lambda name: name.rpartition("__")[2])
     for name in names[-_EARLIER_STUDIES:]:
         folder = study_folder(store, study.dag_id, study.task_id, name)
@@ -133,8 +137,8 @@ def earlier_trials(store: ArtifactStore, study: StudyRecord) -> dict[str, tuple[
         for trial in trials:
             if earlier is not None and trial.state == "complete" and not trial.taken_from:
                 is_same = earlier.metrics[0] == study.metrics[0]
-                found[trial.key] = (earlier.name, trial if is_same else replace(trial, intermediate=()))
-    return found
+                complete[trial.key] = (earlier.name, trial if is_same else replace(trial, intermediate=()))
+    return complete
 
 
 def _check_refit(options: SearchOptions, training: TrainingOptions, launcher: RankLauncher) -> None:
@@ -150,8 +154,8 @@ def _check_refit(options: SearchOptions, training: TrainingOptions, launcher: Ra
 def _told(options: SearchOptions, training: Training) -> dict[str, Any]:
     """The parameters of the search's MLflow run."""
     names = ("metrics", "directions", "sampler", "pruner", "parallel", "seed", "space")
-    told = {name: getattr(options, name) for name in names}
-    return {"train": training.program.name, "trials": options.wanted, "np": training.options.np, **told}
+    chosen = {name: getattr(options, name) for name in names}
+    return {"train": training.program.name, "trials": options.wanted, "np": training.options.np, **chosen}
 
 
 def _keep(
@@ -189,15 +193,15 @@ def _outcome(
     np, study = training.options.np, ledger.study
     facts = {"study": study.name, "trial": winner.number, **({CUT_SHORT: cut_short} if cut_short else {})}
     with context.output() as writer:
-        kept = None if options.refit else _kept(context, study, winner)
-        if kept is None and (options.refit or winner.has_model):
+        folder = None if options.refit else _kept(context, study, winner)
+        if folder is None and (options.refit or winner.has_model):
             np = options.refit_np or np if options.refit else np
             text = f"training anew with the parameters of trial {winner.number} on {np} ranks"
             context.progress(options.trials_share, text)
-            kept = _train_anew(context.scratch / "winner", winner, np, trials)
-        if kept is not None:
-            shutil.copytree(kept, writer.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_NAME))
-        summary = read_json(writer.path / "training.json") if kept is not None else {}
+            folder = _train_anew(context.scratch / "winner", winner, np, trials)
+        if folder is not None:
+            shutil.copytree(folder, writer.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_NAME))
+        summary = read_json(writer.path / "training.json") if folder is not None else {}
         if not _has_model(summary, writer.path):
             value = {**facts, "params": winner.params, "metrics": winner.metrics}
             return None, {**summary, "value": value}

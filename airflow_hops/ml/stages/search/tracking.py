@@ -83,12 +83,12 @@ class StudyRuns:
         params = {entry_name(name): param_text(value) for name, value in masked(trial.params).items()}
         log_params(client, run, params)
         stride = -(-len(curves) // _MAX_METRICS) or 1
-        kept = [*curves[::stride], *curves[-1:]]
-        points = [(step, name, value) for step, metrics in kept for name, value in metrics.items()]
+        reports = [*curves[::stride], *curves[-1:]]
+        points = [(step, name, value) for step, metrics in reports for name, value in metrics.items()]
         points += [(0, f"model.{name}", value) for name, value in trial.metrics.items()]
-        found = [Metric(entry_name(n), v, ended, s) for s, n, v in dict.fromkeys(points) if math.isfinite(v)]
-        for first in range(0, len(found), _MAX_METRICS):  # MLflow's limit for one call
-            client.log_batch(run, metrics=found[first : first + _MAX_METRICS])
+        logged = [Metric(entry_name(n), v, ended, s) for s, n, v in dict.fromkeys(points) if math.isfinite(v)]
+        for first in range(0, len(logged), _MAX_METRICS):  # MLflow's limit for one call
+            client.log_batch(run, metrics=logged[first : first + _MAX_METRICS])
         client.set_terminated(run, _STATUS.get(trial.state, "KILLED"), end_time=ended)
         self._ids.append((trial.number, run))
 

@@ -134,21 +134,23 @@ class TrialWork:
     def __init__(self, training: Training, slots: Sequence[Slot]) -> None:
         self._training, self._slots = training, slots
 
-    def train(self, given: Assignment, say: Callable[..., None], ending: Ending) -> None:
+    def train(self, assignment: Assignment, say: Callable[..., None], ending: Ending) -> None:
         """Trains, and tells the search what the ranks report, then the ``result`` or the ``error``.
 
         Args:
-            given: The trial.
+            assignment: The trial.
             say: Called with the items of each event.
             ending: Whether it is to end.
         """
         base = self._training
         # A model that cannot be exported is found with the first trial, not when the winner is trained anew.
-        export = base.options.export or given.slot is None or given.number == 0
-        params = {**base.options.params, **given.params}
-        options = replace(base.options, params=params, np=given.np, export=export)
-        launcher = base.launcher if given.slot is None else self._slots[given.slot].launcher
-        training = replace(base, options=options, output=Path(given.output), launcher=EndableRanks(launcher, ending))
+        export = base.options.export or assignment.slot is None or assignment.number == 0
+        params = {**base.options.params, **assignment.params}
+        options = replace(base.options, params=params, np=assignment.np, export=export)
+        launcher = base.launcher if assignment.slot is None else self._slots[assignment.slot].launcher
+        training = replace(
+            base, options=options, output=Path(assignment.output), launcher=EndableRanks(launcher, ending)
+        )
 
         def hear(rank: int, message: Mapping[str, Any]) -> None:
             if message["type"] in ("report", "progress"):
@@ -166,21 +168,21 @@ class TrialWork:
             if not isinstance(error, HopsError):
                 traceback.print_exc()
 
-    def train_here(self, given: Assignment, say: Callable[..., None]) -> None:
+    def train_here(self, assignment: Assignment, say: Callable[..., None]) -> None:
         """As :meth:`train`, in a process of the trial's own, with its slot's cores.
 
         Args:
-            given: The trial.
+            assignment: The trial.
             say: As there.
         """
-        ending, output = Ending(), Path(given.output)
+        ending, output = Ending(), Path(assignment.output)
         signal.signal(signal.SIGTERM, lambda *_: setattr(ending, "asked", True))
         output.mkdir(parents=True)
         log = os.open(output / LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         take_streams(os.open(os.devnull, os.O_RDONLY), log, log)
-        if given.slot is not None and self._slots[given.slot].cores:
-            os.sched_setaffinity(0, self._slots[given.slot].cores)
-        self.train(given, say, ending)
+        if assignment.slot is not None and self._slots[assignment.slot].cores:
+            os.sched_setaffinity(0, self._slots[assignment.slot].cores)
+        self.train(assignment, say, ending)
 
 
 def last_lines(output: Path) -> str:
@@ -190,12 +192,12 @@ def last_lines(output: Path) -> str:
         output: Folder that the trial has written to.
     """
     files = [output / LOG_NAME] if (output / LOG_NAME).exists() else sorted((output / "logs").glob("rank-*.log"))
-    found = []
+    lines = []
     for file in files:
         with file.open("rb") as stream:
             stream.seek(max(0, file.stat().st_size - _LOG_BYTES // len(files)))
-            found += [parse_line(line).text for line in stream.read().decode(errors="replace").split("\n")]
-    return "\n".join(found).strip("\n")
+            lines += [parse_line(line).text for line in stream.read().decode(errors="replace").split("\n")]
+    return "\n".join(lines).strip("\n")
 
 
 def reported(message: Mapping[str, Any]) -> dict[str, float]:
@@ -237,5 +239,5 @@ def check_signature(
 ) -> None:
     """What the process of :func:`check_program` does."""
     with temporary_folder("code") as folder:
-        given = TrainingOptions(**options)
-        Program.of_training(given).check_takes(names, list(given.params), folder)
+        training = TrainingOptions(**options)
+        Program.of_training(training).check_takes(names, list(training.params), folder)
