@@ -14,6 +14,7 @@ from sklearn.linear_model import LinearRegression
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import Target
 from airflow_hops.ml.models import scikit_learn
+from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.models.frameworks import frameworks
 from airflow_hops.testing.frameworks import FrameworkContract, TrainedCase
 from airflow_hops.testing.model_formats import ModelFormatContract
@@ -28,6 +29,7 @@ import numpy
 import onnx
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.ml.models import scikit_learn
+from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.models.frameworks import Framework
 from airflow_hops.ml.models.onnx_converters import Graph
 from airflow_hops.serving.errors import invalid_argument
@@ -127,6 +129,16 @@ class TestEstimators(ModelFormatContract):
     def write(self, folder: Path) -> None:
         scikit_learn.save(LinearRegression().fit(NUMBERS, SUMS), folder / "saved", NUMBERS.astype(np.float64))
         shutil.copytree(folder / "saved", folder, dirs_exist_ok=True)
+
+
+class TestOnnx(ModelFormatContract):
+    format = "onnx"
+    rows = {"a": NUMBERS[:3, 0], "b": NUMBERS[:3, 1]}
+
+    def write(self, folder: Path) -> None:
+        model, target = LinearRegression().fit(NUMBERS, SUMS), Target("sum", "regression")
+        export_model(model, folder, framework="sklearn", target=target, sample=NUMBERS, order=("a", "b"))
+        shutil.copytree(folder / "onnx", folder, dirs_exist_ok=True)
 
 
 @pytest.mark.usefixtures("third_party")
