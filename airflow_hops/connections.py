@@ -54,17 +54,20 @@ def find_connection(conn_id: str, *types: str) -> tuple[Any, str] | None:
         BadInput: it cannot be parsed, or is of another type.
         HopsError: a secrets backend failed, and none after it has the connection.
     """
-    found = None
+    connection_and_source = None
     if not _in_command:
         with suppress(AirflowNotFoundException):
-            found = BaseHook.get_connection(conn_id), "Airflow"
-    found = found or _ask_backends(conn_id)
+            connection_and_source = BaseHook.get_connection(conn_id), "Airflow"
+    connection_and_source = connection_and_source or _ask_backends(conn_id)
     if _in_command:
-        print(f"Connection {conn_id!r}: {found[1] if found else 'there is none'}", file=sys.stderr)
-    if found and found[0].conn_type not in types:
+        print(
+            f"Connection {conn_id!r}: {connection_and_source[1] if connection_and_source else 'there is none'}",
+            file=sys.stderr,
+        )
+    if connection_and_source and connection_and_source[0].conn_type not in types:
         expected = " or ".join(map(repr, types))
-        raise BadInput(f"connection {conn_id!r} is of type {found[0].conn_type!r}, expected {expected}")
-    return found
+        raise BadInput(f"connection {conn_id!r} is of type {connection_and_source[0].conn_type!r}, expected {expected}")
+    return connection_and_source
 
 
 def read_extra(conn_id: str, connection: Any) -> dict[str, Any]:

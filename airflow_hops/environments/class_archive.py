@@ -85,10 +85,12 @@ def make_archive(runtime: Path, say: Callable[[str], None] = print) -> bool:
 def _rehearse(runtime: Path, java: Java, archive: Path) -> str:
     """Has the JVM of a rehearsal write the archive; returns what went wrong."""
     options = " ".join([*JVM_OPTIONS, f"-XX:ArchiveClassesAtExit={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"])
-    kept = {n: v for n, v in os.environ.items() if not n.startswith(("AIRFLOW", "PYTHON", "SPARK_", "VIRTUAL_ENV"))}
+    inherited = {
+        n: v for n, v in os.environ.items() if not n.startswith(("AIRFLOW", "PYTHON", "SPARK_", "VIRTUAL_ENV"))
+    }
     environment = {
-        **kept,
-        "PATH": f"{runtime / 'bin'}:{kept.get('PATH', os.defpath)}",
+        **inherited,
+        "PATH": f"{runtime / 'bin'}:{inherited.get('PATH', os.defpath)}",
         "JAVA_HOME": str(java.home),
         "PYTHONPATH": PATH_ENTRY,
         "PYSPARK_PYTHON": str(runtime / "bin" / "python"),

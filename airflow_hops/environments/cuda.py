@@ -58,10 +58,10 @@ def horovod_with_nccl(pins: Path, python: Path, toolkit: Path | None, *, uv: str
         say(f"Horovod with NCCL: {nccl}, and the CUDA compiler of {toolkit or compiler.name}")
         target = ["--python", str(python), "--no-deps", "--target", str(folder)]
         run_uv([uv, "pip", "install", "--quiet", *target, nccl, *files], pins.with_name("uv.toml"), say)
-        found = folder / "nvidia" / "nccl"
-        (found / "lib" / "libnccl.so").symlink_to("libnccl.so.2")
+        nccl_home = folder / "nvidia" / "nccl"
+        (nccl_home / "lib" / "libnccl.so").symlink_to("libnccl.so.2")
         # For CMake a folder of LIBRARY_PATH is the compiler's own, which it does not write into the library.
-        places = {"HOROVOD_NCCL_HOME": str(found), "LIBRARY_PATH": str(found / "lib")}
+        places = {"HOROVOD_NCCL_HOME": str(nccl_home), "LIBRARY_PATH": str(nccl_home / "lib")}
         if toolkit is None:
             toolkit = next(folder.glob("nvidia/cu*"))
             # What a toolkit that was not installed from wheels has.

@@ -45,8 +45,8 @@ def find_java(runtime: Path | None = None, environment: Mapping[str, str] | None
         runtime: Folder of the runtime environment, which may hold a Java of its own.
         environment: Where JAVA_HOME and PATH are read; this process's by default.
     """
-    found = list(_candidates(runtime, os.environ if environment is None else environment))
-    return next((java for java in found if java.supported), found[0] if found else None)
+    candidates = list(_candidates(runtime, os.environ if environment is None else environment))
+    return next((java for java in candidates if java.supported), candidates[0] if candidates else None)
 
 
 def own_java(runtime: Path) -> Path | None:

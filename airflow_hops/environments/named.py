@@ -215,11 +215,11 @@ def resolve(
 
 def installed_packages(folder: Path) -> dict[str, str]:
     """The packages that lie in an environment itself, by name, and their versions; its Python is not started."""
-    found = {}
+    packages = {}
     for info in sorted(folder.glob("lib/python3*/site-packages/*.dist-info")):
         name, _, version = info.name.removesuffix(".dist-info").partition("-")
-        found[package_name(name)] = version
-    return found
+        packages[package_name(name)] = version
+    return packages
 
 
 def packages_of(runtime: Path) -> dict[str, str]:
@@ -230,9 +230,9 @@ def packages_of(runtime: Path) -> dict[str, str]:
 
 def packages_from_elsewhere(runtime: Path) -> list[str]:
     """The packages of an environment that came from a path or an address, not from an index by name and version."""
-    told = "lib/python3*/site-packages/*.dist-info/direct_url.json"  # https://peps.python.org/pep-0610/
-    found = [file for folder in (base_of(runtime), runtime) for file in folder.glob(told)]
-    return sorted({package_name(file.parent.name.partition("-")[0]) for file in found})
+    pattern = "lib/python3*/site-packages/*.dist-info/direct_url.json"  # https://peps.python.org/pep-0610/
+    matches = [file for folder in (base_of(runtime), runtime) for file in folder.glob(pattern)]
+    return sorted({package_name(file.parent.name.partition("-")[0]) for file in matches})
 
 
 def python_version(runtime: Path) -> str:
@@ -241,8 +241,8 @@ def python_version(runtime: Path) -> str:
         lines = (base_of(runtime) / "pyvenv.cfg").read_text().splitlines()
     except OSError:
         return ""
-    found = (line.partition("=")[2].strip() for line in lines if line.startswith("version"))
-    return next(found, "")
+    versions = (line.partition("=")[2].strip() for line in lines if line.startswith("version"))
+    return next(versions, "")
 
 
 def remove_overlay(base: Path, name: str) -> Path:

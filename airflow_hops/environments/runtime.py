@@ -259,17 +259,17 @@ def write_added(path: Path, requirements: Sequence[str]) -> None:
         (path / ADDED_NAME).write_text("".join(f"{requirement}\n" for requirement in requirements))
 
 
-def find_python(uv: str, given: str | None, version: tuple[int, int], say: Say = print) -> str:
+def find_python(uv: str, requested: str | None, version: tuple[int, int], say: Say = print) -> str:
     """The path of an interpreter of a version: the given one, this process's own, or one that uv finds or downloads.
 
     Args:
         uv: The uv program.
-        given: Path or name of the interpreter that it must be; None for any.
+        requested: Path or name of the interpreter that it must be; None for any.
         version: Its version.
         say: Called with each line of progress.
 
     Raises:
-        BadInput: ``given`` is no such Python.
+        BadInput: ``requested`` is not such a Python.
         HopsError: none is on this machine, and uv could not download one.
     """
     wanted = ".".join(map(str, version))
@@ -283,12 +283,12 @@ def find_python(uv: str, given: str | None, version: tuple[int, int], say: Say =
     def find(request: str, *options: str) -> str:
         return ask("find", "--no-project", "--system", *options, request).stdout.strip()
 
-    if given is not None:
-        given_version = find(given, "--show-version")
+    if requested is not None:
+        given_version = find(requested, "--show-version")
         if not f"{given_version}.".startswith(f"{wanted}."):
-            found = f"Python {given_version}" if given_version else "none"
-            raise BadInput(f"--python {given}: Python {wanted} is needed, found {found}; name another one")
-        return find(given)
+            actual = f"Python {given_version}" if given_version else "none"
+            raise BadInput(f"--python {requested}: Python {wanted} is needed, found {actual}; name another one")
+        return find(requested)
     if sys.version_info[:2] == version:
         return sys.executable
     if not find(wanted):

@@ -49,7 +49,7 @@ class HorovodBuild:
 def uv_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment for uv: the caller's, less what would change what is installed."""
     dropped = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_NO_CONFIG")
-    kept = {name: value for name, value in environment.items() if name not in dropped}
+    inherited = {name: value for name, value in environment.items() if name not in dropped}
     # Started by make, Horovod's build would take make's flags for its own, and compile on one core.
     # Package index, links and certificates that pip was told of: uv does not read pip's configuration
     home = Path(environment.get("HOME") or "~").expanduser()
@@ -62,18 +62,18 @@ def uv_environment(environment: Mapping[str, str]) -> dict[str, str]:
         settings.read(files)
     index = environment.get("PIP_INDEX_URL") or settings.get("global", "index-url", fallback="")
     certificates = environment.get("PIP_CERT") or settings.get("global", "cert", fallback="")
-    found = {}
-    told = any((folder / "uv" / "uv.toml").exists() for folder in (Path("/etc"), user_folder))
-    if index and not told and not {"UV_INDEX_URL", "UV_DEFAULT_INDEX"} & environment.keys():
-        found["UV_DEFAULT_INDEX"] = index
+    settings_of_pip = {}
+    has_settings = any((folder / "uv" / "uv.toml").exists() for folder in (Path("/etc"), user_folder))
+    if index and not has_settings and not {"UV_INDEX_URL", "UV_DEFAULT_INDEX"} & environment.keys():
+        settings_of_pip["UV_DEFAULT_INDEX"] = index
     links = environment.get("PIP_FIND_LINKS") or settings.get("global", "find-links", fallback="") or ""
     # Of a folder that is not there, pip says a word, and uv gives up.
     found_links = [link for link in links.split() if "://" in link or Path(link).expanduser().exists()]
     if found_links and "UV_FIND_LINKS" not in environment:
-        found["UV_FIND_LINKS"] = ",".join(found_links)
+        settings_of_pip["UV_FIND_LINKS"] = ",".join(found_links)
     if certificates:
-        found["SSL_CERT_FILE"] = certificates
-    return {**found, **kept, "MAKEFLAGS": f"-j{(os.cpu_count() or 1) + 1}"}
+        settings_of_pip["SSL_CERT_FILE"] = certificates
+    return {**settings_of_pip, **inherited, "MAKEFLAGS": f"-j{(os.cpu_count() or 1) + 1}"}
 
 
 def _toolchain() -> Path:
@@ -96,8 +96,8 @@ def _build_fingerprint(environment: Mapping[str, str]) -> str:
     cpu = Path("/proc/cpuinfo")
     flags = re.search(r"^flags\s*:(.*)$", cpu.read_text() if cpu.exists() else "", re.MULTILINE)
     has = sorted(_CPU_FLAGS.intersection(flags[1].split() if flags else ()))
-    given = [f"{name}={environment[name]}" for name in _COMPILER_VARIABLES if environment.get(name)]
-    facts = [*platform.libc_ver(), said.decode(errors="replace"), *has, *given, toolchain]
+    flags_set = [f"{name}={environment[name]}" for name in _COMPILER_VARIABLES if environment.get(name)]
+    facts = [*platform.libc_ver(), said.decode(errors="replace"), *has, *flags_set, toolchain]
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
@@ -151,7 +151,7 @@ def run_uv(command: list[str], settings: Path, say: Say, build: HorovodBuild | N
 
 def package_name(requirement: str) -> str:
     """The name of a requirement's package, as indexes compare it."""
-    found = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement)
-    if found is None:
+    match = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement)
+    if match is None:
         raise BadInput(f"{requirement!r}: expected a package's name, and a version if need be, as in 'shap==0.46'")
-    return re.sub(r"[-_.]+", "-", found[0]).lower()
+    return re.sub(r"[-_.]+", "-", match[0]).lower()

@@ -120,10 +120,10 @@ class ProgressWriter:
         return list(before.points)
 
     def _write(self, error: str | None) -> None:
-        told = TaskProgress(self._producer.try_number, self._began_at, tuple(self._points), error)
+        progress = TaskProgress(self._producer.try_number, self._began_at, tuple(self._points), error)
         self._written_at = time.monotonic()
         try:
-            self._store.write_text(_address(self._store, self._producer), json.dumps(asdict(told)))
+            self._store.write_text(_address(self._store, self._producer), json.dumps(asdict(progress)))
         except Exception as problem:  # whatever the file system's own client raises
             log.debug("the task's progress cannot be written: %s", problem)
 

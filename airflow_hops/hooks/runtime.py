@@ -105,13 +105,16 @@ class RuntimeHook(BaseHook):
             BadInput: a field does not parse, or there is no field or option of its name.
         """
         check_options()
-        found = find_connection(self.hops_conn_id, self.conn_type)
-        if found is None and self.hops_conn_id != self.default_conn_name:
+        configured = find_connection(self.hops_conn_id, self.conn_type)
+        if configured is None and self.hops_conn_id != self.default_conn_name:
             raise BadInput(
                 f"there is no connection {self.hops_conn_id!r}; add one of type hops, or set "
                 f"AIRFLOW_CONN_{self.hops_conn_id.upper()}"
             )
-        connection, source = found or (Connection(conn_id=self.hops_conn_id, conn_type=self.conn_type), NO_CONNECTION)
+        connection, source = configured or (
+            Connection(conn_id=self.hops_conn_id, conn_type=self.conn_type),
+            NO_CONNECTION,
+        )
         extra = read_extra(self.hops_conn_id, connection)
         home = Path(os.environ.get("AIRFLOW_HOME") or Path("~/airflow").expanduser())
 
@@ -145,12 +148,12 @@ class RuntimeHook(BaseHook):
             source=source,
         )
 
-    def _runtime_folder(self, given: str, default: Path) -> Path:
+    def _runtime_folder(self, field: str, default: Path) -> Path:
         """The environment of this hook: that of its name, or of the connection, which has a path or a name, too."""
         configured = Path(conf.get("hops", "runtime", fallback="") or default).expanduser()
-        name = self.runtime or (given if is_name(given) else None)
-        if given and not is_name(given):
-            configured = Path(given).expanduser()
+        name = self.runtime or (field if is_name(field) else None)
+        if field and not is_name(field):
+            configured = Path(field).expanduser()
         if not configured.is_absolute():
             raise self._bad_field("runtime", str(configured), "an absolute path, or the name of an environment")
         return configured if name is None else find_overlay(base_of(configured), name)

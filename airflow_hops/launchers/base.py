@@ -54,7 +54,7 @@ def find_launcher(name: str) -> type[Launcher]:
     Raises:
         BadInput: there is none of this name, it cannot be imported, or is not a subclass of :class:`Launcher`.
     """
-    found = load_extension(LAUNCHERS, name)
-    if not (isinstance(found, type) and issubclass(found, Launcher)):
-        raise BadInput(f"{extensions(LAUNCHERS)[name]} is {found!r}; expected a subclass of {Launcher.__qualname__}")
-    return found
+    kind = load_extension(LAUNCHERS, name)
+    if not (isinstance(kind, type) and issubclass(kind, Launcher)):
+        raise BadInput(f"{extensions(LAUNCHERS)[name]} is {kind!r}; expected a subclass of {Launcher.__qualname__}")
+    return kind

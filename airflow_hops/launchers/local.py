@@ -78,10 +78,10 @@ def runtime_environment(runtime: Path, code_paths: Sequence[str] = ()) -> dict[s
     """
     # The worker's secrets and settings are Airflow's; TensorFlow's and Spark's Python must find only their own.
     dropped = ("AIRFLOW_", "_AIRFLOW", "PYTHON", "VIRTUAL_ENV", "SPARK_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    programs = dict.fromkeys([str(runtime / "bin"), str(base_of(runtime) / "bin"), kept.get("PATH", os.defpath)])
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    programs = dict.fromkeys([str(runtime / "bin"), str(base_of(runtime) / "bin"), environment.get("PATH", os.defpath)])
     # onnxruntime's telemetry writes through a file of a fixed name in the temporary folder, even another user's link.
-    return {"ORT_DISABLE_TELEMETRY": "1", **with_package(kept, code_paths), "PATH": ":".join(programs)}
+    return {"ORT_DISABLE_TELEMETRY": "1", **with_package(environment, code_paths), "PATH": ":".join(programs)}
 
 
 def step_environment(runtime: Path, code_paths: Sequence[str] = ()) -> dict[str, str]:
@@ -91,20 +91,20 @@ def step_environment(runtime: Path, code_paths: Sequence[str] = ()) -> dict[str,
         runtime: Folder of the runtime environment.
         code_paths: Folders of user code, which come after the package.
     """
-    kept = runtime_environment(runtime, code_paths)
-    java = find_java(base_of(runtime), kept)
+    environment = runtime_environment(runtime, code_paths)
+    java = find_java(base_of(runtime), environment)
     if java is not None:
-        kept["JAVA_HOME"] = str(java.home)
+        environment["JAVA_HOME"] = str(java.home)
     return {
-        **kept,
+        **environment,
         WORKER_VARIABLE: own_identity(),
         "PYTHONUNBUFFERED": "1",
         "PYSPARK_PYTHON": str(runtime / "bin" / "python"),
         "PYSPARK_DRIVER_PYTHON": str(runtime / "bin" / "python"),
         # TensorFlow and Google's clients greet every import with lines that alarm and mean nothing; what fails raises.
-        "TF_CPP_MIN_LOG_LEVEL": kept.get("TF_CPP_MIN_LOG_LEVEL", "3"),
+        "TF_CPP_MIN_LOG_LEVEL": environment.get("TF_CPP_MIN_LOG_LEVEL", "3"),
         "PYTHONWARNINGS": "ignore::FutureWarning",
-        "TF_ENABLE_ONEDNN_OPTS": kept.get("TF_ENABLE_ONEDNN_OPTS", "0"),
+        "TF_ENABLE_ONEDNN_OPTS": environment.get("TF_ENABLE_ONEDNN_OPTS", "0"),
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "GIT_PYTHON_REFRESH": "quiet",
     }

@@ -95,9 +95,9 @@ class SparkLauncher(Launcher):
         base = base_of(self.runtime)
         java = find_java(base)
         if java is None or not java.supported:
-            found = f"Java {java.version} in {java.home}" if java else "none"
+            present = f"Java {java.version} in {java.home}" if java else "none"
             raise BadInput(
-                f"Spark 3.5 needs Java {', '.join(map(str, SUPPORTED_VERSIONS))}, found {found}; install one, or run "
+                f"Spark 3.5 needs Java {', '.join(map(str, SUPPORTED_VERSIONS))}, found {present}; install one, or run "
                 f"'airflow hops runtime create {self.runtime}', which brings it along"
             )
         conf = dict(_DEFAULTS)
@@ -136,9 +136,9 @@ class SparkLauncher(Launcher):
 
     def _master(self) -> str:
         """The master that the connection names; this machine, if there is no ``spark_default``."""
-        found = find_connection(self.conn_id, "spark")
-        if found is not None:
-            return str(found[0].host or "")
+        present = find_connection(self.conn_id, "spark")
+        if present is not None:
+            return str(present[0].host or "")
         if self.conn_id == DEFAULT_CONN_ID:
             log.info("There is no connection %r: Spark runs on this machine (%s)", self.conn_id, THIS_MACHINE)
             return THIS_MACHINE

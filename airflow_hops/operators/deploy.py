@@ -99,11 +99,11 @@ class DeployModelOperator(HopsOperator):
             verdict = getattr(self, role)
             if isinstance(verdict, Mapping):
                 try:
-                    found = BlessingProperties.from_dict(verdict.get("properties") or {})
+                    blessing = BlessingProperties.from_dict(verdict.get("properties") or {})
                 except TypeError as error:
                     raise AirflowFailException(f"{role}: properties: {error}") from error
-                if not found.blessed:
-                    reasons = "; ".join(found.reasons or [str(found.more.get("error", "no reason given"))])
+                if not blessing.blessed:
+                    reasons = "; ".join(blessing.reasons or [str(blessing.more.get("error", "no reason given"))])
                     raise skipped(context["ti"], f"{role}: not blessed: {reasons}")
         value = super().execute(context)
         self._keep_cards(context, self.model_name)

@@ -48,10 +48,10 @@ class NotebookOperator(HopsOperator):
         cell_timeout_s: float | None = None,
         **kwargs: Any,
     ) -> None:
-        given = dict(params or {})
-        super().__init__(params=given, **kwargs)
+        values = dict(params or {})
+        super().__init__(params=values, **kwargs)
         self.notebook = notebook
-        self.values = {name: given[name] for name in own_params(params or {})}
+        self.values = {name: values[name] for name in own_params(params or {})}
         self._defaults = dict(self.values)
         self.inputs = dict(inputs or {})
         self.env = dict(env or {})
@@ -60,10 +60,10 @@ class NotebookOperator(HopsOperator):
     def step_params(self, context: Context) -> dict[str, Any]:
         """The notebook, and what it is given."""
         # What a DAG run's conf says is no template: whoever triggers a run would have it rendered on the worker.
-        given = {name: context["params"][name] for name in self.values}
+        values = {name: context["params"][name] for name in self.values}
         return {
             "notebook": self.notebook,
-            "params": {name: self.values[name] if v == self._defaults[name] else v for name, v in given.items()},
+            "params": {name: self.values[name] if v == self._defaults[name] else v for name, v in values.items()},
             "env": {name: str(value) for name, value in self.env.items()},
             "cell_timeout_s": self.cell_timeout_s,
         }

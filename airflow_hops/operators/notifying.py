@@ -27,12 +27,12 @@ def notify(notifiers: Notifier | Sequence[Notifier], context: Context, **facts: 
     Returns:
         Whether one was told.
     """
-    told = False
+    informed = False
     for each in [notifiers] if callable(notifiers) else notifiers:
         try:
             # A notifier renders its templates in place: the next call must find them as they were.
             copy(each)({**context, **facts})
-            told = True
+            informed = True
         except Exception:
             log.exception("Notifier %r failed", each)
-    return told
+    return informed

@@ -94,9 +94,9 @@ class PerformanceOperator(HopsOperator):
         super().__init__(**kwargs)
         self.store_arguments(locals())
         # An output of another task is an artifact or an address: which, is known once there is one.
-        given = labels is None or isinstance(labels, XComArg) or _is_artifact(labels)
+        is_final = labels is None or isinstance(labels, XComArg) or _is_artifact(labels)
         self._labels_given = labels is not None
-        self.labels = labels if given else Source.from_value("labels", labels).to_dict()
+        self.labels = labels if is_final else Source.from_value("labels", labels).to_dict()
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """What is measured, and how."""

@@ -80,7 +80,7 @@ class RequestRetrainingOperator(BaseOperator):
         policy: When to ask; None for drift, with ``cooldown``.
         cooldown: Instead of ``policy``: how long it does not ask again for the same training data; a day by default.
         on_drift: Notifiers for when drift begins. Their templates can name ``decision``, a
-            :class:`~airflow_hops.core.contract.retraining.Decision`, and ``decision.reason``. A retry tells again.
+            :class:`~airflow_hops.retraining.Decision`, and ``decision.reason``. A retry tells again.
         on_request: Notifiers for each request; where a person is asked, for the question too.
         on_stop: Notifiers for when requests stop: the budget is spent, candidates were rejected in a row, or something
             is wrong with the monitor itself.
@@ -140,26 +140,26 @@ class RequestRetrainingOperator(BaseOperator):
         except HopsError as error:
             raise (AirflowException if error.retryable else AirflowFailException)(str(error)) from error
         decision = recorded.decision
-        told = list[str]()
+        informed = list[str]()
         if drift_began and self._answer is None and notify(self.on_drift, context, decision=decision):
-            told.append("drift")
+            informed.append("drift")
         facts = {"skew": report.uri, "decision": recorded.uri, "cause": decision.cause}
-        found = {"at": decision.at, "findings": as_json(decision.findings), "limits": list(decision.limits)}
+        grounds = {"at": decision.at, "findings": as_json(decision.findings), "limits": list(decision.limits)}
         if not decision.requested:
             if stopped and notify(self.on_stop, context, decision=decision):
-                told.append("stop")
-            raise skipped(context["ti"], decision.reason, why=decision.why, told=told, **facts, **found)
+                informed.append("stop")
+            raise skipped(context["ti"], decision.reason, why=decision.why, told=informed, **facts, **grounds)
         skew = SkewProperties.of(report)
         store = RuntimeHook(self.hops_conn_id).store
         note_request(store, self.asset.name, skew.reference.model, decision.requests[-1])
         if notify(self.on_request, context, decision=decision):
-            told.append("request")
+            informed.append("request")
         start, end = decision.window
         window = {"window_end": end} if start is None else {"window_start": start, "window_end": end}
         extra: dict[str, Any] = {**window, "drifted": list(skew.drifted), "reason": decision.reason, **facts}
         context["outlet_events"][self.asset].extra = extra
         self.log.info("Retraining requested: %s", decision.reason)
-        return {**extra, **found, "told": told}
+        return {**extra, **grounds, "told": informed}
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """Goes on with what the person answered.

@@ -69,16 +69,16 @@ def retraining_loop(
     # Airflow takes the file in which a DAG is made for its own, and the user's functions lie beside that.
     made.fileloc = sys._getframe(1).f_code.co_filename
     with made:
-        found = SkewOperator(task_id="skew", model_name=model_name, **(skew or {}))
+        comparison = SkewOperator(task_id="skew", model_name=model_name, **(skew or {}))
         measured = None
         if performance is not None:
             conditions = [each for each in policy.when.leaves() if isinstance(each, Performance)]
             windows = [each.window for each in conditions if each.window is not None]
-            given = {**({"window": windows[0]} if windows else {}), **performance}
-            measured = PerformanceOperator(task_id="performance", model_name=model_name, **given).output
+            arguments = {**({"window": windows[0]} if windows else {}), **performance}
+            measured = PerformanceOperator(task_id="performance", model_name=model_name, **arguments).output
         RequestRetrainingOperator(
             task_id="request_retraining",
-            skew=found.output,
+            skew=comparison.output,
             performance=measured,
             asset=asset,
             policy=policy,

@@ -142,7 +142,7 @@ class SchemaOperator(HopsOperator):
         if isinstance(environments, Mapping):
             # Sets are no JSON; a single string is for the step to refuse.
             environments = {name: v if isinstance(v, str) else sorted(v) for name, v in environments.items()}
-        given = {
+        arguments = {
             "infinity_norm": self.infinity_norm,
             "jensen_shannon": self.jensen_shannon,
             "comparators": self.comparators,
@@ -150,7 +150,7 @@ class SchemaOperator(HopsOperator):
             "max_domain_values": self.max_domain_values,
             "presence_tolerance": self.presence_tolerance,
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in arguments.items() if value is not None}
 
 
 def is_deployed_with(store: ArtifactStore, uri: str) -> bool:

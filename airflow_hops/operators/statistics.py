@@ -128,8 +128,8 @@ class StatisticsOperator(SparkOperator):
 
     def _check_arguments(self) -> None:
         if (self.examples is None) == (self.source is None):
-            given = "neither" if self.examples is None else "both"
-            raise ValueError(f"expected exactly one of examples and source, found {given}")
+            number = "neither" if self.examples is None else "both"
+            raise ValueError(f"expected exactly one of examples and source, found {number}")
         for argument, allowed in (("engine", ENGINES), ("on_corrupt", ON_CORRUPT)):
             if (value := getattr(self, argument)) not in allowed:
                 raise ValueError(f"{argument} is {value!r}, expected one of {', '.join(map(repr, allowed))}")

@@ -110,8 +110,8 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
-        given = {"error": on_anomaly} if isinstance(on_anomaly, str) else dict(on_anomaly)
-        self.on_anomaly: dict[str, Action] = {"error": "fail", "warning": "warn", **given}
+        named = {"error": on_anomaly} if isinstance(on_anomaly, str) else dict(on_anomaly)
+        self.on_anomaly: dict[str, Action] = {"error": "fail", "warning": "warn", **named}
         self.follow = _task_ids(follow)
         self.otherwise = _task_ids(otherwise)
         self.assigned_users = list(assigned_users or [])
@@ -183,8 +183,8 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         failing = self._anomalies(value, "fail")
         if failing:
             what_to_do = _advice(RuntimeHook(self.hops_conn_id).store, self._schema_in_use.uri, value)
-            found = f"{self._count(value, 'fail')} anomalies, see {value['uri']}:"
-            self._fail(context, value, "\n".join([found, *failing, *what_to_do]))
+            headline = f"{self._count(value, 'fail')} anomalies, see {value['uri']}:"
+            self._fail(context, value, "\n".join([headline, *failing, *what_to_do]))
         if asking := self._anomalies(value, "ask"):
             self._ask(context, value, asking)
         return self._go_on(context, value, self._schema_in_use)
@@ -206,10 +206,10 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         who = user["name"] or user["id"] if user else f"no answer within {self.ask_timeout}"
         said = event.get("params_input") or {}
         note, edited = str(said.get("note") or "").strip(), said.get("schema")
-        told = f"{choice!r} by {who}" + (f": {note}" if note else "")
-        self.log.info("Answer: %s", told)
+        reply = f"{choice!r} by {who}" + (f": {note}" if note else "")
+        self.log.info("Answer: %s", reply)
         if choice == REJECT:
-            self._fail(context, value, f"{told}; the data does not fit {schema.uri}, see {value['uri']}")
+            self._fail(context, value, f"{reply}; the data does not fit {schema.uri}, see {value['uri']}")
         if choice == APPROVE:
             context["ti"].xcom_push(key="return_value", value=value)  # where it cannot be published, as in _fail
             by = {"approved_by": who, "note": note, "run_id": context["ti"].run_id}
@@ -220,8 +220,8 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
 
     def _anomalies(self, value: Mapping[str, Any], action: Action) -> list[str]:
         of = _properties(value)
-        found = {"error": of.errors, "warning": of.warnings}
-        return [text for severity in _SEVERITIES if self.on_anomaly[severity] == action for text in found[severity]]
+        texts = {"error": of.errors, "warning": of.warnings}
+        return [text for severity in _SEVERITIES if self.on_anomaly[severity] == action for text in texts[severity]]
 
     def _count(self, value: Mapping[str, Any], action: Action) -> int:
         return sum(int(value["metrics"][f"{s}s"]) for s in _SEVERITIES if self.on_anomaly[s] == action)
@@ -262,9 +262,9 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
                     f"has changed since ({now.fingerprint[:12]}…): nothing was overwritten; clear this task to ask anew"
                 )
             if edited is not None:
-                given = {"uri": schema.uri, "text": edited, "source": f"{who}'s edit", "replaces": schema.fingerprint}
+                named = {"uri": schema.uri, "text": edited, "source": f"{who}'s edit", "replaces": schema.fingerprint}
                 entry = "airflow_hops.ml.stages.schema:publish"
-                hook.run(StepSpec(step="publish-schema", entry=entry, params={**given, **by}), cache=False)
+                hook.run(StepSpec(step="publish-schema", entry=entry, params={**named, **by}), cache=False)
                 return store.manifest(schema.uri).reference(schema.uri)
             return publish_schema(
                 store,
@@ -292,10 +292,10 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
 
 def _advice(store: ArtifactStore, schema_uri: str, value: Mapping[str, Any]) -> list[str]:
     """How to change the schema, where it is the data that is right."""
-    found = frozen_name(schema_uri)
-    if found is None:
+    frozen = frozen_name(schema_uri)
+    if frozen is None:
         return []
-    name, proposed = " ".join(map(shlex.quote, found)), shlex.quote(f"{value['uri']}/proposed.pbtxt")
+    name, proposed = " ".join(map(shlex.quote, frozen)), shlex.quote(f"{value['uri']}/proposed.pbtxt")
     lines = [f"If the data is right, change the frozen schema {schema_uri}:"]
     if _properties(value).proposed_features is not None:
         lines.append(f"  airflow hops schema diff {name} {proposed}     # what this data needs")
@@ -313,5 +313,5 @@ def _properties(value: Mapping[str, Any]) -> AnomaliesProperties:
     return AnomaliesProperties.of(Artifact.from_dict(value))
 
 
-def _task_ids(given: str | Sequence[str] | None) -> list[str]:
-    return [given] if isinstance(given, str) else list(given or [])
+def _task_ids(named: str | Sequence[str] | None) -> list[str]:
+    return [named] if isinstance(named, str) else list(named or [])

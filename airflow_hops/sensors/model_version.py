@@ -69,11 +69,11 @@ class ModelVersionSensor(BaseSensorOperator):
             services, version = self._services(), self._version()
             if not self.deferrable:
                 return super().execute(context)
-            found = self._look(services, version)
+            ready = self._look(services, version)
         except BadInput as error:
             raise AirflowFailException(str(error)) from error
-        if found is not None:
-            return found
+        if ready is not None:
+            return ready
         conn_id = self.model_server_conn_id or self.hops_conn_id
         services = {name: value for name, value in services.items() if name not in _SECRET_SERVICES}
         looks = (self.model_name, version, self.version_label, self.poke_interval)
@@ -85,8 +85,8 @@ class ModelVersionSensor(BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Looks once."""
-        found = self._look(self._services(), self._version())
-        return PokeReturnValue(is_done=found is not None, xcom_value=found)
+        ready = self._look(self._services(), self._version())
+        return PokeReturnValue(is_done=ready is not None, xcom_value=ready)
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> int:
         """Takes what the trigger found.
@@ -109,11 +109,11 @@ class ModelVersionSensor(BaseSensorOperator):
             return None
 
     def _services(self) -> Mapping[str, str]:
-        given = model_server_services(self.model_server_conn_id)
-        if given:
-            return given
-        found = RuntimeHook(self.hops_conn_id).settings.services
-        return {name: value for name, value in found.items() if name.startswith("serving_")}
+        named = model_server_services(self.model_server_conn_id)
+        if named:
+            return named
+        ready = RuntimeHook(self.hops_conn_id).settings.services
+        return {name: value for name, value in ready.items() if name.startswith("serving_")}
 
     def _version(self) -> int | None:
         if self.version in (None, ""):

@@ -49,15 +49,15 @@ class ModelVersionTrigger(BaseTrigger):
         services = {**self.services, **(await asked_from_a_trigger(self.conn_id) if self.conn_id else {})}
         while True:
             try:
-                found = await asyncio.to_thread(ready_version, services, self.model_name, self.version, self.label)
+                ready = await asyncio.to_thread(ready_version, services, self.model_name, self.version, self.label)
             except BadInput as error:
                 yield TriggerEvent({"error": str(error)})
                 return
             except HopsError as error:  # a server that is away may come back
                 self.log.info("%s", error)
-                found = None
-            if found is not None:
-                yield TriggerEvent({"version": found})
+                ready = None
+            if ready is not None:
+                yield TriggerEvent({"version": ready})
                 return
             await asyncio.sleep(self.poll_s)
 

@@ -150,7 +150,7 @@ class DecisionAtTick(JsonFields):
     Attributes:
         at: The tick, ISO 8601 UTC.
         requested: Whether a retraining was requested.
-        why: Of a refusal, in a word, as :class:`~airflow_hops.core.contract.retraining.Decision` has it.
+        why: Of a refusal, in a word, as :class:`~airflow_hops.retraining.Decision` has it.
         reason: In a sentence.
     """
 

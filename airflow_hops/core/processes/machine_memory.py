@@ -8,9 +8,9 @@ from pathlib import Path
 
 def memory_bytes() -> int:
     """Memory of the machine, or what the control group allows if that is less."""
-    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         path = Path(limit)
         if path.exists() and (text := path.read_text().strip()).isdecimal():
-            found = min(found, int(text))
-    return found
+            limit_bytes = min(limit_bytes, int(text))
+    return limit_bytes

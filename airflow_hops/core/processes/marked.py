@@ -33,7 +33,7 @@ def end_marked(mark: str, session: int | None = None, *, grace_s: float = GRACE_
 
 def _find(mark: str, session: int | None) -> dict[int, int]:
     """When each of the processes started, by its number."""
-    found: dict[int, int] = {}
+    processes: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         number = int(folder.name)
         try:
@@ -46,8 +46,8 @@ def _find(mark: str, session: int | None) -> dict[int, int]:
         if is_theirs and number != os.getpid():
             for pid in (number, *descendants(number)):
                 if (started := started_at(pid)) is not None:
-                    found[pid] = started
-    return found
+                    processes[pid] = started
+    return processes
 
 
 def _signal_all(processes: Mapping[int, int], number: int) -> None:

@@ -74,10 +74,10 @@ class StepContext:
         Raises:
             BadInput: there is none, or more than one.
         """
-        found = self.spec.inputs.get(role, ())
-        if len(found) != 1:
-            raise BadInput(f"step {self.spec.step!r} expects one input artifact {role!r}, found {len(found)}")
-        return found[0]
+        artifacts = self.spec.inputs.get(role, ())
+        if len(artifacts) != 1:
+            raise BadInput(f"step {self.spec.step!r} expects one input artifact {role!r}, found {len(artifacts)}")
+        return artifacts[0]
 
     def has_input(self, role: str) -> bool:
         """Returns whether there is an artifact with a role."""
@@ -91,11 +91,11 @@ class StepContext:
         """Returns a local directory with the files of the only artifact with a role."""
         return self.store.local(self.input(role))
 
-    def output(self, **found: Artifact) -> ArtifactWriter:
+    def output(self, **artifacts: Artifact) -> ArtifactWriter:
         """Opens the writer of this step's artifact; use it in a ``with`` statement and commit at its end.
 
         Args:
-            found: Inputs that the step found itself, by role, for the lineage.
+            artifacts: Inputs that the step looked up itself, by role, for the lineage.
 
         Raises:
             BadInput: the spec names no output.
@@ -106,7 +106,7 @@ class StepContext:
             self.spec.output.uri,
             self.spec.output.kind,
             self.spec.producer,
-            inputs={**self.spec.inputs, **{role: (artifact,) for role, artifact in found.items()}},
+            inputs={**self.spec.inputs, **{role: (artifact,) for role, artifact in artifacts.items()}},
             cache_key_parts=self.spec.cache_key_parts,
         )
         writer.cost = self.cost

@@ -32,22 +32,22 @@ def probe() -> dict[str, Any]:
         when it imports); ``gpus`` (names that TensorFlow sees) and ``no_gpu`` (why it sees none), where there is
         TensorFlow; ``horovod`` (what it was built with; NCCL by its version, as in ``nccl.h``), where that is.
     """
-    found: dict[str, Any] = {"modules": {}}
+    report: dict[str, Any] = {"modules": {}}
     for module, distribution in DISTRIBUTIONS.items():
         begun = time.monotonic()
         error = _failure(lambda module=module: importlib.import_module(module))  # type: ignore[misc]
         seconds = round(time.monotonic() - begun, 2)
-        found["modules"][module] = {"version": _version(distribution), "seconds": seconds, "error": error}
-    if found["modules"]["tensorflow"]["error"] is None:
+        report["modules"][module] = {"version": _version(distribution), "seconds": seconds, "error": error}
+    if report["modules"]["tensorflow"]["error"] is None:
         import tensorflow
 
-        found["gpus"] = [device.name for device in tensorflow.config.list_physical_devices("GPU")]
-        found["no_gpu"] = None if found["gpus"] else why_no_gpu()
-    if found["modules"]["horovod.tensorflow"]["error"] is None:
+        report["gpus"] = [device.name for device in tensorflow.config.list_physical_devices("GPU")]
+        report["no_gpu"] = None if report["gpus"] else why_no_gpu()
+    if report["modules"]["horovod.tensorflow"]["error"] is None:
         import horovod.tensorflow as hvd
 
-        found["horovod"] = {"gloo": bool(hvd.gloo_built()), "mpi": bool(hvd.mpi_built()), "nccl": hvd.nccl_built()}
-    return found
+        report["horovod"] = {"gloo": bool(hvd.gloo_built()), "mpi": bool(hvd.mpi_built()), "nccl": hvd.nccl_built()}
+    return report
 
 
 def why_no_gpu(driver_name: str = "libcuda.so.1") -> str:

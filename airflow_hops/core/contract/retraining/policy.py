@@ -82,7 +82,7 @@ class RetrainingPolicy(Part):
 
     It is requested if ``when`` holds and ``unless`` does not, outside the cooldown and within the budget, and while no
     requested retraining is under way. Time is that of the data
-    (:class:`~airflow_hops.core.contract.retraining.Situation`).
+    (:class:`~airflow_hops.retraining.Situation`).
 
     Example::
 
