@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -125,7 +126,7 @@ def test_july_has_drifted_from_a_winter(
     assert datetime.fromisoformat(report["captured_until"]) == datetime(2023, 11, 14, 22, 14, 20, tzinfo=UTC)
 
 
-def test_what_lies_in_an_object_store_is_compared_as_what_lies_in_a_folder(
+def test_requests_in_an_object_store_are_compared(
     detect: Detect, captured: CaptureFolder, flights_raw: Path, s3_endpoint: str
 ) -> None:
     import s3fs
@@ -231,7 +232,7 @@ def test_a_model_that_is_gone_leaves_a_note_and_the_report_stands(
     assert detect(min_rows=1000, attribute=False)[1]["notes"] == []
 
 
-def test_rows_that_were_served_otherwise_than_they_were_learnt_are_found_by_their_identifiers(
+def test_skewed_rows_are_found_by_identifier(
     detect: Detect, captured: CaptureFolder, champion_with_model: Any, flights_raw: Path, shared_store: ArtifactStore
 ) -> None:
     winter = flights_examples.months(flights_raw, 1, 3)
@@ -266,7 +267,7 @@ def test_rows_that_were_served_otherwise_than_they_were_learnt_are_found_by_thei
     assert ">UA</text>" in picture and ">ua</text>" in picture
 
 
-def test_rows_are_compared_with_examples_that_were_given(
+def test_rows_are_compared_with_chosen_examples(
     detect: Detect, captured: CaptureFolder, flights_raw: Path, shared_store: ArtifactStore
 ) -> None:
     july = flights_examples.months(flights_raw, 7, 7).iloc[:1500]
@@ -282,7 +283,7 @@ def test_rows_are_compared_with_examples_that_were_given(
     assert all(example["training"] > 10 and example["serving"] is None for example in age["examples"])
 
 
-def test_an_identifier_that_was_not_captured_is_named(
+def test_an_identifier_that_was_not_captured_is_refused(
     detect: Detect, captured: CaptureFolder, flights_raw: Path
 ) -> None:
     path = captured.add(flights_examples.months(flights_raw, 1, 1).iloc[:600])
@@ -368,9 +369,7 @@ def test_spans_are_compared_without_a_schema_the_time_aside(drift: Any, spans: d
     ]
 
 
-def test_what_is_no_statistics_or_lacks_the_split_is_named(
-    drift: Any, spans: dict[str, Any], flights_schema: Any
-) -> None:
+def test_other_artifacts_and_missing_splits_are_refused(drift: Any, spans: dict[str, Any], flights_schema: Any) -> None:
     with pytest.raises(BadInput, match=r"input 'current' .* is 'schema', expected statistics"):
         drift(spans["march"], flights_schema)
     with pytest.raises(BadInput, match="there are no statistics of split 'newest'; there are train, eval"):
@@ -398,7 +397,7 @@ def whole_and_holes() -> tuple[pa.Table, pa.Table]:
     return pa.table({"x": values, "s": names}), pa.table({"x": with_nan, "s": some})
 
 
-def test_missing_values_are_judged_apart_and_are_no_drift_of_the_values(
+def test_missing_values_are_no_drift_of_the_values(
     whole_and_holes: tuple[pa.Table, pa.Table],
 ) -> None:
     whole, holes = whole_and_holes
@@ -438,9 +437,7 @@ def test_statistics_that_were_made_anew_since_the_training_are_refused(
         store.write_text(address, before)
 
 
-def test_each_row_is_looked_at_once_and_a_retry_sees_the_same_rows(
-    detect: Detect, captured: CaptureFolder, flights_raw: Path
-) -> None:
+def test_each_row_is_compared_once(detect: Detect, captured: CaptureFolder, flights_raw: Path) -> None:
     january = flights_examples.months(flights_raw, 1, 1)
     captured.add(january.iloc[:600])
     assert detect("first", min_rows=500)[1]["rows_current"] == 600
@@ -450,9 +447,7 @@ def test_each_row_is_looked_at_once_and_a_retry_sees_the_same_rows(
     assert detect("third", min_rows=500)[1]["rows_current"] == 0
 
 
-def test_a_failed_try_does_not_move_the_cursor_and_its_retry_sees_the_same_rows(
-    detect: Detect, captured: CaptureFolder, flights_raw: Path
-) -> None:
+def test_a_retry_sees_the_rows_of_the_failed_try(detect: Detect, captured: CaptureFolder, flights_raw: Path) -> None:
     january = flights_examples.months(flights_raw, 1, 1)
     good = captured.add(january.iloc[:600])
     content = good.read_bytes()
@@ -500,16 +495,11 @@ def _without_temp(table: pa.Table) -> pa.Table:
 
 
 def _temp_as_text(table: pa.Table) -> pa.Table:
-    index = table.column_names.index("input.temp")
-    return table.set_column(index, "input.temp", pa.array(["warm"] * table.num_rows))
+    return _without_temp(table).append_column("input.temp", pa.array(["warm"] * table.num_rows))
 
 
 def _without_inputs(table: pa.Table) -> pa.Table:
     return table.select([name for name in table.column_names if not name.startswith("input.")])
-
-
-def _without_time(table: pa.Table) -> pa.Table:
-    return table.drop(["input.scheduled_at"])
 
 
 @pytest.mark.parametrize(
@@ -518,10 +508,10 @@ def _without_time(table: pa.Table) -> pa.Table:
         (_without_temp, "there is no column 'input.temp', a feature that the model was trained on"),
         (_temp_as_text, "column 'input.temp' is string, but the model was trained on FLOAT"),
         (_without_inputs, "--capture_mode=all"),
-        (_without_time, "there is no column 'input.scheduled_at'"),
+        (lambda table: table.drop(["input.scheduled_at"]), "there is no column 'input.scheduled_at'"),
     ],
 )
-def test_captured_rows_that_do_not_fit_give_a_clear_error_and_no_artifact(
+def test_captured_rows_that_do_not_fit_are_refused(
     detect: Detect, captured: CaptureFolder, flights_raw: Path, shared_store: ArtifactStore, damage: Any, words: str
 ) -> None:
     path = captured.add(flights_examples.months(flights_raw, 1, 1).iloc[:600])
@@ -533,7 +523,7 @@ def test_captured_rows_that_do_not_fit_give_a_clear_error_and_no_artifact(
     assert not shared_store.exists(detect.address("refused"))
 
 
-def test_requests_of_another_version_with_other_features_are_left_out_and_noted(
+def test_requests_with_another_versions_features_are_left_out(
     detect: Detect, captured: CaptureFolder, flights_raw: Path
 ) -> None:
     january = flights_examples.months(flights_raw, 1, 1)
@@ -547,7 +537,7 @@ def test_requests_of_another_version_with_other_features_are_left_out_and_noted(
     assert str(other) in note
 
 
-def test_a_monitor_that_sees_other_versions_requests_alone_is_silent(
+def test_a_monitor_of_other_versions_requests_alone_is_silent(
     detect: Detect, captured: CaptureFolder, flights_raw: Path
 ) -> None:
     other = captured.add(flights_examples.months(flights_raw, 1, 1).iloc[:600], version=2)
@@ -557,9 +547,7 @@ def test_a_monitor_that_sees_other_versions_requests_alone_is_silent(
         detect("silent", silent_after_s=86400.0)
 
 
-def test_rows_of_impossible_times_are_told_and_do_not_move_the_period(
-    detect: Detect, captured: CaptureFolder, flights_raw: Path
-) -> None:
+def test_impossible_times_are_reported_and_left_out(detect: Detect, captured: CaptureFolder, flights_raw: Path) -> None:
     january = flights_examples.months(flights_raw, 1, 1).iloc[:600]
     wrong = january.iloc[:5].assign(scheduled_at=[1_357_000_000_000, 4_000_000_000, 2**62, -(2**62), 253402300799])
     captured.add(january)
@@ -587,21 +575,29 @@ def test_a_monitor_without_requests_is_no_verdict(detect: Detect, captured: Capt
         detect("silent", silent_after_s=86400.0)
 
 
-def test_a_server_that_captures_nothing_is_found_at_once(detect: Detect, captured: CaptureFolder) -> None:
-    status = json.dumps(Capture(CaptureOptions()).status()).encode()
+@contextmanager
+def _server_that_answers(answers: dict[str, Any], captured: CaptureFolder) -> Iterator[dict[str, str]]:
+    """The services of a connection with a server that has these answers by path."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/v1/capture" else 404)
+            self.send_response(200 if self.path in answers else 404)
             self.end_headers()
-            self.wfile.write(status)
+            self.wfile.write(json.dumps(answers.get(self.path, {"error": "not found"})).encode())
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        port = str(server.server_port)
-        with pytest.raises(BadInput, match=r"captures nothing: .* start it with --capture_base_path"):
-            detect("off", services={"serving_capture_path": str(captured.path), "serving_rest_port": port})
+        yield {"serving_capture_path": str(captured.path), "serving_rest_port": str(server.server_port)}
         server.shutdown()
+
+
+def test_a_server_that_captures_nothing_fails_the_monitor_at_once(detect: Detect, captured: CaptureFolder) -> None:
+    answers = {"/v1/capture": Capture(CaptureOptions()).status()}
+    with (
+        _server_that_answers(answers, captured) as services,
+        pytest.raises(BadInput, match=r"captures nothing: .* start it with --capture_base_path"),
+    ):
+        detect("off", services=services)
 
 
 @pytest.mark.parametrize("field", ["serving_rest_port", "serving_port"])
@@ -642,24 +638,13 @@ def test_a_server_that_is_down_is_reported_and_fails_the_monitor(
 def test_a_server_that_cannot_capture_is_reported(
     detect: Detect, captured: CaptureFolder, answers: dict[str, Any], words: str
 ) -> None:
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path in answers else 404)
-            self.end_headers()
-            self.wfile.write(json.dumps(answers.get(self.path, {"error": "not found"})).encode())
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        services = {"serving_capture_path": str(captured.path), "serving_rest_port": str(server.server_port)}
+    with _server_that_answers(answers, captured) as services:
         assert words in detect("patient", services=services)[0].properties["unwell"][0]
         with pytest.raises(HopsError, match="so nothing is watched"):
             detect("failing", services=services, down_after_s=3600.0)
-        server.shutdown()
 
 
-def test_a_clock_in_the_future_is_told_with_the_verdict(
-    detect: Detect, captured: CaptureFolder, flights_raw: Path
-) -> None:
+def test_a_clock_in_the_future_is_reported(detect: Detect, captured: CaptureFolder, flights_raw: Path) -> None:
     captured.add(flights_examples.months(flights_raw, 1, 1).iloc[:600], at_us=4_000_000_000_000_000)
     artifact, report = detect(min_rows=500)
     assert report["notes"][:1] == artifact.properties["unwell"]
@@ -675,7 +660,7 @@ def test_a_clock_in_the_future_is_told_with_the_verdict(
         ({"model_name": "flights", "min_rows": 0}, {}, "min_rows is 0, expected at least 1"),
     ],
 )
-def test_a_model_that_nobody_deployed_and_a_missing_capture_path_are_named(
+def test_missing_champion_or_capture_path_is_refused(
     run_shared_stage: Callable[..., Any], record: str, params: dict[str, Any], services: dict[str, str], words: str
 ) -> None:
     with pytest.raises(BadInput, match=words):
