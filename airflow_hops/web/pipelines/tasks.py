@@ -86,7 +86,10 @@ def get_task_result(dag_id: str, run_id: str, task_id: str, map_index: MapIndex)
         raise HTTPException(404, f"task {task_id!r} of run {run_id!r} has no instance [{map_index}]")
     told = None
     if task is not None and one is not None and str(one.state) != "success":
-        told = _progress(pipeline.conn_id(task_id), Producer(dag_id, run_id, task_id, map_index), one.try_number)
+        store = hook_of(pipeline.conn_id(task_id)).store
+        with reaching(store):
+            told = TaskProgress.read(store, Producer(dag_id, run_id, task_id, map_index))
+        told = told if told is not None and told.try_number == one.try_number else None
     made = list_run_artifacts(dag_id, run_id).artifacts if one is not None and one.state in _ENDED else []
     return TaskResult(
         stage=task.stage if task else None,
@@ -122,27 +125,21 @@ def get_evaluation(
 @router.get("/artifacts/{task_id}/{map_index}/{kind}/epochs", response_model=Epochs)
 def get_epochs(request: Request, found: TaskArtifact) -> Response:
     """The learning curves of a model, as its training recorded them."""
-    return cached_answer(request, (found.fingerprint,), lambda: _epochs(found.read_json("training.json")))
 
+    def make() -> Epochs:
+        training: dict[str, Any] = found.read_json("training.json")
+        return Epochs(
+            epochs=[_numbers(each) for each in training.get("epochs") or []],
+            ranks=training.get("ranks"),
+            hosts=training.get("hosts") or [],
+            seconds=_numbers(training.get("seconds") or {}),
+            rows_by_rank=training.get("rows_by_rank") or [],
+            resumed_after_epoch=training.get("resumed_after_epoch"),
+            synchronized=training.get("synchronized"),
+        )
 
-def _progress(conn_id: str, producer: Producer, try_number: int) -> TaskProgress | None:
-    store = hook_of(conn_id).store
-    with reaching(store):
-        told = TaskProgress.read(store, producer)
-    return told if told is not None and told.try_number == try_number else None
+    return cached_answer(request, (found.fingerprint,), make)
 
 
 def _numbers(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in figures.items() if isinstance(value, int | float)}
-
-
-def _epochs(found: dict[str, Any]) -> Epochs:
-    return Epochs(
-        epochs=[_numbers(each) for each in found.get("epochs") or []],
-        ranks=found.get("ranks"),
-        hosts=found.get("hosts") or [],
-        seconds=_numbers(found.get("seconds") or {}),
-        rows_by_rank=found.get("rows_by_rank") or [],
-        resumed_after_epoch=found.get("resumed_after_epoch"),
-        synchronized=found.get("synchronized"),
-    )
