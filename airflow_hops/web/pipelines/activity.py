@@ -78,13 +78,13 @@ class Activities(Model):
 @router.get("/activity")
 def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> Activities:
     """The activity of the models that pipelines serve."""
-    told = may_read_results(user)
+    allowed = may_read_results(user)
     with create_session() as session:
         known = definitions.pipelines(session, list(readable))
-        shown = {each: known[each] for each in dag_id if each in known and each in told}
+        shown = {each: known[each] for each in dag_id if each in known and each in allowed}
         watching = [pipeline for pipeline in known.values() if "skew" in pipeline.stages()]
         watchers = {name: together(watching, pipeline.models()) for name, pipeline in shown.items()}
-        watcher_ids = {each.dag_id for found in watchers.values() for each in found if each.dag_id in told}
+        watcher_ids = {each.dag_id for found in watchers.values() for each in found if each.dag_id in allowed}
         reports = last_returned(session, watcher_ids, "skew", last=_CHECKS)
     models = {name: pipeline.models()[0] for name, pipeline in shown.items() if pipeline.models()}
     conn_ids = {name: shown[name].server_conn_id(*model) for name, model in models.items()}

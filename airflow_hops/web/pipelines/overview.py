@@ -97,7 +97,7 @@ class PipelineOverview(Model):
 @router.get("/overview", dependencies=[READS_RUNS, READS_TASKS, READS_ARTIFACTS])
 def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str) -> PipelineOverview:
     """The overview of a pipeline; its models have separate routes."""
-    told = may_read_results(user)
+    allowed = may_read_results(user)
     with create_session() as session:
         seen = Seen.by(session, readable)
         pipeline = pipeline_of(session, dag_id)
@@ -105,8 +105,8 @@ def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str)
             raise HTTPException(
                 404, f"DAG {dag_id!r} is no longer in any DAG file; its other pages show the artifacts it made"
             )
-        pipeline = _leader(seen, told, pipeline)
-        watchers = [each for each in seen.watchers(pipeline) if each.dag_id in told]
+        pipeline = _leader(seen, allowed, pipeline)
+        watchers = [each for each in seen.watchers(pipeline) if each.dag_id in allowed]
         family = list({each.dag_id: each for each in (pipeline, *watchers)}.values())
         reports = last_returned(session, [each.dag_id for each in watchers], "skew", last=_CHECKS)
         unasked = _unasked(session, pipeline)
@@ -114,12 +114,12 @@ def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str)
             decision
             for watcher in watchers
             for decision in decisions(
-                session, watcher, [each for each in reports if each.dag_id == watcher.dag_id], told
+                session, watcher, [each for each in reports if each.dag_id == watcher.dag_id], allowed
             ).values()
             if decision.outcome != "pending" and decision.why != _NOTHING_TO_LEARN
         ]
         overview = PipelineOverview(
-            pipeline=summaries_of(session, seen, [pipeline], told)[0],
+            pipeline=summaries_of(session, seen, [pipeline], allowed)[0],
             models=[name for _, name in pipeline.models()],
             runs=last_runs(session, [pipeline], _RUNS).get(pipeline.dag_id, []),
             skew=skew_points(pipeline, reports)[-_CHECKS:],
@@ -132,12 +132,12 @@ def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str)
     return overview.model_copy(update={"proposed": proposed})
 
 
-def _leader(seen: Seen, told: Container[str], pipeline: PipelineDag) -> PipelineDag:
+def _leader(seen: Seen, allowed: Container[str], pipeline: PipelineDag) -> PipelineDag:
     """The one pipeline that deploys what a DAG watches, or else trains it, if its results may be read."""
     leaders = seen.leaders()
     if pipeline in leaders:
         return pipeline
-    training = [each for each in leaders if pipeline in seen.watchers(each) and each.dag_id in told]
+    training = [each for each in leaders if pipeline in seen.watchers(each) and each.dag_id in allowed]
     deploying = [each for each in training if any(each.decides_on(name) for _, name in pipeline.models())]
     found = deploying or training
     return found[0] if len(found) == 1 else pipeline

@@ -67,11 +67,11 @@ def list_pipelines(
     offset: Offset = 0,
 ) -> PipelinePage:
     """The pipelines that the user may read."""
-    told = may_read_results(user)
+    allowed = may_read_results(user)
     with create_session() as session:
         seen = Seen.by(session, readable)
         leaders = [pipeline for pipeline in seen.leaders() if name.lower() in pipeline.dag_id.lower()]
-        summaries = summaries_of(session, seen, leaders[offset : offset + limit], told)
+        summaries = summaries_of(session, seen, leaders[offset : offset + limit], allowed)
     return PipelinePage(total_entries=len(leaders), pipelines=summaries)
 
 
@@ -108,7 +108,7 @@ class Seen:
 
 
 def summaries_of(
-    session: Session, seen: Seen, shown: Collection[PipelineDag], told: Container[str]
+    session: Session, seen: Seen, shown: Collection[PipelineDag], allowed: Container[str]
 ) -> list[PipelineSummary]:
     """What the list says of some pipelines.
 
@@ -116,17 +116,17 @@ def summaries_of(
         session: Of Airflow's database.
         seen: All that the user may read.
         shown: Those to tell of.
-        told: DAGs whose results the user may read.
+        allowed: DAGs whose results the user may read.
     """
     watchers = {pipeline.dag_id: seen.watchers(pipeline) for pipeline in shown}
-    open_ones = [pipeline for pipeline in shown if pipeline.dag_id in told]
+    open_ones = [pipeline for pipeline in shown if pipeline.dag_id in allowed]
     dag_ids = [pipeline.dag_id for pipeline in open_ones]
-    watcher_ids = {each.dag_id for found in watchers.values() for each in found if each.dag_id in told}
-    models = served_models(session, open_ones, told)
+    watcher_ids = {each.dag_id for found in watchers.values() for each in found if each.dag_id in allowed}
+    models = served_models(session, open_ones, allowed)
     runs = last_runs(session, [seen.pipelines[dag_id] for dag_id in {*dag_ids, *watcher_ids}])
     newest = {dag_id: found[0] for dag_id, found in runs.items()}
     reports = last_returned(session, watcher_ids, "skew")
-    trained = retrainings(session, dag_ids, told)
+    trained = retrainings(session, dag_ids, allowed)
     return [
         PipelineSummary(
             dag_id=pipeline.dag_id,
@@ -144,7 +144,7 @@ def summaries_of(
             ],
             last_run=newest.get(pipeline.dag_id),
             model=models.get(pipeline.dag_id),
-            skew=skew_state(pipeline, reports) if pipeline.dag_id in told else None,
+            skew=skew_state(pipeline, reports) if pipeline.dag_id in allowed else None,
             retraining=trained.get(pipeline.dag_id),
         )
         for pipeline in shown

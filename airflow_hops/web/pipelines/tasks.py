@@ -84,12 +84,12 @@ def get_task_result(dag_id: str, run_id: str, task_id: str, map_index: MapIndex)
     one = next((each for each in instances if each.map_index == map_index), None)
     if one is None and map_index >= 0:
         raise HTTPException(404, f"task {task_id!r} of run {run_id!r} has no instance [{map_index}]")
-    told = None
+    reported = None
     if task is not None and one is not None and str(one.state) != "success":
         store = hook_of(pipeline.conn_id(task_id)).store
         with reaching(store):
-            told = TaskProgress.read(store, Producer(dag_id, run_id, task_id, map_index))
-        told = told if told is not None and told.try_number == one.try_number else None
+            reported = TaskProgress.read(store, Producer(dag_id, run_id, task_id, map_index))
+        reported = reported if reported is not None and reported.try_number == one.try_number else None
     made = list_run_artifacts(dag_id, run_id).artifacts if one is not None and one.state in _ENDED else []
     return TaskResult(
         stage=task.stage if task else None,
@@ -106,8 +106,8 @@ def get_task_result(dag_id: str, run_id: str, task_id: str, map_index: MapIndex)
             for each in instances
             if one is None
         ],
-        progress=[ProgressReport(**vars(point)) for point in told.points] if told else [],
-        error=told.error if told else None,
+        progress=[ProgressReport(**vars(point)) for point in reported.points] if reported else [],
+        error=reported.error if reported else None,
         skipped=skipped if one is not None and str(one.state) == "skipped" else None,
         artifacts=[each for each in made if (each.task_id, each.map_index) == (task_id, map_index)],
     )

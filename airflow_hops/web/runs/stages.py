@@ -12,7 +12,7 @@ from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS
 from airflow_hops.web.artifacts.from_tasks import returned_by_runs
 from airflow_hops.web.artifacts.lookup import pipeline_of, run_of
 from airflow_hops.web.artifacts.routes import ArtifactEntry, list_run_artifacts
-from airflow_hops.web.runs.states import InstanceFacts, RunState, skip_reasons, told_by
+from airflow_hops.web.runs.states import InstanceFacts, RunState, progress_of, skip_reasons
 from airflow_hops.web.types import Model, Number
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}", tags=["runs"])
@@ -63,11 +63,11 @@ def list_run_stages(dag_id: str, run_id: str) -> RunStages:
     stages = []
     for task in pipeline.tasks:
         for each in instances.get(task.task_id, []):
-            told = None
+            reported = None
             if str(each.state) in {*_UNFINISHED, "failed"}:
                 producer = Producer(dag_id, run_id, each.task_id, each.map_index)
-                told = told_by(pipeline, producer, each.try_number)
-            last = told.points[-1] if told and told.points and str(each.state) != "failed" else None
+                reported = progress_of(pipeline, producer, each.try_number)
+            last = reported.points[-1] if reported and reported.points and str(each.state) != "failed" else None
             stages.append(
                 StageRun.of(
                     each,
@@ -80,7 +80,7 @@ def list_run_stages(dag_id: str, run_id: str) -> RunStages:
                     ended_at=each.end_date,
                     duration_s=each.duration,
                     progress=StageProgress(share=last.progress, text=last.text) if last else None,
-                    error=told.error if told else None,
+                    error=reported.error if reported else None,
                     skipped=skipped.get((each.task_id, each.map_index)) if str(each.state) == "skipped" else None,
                     artifacts=made.get((each.task_id, each.map_index), []),
                 )

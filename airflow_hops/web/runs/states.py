@@ -217,15 +217,15 @@ def skip_reasons(session: Session, dag_id: str, run_id: str) -> dict[tuple[str, 
     }
 
 
-def told_by(pipeline: PipelineDag, producer: Producer, try_number: int) -> TaskProgress | None:
+def progress_of(pipeline: PipelineDag, producer: Producer, try_number: int) -> TaskProgress | None:
     """What a task instance says of one of its tries; None where it says nothing, or the store cannot be read."""
     try:
         store = hook_of(pipeline.conn_id(producer.task_id)).store
         with reaching(store):
-            told = TaskProgress.read(store, producer)
+            reported = TaskProgress.read(store, producer)
     except HTTPException:
         return None
-    return told if told is not None and told.try_number == try_number else None
+    return reported if reported is not None and reported.try_number == try_number else None
 
 
 def _stages(
@@ -274,8 +274,8 @@ def _failures(
 
     def why(row: Any) -> str | None:
         producer = Producer(row.dag_id, row.run_id, row.task_id, row.map_index)
-        told = told_by(pipelines[row.dag_id], producer, row.try_number)
-        return told.error if told else None
+        reported = progress_of(pipelines[row.dag_id], producer, row.try_number)
+        return reported.error if reported else None
 
     with reading_threads() as readers:
         reasons = list(readers.map(why, first.values()))

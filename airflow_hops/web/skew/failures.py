@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.web.artifacts.definitions import PipelineDag
-from airflow_hops.web.runs.states import told_by
+from airflow_hops.web.runs.states import progress_of
 from airflow_hops.web.types import Model, TaskAddress, Time
 from airflow_hops.web.unusable_files import reading_threads
 
@@ -51,7 +51,7 @@ def monitor_failures(
     ).all()
     makers = [Producer(pipeline.dag_id, row.run_id, row.task_id, row.map_index) for row in rows]
     with reading_threads() as readers:
-        told = list(readers.map(lambda by, row: told_by(pipeline, by, row.try_number), makers, rows))
+        reports = list(readers.map(lambda by, row: progress_of(pipeline, by, row.try_number), makers, rows))
     found = [
         MonitorFailure(
             task=TaskAddress.of(by),
@@ -59,6 +59,6 @@ def monitor_failures(
             # What is left of an earlier try does not say why this one did not run.
             message=_BEFORE if row.state == "upstream_failed" else said.error if said else None,
         )
-        for by, row, said in zip(makers, rows, told, strict=True)
+        for by, row, said in zip(makers, rows, reports, strict=True)
     ]
     return found[::-1], rows[0].total if rows else 0
