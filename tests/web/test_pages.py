@@ -63,12 +63,6 @@ def test_a_browser_that_has_it_is_not_sent_it_again(api: Any, built: str) -> Non
     assert api.get("/static/hops.umd.js", headers={"If-None-Match": first.headers["etag"]}).status_code == 200
 
 
-def test_who_takes_no_compression_gets_none(api: Any, built: str) -> None:
-    plain = api.get("/static/hops.umd.js", headers={"Accept-Encoding": "identity"})
-    assert plain.content == CODE
-    assert "content-encoding" not in plain.headers
-
-
 def test_a_build_that_is_missing_is_said_on_the_page_with_how_to_make_it(
     api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
