@@ -71,11 +71,7 @@ def program_of(logdir: Path, runtime: Path) -> ServerProgram:
 
 
 def _find_events(dag_id: str, run_id: str, task_id: str, map_index: int) -> tuple[Path, Path]:
-    """The folder of a training's event files, and the runtime environment.
-
-    Raises:
-        HTTPException: there is no such task instance, or it has no event files that this machine can read.
-    """
+    """Returns the folder of a training's event files and the runtime environment; raises HTTPException if it has none."""
     with create_session() as session:
         known = session.scalar(select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
         dag = SerializedDagModel.get_dag(dag_id, session=session)

@@ -78,43 +78,27 @@ class Part:
         return BadInput(f"{type(self).__name__}: {name} is {value!r}, expected {expected}")
 
     def _duration(self, *, zero: bool = False, **values: Any) -> None:
-        """Checks durations.
-
-        Raises:
-            BadInput: one is not a ``timedelta`` above 0 (or with ``zero``, 0), or is over 100 years.
-        """
+        """Raises BadInput unless each is a ``timedelta`` above 0 (with ``zero``, or 0), of at most 100 years."""
         for name, value in values.items():
             if not isinstance(value, timedelta) or value > _LONGEST or value < timedelta(0) or not (value or zero):
                 least = "of 0 or more" if zero else "of more than 0"
                 raise self._refused(name, value, f"a duration {least} and at most 100 years, such as timedelta(days=7)")
 
     def _number(self, *, least: float = -_HUGE, above: float = -_HUGE, **values: Any) -> None:
-        """Checks numbers; None is none, and passes.
-
-        Raises:
-            BadInput: one is not a finite number, below ``least``, or not above ``above``.
-        """
+        """Raises BadInput unless each is None or a finite number, at least ``least`` and above ``above``."""
         for name, value in values.items():
             if value is not None and not (type(value) in (int, float) and least <= value < _HUGE and value > above):
                 limits = (f" of at least {least:g}" * (least > -_HUGE), f" above {above:g}" * (above > -_HUGE))
                 raise self._refused(name, value, f"a number{''.join(limits)}")
 
     def _flag(self, **values: Any) -> None:
-        """Checks flags.
-
-        Raises:
-            BadInput: one is not True or False.
-        """
+        """Raises BadInput unless each is True or False."""
         for name, value in values.items():
             if not isinstance(value, bool):
                 raise self._refused(name, value, "True or False")
 
     def _whole(self, **values: Any) -> None:
-        """Checks counts.
-
-        Raises:
-            BadInput: one is not an integer above 0.
-        """
+        """Raises BadInput unless each is an integer above 0."""
         for name, value in values.items():
             if type(value) is not int or value < 1:
                 raise self._refused(name, value, "an integer of at least 1")
