@@ -71,7 +71,7 @@ def program_of(logdir: Path, runtime: Path) -> ServerProgram:
 
 
 def _find_events(dag_id: str, run_id: str, task_id: str, map_index: int) -> tuple[Path, Path]:
-    """Returns the folder of a training's event files and the runtime environment; raises HTTPException if it has none."""
+    """Returns the folder of a training's event files and the runtime environment; HTTPException if there is none."""
     with create_session() as session:
         known = session.scalar(select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
         dag = SerializedDagModel.get_dag(dag_id, session=session)
