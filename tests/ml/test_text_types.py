@@ -20,8 +20,6 @@ from airflow_hops.ml.readers import csv as readers_csv
 from airflow_hops.ml.readers import jsonl as readers_jsonl
 from airflow_hops.ml.stages.ingest import Window, ingest_table
 from airflow_hops.ml.statistics import generate_statistics
-from airflow_hops.ml.statistics.formats import csv as csv_format
-from airflow_hops.ml.statistics.formats import row_spans
 from airflow_hops.ml.statistics.sources import TypesDoNotFit, plan_source
 
 pytestmark = pytest.mark.runtime
@@ -49,9 +47,6 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has most values come as a surprise, in a later block."""
     for module in (readers_csv, readers_jsonl):
         monkeypatch.setattr(module, "BLOCK_BYTES", 48)
-    monkeypatch.setattr(csv_format, "SAMPLE_BYTES", 16)
-    for name, value in {"_LATER_BYTES": 8, "_LATER_SAMPLES": 1, "SPAN_BYTES": 64}.items():
-        monkeypatch.setattr(row_spans, name, value)
 
 
 CSV_TYPES = {
@@ -262,7 +257,6 @@ def test_a_bad_cell_that_makes_a_column_text_is_logged(
 ) -> None:
     for module in (readers_csv, readers_jsonl):
         monkeypatch.setattr(module, "BLOCK_BYTES", 4000)
-    monkeypatch.setattr(row_spans, "SPAN_BYTES", 4000)
     values = [str(number) for number in range(4000)]
     values[row - 1] = "late"
     path = tmp_path / f"t.{suffix}"

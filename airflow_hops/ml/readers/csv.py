@@ -10,7 +10,6 @@ import codecs
 import logging
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import pyarrow as pa
 from pyarrow import csv
@@ -37,7 +36,7 @@ def first_types(file: RawFile) -> Types:
     """
     block, _ = next(blocks(file), (b"", 0))
     types = given_types(header_of(block, file), file)
-    widen(types, parse(block, file, None, dict.fromkeys(types, TEXT), 0), file, int)
+    widen(types, parse(block, file, None, dict.fromkeys(types, TEXT), 0), file, 0)
     return types
 
 
@@ -54,7 +53,7 @@ def infer_types(file: RawFile) -> Types:
         types = types or given_types(header_of(block, file), file)
         texts = parse(block, file, header, dict.fromkeys(types, TEXT), rows)
         # What is text from the first block on has been logged when there was no other.
-        widen(types, texts, file, partial(int, rows) if rows else None)
+        widen(types, texts, file, rows or None)
         header = list(types)
         rows += texts.num_rows
     return types
@@ -66,14 +65,14 @@ def given_types(header: list[str], file: RawFile) -> Types:
     return {name: type_named(given[name], name, file.source) if name in given else pa.null() for name in header}
 
 
-def widen(types: Types, texts: pa.Table, file: RawFile, rows_before: Callable[[], int] | None) -> None:
+def widen(types: Types, texts: pa.Table, file: RawFile, rows_before: int | None) -> None:
     """Widens the types that are not given, so that they hold more texts, and logs what makes a column text.
 
     Args:
         types: The types, which are changed.
         texts: Columns of text.
         file: The file.
-        rows_before: Counts the rows before these in the file; None to log nothing.
+        rows_before: Number of rows before these in the file; None to log nothing.
     """
     for name in texts.column_names:
         before = types[name]
@@ -87,11 +86,23 @@ def widen(types: Types, texts: pa.Table, file: RawFile, rows_before: Callable[[]
             )
             if blame is not None:
                 level = logging.INFO if blame[1] == NOT_THE_SAME else logging.WARNING  # a column of codes
-                log.log(level, "%s, %s; the column is text", file.name, _named(blame, name, column, rows_before()))
+                log.log(level, "%s, %s; the column is text", file.name, _named(blame, name, column, rows_before))
 
 
-def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
+def read(
+    file: RawFile,
+    types: Types,
+    *,
+    has_block: Callable[[int], bool] = lambda number: True,
+    is_wanted: Callable[[str], bool] | None = None,
+) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Streams the rows, with the position in the raw file.
+
+    Args:
+        file: The file.
+        types: The types by column; if the file has none of the columns, its first is read, for the number of rows.
+        has_block: Whether the block of a number, from 0, is read.
+        is_wanted: Not used: a header has all columns.
 
     Raises:
         TypesDoNotFit: a block's values are not of these types.
@@ -99,20 +110,21 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
     """
     header: list[str] | None = None
     rows = 0
-    for block, position in blocks(file):
-        batch = read_block(block, file, header, types, rows)
-        header = header or header_of(block, file)
-        rows += batch.num_rows
-        yield batch, position
+    for number, (block, position) in enumerate(blocks(file)):
+        names = header or header_of(block, file)
+        if not has_block(number):
+            rows += block.count(b"\n") - (header is None)  # not exact where values have newlines
+        elif header is None or block.strip(b"\r\n"):
+            own = {name: types[name] for name in names if name in types} or {names[0]: TEXT}
+            batch = _read_block(block, file, header, own, rows)
+            rows += batch.num_rows
+            yield batch, position
+        header = names
 
 
-def read_block(block: bytes, file: RawFile, header: list[str] | None, types: Types, rows_before: int) -> pa.RecordBatch:
-    """Parses a block into columns of these types.
-
-    Raises:
-        TypesDoNotFit: a value is not of a type that was inferred.
-        BadInput: a value is not of the type that the source's ``schema`` gives.
-    """
+def _read_block(
+    block: bytes, file: RawFile, header: list[str] | None, types: Types, rows_before: int
+) -> pa.RecordBatch:
     table = parse(block, file, header, dict.fromkeys(types, TEXT), rows_before)
     columns, misfits, why = [], {}, ""
     for name, kind in types.items():

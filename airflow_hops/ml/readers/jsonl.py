@@ -11,7 +11,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -34,7 +34,7 @@ from airflow_hops.ml.readers.text_types import (
     type_of_integers,
     type_of_number,
 )
-from airflow_hops.ml.readers.types import Types, TypesDoNotFit, batch_of, type_named
+from airflow_hops.ml.readers.types import Types, TypesDoNotFit, batch_of, check_text, type_named
 
 log = logging.getLogger(__name__)
 
@@ -68,18 +68,34 @@ def infer_types(file: RawFile) -> Types:
     return _inferred(file, first_block_only=False)
 
 
-def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
+def read(
+    file: RawFile,
+    types: Types,
+    *,
+    has_block: Callable[[int], bool] = lambda number: True,
+    is_wanted: Callable[[str], bool] | None = None,
+) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Streams the rows, with the position in the raw file.
+
+    Args:
+        file: The file.
+        types: The types by field.
+        has_block: Whether the block of a number, from 0, is read.
+        is_wanted: Whether a field without a type is wanted too; None for all, unless the source names its columns.
 
     Raises:
         TypesDoNotFit: a value is not of its column's type, or an object has a field more.
         BadInput: a line is not a JSON object, or a value is not of the type that is given.
     """
     rows = 0
-    for block, position in blocks(file):
-        batch = read_block(block, file, types, partial(int, rows), lambda name: file.source.columns is None)
-        rows += batch.num_rows
-        yield batch, position
+    for number, (block, position) in enumerate(blocks(file)):
+        if not has_block(number):
+            rows += block.count(b"\n")
+        elif block.strip():
+            batch = _read_block(block, file, types, rows, is_wanted or (lambda name: file.source.columns is None))
+            check_text(batch, file, rows)
+            rows += batch.num_rows
+            yield batch, position
 
 
 def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
@@ -98,14 +114,14 @@ def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
             yield pending, raw.tell()
 
 
-def widen(types: Types, block: bytes, file: RawFile, rows_before: Callable[[], int] | None) -> int:
+def _widen(types: Types, block: bytes, file: RawFile, rows_before: int | None) -> int:
     """Widens the types that are not given, so that they hold the objects of a block, and logs what makes a field text.
 
     Args:
         types: The types by field, which are changed.
         block: Whole lines.
         file: The file.
-        rows_before: Counts the rows before these in the file; None to log nothing.
+        rows_before: Number of rows before these in the file; None to log nothing.
 
     Returns:
         The number of objects.
@@ -140,22 +156,9 @@ def widen(types: Types, block: bytes, file: RawFile, rows_before: Callable[[], i
     return count
 
 
-def read_block(
-    block: bytes, file: RawFile, types: Types, rows_before: Callable[[], int], is_wanted: Callable[[str], bool]
+def _read_block(
+    block: bytes, file: RawFile, types: Types, rows_before: int, is_wanted: Callable[[str], bool]
 ) -> pa.RecordBatch:
-    """Parses a block into columns of these types.
-
-    Args:
-        block: Whole lines.
-        file: The file.
-        types: The types by field.
-        rows_before: Counts the rows before these in the file.
-        is_wanted: Whether a field without a type is wanted too, or may be left out.
-
-    Raises:
-        TypesDoNotFit: a value is not of a type that was inferred, or there is a wanted field more.
-        BadInput: a line is not a JSON object, or a value is not of the type that the source's ``schema`` gives.
-    """
     check_fields(block, file.name)
     batch = _batch_by_arrow(block, file, types, is_wanted)
     if batch is not None:
@@ -168,7 +171,7 @@ def read_block(
     for name, kind in types.items():
         values = [row.get(name) for row in rows]
         if name in file.source.schema:
-            columns.append(as_given(pa.array(map(_text, values), TEXT), name, kind, file, rows_before()))
+            columns.append(as_given(pa.array(map(_text, values), TEXT), name, kind, file, rows_before))
             continue
         columns.append(_array(values, kind))
         if columns[-1] is None:
@@ -184,7 +187,7 @@ def _inferred(file: RawFile, *, first_block_only: bool) -> Types:
     rows = 0
     for block, _ in blocks(file):
         # What is text from the first block on has been logged when there was no other.
-        rows += widen(types, block, file, partial(int, rows) if rows or first_block_only else None)
+        rows += _widen(types, block, file, rows if rows or first_block_only else None)
         if first_block_only:
             break
     if not types:
@@ -274,7 +277,7 @@ def _batch_by_arrow(
     return batch_of(columns, list(types), table.num_rows)
 
 
-def _by_python(block: bytes, file: RawFile, rows_before: Callable[[], int] | None) -> Rows:
+def _by_python(block: bytes, file: RawFile, rows_before: int | None) -> Rows:
     """The objects of a block, with numbers as they are written.
 
     Raises:
@@ -292,7 +295,7 @@ def _by_python(block: bytes, file: RawFile, rows_before: Callable[[], int] | Non
         except (ValueError, RecursionError) as failure:
             error = "a NUL byte" if b"\0" in line else f"JSON parse error: {failure}"
         if error is not None:
-            number = (rows_before() if rows_before else 0) + len(rows) + 1
+            number = (rows_before or 0) + len(rows) + 1
             raise BadInput(f"{file.name}, row {number}: {error}; expected one JSON object a line")
         rows.append(row)
     return rows
@@ -389,7 +392,7 @@ def _text(value: Any, *, quoted: bool = False) -> str | None:
     return json.dumps(value) if quoted or value is not None else None
 
 
-def _first_misfit(rows: Rows, name: str, kind: pa.DataType, to: pa.DataType, rows_before: Callable[[], int]) -> str:
+def _first_misfit(rows: Rows, name: str, kind: pa.DataType, to: pa.DataType, rows_before: int) -> str:
     """The first value for which a type becomes another one, with its row; empty if there is none."""
     for position, row in enumerate(rows):
         value = row.get(name)
@@ -401,6 +404,6 @@ def _first_misfit(rows: Rows, name: str, kind: pa.DataType, to: pa.DataType, row
             why = f"is not {settled(kind)}, as the values before are"
             if isinstance(value, _Number) and type_of_number(value) == TEXT:
                 why = "would not be the same again as a number"
-            return f"row {rows_before() + position + 1}, column {name!r}: {_text(value, quoted=True)} {why}"
+            return f"row {rows_before + position + 1}, column {name!r}: {_text(value, quoted=True)} {why}"
         kind = widened
     return ""

@@ -31,7 +31,6 @@ from airflow_hops.ml.statistics.formats.feature_types import (
     kind_of,
     row_bytes,
     types_of,
-    without_times,
 )
 from airflow_hops.ml.statistics.formats.layout import Layout, Span, Wanted, batch_rows, bounded
 
@@ -177,7 +176,6 @@ class FilePlan(Plan):
 
     files: Mapping[str, RawFile]
     wanted: Wanted
-    is_widened: bool = False
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         file = self.files[part.file]
@@ -215,10 +213,7 @@ class FilePlan(Plan):
         return all(file.format == "parquet" for file in self.files.values())
 
     def widen(self, misfit: TypesDoNotFit) -> FilePlan:
-        """See :class:`Plan`; the second time all rows are looked at, so that there is no third."""
-        if not self.is_widened:
-            types = {**self.types, **without_times(misfit.types, self.files[misfit.file])}
-            return replace(self, types=types, is_widened=True)
+        """See :class:`Plan`; all rows are read for their types, so that there is no second time."""
         layouts = {}
         for name, file in self.files.items():
             # One that is found to be corrupt is for read() to tell.

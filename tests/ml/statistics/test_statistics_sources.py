@@ -32,9 +32,7 @@ from airflow_hops.ml.readers import csv as readers_csv
 from airflow_hops.ml.readers import jsonl as readers_jsonl
 from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.statistics.arrow_lists import as_lists
-from airflow_hops.ml.statistics.formats import arrow, layout, parquet, row_spans, tfrecord
-from airflow_hops.ml.statistics.formats import csv as csv_format
-from airflow_hops.ml.statistics.formats import jsonl as jsonl_format
+from airflow_hops.ml.statistics.formats import arrow, layout, parquet, text, tfrecord
 from airflow_hops.ml.statistics.sources import CorruptFile, Plan, TypesDoNotFit, plan_source
 
 pytestmark = pytest.mark.runtime
@@ -121,8 +119,9 @@ def _ordered(row: Mapping[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has files of some kilobytes read in several parts and batches."""
-    for module, name in ((row_spans, "SPAN_BYTES"), (tfrecord, "_SPAN_BYTES")):
-        monkeypatch.setattr(module, name, 4000)
+    monkeypatch.setattr(tfrecord, "_SPAN_BYTES", 4000)
+    for module in (readers_csv, readers_jsonl, text):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 4000)
     for module in (layout, parquet, arrow):
         monkeypatch.setattr(module, "BATCH_BYTES", 12_000)
 
@@ -142,8 +141,8 @@ def test_every_format_gives_the_same_rows_with_and_without_a_telling_name(
     assert rows_of(read_all(tmp_path / "nameless")[1]) == rows_of(batches)
     _, projected = read_all(path, exclude=["text"], columns=["text", "id", "whole"])
     assert {name for batch in projected for name in batch.schema.names} == {"id", "whole"}
-    # A local file is read in parts, a compressed one in one.
-    assert (len(plan.parts) > 1) == (format_ in ("csv", "jsonl", "parquet", "feather", "tfrecord"))
+    # A local file is read in parts; text and compressed files are dealt out by batches.
+    assert (len(plan.parts) > 1) == (format_ in ("parquet", "feather", "tfrecord"))
     assert (plan.rows == 500) == (format_ in ("parquet", "tfrecord"))
 
 
@@ -161,7 +160,7 @@ def test_tables_and_batches_are_sources_too(small_parts: None, source: str) -> N
 def test_batches_of_one_span_are_dealt_out_each_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
 ) -> None:
-    for module in (readers_csv, csv_format, readers_jsonl, jsonl_format):
+    for module in (readers_csv, readers_jsonl, text):
         monkeypatch.setattr(module, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(tfrecord, "_DEALT_BYTES", 500)
     monkeypatch.setattr(tfrecord, "_DECODED_ROWS", 20)
@@ -254,21 +253,19 @@ def _random_csv() -> dict[str, tuple[str, str]]:
 
 
 def test_csv_has_the_types_and_values_of_tfdvs_own_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # So short are samples and spans that most values come as a surprise.
-    monkeypatch.setattr(csv_format, "SAMPLE_BYTES", 16)
-    for name, value in {"_LATER_BYTES": 8, "_LATER_SAMPLES": 1, "SPAN_BYTES": 64}.items():
-        monkeypatch.setattr(row_spans, name, value)
+    # Blocks are so short that most values come as a surprise.
+    monkeypatch.setattr(readers_csv, "BLOCK_BYTES", 32)
     cases = {name: (text, ",") for name, text in AWKWARD.items()} | _random_csv()
     cases["semicolons"] = ("a;b\n1;x,y\n2.5;z\n", ";")
     cases["tabs"] = ("a\tb\n1\tx,y\n2.5\t \n", "\t")
     types: dict[str, list[str]] = {}
-    for name, (text, delimiter) in cases.items():
+    for name, (content, delimiter) in cases.items():
         path = tmp_path / "t.csv"
-        path.write_bytes(text.encode())
+        path.write_bytes(content.encode())
         plan, batches = read_all(Source(str(path), delimiter=delimiter, null_values=("",)))
         rows = [[repr(batch.column(n)[i].as_py()) for n in plan.types] for batch in batches for i in range(len(batch))]
         types[name] = [str(kind) for kind in plan.types.values()]
-        assert (types[name], rows) == _by_tfdv(text, delimiter), name
+        assert (types[name], rows) == _by_tfdv(content, delimiter), name
     # The cases are what they are meant to be.
     assert types["beyond int64 is text"] == ["string"] * 2
     assert types["hexadecimal is text"] == ["string"] * 3
@@ -300,11 +297,10 @@ def _shown(value: Any) -> str:
     return repr(value.decode() if isinstance(value, bytes) else value)
 
 
-def test_csv_is_cut_between_rows_whatever_stands_within_quotes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quoted_newlines_end_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(7)
-    parts = []
     path = tmp_path / "quoted.csv"
-    for _ in range(200):
+    for _ in range(100):
         rows = [
             ["".join(draw.choices('ab,"\n', weights=[5, 5, 1, 1, 1], k=draw.randint(1, 6))) for _ in range(3)]
             for _ in range(draw.randint(1, 40))
@@ -312,22 +308,12 @@ def test_csv_is_cut_between_rows_whatever_stands_within_quotes(tmp_path: Path, m
         with path.open("w", newline="") as stream:
             writer = csv.writer(stream, lineterminator=draw.choice(["\n", "\r\n"]))
             writer.writerows([["x", "y", "z"], *rows])
-        monkeypatch.setattr(row_spans, "SPAN_BYTES", draw.randint(1, 80))
-        monkeypatch.setattr(row_spans, "_CHUNK_BYTES", draw.randint(1, 64))
+        for module in (readers_csv, text):
+            monkeypatch.setattr(module, "BLOCK_BYTES", draw.randint(1, 80))
         plan, batches = read_all(path)
-        parts.append(len(plan.parts))
         assert [list(row.values()) for batch in batches for row in batch.to_pylist()] == rows, path.read_text()
-    assert sum(number > 3 for number in parts) > 150
-
-
-@pytest.mark.parametrize("stray", ['5" pipe', 'a"b"c', 'x"'])
-def test_csv_with_a_stray_quote_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stray: str) -> None:
-    # A quote within a value, then a quoted newline: rows cannot be told without parsing.
-    monkeypatch.setattr(row_spans, "SPAN_BYTES", 30)
-    (tmp_path / "s.csv").write_text("x,y\n" + f'{stray},1\nplain,"two\nlines"\n' * 40)
-    plan, batches = read_all(tmp_path / "s.csv")
-    assert len(plan.parts) == 1
-    assert [row["y"] for row in rows_of(batches)] == ["1", "two\nlines"] * 40
+        shares = [list(row.values()) for part in plan.dealt(3) for b in plan.read(part) for row in b.to_pylist()]
+        assert sorted(shares) == sorted(rows)
 
 
 def test_csv_with_a_byte_order_mark_in_another_encoding_and_with_given_types(tmp_path: Path) -> None:
@@ -340,7 +326,7 @@ def test_csv_with_a_byte_order_mark_in_another_encoding_and_with_given_types(tmp
     assert rows_of(read_all(given)[1]) == [{"x": "1"}]
 
 
-def test_late_types_start_a_source_over_at_most_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_types_start_a_source_over_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [",".join(["1"] * 30) for _ in range(4000)]
     for number in range(30):
         lines[2000 + 60 * number] = ",".join(["late" if i == number else "1" for i in range(30)])
@@ -348,10 +334,10 @@ def test_late_types_start_a_source_over_at_most_twice(tmp_path: Path, monkeypatc
     with (tmp_path / "late.jsonl").open("w") as stream:
         for number in range(4000):
             stream.write(json.dumps({f"f{number // 200}": number, "n": 1 if number < 3000 else 1.5}) + "\n")
-    monkeypatch.setattr(row_spans, "_LATER_SAMPLES", 1)
-    monkeypatch.setattr(row_spans, "SPAN_BYTES", 4000)
+    for module in (readers_csv, readers_jsonl):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 4000)
     for name, columns, types in (("late.csv", 30, {"string"}), ("late.jsonl", 21, {"double", "int64"})):
-        plan, batches = read_all(tmp_path / name)  # which starts over twice
+        plan, batches = read_all(tmp_path / name)
         assert (len(plan.types), {str(t) for t in plan.types.values()}, len(rows_of(batches))) == (columns, types, 4000)
 
 

@@ -16,4 +16,4 @@ from airflow_hops.ml.readers.raw_file import RawFile
 
 def format_of(file: RawFile) -> ModuleType:
     """The module that reads a file."""
-    return importlib.import_module(f"airflow_hops.ml.statistics.formats.{file.format}")
+    return importlib.import_module(f"airflow_hops.ml.statistics.formats.{'text' if file.is_text else file.format}")

@@ -7,9 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-from fsspec.implementations.local import LocalFileSystem
 
-from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.statistics.formats.feature_types import Types, batch_of, with_plain_types
 
 BATCH_ROWS = 65_536
@@ -93,12 +91,6 @@ class Wanted:
         if len(names) == batch.num_columns:
             return batch
         return batch_of([batch.column(batch.schema.get_field_index(name)) for name in names], names, batch.num_rows)
-
-
-def whole_file(file: RawFile, batches: int) -> Span:
-    """A span of all of a file that is streamed; what is remote is not fetched more than once."""
-    is_on_disk = isinstance(file.fs, LocalFileSystem)
-    return Span(file.file.size_bytes, batches=batches if is_on_disk else 1)
 
 
 def batch_rows(row_bytes: float) -> int:

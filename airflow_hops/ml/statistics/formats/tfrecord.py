@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.readers.raw_file import RawFile
@@ -20,7 +21,6 @@ from airflow_hops.ml.statistics.formats.layout import (
     Span,
     Wanted,
     bounded,
-    whole_file,
 )
 
 _SPAN_BYTES = 8 << 20
@@ -37,7 +37,9 @@ def lay_out(file: RawFile) -> Layout:
         head = list(itertools.islice(records(stream, file.name), _DECODED_ROWS))
     types = _types(_decoded([head], file)) if head else {}
     if not file.is_local:
-        return Layout(types, (whole_file(file, file.file.size_bytes // _DEALT_BYTES),))
+        # What is remote is not fetched more than once.
+        batches = file.file.size_bytes // _DEALT_BYTES if isinstance(file.fs, LocalFileSystem) else 1
+        return Layout(types, (Span(file.file.size_bytes, batches=batches),))
     spans, start, rows = [], 0, 0
     with Path(file.file.path).open("rb", buffering=0) as stream:
         for _, end in record_bounds(stream, file.name):

@@ -1,0 +1,47 @@
+"""CSV and JSON lines, by the readers of ingest: blocks of whole rows, dealt out to the processes.
+
+Times, of which TFDV has no statistics, count as text.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from types import ModuleType
+
+import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
+
+from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile
+from airflow_hops.ml.statistics.formats.feature_types import Types, join_text, without_times
+from airflow_hops.ml.statistics.formats.layout import Layout, Span, Wanted, bounded
+
+join = join_text
+
+
+def lay_out(file: RawFile) -> Layout:
+    """Returns the columns, with the types of the first block."""
+    # Each process reads all of the file, so a remote one is not fetched more than once.
+    batches = file.file.size_bytes // BLOCK_BYTES if isinstance(file.fs, LocalFileSystem) else 1
+    types = without_times(_reader(file).first_types(file), file)
+    return Layout(types, (Span(file.file.size_bytes, batches=batches),))
+
+
+def all_types(file: RawFile) -> Types:
+    """Returns the columns, with the types of all rows."""
+    return without_times(_reader(file).infer_types(file), file)
+
+
+def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """Streams the rows of the blocks that a span has.
+
+    Raises:
+        TypesDoNotFit: a value is not of its column's type, or there is one more field.
+        BadInput: a row cannot be read.
+    """
+    batches = _reader(file).read(file, types, has_block=span.has, is_wanted=wanted)
+    yield from bounded(wanted.of(batch) for batch, _ in batches)
+
+
+def _reader(file: RawFile) -> ModuleType:
+    return importlib.import_module(f"airflow_hops.ml.readers.{file.format}")
