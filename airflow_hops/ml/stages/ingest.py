@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -115,7 +115,8 @@ def run(
                 context.progress((number + share) / len(sources), f"{table}: {counts.rows_in} rows read")
 
             rows[table] = ingest_table(table, source, window, writer.path / table, report)
-            log.info("%s: %s", table, _describe(rows[table]))
+            reasons = "".join(f", {count} {reason}" for reason, count in rows[table].rejected.items())
+            log.info("%s: %d rows in, %d out%s", table, rows[table].rows_in, rows[table].rows_out, reasons)
         return writer.commit(
             rows=rows,
             metrics={"rows": sum(counts.rows_out for counts in rows.values())},
@@ -141,7 +142,15 @@ def ingest_table(
     """
     fs, listed = list_files(source)
     try:
-        counts = _copy_table(fs, listed, source, window, folder, report)
+        files = [identify(fs, file, source) for file in listed]
+        of_text = all(file.is_text for file in files)
+        try:
+            types = unify({file.name: first_types(file) for file in files}, of_text=of_text)
+            counts = _copy(files, types, window, folder, report)
+        except TypesDoNotFit as error:
+            log.info("Types of the first block do not fit all rows (%s); reading all rows for their types", error)
+            types = unify({file.name: infer_types(file) for file in files}, of_text=of_text)
+            counts = _copy(files, types, window, folder, report)
     except (BadInput, OSError):
         # A file that is being written may well look damaged.
         _check_unchanged(source, listed)
@@ -155,21 +164,6 @@ def ingest_table(
             f"{source.uri!r} goes from {_text(counts.earliest)} to {_text(counts.latest)}"
         )
     return RowCounts(counts.rows_in, counts.rows_out, counts.rejected).check(f"table {table!r}")
-
-
-def _copy_table(
-    fs: Any, listed: Sequence[SourceFile], source: Source, window: Window, folder: Path, report: Any
-) -> _Counts:
-    files = [identify(fs, file, source) for file in listed]
-    try:
-        return _copy(files, _types(files, first_types), window, folder, report)
-    except TypesDoNotFit as error:
-        log.info("Types of the first block do not fit all rows (%s); reading all rows for their types first", error)
-        return _copy(files, _types(files, infer_types), window, folder, report)
-
-
-def _types(files: Sequence[RawFile], types_of: Callable[[RawFile], Types]) -> Types:
-    return unify({file.name: types_of(file) for file in files}, of_text=all(file.is_text for file in files))
 
 
 def _check_unchanged(source: Source, listed: Sequence[SourceFile]) -> None:
@@ -194,8 +188,11 @@ def _copy(files: list[RawFile], types: Types, window: Window, folder: Path, repo
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     counts = _Counts()
-    columns = stored(types, files[0].name).items()
-    schema = pa.schema([(name, _written_type(name, type_, files[0].source)) for name, type_ in columns])
+    columns = stored(types, files[0].name)
+    time = files[0].source.time_column
+    if time is not None and not pa.types.is_integer(columns[time]):
+        columns[time] = pa.timestamp("us", "UTC")
+    schema = pa.schema(list(columns.items()))
     kept = [name for name in types if files[0].source.columns is None or name in files[0].source.columns]
     check_names(kept, files[0].source.uri)
     selected = _select(files, types, window, counts, report)
@@ -234,9 +231,9 @@ def _in_window(table: pa.Table, file: RawFile, window: Window, counts: _Counts, 
     inside = pc.is_valid(times)
     counts.reject(f"{column} is missing", times.null_count)
     if window.start is not None:
-        inside = pc.and_(inside, pc.fill_null(pc.greater_equal(times, _scalar(window.start)), False))
+        inside = pc.and_(inside, pc.fill_null(pc.greater_equal(times, pa.scalar(window.start, times.type)), False))
     if window.end is not None:
-        inside = pc.and_(inside, pc.fill_null(pc.less(times, _scalar(window.end)), False))
+        inside = pc.and_(inside, pc.fill_null(pc.less(times, pa.scalar(window.end, times.type)), False))
     if not pa.types.is_integer(table.schema.field(index).type):
         table = table.set_column(index, pa.field(column, times.type), times)
     chosen = table.filter(inside)
@@ -289,14 +286,6 @@ def _groups_of(tables: Iterable[pa.Table], schema: pa.Schema, size: int) -> Iter
         yield pending.combine_chunks()
 
 
-def _written_type(name: str, type_: pa.DataType, source: Source) -> pa.DataType:
-    return pa.timestamp("us", "UTC") if name == source.time_column and not pa.types.is_integer(type_) else type_
-
-
-def _scalar(time: datetime) -> pa.Scalar:
-    return pa.scalar(time, pa.timestamp("us", "UTC"))
-
-
 def _parse_time(argument: str, text: str | None) -> datetime | None:
     # A template that comes to nothing comes to one of these texts.
     if text is None or text in ("", "None"):
@@ -306,11 +295,6 @@ def _parse_time(argument: str, text: str | None) -> datetime | None:
     except ValueError:
         raise BadInput(f"{argument} is {text!r}, expected a time in ISO 8601, like 2013-01-01T00:00:00Z") from None
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
-
-
-def _describe(counts: RowCounts) -> str:
-    reasons = "".join(f", {rows} {reason}" for reason, rows in counts.rejected.items())
-    return f"{counts.rows_in} rows in, {counts.rows_out} out{reasons}"
 
 
 def _text(time: datetime | None) -> str:

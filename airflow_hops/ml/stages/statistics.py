@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,12 +13,7 @@ from airflow_hops.core.contract.properties import ExamplesProperties, Statistics
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.spark.context import start_spark_context_of
 from airflow_hops.ml.statistics.files import STATISTICS_FILE, SUMMARY_FILE
-from airflow_hops.ml.statistics.generate import (
-    PERCENTILES,
-    Collected,
-    collect_statistics,
-    comparable_options,
-)
+from airflow_hops.ml.statistics.generate import PERCENTILES, collect_statistics, comparable_options
 from airflow_hops.ml.statistics.summary import summarize
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.step.function import call_shipped
@@ -62,27 +57,47 @@ def run(
     if engine == "spark":
         start_spark_context_of(context)
     stats_options = _stats_options(context, options, options_function)
-    facts, sources = _source(source) if source else _examples(context, splits, engine)
+    if source:
+        place = source["source"]
+        facts = StatisticsProperties(source.get("label"), source.get("key"), source.get("time"))
+        sources = {source["split"]: place if isinstance(place, str) else Source.from_value("source", place)}
+    else:
+        facts, sources = _examples(context, splits, engine)
     rows: dict[str, RowCounts] = {}
     metrics: dict[str, float] = {}
     skipped: dict[str, dict[str, str]] = {}
     with context.output() as writer:
         for number, (split, place) in enumerate(sources.items()):
-            found = collect_statistics(
+
+            def report(share: float, number: int = number, split: str = split) -> None:
+                context.progress((number + share) / len(sources), f"statistics of {split}")
+
+            collected = collect_statistics(
                 place,
                 options=stats_options,
                 engine=engine,
                 workers=workers,
                 exclude=[facts.key or ""],
                 on_corrupt=on_corrupt,
-                progress=_progress(context, split, number, len(sources)),
+                progress=report,
             )
-            _write(writer.path / split, split, found)
-            rows[split] = _count_rows(context, split, found)
-            metrics[f"{split}_rows"] = rows[split].rows_out
-            if found.skipped:
-                skipped[split] = dict(found.skipped)
-            metrics["features"] = len(found.statistics.datasets[0].features)
+            statistics = collected.statistics
+            folder = writer.path / split
+            folder.mkdir(parents=True)
+            (folder / STATISTICS_FILE).write_bytes(statistics.SerializeToString(deterministic=True))
+            (folder / SUMMARY_FILE).write_text(json.dumps({"split": split, **summarize(statistics)}, indent=1))
+            known = context.input("examples").rows.get(split) if context.has_input("examples") else None
+            rows_in = known.rows_out if known else collected.rows
+            rejected = {}
+            if collected.rows > collected.sampled:
+                rejected[NOT_SAMPLED] = collected.rows - collected.sampled
+            if collected.skipped and rows_in != collected.rows:
+                rejected[NOT_READ] = rows_in - collected.rows
+            rows[split] = RowCounts(rows_in, collected.sampled, rejected).check(f"split {split!r}")
+            metrics[f"{split}_rows"] = collected.sampled
+            if collected.skipped:
+                skipped[split] = dict(collected.skipped)
+            metrics["features"] = len(statistics.datasets[0].features)
         properties = replace(facts, splits=tuple(sources))
         if on_corrupt == "skip":
             properties = replace(properties, skipped_files=skipped)
@@ -117,20 +132,10 @@ def _stats_options(context: StepContext, options: Mapping[str, Any] | None, func
     return with_vector_samples(made)
 
 
-def _source(source: Mapping[str, Any]) -> tuple[StatisticsProperties, dict[str, Any]]:
-    """The facts of a source, and where its one split is."""
-    place = source["source"]
-    facts = StatisticsProperties(source.get("label"), source.get("key"), source.get("time"))
-    return facts, {source["split"]: place if isinstance(place, str) else Source.from_value("source", place)}
-
-
 def _examples(
     context: StepContext, splits: Sequence[str] | None, engine: str
 ) -> tuple[StatisticsProperties, dict[str, Any]]:
-    """The facts of the examples, and where each split is.
-
-    Spark's executors read a remote store themselves; else the files are brought here.
-    """
+    """Returns the facts of the examples, and where each split is; Spark's executors read a remote store themselves."""
     examples = context.input("examples")
     of = ExamplesProperties.of(examples)
     facts = StatisticsProperties(
@@ -148,24 +153,3 @@ def _examples(
         return facts, {name: Source(f"{examples.uri}/{name}", storage_options=storage) for name in names}
     folder = context.local("examples")
     return facts, {name: folder / name for name in names}
-
-
-def _progress(context: StepContext, split: str, number: int, count: int) -> Callable[[float], None]:
-    return lambda share: context.progress((number + share) / count, f"statistics of {split}")
-
-
-def _write(folder: Path, split: str, found: Collected) -> None:
-    folder.mkdir(parents=True)
-    (folder / STATISTICS_FILE).write_bytes(found.statistics.SerializeToString(deterministic=True))
-    (folder / SUMMARY_FILE).write_text(json.dumps({"split": split, **summarize(found.statistics)}, indent=1))
-
-
-def _count_rows(context: StepContext, split: str, found: Collected) -> RowCounts:
-    """Rows of the split, those that statistics were computed of, and why of no more."""
-    known = context.input("examples").rows.get(split) if context.has_input("examples") else None
-    rows_in = known.rows_out if known else found.rows
-    left_out = {NOT_SAMPLED: found.rows - found.sampled}
-    if found.skipped:
-        left_out[NOT_READ] = rows_in - found.rows
-    rejected = {reason: rows for reason, rows in left_out.items() if rows}
-    return RowCounts(rows_in, found.sampled, rejected).check(f"split {split!r}")

@@ -137,19 +137,10 @@ def _rewrite(source: Path, copy: Path, as_floats: set[str], target: Target) -> N
                 label = schema.get_field_index(each.label)
                 table = table.set_column(label, each.label, numbers(table.column(label), each))
             for name in as_floats:
-                _check_exact(table.column(name), name)
+                for value in pc.min_max(table.column(name)).as_py().values():
+                    if value is not None and abs(value) > _EXACT:
+                        raise BadInput(
+                            f"prepare's column {name!r} has missing values, so that it becomes float64, which cannot "
+                            f"hold {value} exactly; an identifier is a string: cast it in prepare, or drop it"
+                        )
             writer.write_table(table.cast(schema))
-
-
-def _check_exact(column: pa.ChunkedArray, name: str) -> None:
-    """Refuses integers that would not be the same as floats.
-
-    Raises:
-        BadInput: one has too many digits.
-    """
-    for value in pc.min_max(column).as_py().values():
-        if value is not None and abs(value) > _EXACT:
-            raise BadInput(
-                f"prepare's column {name!r} has missing values, so that it becomes float64, which cannot hold {value} "
-                "exactly; an identifier is a string: cast it in prepare, or drop it"
-            )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
@@ -23,12 +23,9 @@ from airflow_hops.core.contract.prepare import PrepareOptions
 from airflow_hops.core.contract.properties import ExamplesProperties, SnapshotProperties
 from airflow_hops.core.contract.splits import EVAL, NEWEST, TRAIN
 from airflow_hops.ml.stages.prepare.classes import NO_CLASS, Splits, classify, latest_time
-from airflow_hops.ml.stages.prepare.files import ClassifiedRows, count_rows, spark_path, write_classes, write_examples
+from airflow_hops.ml.stages.prepare.files import count_rows, spark_path, write_classes, write_examples
 from airflow_hops.ml.stages.prepare.label import find_target, read_values
 from airflow_hops.ml.step.context import StepContext, resolve
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -61,28 +58,59 @@ def run(context: StepContext, **options: Any) -> Artifact:
 
     with context.starting():
         spark = start_spark(context.spec.step)
-    set_parts(spark, rows_in)
+    # Every shuffle is into as many parts as there shall be files: the shuffle in which duplicates are found then serves
+    # the files too, and the same rows come to the same files.
+    spark.conf.set("spark.sql.shuffle.partitions", max(_PARTS, -(-rows_in // _FILE_ROWS)))
+    spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
     context.progress(0.1, "Spark has started")
     folder = context.store.local(ingested)
     tables = {name: read_table(spark, folder / name) for name in names}
     frame = call_prepare(user_function, given.prepare, spark, tables)
-    splits = Splits(given.eval_percent, _newest_from_s(given, snapshot.window, frame))
+    newest_from_s = None
+    if given.newest_s is not None:
+        # Counted from the window's end, or without one from the last row.
+        if snapshot.window and snapshot.window[1] is not None:
+            latest: float | None = datetime.fromisoformat(snapshot.window[1]).timestamp()
+        else:
+            latest = latest_time(frame, given)
+        if latest is None:
+            raise BadInput(f"newest needs a time, but no row has one in column {given.time!r}")
+        newest_from_s = int(latest - given.newest_s)
+    splits = Splits(given.eval_percent, newest_from_s)
     examples = classify(frame, given, splits)
     context.progress(0.2, "prepare() is planned")
     with context.output() as writer:
-        found = write_classes(examples, given, writer.path)
-        kept, rejected = count_rows(found.splits), count_rows(found.rejected)
+        classified = write_classes(examples, given, writer.path)
+        kept, rejected = count_rows(classified.splits), count_rows(classified.rejected)
         context.progress(0.9, "rows are counted")
         total = RowCounts(rows_in, sum(kept.values()), rejected)
         log.info("%s: %d rows in, %d out, rejected: %s", main, total.rows_in, total.rows_out, rejected or "none")
         for each in given.of_labels:
-            _tell_other_classes(found, each)
-        _check_rows(total, main, given.prepare)
+            reason = f"{each.label} is {NO_CLASS}"
+            if files := classified.rejected.get(reason):
+                classes = ", ".join(map(repr, each.classes or ()))
+                log.warning("%s (%s): %s", reason, classes, read_values({reason: files}, each.label))
+        if unaccounted := total.rows_in - total.rows_out - total.rows_rejected:
+            hint = (
+                "a join duplicates rows: its columns are not a unique key of the other table"
+                if unaccounted < 0
+                else "a filter or an inner join drops rows: use a left join, and the column 'reject_reason' for those "
+                "that cannot be used"
+            )
+            raise RowsNotConserved(
+                f"{given.prepare}: table {main!r} has {total.rows_in} rows, {total.rows_out + total.rows_rejected} "
+                f"came out; {hint}"
+            )
         total.check_rejected(given.max_rejected, f"table {main!r}")
-        _check_splits(kept, splits, total)
-        target, *more = (find_target(found.splits, each) for each in given.of_labels)
+        for name in (TRAIN, *([EVAL] if splits.eval_percent else []), *([NEWEST] if splits.newest_from_s else [])):
+            if not kept.get(name):
+                raise BadInput(
+                    f"no rows are left in split {name!r}: {total.rows_in} rows in, {total.rows_rejected} rejected "
+                    f"({dict(total.rejected)}), the rest by split: {dict(kept)}"
+                )
+        target, *more = (find_target(classified.splits, each) for each in given.of_labels)
         target = replace(target, more=tuple(more))
-        write_examples(found, target, writer.path)
+        write_examples(classified, target, writer.path)
         context.progress(0.95, "examples are written")
         expected = [name for name in (TRAIN, EVAL, NEWEST) if name in kept]
         return writer.commit(
@@ -110,15 +138,6 @@ def start_spark(name: str) -> SparkSession:
     return spark
 
 
-def set_parts(spark: SparkSession, rows: int) -> None:
-    """Makes every shuffle one into as many parts as there shall be files for this many rows.
-
-    The shuffle in which duplicates are found then serves the files too, and the same rows come to the same files.
-    """
-    spark.conf.set("spark.sql.shuffle.partitions", max(_PARTS, -(-rows // _FILE_ROWS)))
-    spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
-
-
 def read_table(spark: SparkSession, folder: Path) -> DataFrame:
     """A table of a snapshot. Its schema is read here, since Spark would start a job for that."""
     first = min(folder.glob("*.parquet"))
@@ -139,7 +158,8 @@ def call_prepare(
     try:
         frame = function(spark, dict(tables))
     except Exception as error:
-        raise BadInput(f"{name} raised {type(error).__name__}: {_first_line(error)}") from error
+        first_line = (str(error).strip() or "no message").splitlines()[0]
+        raise BadInput(f"{name} raised {type(error).__name__}: {first_line}") from error
     if not isinstance(frame, DataFrame):
         raise BadInput(f"{name} returned a {type(frame).__name__}, expected a Spark DataFrame")
     _tell_case_apart(spark, frame.columns)
@@ -150,51 +170,3 @@ def _tell_case_apart(spark: SparkSession, names: Sequence[str]) -> None:
     """Has Spark do so where names differ in nothing else: by default it takes them for one."""
     if len({name.lower() for name in names}) < len(set(names)):
         spark.conf.set("spark.sql.caseSensitive", "true")
-
-
-def _newest_from_s(given: PrepareOptions, window: Sequence[str | None] | None, frame: DataFrame) -> int | None:
-    """The begin of the split of the newest rows, counted from the window's end, or without one from the last row."""
-    if given.newest_s is None:
-        return None
-    if window and window[1] is not None:
-        return int(datetime.fromisoformat(window[1]).timestamp() - given.newest_s)
-    latest = latest_time(frame, given)
-    if latest is None:
-        raise BadInput(f"newest needs a time, but no row has one in column {given.time!r}")
-    return int(latest - given.newest_s)
-
-
-def _check_rows(rows: RowCounts, table: str, prepare: str) -> None:
-    unaccounted = rows.rows_in - rows.rows_out - rows.rows_rejected
-    if unaccounted == 0:
-        return
-    hint = (
-        "a join duplicates rows: its columns are not a unique key of the other table"
-        if unaccounted < 0
-        else "a filter or an inner join drops rows: use a left join, and the column 'reject_reason' for those that "
-        "cannot be used"
-    )
-    raise RowsNotConserved(
-        f"{prepare}: table {table!r} has {rows.rows_in} rows, {rows.rows_out + rows.rows_rejected} came out; {hint}"
-    )
-
-
-def _check_splits(kept: Mapping[str, int], splits: Splits, rows: RowCounts) -> None:
-    expected = [TRAIN, *([EVAL] if splits.eval_percent else []), *([NEWEST] if splits.newest_from_s else [])]
-    for name in expected:
-        if not kept.get(name):
-            raise BadInput(
-                f"no rows are left in split {name!r}: {rows.rows_in} rows in, {rows.rows_rejected} rejected "
-                f"({dict(rows.rejected)}), the rest by split: {dict(kept)}"
-            )
-
-
-def _tell_other_classes(rows: ClassifiedRows, given: PrepareOptions) -> None:
-    reason = f"{given.label} is {NO_CLASS}"
-    if files := rows.rejected.get(reason):
-        classes = ", ".join(map(repr, given.classes or ()))
-        log.warning("%s (%s): %s", reason, classes, read_values({reason: files}, given.label))
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or "no message").splitlines()[0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,11 +124,21 @@ def transform_task(plan: TransformPlan, task: TransformTask) -> str:
                     continue
                 arrays = dense_arrays(batch, columns, f"split {task.split!r} ({task.path})")
                 kept = {name: arrays.pop(name) for name in plan.target.dtypes}
-                _check_finite(kept, f"split {task.split!r} ({task.path})")
+                for name, values in kept.items():
+                    if bad := int((~np.isfinite(values)).sum()):
+                        raise BadInput(
+                            f"split {task.split!r} ({task.path}): column {name!r}, a label or a weight, is missing, "
+                            f"NaN or infinite in {bad} of {len(values)} rows; give those rows a reject_reason in "
+                            "prepare()"
+                        )
                 outputs = run_graph(transform, arrays, plan, task.split)
                 if not summary.rows:
                     check_rows_are_independent(transform, arrays, outputs, plan, task.split)
-                _check_widths(outputs, summary, task.split)
+                for name, values in outputs.items():
+                    width = None if values.ndim == 1 else int(values.shape[1])
+                    expected = summary.widths.setdefault(name, width)
+                    if width != expected:
+                        raise BadInput(shapes_differ(name, expected, width, f"split {task.split!r}"))
                 summary.count_not_finite(outputs)
                 writer.write({**outputs, **kept})
                 summary.rows += batch.num_rows
@@ -152,10 +162,12 @@ def run_graph(
     Raises:
         BadInput: the graph fails on the values, or an output is not of the batch's rows.
     """
+    from tensorflow.python.framework.errors_impl import OpError
+
     rows = len(next(iter(arrays.values())))
     try:
         found = transform(**arrays)
-    except (_graph_error(), ValueError) as error:
+    except (OpError, ValueError) as error:
         raise BadInput(f"split {split!r}: the transform graph fails on a batch of {rows} rows: {error}") from None
     outputs = {name: np.asarray(found[name]) for name in plan.outputs}
     for name, values in outputs.items():
@@ -165,14 +177,6 @@ def run_graph(
                 f"rows; expected [{rows}] or [{rows}, width]"
             )
     return outputs
-
-
-@cache
-def _graph_error() -> type[Exception]:
-    """What TensorFlow raises."""
-    from tensorflow.python.framework.errors_impl import OpError
-
-    return OpError  # type: ignore[no-any-return]
 
 
 def check_rows_are_independent(
@@ -284,23 +288,6 @@ def _lists(values: Any) -> Any:
     width = 1 if values.ndim == 1 else values.shape[1]
     offsets: Any = np.arange(len(values) + 1, dtype=np.int32) * width
     return pa.ListArray.from_arrays(pa.array(offsets), _flat(np.ascontiguousarray(values).reshape(-1)))
-
-
-def _check_finite(kept: Mapping[str, Any], where: str) -> None:
-    for name, values in kept.items():
-        if bad := int((~np.isfinite(values)).sum()):
-            raise BadInput(
-                f"{where}: column {name!r}, a label or a weight, is missing, NaN or infinite in {bad} of {len(values)} "
-                "rows; give those rows a reject_reason in prepare()"
-            )
-
-
-def _check_widths(outputs: Mapping[str, Any], summary: TransformSummary, split: str) -> None:
-    for name, values in outputs.items():
-        width = None if values.ndim == 1 else int(values.shape[1])
-        expected = summary.widths.setdefault(name, width)
-        if width != expected:
-            raise BadInput(shapes_differ(name, expected, width, f"split {split!r}"))
 
 
 def shapes_differ(name: str, first: int | None, second: int | None, where: str) -> str:

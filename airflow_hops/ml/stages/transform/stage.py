@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -91,7 +91,17 @@ def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = 
             starting=context.starting,
         )
         rows = count_rows(splits, summaries)
-        not_finite = _warn_of_not_finite(summaries)
+        not_finite: dict[str, int] = {}
+        for summary in summaries:
+            for output, count in summary.not_finite.items():
+                log.warning(
+                    "preprocessing output %r is NaN or infinite in %d of %d rows of split %r; a loss over them is NaN",
+                    output,
+                    count,
+                    summary.rows,
+                    summary.split,
+                )
+                not_finite[output] = not_finite.get(output, 0) + count
         return writer.commit(
             rows=rows,
             metrics={f"not_finite_rows_{name}": float(count) for name, count in not_finite.items()},
@@ -192,18 +202,3 @@ def _write_empty_split(folder: Path, specs: FeatureSpecs) -> None:
     kept = [pa.field(name, pa.type_for_alias(dtype)) for name, dtype in specs.target.dtypes.items()]
     schema = pa.schema([*fields, *kept])
     pq.write_table(schema.empty_table(), folder / "part-00000.parquet")
-
-
-def _warn_of_not_finite(summaries: Iterable[TransformSummary]) -> dict[str, int]:
-    totals: dict[str, int] = {}
-    for summary in summaries:
-        for name, count in summary.not_finite.items():
-            log.warning(
-                "preprocessing output %r is NaN or infinite in %d of %d rows of split %r; a loss over them is NaN",
-                name,
-                count,
-                summary.rows,
-                summary.split,
-            )
-            totals[name] = totals.get(name, 0) + count
-    return totals
