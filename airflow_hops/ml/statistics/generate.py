@@ -154,6 +154,8 @@ def collect_statistics(
 def _collect(
     plan: Any, combiners: Any, accumulate: Accumulate, on_corrupt: OnCorrupt, progress: Callable[[float], None] | None
 ) -> Collected:
+    from airflow_hops.ml.statistics import recount
+    from airflow_hops.ml.statistics.combiners import Combiners
     from airflow_hops.ml.statistics.formats.feature_types import empty_batch
     from airflow_hops.ml.statistics.sources import CorruptFile, TypesDoNotFit
 
@@ -179,21 +181,12 @@ def _collect(
         # Columns of files without rows, or of rows that are not in the sample, are missing everywhere.
         combiners.add(accumulator, empty_batch(plan.types))
     statistics = combiners.extract(accumulator)
-    if combiners.looks_twice:
-        _count_top_values(plan, combiners, accumulator, statistics, accumulate)
+    # The sketches of features of very many values were too small to count the top ones, so these are read again.
+    hashes = recount.candidates(combiners, accumulator) if combiners.looks_twice else {}
+    if hashes:
+        log.info("Counting the top values of %s", ", ".join(map(str, hashes)))
+        counting = Combiners(combiners.options, [recount.CandidateCounts(hashes, combiners.options)])
+        columns = recount.columns(hashes, combiners.options)
+        again = plan if columns is None else plan.select(columns)
+        recount.replace_top_values(statistics, counting.extract(accumulate(again, counting)))
     return Collected(statistics, accumulator.rows, accumulator.sampled, plan.skipped)
-
-
-def _count_top_values(plan: Any, combiners: Any, accumulator: Any, statistics: Any, accumulate: Accumulate) -> None:
-    """Counts the top values of features whose sketch was too small to have counted them, by reading them again."""
-    from airflow_hops.ml.statistics import recount
-    from airflow_hops.ml.statistics.combiners import Combiners
-
-    found = recount.candidates(combiners, accumulator)
-    if not found:
-        return
-    log.info("Counting the top values of %s", ", ".join(map(str, found)))
-    counting = Combiners(combiners.options, [recount.CandidateCounts(found, combiners.options)])
-    columns = recount.columns(found, combiners.options)
-    again = plan if columns is None else plan.select(columns)
-    recount.replace_top_values(statistics, counting.extract(accumulate(again, counting)))

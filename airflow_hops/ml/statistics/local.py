@@ -62,7 +62,12 @@ def accumulate(
         HopsError: a process was killed, by lack of memory for instance.
     """
     # What multiprocessing calls a daemon may have no children.
-    count = 1 if multiprocessing.current_process().daemon else workers or _worker_count(plan)
+    if multiprocessing.current_process().daemon:
+        count = 1
+    elif workers:
+        count = workers
+    else:
+        count = len(os.sched_getaffinity(0)) if sum(part.size for part in plan.parts) >= PARALLEL_SIZE else 1
     plans = plan.by_columns(count) if count > 1 and combiners.is_by_column else [plan]
     shares = [(one, share_out(one.dealt(count // len(plans)), count // len(plans))) for one in plans]
     total = sum(part.size for _, all_ in shares for share in all_ for part in share) or 1
@@ -85,24 +90,40 @@ def _in_processes(
     combiners: Combiners, shares: Sequence[Share], report: Callable[[int], None], ended: contextlib.ExitStack
 ) -> list[Accumulator]:
     workers: dict[Any, BaseProcess] = {}
-    found: dict[Any, Accumulator] = {}
+    accumulators: dict[Any, Accumulator] = {}
+    context = multiprocessing.get_context("fork")
     try:
         with _uninterrupted():
             for number, share in enumerate(shares):
-                _start(workers, combiners, number, share)
-        while len(found) < len(workers):
-            for ready in wait(workers.keys() - found.keys()):
-                message = _received(ready, shares[0][0])
+                receiving, sending = context.Pipe(duplex=False)
+                # What a process needs it inherits: slicing functions and generators need not pickle.
+                inherited = (os.getpid(), sending, combiners, number, share)
+                worker: BaseProcess = context.Process(target=_accumulate_share, args=inherited)
+                with sending:
+                    worker.start()
+                workers[receiving] = worker
+        while len(accumulators) < len(workers):
+            waiting: list[Any] = wait(workers.keys() - accumulators.keys())
+            for ready in waiting:
+                try:
+                    message = ready.recv()
+                except (EOFError, OSError):
+                    raise HopsError(
+                        f"{shares[0][0].name}: a process that computed statistics was killed; if memory was short, use "
+                        "fewer workers"
+                    ) from None
+                if isinstance(message, Exception):
+                    raise message
                 if isinstance(message, Accumulator):
-                    found[ready] = message
+                    accumulators[ready] = message
                 else:
                     report(message)
-        return [found[receiving] for receiving in workers]
+        return [accumulators[receiving] for receiving in workers]
     finally:
         with _uninterrupted():
-            for receiving, worker in workers.items():
-                worker.kill()
-                ended.callback(worker.join)
+            for receiving, process in workers.items():
+                process.kill()
+                ended.callback(process.join)
                 receiving.close()
 
 
@@ -114,18 +135,6 @@ def _taken_in(combiners: Combiners, number: int, share: Share, done: Callable[[i
             combiners.add(accumulator, batch)
         done(part.size)
     return accumulator
-
-
-def _start(workers: dict[Any, BaseProcess], combiners: Combiners, number: int, share: Share) -> None:
-    """Forks a process, and adds it by the end of its pipe."""
-    context = multiprocessing.get_context("fork")
-    receiving, sending = context.Pipe(duplex=False)
-    # What a process needs it inherits: slicing functions and generators need not pickle.
-    given = (os.getpid(), sending, combiners, number, share)
-    worker = context.Process(target=_accumulate_share, args=given)
-    with sending:
-        worker.start()
-    workers[receiving] = worker
 
 
 @contextlib.contextmanager
@@ -145,24 +154,6 @@ def _uninterrupted() -> Iterator[None]:
             handler(*waiting[0])
 
 
-def _received(receiving: Any, plan: Any) -> Accumulator | int:
-    """An accumulator, or the size of a part that is done.
-
-    Raises:
-        Exception: whatever was raised in the process.
-        HopsError: the process is gone.
-    """
-    try:
-        message: Accumulator | int | Exception = receiving.recv()
-    except (EOFError, OSError):
-        raise HopsError(
-            f"{plan.name}: a process that computed statistics was killed; if memory was short, use fewer workers"
-        ) from None
-    if isinstance(message, Exception):
-        raise message
-    return message
-
-
 def _accumulate_share(parent: int, sending: Any, combiners: Combiners, number: int, share: Share) -> None:
     """A process: sends the size of each part that is done, and at last its accumulator, or what was raised."""
     end_with_parent(parent)
@@ -173,20 +164,11 @@ def _accumulate_share(parent: int, sending: Any, combiners: Combiners, number: i
     try:
         sending.send(combiners.settle(_taken_in(combiners, number, share, sending.send)))
     except Exception as error:
-        sending.send(_portable(error))
-
-
-def _portable(error: Exception) -> Exception:
-    """The error, as far as it pickles; one that nobody foresaw says where it was raised."""
-    raised = "".join(traceback.format_exception(error))
-    if not isinstance(error, HopsError | TypesDoNotFit):
-        error.add_note(raised)
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # whatever a class of the user's raises
-        return HopsError(raised)
-    return error
-
-
-def _worker_count(plan: Any) -> int:
-    return len(os.sched_getaffinity(0)) if sum(part.size for part in plan.parts) >= PARALLEL_SIZE else 1
+        raised = "".join(traceback.format_exception(error))
+        if not isinstance(error, HopsError | TypesDoNotFit):
+            error.add_note(raised)  # nobody foresaw it
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # whatever a class of the user's raises
+            error = HopsError(raised)
+        sending.send(error)

@@ -31,7 +31,6 @@ from airflow_hops.ml.statistics.value_counts import (
     rows_listed_together,
 )
 
-_FILTER = 1 << 20
 _MOST_PARTS = 32
 
 
@@ -68,7 +67,6 @@ class CandidateCounts(CombinerStatsGenerator):
         super().__init__("CandidateCounts")
         self._hashes = dict(found)
         self._options = options
-        self._filters: dict[types.FeaturePath, np.ndarray] = {}
 
     def create_accumulator(self) -> dict[types.FeaturePath, list[ValueCounts]]:
         """No counts."""
@@ -123,14 +121,7 @@ class CandidateCounts(CombinerStatsGenerator):
 
     def _chosen(self, path: types.FeaturePath, values: pa.Array) -> np.ndarray:
         """Which of the values are candidates, large or not UTF-8; those are counted together."""
-        wanted, mask = self._hashes[path], np.uint64(_FILTER - 1)
-        if path not in self._filters:
-            self._filters[path] = np.zeros(_FILTER, bool)
-            self._filters[path][wanted & mask] = True
-        hashes = hashes_of(values, LARGE_BYTES)
-        chosen = np.flatnonzero(self._filters[path][hashes & mask])
-        position = np.searchsorted(wanted, hashes[chosen])
-        chosen = chosen[wanted[np.minimum(position, len(wanted) - 1)] == hashes[chosen]]
+        chosen = np.flatnonzero(np.isin(hashes_of(values, LARGE_BYTES), self._hashes[path]))
         return np.union1d(chosen, rows_listed_together(values))
 
 

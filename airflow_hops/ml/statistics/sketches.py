@@ -58,7 +58,7 @@ class CountedQuantiles:
     def AddValues(self, values: pa.Array, weights: pa.Array | None = None) -> None:
         """Takes values, each with the weight 1 or its own."""
         if weights is None and len(values):
-            numbers = _sorted(values.to_numpy(zero_copy_only=False))
+            numbers = np.sort(values.to_numpy(zero_copy_only=False))
             first = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
             if len(first) > self._most:
                 # The least and the greatest stay what they are.
@@ -252,15 +252,6 @@ class CountedTopValues(TopKUniquesSketchStatsGenerator):
     def _most_frequent(self, sketch: sketches.MisraGriesSketch) -> list[Any]:
         values, counts = sketch.Estimate().flatten()
         return most_frequent(values, counts.to_numpy(), self._wanted)
-
-
-def _sorted(numbers: np.ndarray) -> np.ndarray:
-    if numbers.dtype.kind == "i":
-        least, most = int(numbers.min()), int(numbers.max())
-        if most - least < len(numbers):
-            counts = np.bincount(numbers.astype(np.int64, copy=False) - least)
-            return np.repeat(np.arange(least, most + 1).astype(numbers.dtype), counts)
-    return np.sort(numbers)
 
 
 def _differs(values: pa.Array) -> bool:

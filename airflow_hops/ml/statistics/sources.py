@@ -154,7 +154,9 @@ def plan_source(
     if isinstance(source, pa.Table):
         return _plan_table(source, wanted)
     if isinstance(source, str | Path | Source):
-        source = _source_of(source)
+        if not isinstance(source, Source):
+            text = str(source)
+            source = Source(text if "://" in text else str(Path(text).expanduser().absolute()))
         return _plan_files(source, wanted.among(source.columns), on_corrupt)
     if isinstance(source, Iterable):
         stream = iter(source)
@@ -253,7 +255,12 @@ def _plan_files(source: Source, wanted: Wanted, on_corrupt: str) -> FilePlan:
             if on_corrupt == "fail":
                 raise CorruptFile(item.name, str(error)) from error
             skipped[item.name] = str(error)
-    _check_formats(source.uri, files)
+    examples = {file.format: f"{file.format} ({name})" for name, file in reversed(files.items())}
+    if len(examples) > 1:
+        raise BadInput(
+            f"source {source.uri!r}: files of different formats: {', '.join(sorted(examples.values()))}; expected one: "
+            "name its files by a glob"
+        )
     for name in files:
         if partitions := [column for column in files[name].partitions if wanted(column)]:
             raise BadInput(
@@ -284,24 +291,6 @@ def _checked(plan: FilePlan) -> FilePlan:
         return plan
     reasons = "; ".join(itertools.islice(plan.skipped.values(), 3)) or "they are empty"
     raise BadInput(f"source {plan.name!r}: none of its files can be read: {reasons}")
-
-
-def _check_formats(uri: str, files: Mapping[str, RawFile]) -> None:
-    first: dict[str, str] = {}
-    for name, file in files.items():
-        first.setdefault(file.format, name)
-    if len(first) > 1:
-        examples = ", ".join(f"{format_} ({name})" for format_, name in sorted(first.items()))
-        raise BadInput(
-            f"source {uri!r}: files of different formats: {examples}; expected one: name its files by a glob"
-        )
-
-
-def _source_of(source: str | Path | Source) -> Source:
-    if isinstance(source, Source):
-        return source
-    text = str(source)
-    return Source(text if "://" in text else str(Path(text).expanduser().absolute()))
 
 
 def _joined(layouts: Mapping[str, Layout], files: Mapping[str, RawFile], wanted: Wanted) -> Types:

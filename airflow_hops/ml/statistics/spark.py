@@ -22,7 +22,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.spark.context import as_spark_failure, let_workers_import
 from airflow_hops.ml.statistics.formats.feature_types import check_type
 from airflow_hops.ml.statistics.formats.layout import bounded
-from airflow_hops.ml.statistics.sources import BatchPlan, Part, Plan, TypesDoNotFit, share_out
+from airflow_hops.ml.statistics.sources import BatchPlan, Plan, TypesDoNotFit, share_out
 
 if TYPE_CHECKING:
     from airflow_hops.ml.statistics.combiners import Accumulator, Combiners
@@ -79,11 +79,15 @@ def plan_table(source: Any, *, exclude: Collection[str] = (), columns: Collectio
     Raises:
         BadInput: the table does not exist, it has two columns of one name, or one of a type that has no statistics.
     """
+    from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql.pandas.types import to_arrow_type
 
     frame, name = source, "the DataFrame"
     if isinstance(source, str):
-        frame, name = _table(source.removeprefix(TABLE)), source
+        try:
+            frame, name = _session().table(source.removeprefix(TABLE)), source
+        except (AnalysisException, ParseException) as error:
+            raise BadInput(f"{source}: {str(error).splitlines()[0]}") from error
     found = frame.columns
     if twice := sorted({column for column in found if found.count(column) > 1}):
         raise BadInput(f"{name}: two columns are called {twice[0]!r}; rename or drop one of them")
@@ -157,21 +161,26 @@ class _Job:
 
 def _run(plan: Plan | FramePlan, combiners: Combiners, progress: Progress) -> _Outcome:
     """One Spark job, from the rows to one outcome."""
+    from pyspark.sql import functions
+
     with as_spark_failure():
         if isinstance(plan, FramePlan):
             context = plan.frame.sparkSession.sparkContext
             job = _Job(context, None, combiners)
-            found = _numbered_columns(plan).mapInArrow(
-                partial(_accumulate_rows, job, list(plan.types)), f"{_COLUMN} binary"
-            )
-            outcomes = found.rdd.map(lambda row: bytes(row[0]))
+            # Under numbered names, as mapInArrow would look for "a.b" in a struct "a".
+            quoted = ("`{}`".format(column.replace("`", "``")) for column in plan.types)
+            numbered = plan.frame.select(*(functions.col(name).alias(f"c{i}") for i, name in enumerate(quoted)))
+            packed = numbered.mapInArrow(partial(_accumulate_rows, job, list(plan.types)), f"{_COLUMN} binary")
+            outcomes = packed.rdd.map(lambda row: bytes(row[0]))
         else:
             context = _session().sparkContext
             job = _Job(context, plan, combiners)
             parts = plan.dealt(context.defaultParallelism)
-            shares = share_out(parts, _task_count(parts, context.defaultParallelism))
-            numbered = context.parallelize(list(enumerate(shares)), len(shares))
-            outcomes = numbered.map(partial(_accumulate_share, job))
+            # Tasks that are worth their start, enough for all cores, and for those that Spark may yet add.
+            size, most = sum(part.size for part in parts), _TASKS_PER_CORE * context.defaultParallelism
+            tasks = max(1, min(len(parts), most, size // _SMALL_TASK_BYTES), size // _LARGE_TASK_BYTES)
+            shares = share_out(parts, tasks)
+            outcomes = context.parallelize(list(enumerate(shares)), len(shares)).map(partial(_accumulate_share, job))
         tasks = outcomes.getNumPartitions()
         merged = _merge_tree(outcomes, job)
         try:
@@ -180,14 +189,6 @@ def _run(plan: Plan | FramePlan, combiners: Combiners, progress: Progress) -> _O
         finally:
             job.release()
     return pickle.loads(last[0]) if last else _Outcome()
-
-
-def _numbered_columns(plan: FramePlan) -> Any:
-    """The columns that are read, under names that mapInArrow takes: it would look for "a.b" in a struct "a"."""
-    from pyspark.sql import functions
-
-    quoted = ("`{}`".format(column.replace("`", "``")) for column in plan.types)
-    return plan.frame.select(*(functions.col(name).alias(f"c{number}") for number, name in enumerate(quoted)))
 
 
 def _merge_tree(outcomes: Any, job: _Job) -> Any:
@@ -272,21 +273,6 @@ def _session() -> Any:
         return active
     let_workers_import()
     return SparkSession.builder.getOrCreate()
-
-
-def _table(name: str) -> Any:
-    from pyspark.errors import AnalysisException, ParseException
-
-    try:
-        return _session().table(name)
-    except (AnalysisException, ParseException) as error:
-        raise BadInput(f"{TABLE}{name}: {str(error).splitlines()[0]}") from error
-
-
-def _task_count(parts: Sequence[Part], cores: int) -> int:
-    """Tasks that are worth their start, enough for all cores, and for those that Spark may yet add."""
-    size = sum(part.size for part in parts)
-    return max(1, min(len(parts), _TASKS_PER_CORE * cores, size // _SMALL_TASK_BYTES), size // _LARGE_TASK_BYTES)
 
 
 @contextmanager

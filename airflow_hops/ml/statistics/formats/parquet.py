@@ -74,7 +74,13 @@ def _batches(parquet: pq.ParquetFile, source: Any, span: Span, types: Types, fil
                 yield batch_of([], [], parquet.metadata.row_group(index).num_rows)
             continue
         most = most_rows(source, parquet.metadata, index, names, file.name)
-        rows = min(most, batch_rows(_row_bytes(parquet, parquet.metadata.row_group(index), names, options, most)))
+        # Of values in a dictionary the footer does not tell the size, so some rows are read.
+        probe = next(iter(parquet.iter_batches(min(most, _PROBE_ROWS), **options)), None)
+        group = parquet.metadata.row_group(index)
+        sizes = [group.total_byte_size / max(group.num_rows, 1)]
+        if probe is not None:
+            sizes.append(probe.nbytes / probe.num_rows)
+        rows = min(most, batch_rows(max(sizes)))
         for batch in parquet.iter_batches(rows, **options):
             if span.has(next(count)):
                 check_text(batch, file, row)
@@ -100,24 +106,3 @@ def _footer(path: str, version: str) -> Any:
     """The footer of a local file; a process that reads many of its row groups parses it once."""
     with Path(path).open("rb") as stream:
         return footer(stream)
-
-
-def _row_bytes(parquet: pq.ParquetFile, group: Any, names: list[str], options: dict[str, Any], most: int) -> float:
-    """Bytes of a row, decoded, as far as the footer tells; a few rows are read where it does not."""
-    wanted = set(names)
-    size, is_known = 0.0, True
-    for index in range(group.num_columns):
-        chunk = group.column(index)
-        if chunk.path_in_schema.partition(".")[0] not in wanted and chunk.path_in_schema not in wanted:
-            continue
-        size += chunk.total_uncompressed_size
-        # Of values in a dictionary the size tells nothing; Parquet's writers leave bounds out where they are long.
-        is_coded = chunk.physical_type == "BYTE_ARRAY" and any("DICTIONARY" in name for name in chunk.encodings)
-        is_known &= not is_coded or (chunk.is_stats_set and chunk.statistics.has_min_max)
-    schema = parquet.schema_arrow  # made anew each time
-    fixed = row_bytes([schema.field(name).type for name in names])
-    estimate: float = max(fixed, size / max(group.num_rows, 1))
-    if not is_known:
-        probe = next(iter(parquet.iter_batches(min(most, _PROBE_ROWS), **options)), None)
-        estimate = max(estimate, probe.nbytes / probe.num_rows if probe is not None else 0.0)
-    return estimate
