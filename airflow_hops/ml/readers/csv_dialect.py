@@ -103,14 +103,7 @@ def _texts_of(table: pa.Table, source: Source, drop: Sequence[str]) -> dict[str,
 
 
 def _recognised(columns: Mapping[str, pa.Array]) -> tuple[dict[str, str], list[str]]:
-    """Looks at text whose values may be times or numbers.
-
-    Args:
-        columns: Different values by column.
-
-    Returns:
-        The layouts of times by column, and a sentence on each, and on text that only looks like times or numbers.
-    """
+    """Looks at text whose values may be times or numbers."""
     found, notes = {}, []
     for name, values in columns.items():
         if type_of(values) != TEXT:

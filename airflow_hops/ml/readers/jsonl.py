@@ -278,11 +278,7 @@ def _batch_by_arrow(
 
 
 def _by_python(block: bytes, file: RawFile, rows_before: int | None) -> Rows:
-    """The objects of a block, with numbers as they are written.
-
-    Raises:
-        BadInput: a line is not a JSON object.
-    """
+    """The objects of a block, with numbers as they are written."""
     rows: list[dict[str, Any]] = []
     for line in filter(bytes.strip, block.split(b"\n")):
         try:

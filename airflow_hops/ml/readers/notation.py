@@ -68,11 +68,7 @@ def times_fit(texts: pa.Array, layout: str) -> bool:
 
 
 def _times(texts: pa.Array, layout: str, kind: pa.DataType) -> pa.Array:
-    """Times of a layout.
-
-    Raises:
-        pa.ArrowInvalid: a value is no such time, or there is no such day.
-    """
+    """Times of a layout."""
     texts = pc.ascii_trim_whitespace(texts)
     times = pc.strptime(texts, format=layout, unit="s", error_is_null=False)
     # Arrow takes February 31 for March 3.

@@ -167,11 +167,7 @@ def ingest_table(
 
 
 def _check_unchanged(source: Source, listed: Sequence[SourceFile]) -> None:
-    """Compares the files with what they were.
-
-    Raises:
-        HopsError: one changed, is gone or is new.
-    """
+    """Compares the files with what they were."""
     try:
         again = {file.name: file for file in list_files(source)[1]}
     except (BadInput, FileNotFoundError):

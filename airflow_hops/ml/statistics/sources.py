@@ -294,11 +294,7 @@ def _checked(plan: FilePlan) -> FilePlan:
 
 
 def _joined(layouts: Mapping[str, Layout], files: Mapping[str, RawFile], wanted: Wanted) -> Types:
-    """The types of all files together.
-
-    Raises:
-        BadInput: a type has no statistics, or no type holds those of two files.
-    """
+    """The types of all files together."""
     types: Types = {}
     seen: dict[str, str] = {}
     for file, layout in layouts.items():

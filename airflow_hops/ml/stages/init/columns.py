@@ -175,11 +175,7 @@ def _read(file: RawFile, types: Types) -> tuple[pa.Table, bool]:
 
 
 def _check_values(table: pa.Table, told: Told, where: str) -> None:
-    """Compares what was told of columns with their values, as ``prepare`` takes them.
-
-    Raises:
-        BadInput: a time, a weight or a key cannot be used as one.
-    """
+    """Compares what was told of columns with their values, as ``prepare`` takes them."""
     if told.time is not None:
         kind = table.schema.field(told.time).type
         if not (_is_time(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
@@ -206,11 +202,7 @@ def _check_values(table: pa.Table, told: Told, where: str) -> None:
 
 
 def _label(column: pa.ChunkedArray, told: Told, where: str) -> tuple[pa.Array, Target]:
-    """The values of the label that are not missing, as ``prepare`` has them, and what they ask for.
-
-    Raises:
-        BadInput: they ask for nothing, or for something else than was told.
-    """
+    """The values of the label that are not missing, as ``prepare`` has them, and what they ask for."""
     values = column.combine_chunks().drop_null()
     kind = values.type
     if pa.types.is_string(kind):

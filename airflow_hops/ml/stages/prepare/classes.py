@@ -209,11 +209,7 @@ def _type_name(type_: Any) -> str:
 
 
 def _widths(frame: DataFrame, vectors: list[str]) -> dict[str, int]:
-    """How many numbers most rows of each vector feature have: the median length, by a Spark job of its own.
-
-    Raises:
-        BadInput: a feature has no vector, or vectors of one number.
-    """
+    """How many numbers most rows of each vector feature have: the median length, by a Spark job of its own."""
     if not vectors:
         return {}
     lengths = [F.when(quoted(name).isNotNull(), F.size(quoted(name))) for name in vectors]
