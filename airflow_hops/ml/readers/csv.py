@@ -213,14 +213,10 @@ def header_of(block: bytes, file: RawFile) -> list[str]:
     return names
 
 
-def is_utf8(file: RawFile) -> bool:
-    """Whether a file is in UTF-8, so that its bytes need no decoding."""
-    return codecs.lookup(file.source.encoding).name == "utf-8"
-
-
 def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
     """Blocks of whole rows in UTF-8, with the position in the raw file."""
-    decoder = None if is_utf8(file) else codecs.getincrementaldecoder(file.source.encoding)()
+    codec = codecs.lookup(file.source.encoding)
+    decoder = None if codec.name == "utf-8" else codecs.getincrementaldecoder(codec.name)()
     with file.stream() as (stream, raw):
         pending = b""
         while chunk := bytes(stream.read(BLOCK_BYTES)):

@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.readers.raw_file import RawFile
-from airflow_hops.ml.readers.types import converted, first_bad
+from airflow_hops.ml.readers.text_types import first_bad
+from airflow_hops.ml.readers.types import converted
 
 
 def as_given(texts: pa.Array, name: str, kind: pa.DataType, file: RawFile, rows_before: int) -> pa.Array:

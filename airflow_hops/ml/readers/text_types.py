@@ -125,7 +125,7 @@ def why_text(texts: pa.Array) -> Blame | None:
         if 0 < others <= _FEW * count:
             return pc.index(alike, False).as_py(), f"is not {what}, as {count - others} of {count} values are"
         if others == 0 and what == _NUMBER:
-            return _first_misfit(texts, FLOAT), NOT_THE_SAME
+            return first_bad(texts, lambda some: as_type(some, FLOAT) is not None), NOT_THE_SAME
     return None
 
 
@@ -135,14 +135,16 @@ def why_not(texts: pa.Array, kind: pa.DataType) -> Blame:
         return pc.index(pc.is_valid(texts), True).as_py(), "is the first value"
     if kind in _INTEGERS:
         kind = FLOAT if as_type(texts, FLOAT) is None else INTEGER
-    return _first_misfit(texts, kind), f"is not {_NAMES.get(kind, kind)}, as the values before are"
+    position = first_bad(texts, lambda some: as_type(some, kind) is not None)
+    return position, f"is not {_NAMES.get(kind, kind)}, as the values before are"
 
 
-def _first_misfit(texts: pa.Array, kind: pa.DataType) -> int:
-    low, high = 0, len(texts)
+def first_bad(array: pa.Array, is_good: Callable[[pa.Array], bool]) -> int:
+    """The index of the first value for whose sake an array is not good."""
+    low, high = 0, len(array)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if as_type(texts[low:middle], kind) is not None else (low, middle)
+        low, high = (middle, high) if is_good(array[low:middle]) else (low, middle)
     return low
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +14,7 @@ from airflow_hops.ml.readers.joined_types import join, settled, widened
 from airflow_hops.ml.readers.limits import check_columns
 from airflow_hops.ml.readers.plain import plain
 from airflow_hops.ml.readers.raw_file import RawFile
+from airflow_hops.ml.readers.text_types import first_bad
 from airflow_hops.ml.readers.vectors import is_list
 
 Types = dict[str, pa.DataType]
@@ -238,15 +239,6 @@ def batch_of(columns: Sequence[pa.Array], names: Sequence[str], rows: int) -> pa
         return pa.RecordBatch.from_arrays(list(columns), list(names))
     nothing = pa.Array.from_buffers(pa.struct([]), rows, [None], children=[])
     return pa.RecordBatch.from_struct_array(nothing)
-
-
-def first_bad(array: pa.Array, is_good: Callable[[pa.Array], bool]) -> int:
-    """The index of the first value for whose sake an array is not good."""
-    low, high = 0, len(array)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if is_good(array[low:middle]) else (low, middle)
-    return low
 
 
 def value_text(array: pa.Array, index: int) -> str:

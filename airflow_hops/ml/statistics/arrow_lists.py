@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tfx_bsl.arrow import array_util
 
-from airflow_hops.ml.statistics.formats.feature_types import batch_of
+from airflow_hops.ml.statistics.formats.feature_types import batch_of, is_list
 
 
 def as_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -28,11 +28,6 @@ def _as_list(array: pa.Array) -> pa.Array:
         return _list(array)
     plain = _plain(array)
     return array_util.ToSingletonListArray(plain) if plain.null_count else _singletons(plain)
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Whether a type is a list, of whatever size of offsets."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _list(array: pa.Array) -> pa.Array:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tensorflow_data_validation.statistics.generators.stats_generator import CombinerStatsGenerator
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from airflow_hops.ml.statistics.arrow_lists import is_list
+from airflow_hops.ml.statistics.formats.feature_types import is_list
 from airflow_hops.ml.statistics.frequent_numbers import (
     LEAST_SHARE,
     LISTED,

@@ -136,7 +136,14 @@ def options_from(value: Mapping[str, Any] | None, *, schema: Any = None) -> Any:
     _check("options", value or {}, _CHECKS)
     given = dict(value or {})
     _check("options.lift", given.get("lift", {}), _LIFT_CHECKS)
-    _check_together(given)
+    if "lift" in given and "label_feature" not in given:
+        raise BadInput("options.lift is given without options.label_feature, whose lift it is")
+    if "semantic_domains_sample_rate" in given and not given.get("semantic_domains"):
+        raise BadInput("options.semantic_domains_sample_rate is given without options.semantic_domains")
+    if "features" in given:
+        for name, used in _used_features(given):
+            if used not in given["features"]:
+                raise BadInput(f"options.features has no {used!r}, which options.{name} needs; add it")
     import tensorflow_data_validation as tfdv
 
     arguments = {name: given[name] for name in _AS_IN_TFDV if name in given}
@@ -147,7 +154,13 @@ def options_from(value: Mapping[str, Any] | None, *, schema: Any = None) -> Any:
         overrides = given["per_feature_weight_override"]
         arguments["per_feature_weight_override"] = {tfdv.FeaturePath([name]): by for name, by in overrides.items()}
     options = tfdv.StatsOptions(schema=schema, use_sketch_based_topk_uniques=True, **arguments, **_slicing(given))
-    options.generators = [*_lift(given, schema, options), *_cross_features(given)] or None
+    generators = _lift(given, schema, options)
+    if "cross_features" in given:
+        from airflow_hops.ml.statistics.cross_features import CrossFeatureGenerator
+
+        pairs = [tuple(pair) for pair in given["cross_features"]] if _names_pairs(given) else None
+        generators.append(CrossFeatureGenerator(pairs))
+    options.generators = generators or None
     return options
 
 
@@ -160,17 +173,6 @@ def _check(where: str, value: Any, checks: Mapping[str, _Check]) -> None:
         is_right, expected = checks[name]
         if not is_right(found):
             raise BadInput(f"{where}.{name} is {found!r}, expected {expected}")
-
-
-def _check_together(given: Mapping[str, Any]) -> None:
-    if "lift" in given and "label_feature" not in given:
-        raise BadInput("options.lift is given without options.label_feature, whose lift it is")
-    if "semantic_domains_sample_rate" in given and not given.get("semantic_domains"):
-        raise BadInput("options.semantic_domains_sample_rate is given without options.semantic_domains")
-    if "features" in given:
-        for name, used in _used_features(given):
-            if used not in given["features"]:
-                raise BadInput(f"options.features has no {used!r}, which options.{name} needs; add it")
 
 
 def _used_features(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -243,11 +245,3 @@ def _lift(given: Mapping[str, Any], schema: Any, options: Any) -> list[Any]:
             weights=options.example_weight_map,
         )
     ]
-
-
-def _cross_features(given: Mapping[str, Any]) -> list[Any]:
-    if "cross_features" not in given:
-        return []
-    from airflow_hops.ml.statistics.cross_features import CrossFeatureGenerator
-
-    return [CrossFeatureGenerator([tuple(pair) for pair in given["cross_features"]] if _names_pairs(given) else None)]

@@ -62,15 +62,17 @@ def summarize(statistics: Any) -> dict[str, Any]:
     summary: dict[str, Any] = {"rows": int(whole.num_examples)}
     if whole.weighted_num_examples:
         summary["weighted_rows"] = _json(whole.weighted_num_examples)
-    summary["features"] = _features(whole, full=len(whole.features) <= MAX_FULL_FEATURES)
+    full, rows = len(whole.features) <= MAX_FULL_FEATURES, summary["rows"]
+    summary["features"] = {feature_name(feature): _feature(feature, rows, full) for feature in whole.features}
     summary |= _cross_features(whole)
     summary |= _lift(whole)
     if slices:
         told = min(MAX_SLICES, max(1, MAX_SLICE_FEATURES // max(1, len(whole.features))))
         summary["slices"] = {}
         for dataset in sorted(slices, key=lambda dataset: (-dataset.num_examples, dataset.name))[:told]:
-            figures = {"rows": int(dataset.num_examples), "features": _features(dataset, full=False)}
-            summary["slices"].setdefault(_text(dataset.name), figures)
+            rows = int(dataset.num_examples)
+            features = {feature_name(feature): _feature(feature, rows, full=False) for feature in dataset.features}
+            summary["slices"].setdefault(_text(dataset.name), {"rows": rows, "features": features})
         summary |= _left_out("slices", len(slices) - len(summary["slices"]))
     return summary
 
@@ -110,11 +112,6 @@ def histogram(feature: Any) -> list[list[Any]]:
     return []
 
 
-def _features(dataset: Any, *, full: bool) -> dict[str, Any]:
-    rows = int(dataset.num_examples)
-    return {feature_name(feature): _feature(feature, rows, full) for feature in dataset.features}
-
-
 def _feature(feature: Any, rows: int, full: bool) -> dict[str, Any]:
     kind = feature.WhichOneof("stats")
     summary: dict[str, Any] = {"type": type_name(feature)}
@@ -132,7 +129,11 @@ def _feature(feature: Any, rows: int, full: bool) -> dict[str, Any]:
     if kind == "num_stats" and present:
         summary |= _number(feature, full)
     elif kind == "string_stats":
-        summary |= _string(feature.string_stats, full)
+        string = feature.string_stats
+        summary["unique"], summary["average_length"] = int(string.unique), round(string.avg_length, 3)
+        summary["top_values"] = _ranked(string.rank_histogram, TOP_VALUES if full else TOP_VALUES // 4)
+        if string.invalid_utf8_count:
+            summary["not_utf8"] = int(string.invalid_utf8_count)
     elif kind == "bytes_stats":
         summary |= {
             "unique": int(feature.bytes_stats.unique), "average_length": _json(feature.bytes_stats.avg_num_bytes),
@@ -157,17 +158,6 @@ def _number(feature: Any, full: bool) -> dict[str, Any]:
         bounds = [_json(b.low_value) for b in buckets] + [_json(b.high_value) for b in buckets[-1:]]
         summary["quantiles"] = bounds if len(buckets) % QUANTILES else bounds[:: max(1, len(buckets) // QUANTILES)]
         summary["histogram"] = histogram(feature)
-    return summary
-
-
-def _string(string: Any, full: bool) -> dict[str, Any]:
-    summary: dict[str, Any] = {
-        "unique": int(string.unique),
-        "average_length": round(string.avg_length, 3),
-        "top_values": _ranked(string.rank_histogram, TOP_VALUES if full else TOP_VALUES // 4),
-    }
-    if string.invalid_utf8_count:
-        summary["not_utf8"] = int(string.invalid_utf8_count)
     return summary
 
 
@@ -249,26 +239,24 @@ def _lift(dataset: Any) -> dict[str, Any]:
 def _lift_series(all_series: Iterable[Any], least: float) -> list[dict[str, Any]]:
     by_examples = [series for series in all_series if series.WhichOneof("y_count_value") == "y_count"]
     by_examples.sort(key=lambda series: -series.y_count)
-    told = []
+    listed = []
     for series in by_examples[:LIFT_LABELS]:
         values = [value for value in series.lift_values if value.x_count >= least]
         highest, lowest = values[:LIFT_VALUES], values[LIFT_VALUES:][-LIFT_VALUES:]
-        told.append(
+        kind = series.WhichOneof("y_value")
+        if kind == "y_bucket":
+            label: Any = [_json(series.y_bucket.low_value), _json(series.y_bucket.high_value)]
+        else:
+            label = _text(series.y_string) if kind == "y_string" else int(series.y_int)
+        listed.append(
             {
-                "y": _label(series),
+                "y": label,
                 "count": int(series.y_count),
                 "highest": [_lift_value(value) for value in highest],
                 "lowest": [_lift_value(value) for value in reversed(lowest)],
             }
         )
-    return told
-
-
-def _label(series: Any) -> Any:
-    kind = series.WhichOneof("y_value")
-    if kind == "y_bucket":
-        return [_json(series.y_bucket.low_value), _json(series.y_bucket.high_value)]
-    return _text(series.y_string) if kind == "y_string" else int(series.y_int)
+    return listed
 
 
 def _lift_value(value: Any) -> list[Any]:

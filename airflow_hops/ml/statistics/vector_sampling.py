@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tensorflow_data_validation.statistics.generators.stats_generator import CombinerStatsGenerator
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from airflow_hops.ml.statistics.arrow_lists import is_list
+from airflow_hops.ml.statistics.formats.feature_types import is_list
 from airflow_hops.ml.statistics.number_counts import NumberCounts
 from airflow_hops.ml.statistics.vectors import pack_sample
 
