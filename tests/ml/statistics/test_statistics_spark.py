@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,13 +181,6 @@ def test_bad_options_are_named(spark: Any) -> None:
 def test_a_file_that_proves_damaged_in_an_executor_is_left_out(spark: Any, tmp_path: Path) -> None:
     found = generate_statistics(_damaged(tmp_path), engine="spark", on_corrupt="skip")
     assert found.datasets[0].num_examples == 100_000
-
-
-def test_workers_do_not_read_sparks_archives_before_every_task(spark: Any) -> None:
-    def archives(_: int) -> list[str]:
-        return [entry for entry in sys.path_importer_cache if entry.endswith((".zip", ".jar"))]
-
-    assert spark.sparkContext.parallelize(range(2), 2).flatMap(archives).collect() == []
 
 
 def test_a_worker_does_not_run_what_a_crafted_file_brings_along(spark: Any, tmp_path: Path) -> None:
