@@ -67,9 +67,9 @@ def _transformed(head: Any, sample: Sample) -> np.ndarray[Any, Any] | None:
         (Path(folder) / SIGNATURE_FILE).write_text(ModelSignature(graph.inputs, graph.inputs).to_json())
         servable = OnnxServable("step", 1, Path(folder), ModelOptions())
         try:
-            found = servable.predict(sample.arrays(graph.inputs))[graph.outputs[""]]
+            served = servable.predict(sample.arrays(graph.inputs))[graph.outputs[""]]
         except Exception:  # an operator may refuse rows in any way
             return None
         finally:
             servable.close()
-    return np.asarray(found, np.float64)
+    return np.asarray(served, np.float64)

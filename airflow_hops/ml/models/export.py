@@ -267,10 +267,10 @@ def _refusal(error: NotConvertible | Differs, model: Any, can_fall_back: bool) -
 
 def _versions(framework: str, form: ModelFormat) -> dict[str, str]:
     names = [*frameworks()[framework].distributions, *(("skops",) if form == "skops" else ("onnx", "onnxruntime"))]
-    found = {}
+    versions = {}
     for name in names:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

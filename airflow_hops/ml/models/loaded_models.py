@@ -149,21 +149,21 @@ class _Servable(LoadedModel):
         self._name = signature
 
         def specs(infos: Any) -> dict[str, TensorSpec]:
-            found = {}
+            by_name = {}
             for name, info in infos.items():
                 kind = tensors.BY_NUMBER[info.dtype]
                 dtype = "string" if kind is tensors.STRING else kind.numpy.name
-                found[name] = TensorSpec(dtype, _shape(info.tensor_shape))
-            return found
+                by_name[name] = TensorSpec(dtype, _shape(info.tensor_shape))
+            return by_name
 
         super().__init__(path, specs(definitions[signature].inputs), specs(definitions[signature].outputs))
 
     def _run(self, arrays: dict[str, Array]) -> dict[str, Array]:
         try:
-            found: dict[str, Array] = self._servable.predict(arrays, self._name)
+            outputs: dict[str, Array] = self._servable.predict(arrays, self._name)
         except ServingError as error:
             raise BadInput(f"{self.path}: {error}") from None
-        return found
+        return outputs
 
 
 def _check_signature(path: Path, signature: str, signatures: Any) -> None:

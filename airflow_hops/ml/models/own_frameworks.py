@@ -44,10 +44,10 @@ class ScikitLearn(Framework):
                 "sklearn.calibration.CalibratedClassifierCV, or choose an estimator that gives probabilities"
             )
         numbers = list(range(len(target.classes or ("0", "1"))))
-        found = list(np.asarray(getattr(model, "classes_", numbers)).tolist())
-        if found != numbers:
+        classes = list(np.asarray(getattr(model, "classes_", numbers)).tolist())
+        if classes != numbers:
             raise BadInput(
-                f"{type(model).__name__} knows the classes {found}; expected their numbers, {numbers}: the labels of "
+                f"{type(model).__name__} knows the classes {classes}; expected their numbers, {numbers}: the labels of "
                 f"the examples as they are, with every class in training"
             )
         return model.predict_proba(sample.rows)
@@ -106,10 +106,10 @@ class Torch(Framework):
 
         model.eval()
         with torch.no_grad():
-            found = model(rows_for_torch(model, sample.matrix))
-        if isinstance(found, Mapping):
-            return {name: values.cpu().numpy() for name, values in found.items()}
-        return found if isinstance(found, list | tuple) else found.cpu().numpy()
+            answers = model(rows_for_torch(model, sample.matrix))
+        if isinstance(answers, Mapping):
+            return {name: values.cpu().numpy() for name, values in answers.items()}
+        return answers if isinstance(answers, list | tuple) else answers.cpu().numpy()
 
     def convert(self, model: Any, sample: Sample, target: Target) -> Graph:
         """Returns the model as an ONNX graph."""
@@ -146,8 +146,8 @@ class SparkMl(Framework):
                 f"{type(stages[-1]).__name__} gives no {output}, and the problem is {target.problem}; choose another "
                 "last stage"
             )
-        found = [row[0] for row in scored.select(output).collect()]
-        return np.stack([value.toArray() for value in found]) if output == "probability" else np.asarray(found)
+        answers = [row[0] for row in scored.select(output).collect()]
+        return np.stack([value.toArray() for value in answers]) if output == "probability" else np.asarray(answers)
 
     def convert(self, model: Any, sample: Sample, target: Target) -> Graph:
         """Returns the model as an ONNX graph."""

@@ -171,17 +171,17 @@ def _said(answer: Answer, outputs: Iterable[str]) -> str:
     return _shown(answer[next(iter(outputs))][0])
 
 
-def _by_row(found: Array, expected: Array, spread: float | None, *, floor: bool) -> Array:
+def _by_row(exported: Array, expected: Array, spread: float | None, *, floor: bool) -> Array:
     """The largest difference in each row; absolute without a spread.
 
     Args:
-        found: The exported model's outputs.
+        exported: The exported model's outputs.
         expected: The trained model's.
         spread: What differences are relative to.
         floor: Whether they are relative to the expected number where that is larger.
     """
     with np.errstate(all="ignore"):
-        served, trained = found.astype(np.float64), expected.astype(np.float32).astype(np.float64)
+        served, trained = exported.astype(np.float64), expected.astype(np.float32).astype(np.float64)
         scale = 1.0 if spread is None else np.maximum(spread, np.abs(trained) if floor else 0)
         differences = np.where(served == trained, 0.0, np.abs(served - trained) / scale).reshape(len(served), -1)
     both = [np.isnan(values.reshape(len(served), -1)).any(axis=1) for values in (served, trained)]

@@ -155,11 +155,11 @@ def answers_of(model: Any, sample: Sample, framework: str, target: Target, *, ch
         BadInput: the model cannot predict that, a label has no prediction, or a model's name is not a label.
     """
     by_label = isinstance(model, Mapping)
-    found: Any = model if by_label else _ask(model, sample, framework, target)
+    predictions: Any = model if by_label else _ask(model, sample, framework, target)
     whose = "the train function" if by_label else type(model).__name__
-    heads = check_heads(found, target, whose)
+    heads = check_heads(predictions, target, whose)
     if heads is None:
-        return {OUTPUTS[target.problem]: _scores(model, found, sample, target, checked)}
+        return {OUTPUTS[target.problem]: _scores(model, predictions, sample, target, checked)}
     answers = {}
     for each in target.all:
         head, served = heads[each.label], target.output_prefix(each.label) + OUTPUTS[each.problem]
@@ -187,8 +187,8 @@ def _ask(model: Any, sample: Sample, framework: str, target: Target) -> Any:
         raise BadInput(f"{type(model).__name__} does not predict for the rows of the sample: {error}") from error
 
 
-def _scores(model: Any, found: Any, sample: Sample, target: Target, checked: bool) -> Array:
-    scores = np.asarray(found, dtype=np.float64)
+def _scores(model: Any, predictions: Any, sample: Sample, target: Target, checked: bool) -> Array:
+    scores = np.asarray(predictions, dtype=np.float64)
     if scores.ndim == 2 and scores.shape[1] == 1:
         scores = scores[:, 0]
     if target.problem == BINARY and scores.ndim == 2 and scores.shape[1] == 2:

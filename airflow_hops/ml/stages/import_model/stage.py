@@ -188,20 +188,20 @@ def fetch_source(source: str, context: StepContext, folder: Path) -> Path:
     return folder
 
 
-def find_model(given: Path, source: str) -> FoundModel:
+def find_model(root: Path, source: str) -> FoundModel:
     """The model in a folder, or in one below it; the nearest to the top.
 
     Raises:
         BadInput: there is none, several, or a pickle.
     """
-    if given.is_file():
-        return _only([found for found in [_model_of(given)] if found], [given], source)
-    folders, seen = [given], list[Path]()
+    if root.is_file():
+        return _only([found for found in [_model_of(root)] if found], [root], source)
+    folders, seen = [root], list[Path]()
     for _ in range(_DEPTH):
         inside = [file for folder in folders for file in sorted(folder.iterdir())]
         for path in inside:  # whoever made the folder may not read what the worker reads
             is_read = path.is_dir() or path.name == MLFLOW_FILE
-            if is_read and not path.resolve().is_relative_to(given.resolve()):
+            if is_read and not path.resolve().is_relative_to(root.resolve()):
                 raise BadInput(f"source {source!r}: {path} is a link that leads out of it; replace it with a copy")
         seen += [file for file in inside if file.is_file()]
         models = [found for file in inside if file.is_file() and (found := _model_of(file))]
@@ -240,16 +240,16 @@ def _only(models: Sequence[FoundModel], seen: Sequence[Path], source: str) -> Fo
     raise BadInput(f"source {source!r}: expected a saved_model.pb, a .onnx or a .skops file in it; there is {names}")
 
 
-def copy_model(found: FoundModel, folder: Path) -> None:
+def copy_model(model: FoundModel, folder: Path) -> None:
     """Copies a model's files, under the names that the model server knows; descriptions of MLflow's are left out.
 
     Raises:
         BadInput: one is a link, which may lead anywhere.
     """
-    name = found.file.name if found.format == SAVED_MODEL else f"model.{found.format}"
-    copied = {found.file: name}
-    for path in sorted(found.folder.iterdir()):
-        if path.name in _PARTS[found.format] or (found.format == ONNX and path.suffix in _ONNX_DATA):
+    name = model.file.name if model.format == SAVED_MODEL else f"model.{model.format}"
+    copied = {model.file: name}
+    for path in sorted(model.folder.iterdir()):
+        if path.name in _PARTS[model.format] or (model.format == ONNX and path.suffix in _ONNX_DATA):
             copied[path] = path.name
     for path in [inner for top in copied for inner in (top, *top.rglob("*"))]:
         if path.is_symlink():
@@ -323,22 +323,22 @@ def _graph_inputs(folder: Path) -> EstimatorInputs:
         raise BadInput(f"model.onnx does not load ({error})") from error
 
 
-def _estimator_inputs(found: FoundModel, features: Sequence[str] | None) -> EstimatorInputs:
+def _estimator_inputs(model: FoundModel, features: Sequence[str] | None) -> EstimatorInputs:
     try:
-        return read_inputs(found.folder)
+        return read_inputs(model.folder)
     except SignatureFileError as error:
         if features is None:
             raise BadInput(f"{error}; or name the columns of its matrix in features") from error
         return EstimatorInputs({"inputs": tensors.BY_NAME["float"]}, len(features))
 
 
-def _framework(found: FoundModel) -> str | None:
+def _framework(model: FoundModel) -> str | None:
     """What a model was trained with, as far as its files tell."""
-    if found.format == SAVED_MODEL:
+    if model.format == SAVED_MODEL:
         return "tensorflow"
-    if found.format == SKOPS:
+    if model.format == SKOPS:
         return "sklearn"
-    description = found.folder / MLFLOW_FILE
+    description = model.folder / MLFLOW_FILE
     if description.is_file():
         import yaml  # type: ignore[import-untyped]
 

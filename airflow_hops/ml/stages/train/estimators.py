@@ -212,8 +212,8 @@ def _booster_names(estimator: Any) -> list[str]:
     """Names of the features of boosted trees, where they have any."""
     booster = estimator
     for attribute in ("booster_", "get_booster"):
-        found = getattr(estimator, attribute, None)
-        booster = found() if callable(found) else found if found is not None else booster
+        booster_of = getattr(estimator, attribute, None)
+        booster = booster_of() if callable(booster_of) else booster_of if booster_of is not None else booster
     names = getattr(booster, "feature_name", None) or getattr(booster, "feature_names", None)
     return [str(name) for name in (names() if callable(names) else names) or ()]
 

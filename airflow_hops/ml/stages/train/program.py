@@ -46,10 +46,10 @@ class Program:
     shipped: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in ("function", "script", "shipped") if getattr(self, name)]
-        if len(given) != 1:
+        ways = [name for name in ("function", "script", "shipped") if getattr(self, name)]
+        if len(ways) != 1:
             raise BadInput(
-                f"a training is given by one of train and script, found {' and '.join(given) or 'none of them'}"
+                f"a training is given by one of train and script, found {' and '.join(ways) or 'none of them'}"
             )
 
     @classmethod

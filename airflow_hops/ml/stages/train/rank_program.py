@@ -69,15 +69,15 @@ def check_outcome(program: Program, returned: Any, output: Path, rank: int, opti
     if program.shipped is not None or (options.any_value and program.script is None):
         check_json(returned, f"what {program.name} returned")
         return
-    found = f"{type(returned).__module__}.{type(returned).__name__}"
+    kind = f"{type(returned).__module__}.{type(returned).__name__}"
     if program.script is None:
         others = "an estimator of scikit-learn, XGBoost or LightGBM, a dict of them by label, a torch.nn.Module or "
         others = others if any_framework else ""
-        raise BadInput(f"train function {program.name!r} returned {found}, expected {others}a keras.Model")
+        raise BadInput(f"train function {program.name!r} returned {kind}, expected {others}a keras.Model")
     if rank == 0 and not (output / SAVED_MODEL / "saved_model.pb").is_file():
         raise BadInput(
             f"script {program.name!r} made no model: neither a keras.Model in its global {MODEL_NAME!r} (found "
-            f"{found}), nor a SavedModel in ${OUTPUT_VARIABLE}/{SAVED_MODEL}"
+            f"{kind}), nor a SavedModel in ${OUTPUT_VARIABLE}/{SAVED_MODEL}"
         )
 
 

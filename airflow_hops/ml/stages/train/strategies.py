@@ -136,9 +136,9 @@ class Member:
             return checksum
         every = self._values.exchange("weights", checksum)
         if len(set(every)) > 1:
-            found = ", ".join(f"rank {rank}: {value[:12]}" for rank, value in enumerate(every))
+            listed = ", ".join(f"rank {rank}: {value[:12]}" for rank, value in enumerate(every))
             raise BadInput(
-                f"the ranks' weights differ at the end of training (SHA-256 by rank: {found}); make the model, and "
+                f"the ranks' weights differ at the end of training (SHA-256 by rank: {listed}); make the model, and "
                 "compile it, within context.strategy.scope()"
             )
         return checksum

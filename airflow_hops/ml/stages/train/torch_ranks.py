@@ -48,9 +48,9 @@ class TorchMember:
         backend = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"  # tensors that no GPU holds are exchanged by Gloo
         backends = self._values.exchange("backend", backend)
         if len(set(backends)) > 1:
-            found = ", ".join(f"rank {rank}: {each}" for rank, each in enumerate(backends))
+            listed = ", ".join(f"rank {rank}: {each}" for rank, each in enumerate(backends))
             raise BadInput(
-                f"PyTorch finds a GPU on some ranks, and none on others ({found}); give all hosts the same build of "
+                f"PyTorch finds a GPU on some ranks, and none on others ({listed}); give all hosts the same build of "
                 "PyTorch and a GPU for each rank, or none to any: env={'CUDA_VISIBLE_DEVICES': ''}"
             )
         is_first, timeout = placement.rank == 0, timedelta(seconds=_JOIN_S)
@@ -69,9 +69,9 @@ class TorchMember:
         import torch
         import torch.distributed as dist
 
-        found = torch.tensor(int(flag))
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return bool(found.item())
+        raised = torch.tensor(int(flag))
+        dist.all_reduce(raised, dist.ReduceOp.MAX)
+        return bool(raised.item())
 
     def check_weights(self, model: Any) -> str:
         """The checksum of the model's parameters, which must be those of all ranks.
@@ -82,9 +82,9 @@ class TorchMember:
         checksum = parameters_checksum(model)
         every = self._values.exchange("weights", checksum)
         if len(set(every)) > 1:
-            found = ", ".join(f"rank {rank}: {value[:12]}" for rank, value in enumerate(every))
+            listed = ", ".join(f"rank {rank}: {value[:12]}" for rank, value in enumerate(every))
             raise BadInput(
-                f"the ranks' parameters differ at the end of training (SHA-256 by rank: {found}); train within "
+                f"the ranks' parameters differ at the end of training (SHA-256 by rank: {listed}); train within "
                 "torch.nn.parallel.DistributedDataParallel, and change parameters on all ranks alike"
             )
         return checksum
