@@ -26,11 +26,11 @@ from airflow_hops.serving.gateway.upstream_watcher import UpstreamWatcher
 from airflow_hops.serving.models.batching_options import BatchingOptions, read_batching_parameters
 from airflow_hops.serving.models.catalog import Catalog, ModelSource
 from airflow_hops.serving.models.formats import formats, open_model
-from airflow_hops.serving.models.loader import Loader, LoaderOptions
+from airflow_hops.serving.models.loader import Loader
 from airflow_hops.serving.models.model_cache import ModelCache
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Reply
-from airflow_hops.serving.models.transitions import OpenVersion, TransitionOptions
+from airflow_hops.serving.models.transitions import LoaderOptions, OpenVersion
 from airflow_hops.serving.monitoring.logs import RequestLog
 from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving.tokens import TokenFile
@@ -69,13 +69,11 @@ def model_source(flags: Flags, catalog: Catalog, config: Any, open_version: Open
         traffic_poll_s=traffic_poll_s,
         write_back_config=flags.write_back_model_config,
         first_loads_s=flags.first_load_timeout_seconds,
-        transitions=TransitionOptions(
-            max_load_retries=flags.max_num_load_retries,
-            retry_interval_s=max(0, flags.load_retry_interval_micros) / 1e6,
-            load_threads=flags.num_load_threads or 2,
-            unload_threads=flags.num_unload_threads or 2,
-            labels_for_unavailable=flags.allow_version_labels_for_unavailable_models,
-        ),
+        max_load_retries=flags.max_num_load_retries,
+        retry_interval_s=max(0, flags.load_retry_interval_micros) / 1e6,
+        load_threads=flags.num_load_threads or 2,
+        unload_threads=flags.num_unload_threads or 2,
+        labels_for_unavailable=flags.allow_version_labels_for_unavailable_models,
     )
     cache = ModelCache(Path(flags.model_cache_path).absolute() if flags.model_cache_path else None)
     return Loader(catalog, open_version, options, config, flags.model_config_file or None, cache)

@@ -77,6 +77,7 @@ class Endpoint:
         self.capture = assembly.capture(flags)
         self.stats = RequestStats()
         self.shadow = assembly.shadow(flags, catalog, self.capture)
+        self.shadow_counts = self.shadow.counts
         self.batches = BATCHES.totals
         self._handler = RequestHandler(
             catalog, self.stats, self.capture, self.shadow, flags.sticky_header, self._memory

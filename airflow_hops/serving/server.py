@@ -71,19 +71,19 @@ class ModelServer:
         self._series = series.RequestSeries(endpoint.stats, endpoint.batches)
         self._controls = control.Control(catalog, self._loader)
         routes = self._routes = Routes()
-        stats_report.add_route(routes, endpoint.stats, catalog, endpoint.shadow)
+        stats_report.add_route(routes, endpoint.stats, catalog, endpoint.shadow_counts)
         series.add_routes(routes, self._series)
         control.add_routes(routes, self._controls)
         logs.add_routes(routes)
         capture_routes.add_routes(routes, endpoint.capture)
-        gateway_report.add_routes(routes, catalog, endpoint.shadow)
+        gateway_report.add_routes(routes, catalog, endpoint.shadow_counts)
         if metrics_path:
             metrics.add_route(routes, metrics_path)
         if fronts is not None:
             fronts.add_reports(routes, metrics.REGISTRY)
         for collector in (
             CaptureCollector(endpoint.capture),
-            gateway_report.ShadowCollector(endpoint.shadow),
+            gateway_report.ShadowCollector(endpoint.shadow_counts),
             metrics.RequestCollector(
                 endpoint.stats, lambda: {model: catalog.traffic_percent(model) for model in catalog.views}
             ),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-
-from airflow_hops.serving.gateway.shadow import ShadowCounts
 
 if TYPE_CHECKING:
     from airflow_hops.serving.fronts.supervisor import Fronts
@@ -36,17 +34,6 @@ class FrontsCapture:
         return bool(done) and all(done)
 
 
-class FrontsShadow:
-    """Copies of requests that all fronts sent."""
-
-    def __init__(self, fronts: Fronts) -> None:
-        self._fronts = fronts
-
-    def counts(self) -> dict[str, dict[str, ShadowCounts]]:
-        """Returns model to version to counts."""
-        return self._fronts.total().shadow
-
-
 class FrontsCollector(Collector):
     """Metrics of the fronts."""
 
@@ -59,14 +46,9 @@ class FrontsCollector(Collector):
         yield GaugeMetricFamily("hops_serving_fronts", "Processes that answer requests.", len(report["fronts"]))
         yield CounterMetricFamily("hops_serving_front_restarts", "Fronts that ended unexpectedly.", report["restarts"])
         yield CounterMetricFamily("hops_serving_front_hangs", "Fronts that gave no sign of life.", report["hangs"])
-        yield from by_process(self._fronts.metrics())
-
-
-def by_process(counted: Iterable[tuple[Mapping[str, str], Metric]]) -> Iterable[Metric]:
-    """Returns the metrics of several processes, with each one's labels on its samples."""
-    families: dict[str, Metric] = {}
-    for labels, metric in counted:
-        family = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
-        for sample in metric.samples:
-            family.add_sample(sample.name, {**sample.labels, **labels}, sample.value)
-    return families.values()
+        families: dict[str, Metric] = {}
+        for front, metric in self._fronts.metrics():
+            family = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+            for sample in metric.samples:
+                family.add_sample(sample.name, {**sample.labels, "front": front}, sample.value)
+        yield from families.values()

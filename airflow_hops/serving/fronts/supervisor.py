@@ -30,8 +30,9 @@ from airflow_hops.serving.fronts.counts import FrontCounts, FrontStats, PastCoun
 from airflow_hops.serving.fronts.front import FrontAssignment, FrontModel, FrontState, front_flags
 from airflow_hops.serving.fronts.front_handle import Front
 from airflow_hops.serving.fronts.peer import PeerGone, error_of
-from airflow_hops.serving.fronts.reports import FrontsCapture, FrontsCollector, FrontsShadow
+from airflow_hops.serving.fronts.reports import FrontsCapture, FrontsCollector
 from airflow_hops.serving.fronts.servable import FrontServable
+from airflow_hops.serving.gateway.shadow import ShadowCounts
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import PortError, hold_port, hold_shared_port
 from airflow_hops.serving.models.catalog import Catalog, ModelView, State, VersionStatus
@@ -62,7 +63,6 @@ class Fronts:
     Attributes:
         stats: Counts of requests, over all fronts and those that have ended.
         capture: Has all fronts write what they captured.
-        shadow: Counts of copies of requests.
         restarts: Fronts that ended by themselves, or were ended because they hung.
         hangs: Those of them that hung.
 
@@ -79,7 +79,6 @@ class Fronts:
         self.restarts = self.hangs = 0
         self.stats = FrontStats(self.total)
         self.capture = FrontsCapture(self)
-        self.shadow = FrontsShadow(self)
         self.methods: Mapping[str, Callable[..., Any]] = {}
         self._flags = flags
         self._catalog, self._lifecycle = catalog, lifecycle
@@ -175,6 +174,10 @@ class Fronts:
         fronts, past = self._counted()
         return FrontCounts.total([*(front.counts for front in fronts), past])
 
+    def shadow_counts(self) -> dict[str, dict[str, ShadowCounts]]:
+        """Returns the counts of copies of requests, by model and version."""
+        return self.total().shadow
+
     def batches(self) -> BatchTotals | None:
         """Returns what was batched so far."""
         fronts, past = self._counted()
@@ -213,11 +216,11 @@ class Fronts:
         counts = {"restarts": self.restarts, "hangs": self.hangs}
         return {"fronts": fronts, **counts, "last_end": self._last_end or None}
 
-    def metrics(self) -> Iterator[tuple[dict[str, str], Metric]]:
-        """Yields what else a front counts: its label, and the metric."""
+    def metrics(self) -> Iterator[tuple[str, Metric]]:
+        """Yields the other metrics of each front, with its process id."""
         for front in self._counted()[0]:
             for metric in front.counts.metrics:
-                yield {"front": str(front.process.pid)}, metric
+                yield str(front.process.pid), metric
 
     def drain(self) -> None:
         """Answers what is in flight, and takes nothing more."""

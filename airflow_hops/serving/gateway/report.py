@@ -12,20 +12,20 @@ from prometheus_client.registry import Collector
 
 from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving.gateway.shadow import ShadowSource, shadow_report
+from airflow_hops.serving.gateway.shadow import ReadShadow, shadow_report
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
 _EXPECTED = 'expected {"percents": {"3": 50, "canary": 10}} or {"percents": null}'
 
 
-def add_routes(routes: Routes, catalog: Catalog, shadow: ShadowSource) -> None:
+def add_routes(routes: Routes, catalog: Catalog, read_shadow: ReadShadow) -> None:
     """Adds ``GET`` and ``POST /v1/models/M:shadow``.
 
     Args:
         routes: Where to add them.
         catalog: Whose shadow traffic is shown and set.
-        shadow: What counts it.
+        read_shadow: Reads its counts.
     """
 
     def answer(model: str) -> HttpResponse:
@@ -34,7 +34,7 @@ def add_routes(routes: Routes, catalog: Catalog, shadow: ShadowSource) -> None:
             "model": model,
             "percents": None if percents is None else {str(target): percent for target, percent in percents.items()},
             "persisted": catalog.traffic.file is not None,
-            "versions": shadow_report(shadow.counts().get(model)),
+            "versions": shadow_report(read_shadow().get(model)),
         }
         return json_response(document)
 
@@ -76,11 +76,11 @@ class ShadowCollector(Collector):
     """Metrics of shadow traffic, by model, version and output.
 
     Args:
-        shadow: What counts it.
+        read_shadow: Reads its counts.
     """
 
-    def __init__(self, shadow: ShadowSource) -> None:
-        self._shadow = shadow
+    def __init__(self, read_shadow: ReadShadow) -> None:
+        self._read_shadow = read_shadow
 
     def collect(self) -> Iterable[Metric]:
         """Returns the metrics as they are now."""
@@ -98,7 +98,7 @@ class ShadowCollector(Collector):
             "hops_serving_shadow_rows_differing", "Rows that differ by more than the tolerance.", labels=labels
         )
         largest = GaugeMetricFamily("hops_serving_shadow_max_difference", "Largest absolute difference.", labels=labels)
-        for model, versions in sorted(self._shadow.counts().items()):
+        for model, versions in sorted(self._read_shadow().items()):
             for version, counts in shadow_report(versions).items():
                 for code, count in counts["codes"].items():
                     requests.add_metric([model, version, code], count)

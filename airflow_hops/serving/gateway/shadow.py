@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
@@ -150,11 +150,8 @@ class ShadowCounts:
         }
 
 
-class ShadowSource(Protocol):
-    """What counts copies of requests."""
-
-    def counts(self) -> dict[str, dict[str, ShadowCounts]]:
-        """Returns model to version to counts, since the start."""
+ReadShadow = Callable[[], dict[str, dict[str, ShadowCounts]]]
+"""Returns the counts of the copies since the start, by model and version."""
 
 
 def shadow_report(versions: Mapping[str, ShadowCounts] | None) -> dict[str, Any]:

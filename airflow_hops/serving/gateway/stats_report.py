@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 
-from airflow_hops.serving.gateway.shadow import ShadowSource, shadow_report
+from airflow_hops.serving.gateway.shadow import ReadShadow, shadow_report
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.monitoring.stats import EMPTY, RequestStats
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
 
-def add_route(routes: Routes, stats: RequestStats, catalog: Catalog, shadow: ShadowSource) -> None:
+def add_route(routes: Routes, stats: RequestStats, catalog: Catalog, read_shadow: ReadShadow) -> None:
     """Adds ``GET /v1/stats``; with ``histograms=1`` each version's ``latency_ms_histogram`` is in it."""
 
     def show(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         counted = stats.snapshot(histograms=request.query.get("histograms") == "1")
-        shadowed = shadow.counts()
+        shadowed = read_shadow()
         models: dict[str, object] = {}
         for model in sorted(counted.keys() | catalog.views.keys()):
             shares = catalog.traffic_percent(model)

@@ -232,7 +232,12 @@ class UpstreamWatcher:
             here = [upstream for upstream in self._upstreams if not upstream.is_away]
             if not here:
                 return
-            statuses = _merged([upstream.statuses.get(model, {}).values() for upstream in here])
+            statuses: dict[int, VersionStatus] = {}
+            for upstream in here:
+                for status in upstream.statuses.get(model, {}).values():
+                    # A version is as far as the upstream is that has it furthest.
+                    if status.version not in statuses or status.state is State.AVAILABLE:
+                        statuses[status.version] = status
             available = {
                 version: servable
                 for version, servable in self._servables.get(model, {}).items()
@@ -243,7 +248,8 @@ class UpstreamWatcher:
             self._catalog.set_statuses(model, list(statuses.values()))
             view = self._catalog.views.get(model)
             if available != dict(view.servables if view else {}):
-                log.info("model %s: versions %s at %s", model, sorted(available), _addresses(here))
+                addresses = ", ".join(upstream.address for upstream in here)
+                log.info("model %s: versions %s at %s", model, sorted(available), addresses)
                 self._catalog.publish(model, available, {}, functools.partial(self._by_label, model))
                 self._labels = {key: servable for key, servable in self._labels.items() if key[0] != model}
             if not available:
@@ -270,18 +276,3 @@ class UpstreamWatcher:
                 error = refused
         assert error is not None
         raise error
-
-
-def _merged(found: Sequence[Any]) -> dict[int, VersionStatus]:
-    """A version is as far as the upstream is that has it furthest."""
-    merged: dict[int, VersionStatus] = {}
-    for statuses in found:
-        for status in statuses:
-            known = merged.get(status.version)
-            if known is None or status.state is State.AVAILABLE:
-                merged[status.version] = status
-    return merged
-
-
-def _addresses(upstreams: Sequence[Upstream]) -> str:
-    return ", ".join(upstream.address for upstream in upstreams)

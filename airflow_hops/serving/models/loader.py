@@ -7,44 +7,23 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import grpc
 
 from airflow_hops.core.serving_api.config import ConfigError, check_config
 from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving.models.catalog import Catalog, CurrentConfig, VersionStatus
+from airflow_hops.serving.models.catalog import Catalog, CurrentConfig
 from airflow_hops.serving.models.config_file import ConfigFile
 from airflow_hops.serving.models.model_cache import ModelCache
-from airflow_hops.serving.models.transitions import OpenVersion, TransitionOptions, Transitions
+from airflow_hops.serving.models.transitions import LoaderOptions, OpenVersion, Transitions
 from airflow_hops.serving.models.wanted_models import WantedModels, due_after
 
 log = logging.getLogger(__name__)
 
 # How long a reload and the start wait for a version that is still being written, and for what a store says.
 GROWING_S = 10.0
-
-
-@dataclass(frozen=True)
-class LoaderOptions:
-    """Options of the loader: when to look, and how often to try.
-
-    Attributes:
-        file_system_poll_s: Seconds between looks at the base paths; 0 looks once, negative never.
-        config_poll_s: Seconds between looks at the config file; 0 never looks again.
-        traffic_poll_s: Seconds between looks at the traffic file; 0 never looks again.
-        write_back_config: Whether a config that came by RPC is written to the config file.
-        first_loads_s: How long the start waits for versions that are still loading, at most.
-        transitions: How often to try, and how many at once.
-    """
-
-    file_system_poll_s: float = 1.0
-    config_poll_s: float = 0.0
-    traffic_poll_s: float = 1.0
-    write_back_config: bool = False
-    first_loads_s: float = 600.0
-    transitions: TransitionOptions = field(default_factory=TransitionOptions)
 
 
 class Loader:
@@ -77,7 +56,7 @@ class Loader:
         self._changed = threading.Condition()
         self._wanted = WantedModels(self._changed, self._cache, options.file_system_poll_s)
         self._transitions = Transitions(
-            catalog, self._wanted.by_name, open_version, options.transitions, self._cache, self._changed
+            catalog, self._wanted.by_name, open_version, options, self._cache, self._changed
         )
         self._config_due_s = due_after(options.config_poll_s)
         self._traffic_due_s = due_after(options.traffic_poll_s)
@@ -163,29 +142,21 @@ class Loader:
                         model.check_labels(wanted)
             finally:
                 self._config_file.write(self._wanted.config())
-            self._raise_for_failed_models(config)
-
-    def _raise_for_failed_models(self, config: Any) -> None:
-        failed = []
-        for wanted in config.model_config_list.config:
-            model = self._wanted.by_name.get(wanted.name)
-            if model is None or model.loaded:
-                continue
-            status = next((status for status in self._statuses(wanted.name) if status.error is not None), None)
-            if status is not None and status.error is not None:
-                servable = f"{{name: {wanted.name} version: {status.version}}}"
-                failed.append(f"{{{servable} due to error: {status.error.code.name}: {status.error.message}}}")
+            failed = []
+            for wanted in config.model_config_list.config:
+                model = self._wanted.by_name.get(wanted.name)
+                if model is None or model.loaded or not any(each.attempts for each in model.versions.values()):
+                    continue
+                for status in self._catalog.statuses(wanted.name):
+                    if status.error is not None:
+                        servable = f"{{name: {wanted.name} version: {status.version}}}"
+                        failed.append(f"{{{servable} due to error: {status.error.code.name}: {status.error.message}}}")
+                        break
         if failed:
             raise ServingError(
                 grpc.StatusCode.UNKNOWN,
                 f"{len(failed)} servable(s) did not become available: {{{', '.join(failed)}, }}",
             )
-
-    def _statuses(self, model: str) -> list[VersionStatus]:
-        try:
-            return self._catalog.statuses(model)
-        except ServingError:
-            return []
 
     def _set_config(self, config: Any, source: str) -> None:
         with self._changed:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -54,10 +55,10 @@ class LocalServable(Servable):
         self._examples = inference.ExampleSignatures(
             self.signatures, signature_defs, options.check_method_names, self.signature_by_method
         )
-        self._methods = {
+        self._methods: dict[Method, Callable[[Call], Reply]] = {
             Method.PREDICT: self._predict,
-            Method.CLASSIFY: self._classify,
-            Method.REGRESS: self._regress,
+            Method.CLASSIFY: functools.partial(self._infer, inference.CLASSIFY, ClassificationResponse),
+            Method.REGRESS: functools.partial(self._infer, inference.REGRESS, RegressionResponse),
             Method.MULTI_INFERENCE: self._multi_inference,
         }
 
@@ -117,13 +118,8 @@ class LocalServable(Servable):
         self._fill_spec(response.model_spec, signature)
         return Reply(response.SerializeToString(), count_rows(inputs))
 
-    def _classify(self, call: Call) -> Reply:
-        return self._infer(call, inference.CLASSIFY, ClassificationResponse())
-
-    def _regress(self, call: Call) -> Reply:
-        return self._infer(call, inference.REGRESS, RegressionResponse())
-
-    def _infer(self, call: Call, method_name: str, response: Any) -> Reply:
+    def _infer(self, method_name: str, new_response: Callable[[], Any], call: Call) -> Reply:
+        response = new_response()
         request = SerializedInferenceRequest.FromString(call.message)
         task = self._examples.task(method_name, request.model_spec.signature_name)
         examples = inference.read_examples(request.input)

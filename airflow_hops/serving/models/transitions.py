@@ -28,10 +28,15 @@ OpenVersion = Callable[[str, int, Path], Servable]
 
 
 @dataclass(frozen=True)
-class TransitionOptions:
-    """How often to try, and how many at once.
+class LoaderOptions:
+    """Options of the loader: when to poll, how often to try, and how many versions at once.
 
     Attributes:
+        file_system_poll_s: Seconds between polls of the base paths; 0 polls once, negative never.
+        config_poll_s: Seconds between polls of the config file; 0 never polls again.
+        traffic_poll_s: Seconds between polls of the traffic file; 0 never polls again.
+        write_back_config: Whether a config that came by RPC is written to the config file.
+        first_loads_s: How long the start waits for versions that are still loading, at most.
         max_load_retries: Tries after the first one that failed.
         retry_interval_s: Seconds between tries.
         load_threads: Versions loaded at once.
@@ -39,6 +44,11 @@ class TransitionOptions:
         labels_for_unavailable: Whether a label may name a version that is not loaded.
     """
 
+    file_system_poll_s: float = 1.0
+    config_poll_s: float = 0.0
+    traffic_poll_s: float = 1.0
+    write_back_config: bool = False
+    first_loads_s: float = 600.0
     max_load_retries: int = 5
     retry_interval_s: float = 60.0
     load_threads: int = 2
@@ -66,7 +76,7 @@ class Transitions:
         catalog: Catalog,
         models: dict[str, WantedModel],
         open_version: OpenVersion,
-        options: TransitionOptions,
+        options: LoaderOptions,
         cache: ModelCache,
         changed: threading.Condition,
     ) -> None:

@@ -10,12 +10,11 @@ The request path pays nothing for what is shown: counts are kept by ``RequestSta
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
@@ -34,7 +33,9 @@ from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes
 
 DEFAULT_PATH = "/monitoring/prometheus/metrics"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+REQUEST_COUNT = ":tensorflow:serving:request_count"
 REGISTRY = CollectorRegistry()
+disable_created_metrics()
 ProcessCollector(registry=REGISTRY)
 
 # What TensorFlow Serving calls a session.
@@ -80,7 +81,7 @@ class RequestCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Returns the metrics as they are now."""
-        requests = Metric(":tensorflow:serving:request_count", "The total number of requests.", "counter")
+        requests = Metric(REQUEST_COUNT, "The total number of requests.", "counter")
         latency = Metric(
             ":tensorflow:serving:request_latency",
             "Distribution of the request latencies (in microseconds).",
@@ -91,7 +92,7 @@ class RequestCollector(Collector):
             "Distribution of the time that the model took of a request (in microseconds).",
             "histogram",
         )
-        rows = Metric(":tensorflow:serving:request_example_count_total", "The total number of rows.", "counter")
+        rows = Metric(":tensorflow:serving:request_example_count", "The total number of rows.", "counter")
         runs: dict[tuple[str, int, str], LatencyHistogram] = {}
         for kind, counts in self._stats.counts().items():
             by_version = {"model_name": kind.model, "version": str(kind.version or "")}
@@ -100,7 +101,7 @@ class RequestCollector(Collector):
                 requests.add_sample(requests.name, labels, count)
             if counts.by_code.get("OK"):
                 labels = {**by_version, **{"API": kind.method, "entrypoint": kind.api}}
-                rows.add_sample(rows.name, labels, counts.rows)
+                rows.add_sample(f"{rows.name}_total", labels, counts.rows)
                 _add_histogram(latency, labels, counts.latency)
                 add_to(runs, (kind.model, kind.version, kind.method), counts.run)
         for (model, version, method), run in runs.items():
@@ -129,27 +130,8 @@ def _add_histogram(metric: Metric, labels: dict[str, str], histogram: LatencyHis
 
 
 def exposition(registry: CollectorRegistry = REGISTRY) -> bytes:
-    """Returns all metrics in Prometheus' text format.
-
-    ``prometheus_client`` would announce every counter as ``…_total``, which TensorFlow Serving's are not.
-    """
-    return "".join(line for metric in registry.collect() for line in _lines(metric)).encode()
-
-
-def _lines(metric: Metric) -> Iterator[str]:
-    samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-    name = samples[0].name if samples and metric.type == "counter" else metric.name
-    yield f"# HELP {name} {_escaped(metric.documentation)}\n"
-    yield f"# TYPE {name} {'untyped' if metric.type == 'unknown' else metric.type}\n"
-    for sample in samples:
-        labels = ",".join(f'{key}="{_escaped(value, quote=True)}"' for key, value in sample.labels.items())
-        yield f"{sample.name}{f'{{{labels}}}' if labels else ''} {_number(sample.value)}\n"
-
-
-def _escaped(text: str, quote: bool = False) -> str:
-    text = text.replace("\\", r"\\").replace("\n", r"\n")
-    return text.replace('"', r"\"") if quote else text
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if math.isfinite(value) and value == int(value) else floatToGoString(value)
+    """Returns all metrics in Prometheus' text format."""
+    # prometheus_client announces every counter as …_total, which this one of TensorFlow Serving's is not.
+    name = f" {REQUEST_COUNT} ".encode()
+    text: bytes = generate_latest(registry)
+    return text.replace(name.replace(b"_count ", b"_count_total "), name)

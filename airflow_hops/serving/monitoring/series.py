@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_hops.serving.errors import invalid_argument
-from airflow_hops.serving.monitoring.stats import LatencyHistogram, RequestCounts, RequestStats, add_to
+from airflow_hops.serving.monitoring.stats import EMPTY, RequestCounts, RequestStats, add_to, summary
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
 STEP_S = 10.0
@@ -45,31 +45,19 @@ class BatchTotals:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Requests of a version in a step; latencies are ``None`` where it answered nothing."""
-
-    requests: int
-    errors: int
-    client_errors: int
-    rows: int
-    latency_ms_p50: float | None
-    latency_ms_p99: float | None
-
-
-@dataclass(frozen=True)
 class Step:
     """The counts of one step.
 
     Attributes:
         at_s: Its end, seconds since 1970.
         seconds: How long it was.
-        asked: By model and version; those alone that were asked.
+        asked: By model and version, counts and latencies; those alone that were asked.
         batches: As :class:`BatchTotals`, of the step; None if nothing is batched.
     """
 
     at_s: float
     seconds: float
-    asked: Mapping[_Key, Asked]
+    asked: Mapping[_Key, Mapping[str, Any]]
     batches: Mapping[str, float] | None
 
 
@@ -102,9 +90,14 @@ class RequestSeries:
     def add_step(self) -> None:
         """Ends the step under way, and begins the next."""
         at_s, now, batched = time.monotonic(), _counted(self._stats), self._batches()
-        asked = {key: _asked(total, self._before.get(key)) for key, total in now.items()}
+        nothing = RequestCounts()
+        changes = {key: (total, self._before.get(key, nothing)) for key, total in now.items()}
+        asked = {
+            key: summary(total - before)
+            for key, (total, before) in changes.items()
+            if total.requests != before.requests
+        }
         batches = _batches_between(self._batched, batched)
-        asked = {key: step for key, step in asked.items() if step.requests}
         self._steps.append(Step(round(time.time(), 3), at_s - self._at_s, asked, batches))
         self._before, self._batched, self._at_s = now, batched, at_s
 
@@ -119,9 +112,9 @@ class RequestSeries:
         keys = sorted({key for step in steps for key in step.asked if model in ("", key[0])})
         models: dict[str, dict[str, Any]] = {}
         for key in keys:
-            columns = [step.asked.get(key, _NOTHING) for step in steps]
+            columns = [step.asked.get(key, EMPTY) for step in steps]
             models.setdefault(key[0], {"versions": {}})["versions"][str(key[1])] = {
-                name: [getattr(each, name) for each in columns] for name in Asked.__dataclass_fields__
+                name: [each[name] for each in columns] for name in _COLUMNS
             }
         batched = self._batches()
         return {
@@ -159,32 +152,16 @@ def add_routes(routes: Routes, series: RequestSeries) -> None:
     routes.add("GET /v1/stats/series", show)
 
 
-_NOTHING = Asked(0, 0, 0, 0, None, None)
+_COLUMNS = ("requests", "errors", "client_errors", "rows", "latency_ms_p50", "latency_ms_p99")
 _BATCH_COLUMNS = ("batches", "rows", "requests", "wait_s")
 
 
 def _counted(stats: RequestStats) -> dict[_Key, RequestCounts]:
-    found: dict[_Key, RequestCounts] = {}
+    totals: dict[_Key, RequestCounts] = {}
     for kind, counts in stats.counts().items():
         if kind.version:
-            add_to(found, (kind.model, kind.version), counts)
-    return found
-
-
-def _asked(now: RequestCounts, before: RequestCounts | None) -> Asked:
-    before = before or RequestCounts()
-    if now.requests == before.requests:
-        return _NOTHING
-    between = zip(now.latency.buckets, before.latency.buckets, strict=True)
-    latency = LatencyHistogram([late - early for late, early in between])
-    return Asked(
-        requests=now.requests - before.requests,
-        errors=now.errors - before.errors,
-        client_errors=now.client_errors - before.client_errors,
-        rows=now.rows - before.rows,
-        latency_ms_p50=latency.percentile_ms(50),
-        latency_ms_p99=latency.percentile_ms(99),
-    )
+            add_to(totals, (kind.model, kind.version), counts)
+    return totals
 
 
 def _batches_between(before: BatchTotals | None, now: BatchTotals | None) -> dict[str, float] | None:

@@ -6,6 +6,7 @@ import math
 import operator
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,9 @@ class LatencyHistogram:
     def copy(self) -> LatencyHistogram:
         """Returns a histogram that does not change any more."""
         return LatencyHistogram(list(self.buckets), self.sum_s)
+
+    def __sub__(self, earlier: LatencyHistogram) -> LatencyHistogram:
+        return LatencyHistogram([*map(operator.sub, self.buckets, earlier.buckets)], self.sum_s - earlier.sum_s)
 
     def rows_ms(self) -> list[tuple[float, float, int]]:
         """Returns ``(lower, upper, count)`` of the buckets that hold any, bounds in milliseconds."""
@@ -92,6 +96,10 @@ class RequestCounts:
         add_counts(by_code, other.by_code)
         return RequestCounts(by_code, self.rows + other.rows, self.latency + other.latency, self.run + other.run)
 
+    def __sub__(self, earlier: RequestCounts) -> RequestCounts:
+        by_code = {code: count - earlier.by_code.get(code, 0) for code, count in self.by_code.items()}
+        return RequestCounts(by_code, self.rows - earlier.rows, self.latency - earlier.latency, self.run - earlier.run)
+
     @property
     def requests(self) -> int:
         """All requests."""
@@ -113,7 +121,7 @@ class RequestStats:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kinds: dict[RequestKind, RequestCounts] = {}
+        self._kinds: defaultdict[RequestKind, RequestCounts] = defaultdict(RequestCounts)
         self.started_at = time.time()
 
     def record(self, kind: RequestKind, rows: int, latency_s: float, run_s: float) -> None:
@@ -126,7 +134,7 @@ class RequestStats:
             run_s: Seconds of them that the model took.
         """
         with self._lock:
-            counts = self._counts(kind)
+            counts = self._kinds[kind]
             counts.by_code["OK"] = counts.by_code.get("OK", 0) + 1
             counts.rows += rows
             counts.latency.add(latency_s)
@@ -141,7 +149,7 @@ class RequestStats:
             code: Name of the gRPC status code.
         """
         with self._lock:
-            by_code = self._counts(kind).by_code
+            by_code = self._kinds[kind].by_code
             by_code[code] = by_code.get(code, 0) + 1
 
     def counts(self) -> dict[RequestKind, RequestCounts]:
@@ -170,19 +178,14 @@ class RequestStats:
             add_to(merged, (kind.model, kind.version), counts)
         models: dict[str, dict[int, dict[str, Any]]] = {}
         for (model, version), total in merged.items():
-            models.setdefault(model, {})[version] = _summary(total) | (
+            models.setdefault(model, {})[version] = summary(total) | (
                 {"latency_ms_histogram": total.latency.rows_ms()} if histograms else {}
             )
         return models
 
-    def _counts(self, kind: RequestKind) -> RequestCounts:
-        counts = self._kinds.get(kind)
-        if counts is None:
-            counts = self._kinds[kind] = RequestCounts()
-        return counts
 
-
-def _summary(counts: RequestCounts) -> dict[str, Any]:
+def summary(counts: RequestCounts) -> dict[str, Any]:
+    """Returns counts and latency percentiles as the REST API shows them."""
     return {
         "requests": counts.requests,
         "rows": counts.rows,
@@ -194,4 +197,4 @@ def _summary(counts: RequestCounts) -> dict[str, Any]:
     }
 
 
-EMPTY: Mapping[str, Any] = _summary(RequestCounts())
+EMPTY: Mapping[str, Any] = summary(RequestCounts())

@@ -235,7 +235,7 @@ def test_flush_writes_each_row_with_features_and_outputs(
 
     with urllib.request.urlopen(server.url + "/monitoring/prometheus/metrics") as response:
         metrics = response.read().decode()
-    assert 'hops_serving_capture_rows_total{model_name="flights",outcome="written"} 5\n' in metrics
+    assert 'hops_serving_capture_rows_total{model_name="flights",outcome="written"} 5.0\n' in metrics
 
     version_folder = tmp_path / "4"
     version_folder.mkdir()

@@ -201,9 +201,9 @@ def test_counts_metrics_and_logs_are_of_all_fronts_whoever_is_asked(server: Serv
     shown = set()
     for _ in range(4):
         text = urllib.request.urlopen(f"{server.url}/monitoring/prometheus/metrics").read().decode()
-        assert "hops_serving_fronts 2" in text.splitlines()
+        assert "hops_serving_fronts 2.0" in text.splitlines()
         lines = [line for line in text.splitlines() if ":request_count{" in line and 'version="2"' in line]
-        shown.add(sum(int(line.split()[-1]) for line in lines if 'model_name="flights"' in line))
+        shown.add(sum(float(line.split()[-1]) for line in lines if 'model_name="flights"' in line))
     assert shown == {wanted[0]}
     # What ends a front is told by the process that replaces it; whoever is asked shows it.
     restarts = server.get("/v1/fronts")["restarts"]

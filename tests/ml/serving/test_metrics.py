@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from prometheus_client.utils import floatToGoString
 from server_process import ServerProcess
 
 from airflow_hops.core.serving_api.answers import ModelServerError
@@ -20,7 +21,7 @@ ROW = {"instances": [{"carrier": "AA", "distance": [733.0], "hour": 5}]}
 
 
 def exposed(text: str) -> dict[str, float]:
-    """Every sample of Prometheus' text format by its name and labels."""
+    """Every sample of Prometheus' text format by its name and sorted labels."""
     samples = {}
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -30,6 +31,11 @@ def exposed(text: str) -> dict[str, float]:
     return samples
 
 
+def named(name: str, **labels: str) -> str:
+    pairs = ",".join(f'{label}="{value}"' for label, value in sorted(labels.items()))
+    return f"{name}{{{pairs}}}" if pairs else name
+
+
 def metrics(server: ServerProcess, path: str = "/monitoring/prometheus/metrics") -> tuple[str, dict[str, float]]:
     with urllib.request.urlopen(server.url + path, timeout=60) as response:
         assert response.headers["Content-Type"].startswith("text/plain")
@@ -37,8 +43,8 @@ def metrics(server: ServerProcess, path: str = "/monitoring/prometheus/metrics")
     return text, exposed(text)
 
 
-def labels(version: int | str, entrypoint: str, method: str = "Predict") -> str:
-    return f'model_name="flights",version="{version}",API="{method}",entrypoint="{entrypoint}"'
+def labels(version: int | str, entrypoint: str, method: str = "Predict", model: str = "flights") -> dict[str, str]:
+    return {"model_name": model, "version": str(version), "API": method, "entrypoint": entrypoint}
 
 
 @pytest.fixture
@@ -73,32 +79,31 @@ def test_metrics_and_request_log_tell_what_was_asked(server: ServerProcess, tmp_
     count = ":tensorflow:serving:request_count"
     assert f"# TYPE {count} counter\n" in text
     assert {name: value for name, value in samples.items() if name.startswith(count)} == {
-        f'{count}{{{labels(1, "GRPC")},status="OK"}}': 10,
-        f'{count}{{{labels(1, "GRPC")},status="INVALID_ARGUMENT"}}': 1,
-        f'{count}{{{labels("", "GRPC", "")},status="NOT_FOUND"}}': 1,
-        f'{count}{{{labels(2, "REST")},status="OK"}}': 4,
-        f'{count}{{model_name="",version="",API="",entrypoint="REST",status="NOT_FOUND"}}': 1,
+        named(count, **labels(1, "GRPC"), status="OK"): 10,
+        named(count, **labels(1, "GRPC"), status="INVALID_ARGUMENT"): 1,
+        named(count, **labels("", "GRPC", ""), status="NOT_FOUND"): 1,
+        named(count, **labels(2, "REST"), status="OK"): 4,
+        named(count, **labels("", "REST", "", ""), status="NOT_FOUND"): 1,
     }
-    assert samples[f":tensorflow:serving:request_example_count_total{{{labels(1, 'GRPC')}}}"] == 20
+    assert samples[named(":tensorflow:serving:request_example_count_total", **labels(1, "GRPC"))] == 20
     assert samples['hops_serving_traffic_percent{model_name="flights",version="2"}'] == 100
     assert samples["process_resident_memory_bytes"] > 1e7
     for name, version, entrypoint in (("request", 1, "GRPC"), ("request", 2, "REST")):
         latency = f":tensorflow:serving:{name}_latency"
         assert f"# TYPE {latency} histogram\n" in text
-        total = samples[f"{latency}_count{{{labels(version, entrypoint)}}}"]
-        buckets = [
-            value
-            for sample, value in samples.items()
-            if sample.startswith(f"{latency}_bucket{{{labels(version, entrypoint)},le=")
-        ]
+        by_version = labels(version, entrypoint)
+        total = samples[named(f"{latency}_count", **by_version)]
         # TensorFlow Serving's bounds: 10 microseconds times 1.8 to the power of 0 to 32, and infinity.
-        assert f'{latency}_bucket{{{labels(version, entrypoint)},le="18.0"}}' in samples
+        bounds = [*(floatToGoString(10 * 1.8**power) for power in range(33)), "+Inf"]
+        buckets = [samples[named(f"{latency}_bucket", **by_version, le=bound)] for bound in bounds]
+        prefix = f'{latency}_bucket{{API="Predict",entrypoint="{entrypoint}",le='
+        assert sum(name.startswith(prefix) and f'version="{version}"' in name for name in samples) == len(buckets)
         assert (len(buckets), buckets[-1], sorted(buckets)) == (34, total, buckets)
         assert total == {1: 10, 2: 4}[version]
-        mean_us = samples[f"{latency}_sum{{{labels(version, entrypoint)}}}"] / total
+        mean_us = samples[named(f"{latency}_sum", **by_version)] / total
         assert 10 < mean_us < 60e6
-    run = ':tensorflow:serving:runtime_latency_count{model_name="flights",version="1",API="Predict",runtime="TF1"}'
-    assert samples[run] == 10
+    by_runtime = {"model_name": "flights", "version": "1", "API": "Predict", "runtime": "TF1"}
+    assert samples[named(":tensorflow:serving:runtime_latency_count", **by_runtime)] == 10
     shown = server.call("/v1/stats")[1]["models"]["flights"]["versions"]["1"]
     assert (shown["requests"], shown["rows"], shown["errors"], shown["client_errors"]) == (11, 20, 0, 1)
     assert shown["codes"] == {"INVALID_ARGUMENT": 1, "OK": 10}

@@ -20,9 +20,10 @@ from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.protocol import ModelServerConfig
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.formats import open_model
-from airflow_hops.serving.models.loader import Loader, LoaderOptions
+from airflow_hops.serving.models.loader import Loader
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.traffic import TrafficTable
+from airflow_hops.serving.models.transitions import LoaderOptions
 
 ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
 
