@@ -11,9 +11,9 @@ from airflow_hops.core.serving_api import protocol, tensors
 from airflow_hops.core.serving_api.protocol import Method
 
 
-@dataclass(frozen=True)
+@dataclass
 class OutputDifference:
-    """One output of two answers.
+    """One output of two answers, or of many pairs of them.
 
     Attributes:
         rows: Rows of the answer that was returned.
@@ -29,6 +29,25 @@ class OutputDifference:
     max_difference: float | None = None
     sum_difference: float = 0.0
     rows_measured: int = 0
+
+    def add(self, difference: OutputDifference) -> None:
+        """Adds those of one copy, or of many."""
+        self.rows += difference.rows
+        self.rows_differing += difference.rows_differing
+        self.sum_difference += difference.sum_difference
+        self.rows_measured += difference.rows_measured
+        known = [most for most in (self.max_difference, difference.max_difference) if most is not None]
+        self.max_difference = max(known, default=None)
+
+    def report(self) -> dict[str, Any]:
+        """The counts, the share of rows that differ, and the largest and the mean difference."""
+        return {
+            "rows": self.rows,
+            "rows_differing": self.rows_differing,
+            "share_differing": self.rows_differing / self.rows if self.rows else None,
+            "max_difference": self.max_difference,
+            "mean_difference": self.sum_difference / self.rows_measured if self.rows_measured else None,
+        }
 
 
 def compare(method: Method, returned: bytes, shadow: bytes, tolerance: float) -> dict[str, OutputDifference]:

@@ -75,36 +75,6 @@ class ShadowCopy:
 
 
 @dataclass
-class OutputCounts:
-    """Differences of one output, over all copies that were answered."""
-
-    rows: int = 0
-    rows_differing: int = 0
-    max_difference: float | None = None
-    sum_difference: float = 0.0
-    rows_measured: int = 0
-
-    def add(self, difference: OutputDifference | OutputCounts) -> None:
-        """Adds those of one copy, or of many."""
-        self.rows += difference.rows
-        self.rows_differing += difference.rows_differing
-        self.sum_difference += difference.sum_difference
-        self.rows_measured += difference.rows_measured
-        known = [most for most in (self.max_difference, difference.max_difference) if most is not None]
-        self.max_difference = max(known, default=None)
-
-    def report(self) -> dict[str, Any]:
-        """The counts, the share of rows that differ, and the largest and the mean difference."""
-        return {
-            "rows": self.rows,
-            "rows_differing": self.rows_differing,
-            "share_differing": self.rows_differing / self.rows if self.rows else None,
-            "max_difference": self.max_difference,
-            "mean_difference": self.sum_difference / self.rows_measured if self.rows_measured else None,
-        }
-
-
-@dataclass
 class ShadowCounts:
     """Counts of the copies for one version.
 
@@ -122,7 +92,7 @@ class ShadowCounts:
     rows: int = 0
     compared_with: dict[int, int] = field(default_factory=dict)
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)
-    outputs: dict[str, OutputCounts] = field(default_factory=dict)
+    outputs: dict[str, OutputDifference] = field(default_factory=dict)
 
     def merge(self, other: ShadowCounts) -> None:
         """Adds the counts of another."""
@@ -132,7 +102,7 @@ class ShadowCounts:
         self.rows += other.rows
         self.latency += other.latency
         for name, counts in other.outputs.items():
-            self.outputs.setdefault(name, OutputCounts()).add(counts)
+            self.outputs.setdefault(name, OutputDifference(0, 0)).add(counts)
 
     def report(self) -> dict[str, Any]:
         """As ``GET /v1/stats`` shows it."""
@@ -196,8 +166,25 @@ class Shadow:
         if not percents:
             return
         for target, percent in percents.items():
-            if self._number(model, target) != version and self._is_drawn(model, target, percent):
-                self._put(ShadowCopy(request_id, api, model, version, call, reply, target))
+            number = self._number(model, target)
+            if number == version:
+                continue
+            counter = self._offered.get((model, target))
+            if counter is None:
+                counter = self._offered.setdefault((model, target), itertools.count())
+            # Exact shares, evenly spread: the n-th request is in when n% of the way crosses a whole number.
+            turn = next(counter)
+            if (turn + 1) * percent // 100 == turn * percent // 100:
+                continue
+            copy = ShadowCopy(request_id, api, model, version, call, reply, target)
+            with self._changed:
+                is_full = len(self._queue) >= self._options.queue_requests
+                if is_full or self._queue_bytes + copy.size > _QUEUE_BYTES:
+                    self._counts_of(model, number).dropped += 1
+                    continue
+                self._queue.append(copy)
+                self._queue_bytes += copy.size
+                self._changed.notify()
 
     def counts(self) -> dict[str, dict[str, ShadowCounts]]:
         """Returns model to version to counts, since the start, a copy; a label that is not known is its own."""
@@ -212,24 +199,6 @@ class Shadow:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join(1.0)
-
-    def _is_drawn(self, model: str, target: int | str, percent: int) -> bool:
-        counter = self._offered.get((model, target))
-        if counter is None:
-            counter = self._offered.setdefault((model, target), itertools.count())
-        # Exact shares, evenly spread: the n-th request is in when n% of the way crosses a whole number.
-        number = next(counter)
-        return (number + 1) * percent // 100 > number * percent // 100
-
-    def _put(self, copy: ShadowCopy) -> None:
-        with self._changed:
-            waiting = len(self._queue)
-            if waiting >= self._options.queue_requests or self._queue_bytes + copy.size > _QUEUE_BYTES:
-                self._counts_of(copy.model, self._number(copy.model, copy.target)).dropped += 1
-                return
-            self._queue.append(copy)
-            self._queue_bytes += copy.size
-            self._changed.notify()
 
     def _run(self) -> None:
         while True:
@@ -268,7 +237,12 @@ class Shadow:
                 servable.release()
         except Exception as error:
             code = error.code if isinstance(error, ServingError) else grpc.StatusCode.INTERNAL
-            self._count_error(copy, number, code.name, error)
+            with self._changed:
+                by_code = self._counts_of(copy.model, number).by_code
+                by_code[code.name] = by_code.get(code.name, 0) + 1
+                is_first = by_code[code.name] == 1
+            if is_first:
+                log.warning("shadow traffic of model %s to %s: %s: %s", copy.model, copy.target, code.name, error)
             return
         latency_s = time.perf_counter() - started_s
         version = reply.version or servable.version
@@ -282,15 +256,7 @@ class Shadow:
             counts.compared_with[copy.version] = counts.compared_with.get(copy.version, 0) + 1
             counts.latency.add(latency_s)
             for name, difference in differences.items():
-                counts.outputs.setdefault(name, OutputCounts()).add(difference)
-
-    def _count_error(self, copy: ShadowCopy, number: int | str, code: str, error: Exception) -> None:
-        with self._changed:
-            by_code = self._counts_of(copy.model, number).by_code
-            by_code[code] = by_code.get(code, 0) + 1
-            first = by_code[code] == 1
-        if first:
-            log.warning("shadow traffic of model %s to %s: %s: %s", copy.model, copy.target, code, error)
+                counts.outputs.setdefault(name, OutputDifference(0, 0)).add(difference)
 
     def _number(self, model: str, target: int | str) -> int | str:
         """The version that a label is on, as far as that is known here."""

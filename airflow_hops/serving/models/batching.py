@@ -83,11 +83,15 @@ class BatchSlots:
         self._due.append(batch)
         return False
 
-    def forget(self, batch: _Batch) -> None:
-        """Takes a batch out that everybody has left. Called with the lock."""
-        batch.queue.remove(batch)
-        if batch.due:
-            self._due.remove(batch)
+    def leave(self, task: _Task) -> None:
+        """Takes a request out of its batch, and out of the queues a batch that all have left. Called with the lock."""
+        batch = task.batch
+        batch.tasks.remove(task)
+        batch.rows -= task.rows
+        if not batch.tasks:
+            batch.queue.remove(batch)
+            if batch.due:
+                self._due.remove(batch)
 
     def pass_on(self) -> None:
         """Gives the slot of a batch that has run to the one that has been due for longest."""
@@ -223,17 +227,10 @@ class Batcher:
                     if now_s >= task.deadline_s:
                         raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, "Timed out waiting for notification")
                 elif now_s >= task.deadline_s:
-                    self._leave(task)
+                    self._slots.leave(task)
                     raise _timed_out_in_queue()
                 elif now_s >= batch.due_s and not batch.due and self._slots.make_due(batch):
                     return True
-
-    def _leave(self, task: _Task) -> None:
-        batch = task.batch
-        batch.tasks.remove(task)
-        batch.rows -= task.rows
-        if not batch.tasks:
-            self._slots.forget(batch)
 
     def _run_batch(self, signature: Signature, aliases: tuple[str, ...], batch: _Batch, leader: _Task) -> None:
         """Runs a started batch for all of its requests."""

@@ -100,8 +100,28 @@ class Transitions:
             When a version is to be tried again, as of ``time.monotonic()``.
         """
         for name, model in list(self._models.items()):
-            self._begin_loads(name, model)
-            self._begin_unloads(name, model)
+            for number in sorted(model.versions, reverse=True):
+                version = model.versions[number]
+                is_due = not version.loading and version.next_attempt_s <= time.monotonic()
+                if version.wanted and not version.is_loaded and is_due:
+                    version.loading = True
+                    self._catalog.set_status(name, VersionStatus(number, State.LOADING))
+                    pool = self._remote_pool if is_remote(version.folder.place) else self._pool
+                    pool.submit(self._load, name, number, version)
+            gone = model.superseded
+            for number, version in list(model.versions.items()):
+                if number in gone:
+                    del model.versions[number]
+                elif not (version.wanted or version.loading or version.servable):
+                    del model.versions[number]
+                    self._catalog.set_status(name, VersionStatus(number, State.END))
+            labels = model.labels_in_effect(self._options.labels_for_unavailable)
+            if gone or labels != model.labels:
+                model.labels = labels
+                self._catalog.publish(name, model.loaded, labels)
+            for number, servable in gone.items():
+                self._catalog.set_status(name, VersionStatus(number, State.UNLOADING))
+                self._unload_pool.submit(self._unload, name, number, servable)
             if model.config is None and not model.versions:
                 del self._models[name]
         retries = (
@@ -117,32 +137,6 @@ class Transitions:
         self._stopping = True
         for pool in (self._pool, self._remote_pool, self._unload_pool):
             pool.shutdown(wait=False, cancel_futures=True)
-
-    def _begin_loads(self, name: str, model: WantedModel) -> None:
-        now_s = time.monotonic()
-        for number in sorted(model.versions, reverse=True):
-            version = model.versions[number]
-            if version.wanted and not version.is_loaded and not version.loading and version.next_attempt_s <= now_s:
-                version.loading = True
-                self._catalog.set_status(name, VersionStatus(number, State.LOADING))
-                pool = self._remote_pool if is_remote(version.folder.place) else self._pool
-                pool.submit(self._load, name, number, version)
-
-    def _begin_unloads(self, name: str, model: WantedModel) -> None:
-        gone = model.superseded
-        for number, version in list(model.versions.items()):
-            if number in gone:
-                del model.versions[number]
-            elif not (version.wanted or version.loading or version.servable):
-                del model.versions[number]
-                self._catalog.set_status(name, VersionStatus(number, State.END))
-        labels = model.labels_in_effect(self._options.labels_for_unavailable)
-        if gone or labels != model.labels:
-            model.labels = labels
-            self._catalog.publish(name, model.loaded, labels)
-        for number, servable in gone.items():
-            self._catalog.set_status(name, VersionStatus(number, State.UNLOADING))
-            self._unload_pool.submit(self._unload, name, number, servable)
 
     def _load(self, name: str, number: int, version: WantedVersion) -> None:
         folder = version.folder
