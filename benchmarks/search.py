@@ -29,7 +29,7 @@ MARK = 0.95
 
 
 def measure(way: str, seconds: float, trials: int) -> dict[str, float]:
-    """What a way says of itself, in a process of its own."""
+    """Measures a way in its own process."""
     python = REPOSITORY / ".venv-runtime" / "bin" / "python"
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": ""}
     with tempfile.TemporaryDirectory(prefix="benchmark-search-") as folder:

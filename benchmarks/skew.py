@@ -45,7 +45,7 @@ def set_up(rows: int, features: int, say: Callable[[str], None]) -> Path:
 
 
 def growth_of(cpu_s: dict[tuple[int, int], float], memory: dict[tuple[str, tuple[int, int]], Timed]) -> list[Mark]:
-    """What one more row, and one more feature, costs where there are many, over what it costs where there are few."""
+    """Returns the cost of one more row, and of one more feature, where there are many, over that of few."""
     few, _, many, narrow, wide = SIZES
     by_row = cpu_s[many] / cpu_s[few] * few[0] / many[0]
     by_feature = cpu_s[wide] / cpu_s[narrow] * narrow[1] / wide[1]

@@ -1,4 +1,4 @@
-"""What a step costs besides its work: from the end of one's work to the first line of the next, without the scheduler.
+"""Cost of a step besides its work: from the end of one's work to the next one's first line, without the scheduler.
 
 See ``README.md`` for what each figure means.
 """

@@ -35,7 +35,7 @@ RATE = re.compile(r"steps_per_second ([\d.]+)")
 
 @dataclass(frozen=True)
 class Found:
-    """What a way came to.
+    """The result of a way.
 
     Attributes:
         rate: Steps or rows a second.
@@ -140,7 +140,7 @@ def exchanged(steps_of: Steps) -> Found:
 
 @contextmanager
 def half_the_cores() -> Iterator[None]:
-    """What is started within has half of this machine's cores."""
+    """Gives the processes that are started within half of this machine's cores."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[: len(cores) // 2])
     try:

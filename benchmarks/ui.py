@@ -202,7 +202,7 @@ def figures_of(first: Seconds, rounds: Sequence[Seconds], received: Mapping[str,
 
 
 def ratios_of(figures: Mapping[str, Any]) -> dict[str, float]:
-    """What the host and the peer take, over what the pages take; the marks, over what was measured."""
+    """Returns the time of the host and the peer over that of the pages; the marks over the measured values."""
     names = ("features_1000_s", "features_5000_s", "skew_5000_s", "schema_5000_s", "points_s")
     opened = [name for name in names if name in figures]
     ratios = {f"bare_page_over_{name.removesuffix('_s')}": figures["bare_s"] / figures[name] for name in opened}

@@ -113,7 +113,7 @@ class AirflowApi:
             raise
 
     def question(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
-        """What a task asks a person: ``subject``, ``body``, ``options``."""
+        """Returns a task's question to a person: ``subject``, ``body``, ``options``."""
         return dict(self._request("GET", f"{_task(dag_id, run_id, task_id)}/-1/hitlDetails"))
 
     def answer(self, dag_id: str, run_id: str, task_id: str, choice: str, note: str) -> None:

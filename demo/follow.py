@@ -89,7 +89,7 @@ def follow(
 
 
 def describe(value: Any) -> str:
-    """What a task returned, in a few words."""
+    """Describes a task's return value in a few words."""
     if isinstance(value, str):
         return value
     if not isinstance(value, Mapping) or "kind" not in value:

@@ -100,7 +100,7 @@ def perform(stack: Stack, api: AirflowApi, console: Console) -> Ending:
 
 
 def story(tasks: dict[str, Any]) -> list[str]:
-    """What happened in the pipeline."""
+    """Tells the story of the pipeline."""
     training = read_report(tasks["train"]["value"], "training.json")
     figures = read_report(tasks["evaluate"]["value"], "evaluation.json")["splits"]["test"]["candidate"]
     prepared = tasks["images"]["value"]

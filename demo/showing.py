@@ -1,4 +1,4 @@
-"""What the demos share: their arguments, the services that they run on, and how a showing ends."""
+"""The common part of the demos: arguments, the services that they run on, and the end of a showing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOG_WIDTH = 140
 
 @dataclass(frozen=True)
 class Ending:
-    """What is told when all was shown.
+    """The last words of a showing.
 
     Attributes:
         dag_id: The pipeline, to whose page the last line leads.

@@ -17,7 +17,7 @@ from demo.services import Stack
 
 @dataclass
 class Facts:
-    """What the demo has seen: tasks by id for each DAG run, the client's totals by period, the versions' figures.
+    """The observations of the demo: tasks by id for each DAG run, the client's totals by period, versions' figures.
 
     Attributes:
         first: The first training.
@@ -59,7 +59,7 @@ class Facts:
 
 
 def story(facts: Facts) -> list[str]:
-    """What happened, a line for each thing that was decided."""
+    """Tells the story, a line for each decision."""
     first, cheaper = (
         read_report(tasks["evaluate"]["value"], "evaluation.json") for tasks in (facts.first, facts.cheaper)
     )

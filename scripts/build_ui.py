@@ -50,7 +50,7 @@ def fingerprint(*, tests: bool = False) -> str:
 
 
 def node_missing() -> str | None:
-    """What is missing for a build, in words; None if nothing is."""
+    """Returns the program that a build lacks, in words; None if nothing is missing."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         return (

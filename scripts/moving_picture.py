@@ -61,7 +61,7 @@ class Recorder:
         return answer.json() if answer.ok else None
 
     def wait(self, happened: Callable[[], Any]) -> Any:
-        """What has happened, as soon as it has."""
+        """Returns a result as soon as there is one."""
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             if found := happened():

@@ -41,7 +41,7 @@ LARGEST = 250_000
 
 @dataclass(frozen=True)
 class View:
-    """What is taken a picture of.
+    """The subject of a picture.
 
     Attributes:
         path: Address below the web UI.
@@ -107,7 +107,7 @@ def views_of(runs: Mapping[str, str], training_runs: list[str]) -> dict[str, Vie
 
 
 def further_views(runs: Mapping[str, str], training_runs: list[str]) -> dict[str, View]:
-    """What the documentation has no picture of, for the sheets."""
+    """Yields the views that the documentation has no picture of, for the sheets."""
     report = f"api/dags/{DAG}"
     monitored = quote(runs[MONITOR], safe="")
     rows = "table tbody tr"

@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def uv_program() -> Path:
-    """Where this checkout's own uv is."""
+    """Returns the path of this checkout's own uv."""
     return UV_FOLDER / "bin" / "uv"
 
 

@@ -9,8 +9,8 @@ from typing import Any
 def aliases(context: Any, tracking_uri: str, model_name: str) -> dict[str, int]:
     from mlflow.tracking import MlflowClient
 
-    found = MlflowClient(tracking_uri).get_registered_model(model_name).aliases
-    return {alias: int(version) for alias, version in found.items()}
+    result = MlflowClient(tracking_uri).get_registered_model(model_name).aliases
+    return {alias: int(version) for alias, version in result.items()}
 
 
 def set_aliases(context: Any, tracking_uri: str, model_name: str, aliases: dict[str, int]) -> None:
@@ -84,9 +84,9 @@ def runs(context: Any, tracking_uri: str, experiment: str) -> list[dict[str, Any
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri)
-    found = client.get_experiment_by_name(experiment)
+    result = client.get_experiment_by_name(experiment)
     answer = []
-    for run in client.search_runs([found.experiment_id]) if found else []:
+    for run in client.search_runs([result.experiment_id]) if result else []:
         files = {
             f"{top.path}/{file.path.rpartition('/')[2]}" if top.is_dir else top.path
             for top in client.list_artifacts(run.info.run_id)

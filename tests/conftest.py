@@ -102,8 +102,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("own"))  # beside the demo, whatever else its module has
         module = item.nodeid.partition("::")[0]
         shared = (group for fixture, group in GROUPS.items() if fixture in getattr(item, "fixturenames", ()))
-        if module not in modules and (found := next(shared, None)):
-            modules[module] = found
+        if module not in modules and (result := next(shared, None)):
+            modules[module] = result
     for item in items:
         module = item.nodeid.partition("::")[0]
         if item.get_closest_marker("xdist_group") is None:
@@ -317,8 +317,8 @@ def real_airflow(
     """An Airflow for the tests of what outlives a part of it."""
     from real_airflow import start_airflow
 
-    with start_airflow(tmp_path_factory.mktemp("airflow"), runtime, processes, shared_run_step, tracking_uri) as found:
-        yield found
+    with start_airflow(tmp_path_factory.mktemp("airflow"), runtime, processes, shared_run_step, tracking_uri) as result:
+        yield result
 
 
 @pytest.fixture(scope="session")
@@ -351,9 +351,9 @@ def hops(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
     def run(*arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()
         code: str | int | None = 0
-        given = get_parser().parse_args(["hops", *arguments])
+        args = get_parser().parse_args(["hops", *arguments])
         try:
-            given.func(given)
+            args.func(args)
         except SystemExit as end:
             code = end.code
         said = capsys.readouterr()

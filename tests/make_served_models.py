@@ -54,8 +54,8 @@ def write_onnx(folder: Path, slope: float) -> None:
         helper.make_node("Sigmoid", ["logit"], ["late"]),
     ]
     held = [helper.make_tensor("slope", number, [1], [slope / 1000]), helper.make_tensor("one", number, [1], [1.0])]
-    given, made = (helper.make_tensor_value_info(name, number, ["batch"]) for name in ("distance", "late"))
-    graph = helper.make_graph(nodes, "late", [given], [made], held)
+    values, made = (helper.make_tensor_value_info(name, number, ["batch"]) for name in ("distance", "late"))
+    graph = helper.make_graph(nodes, "late", [values], [made], held)
     folder.mkdir()
     onnx.save(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), folder / "model.onnx"

@@ -31,7 +31,7 @@ def say(context: Any, heard: str | None = None) -> dict[str, Any]:
 
 
 def look_around(context: Any) -> dict[str, Any]:
-    """What a step and its children find in their folder and environment."""
+    """Describes the folder and environment of a step and its children."""
     folder = context.scratch.parent
     return {
         "services": dict(context.spec.services),

@@ -64,13 +64,13 @@ class RealAirflow(Stack):
     def kill_and_start(self, component: str) -> None:
         """Kills a component of Airflow with all its processes, and starts another."""
         (airflow,) = (service for service in self.services if service.name == "Airflow")
-        found = [
+        processes = [
             process
             for process in psutil.Process(airflow.process.pid).children(recursive=True)
             if component in command_of(process)
         ]
-        assert found, f"no process of the {component}"
-        for process in found:
+        assert processes, f"no process of the {component}"
+        for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 children = process.children(recursive=True)
                 for each in (process, *children):

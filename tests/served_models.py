@@ -1,4 +1,4 @@
-"""What the tests of registry, deploy and rollout share: a server process, models as artifacts, and the steps."""
+"""Fixtures of registry, deploy and rollout: a server process, models as artifacts, and the steps."""
 
 from __future__ import annotations
 
@@ -185,10 +185,10 @@ class Pipeline:
         # Airflow is imported once its environment is set.
         from airflow_hops.triggers.rollout import RolloutTrigger
 
-        while not isinstance(found := self.look(deployment, services=services, **params), Artifact):
-            waiting = {name: value for name, value in found["waiting"].items() if name != "text"}
+        while not isinstance(result := self.look(deployment, services=services, **params), Artifact):
+            waiting = {name: value for name, value in result["waiting"].items() if name != "text"}
             asyncio.run(RolloutTrigger(**waiting, poll_s=0.1).wait())
-        return found
+        return result
 
     def look(
         self, deployment: Artifact, *, services: dict[str, str] | None = None, killed_before: str = "", **params: Any
@@ -204,11 +204,11 @@ class Pipeline:
             "keep_versions": 2,
             "look_s": 5.0,
         }
-        given = {name: params.pop(name) for name in plan.keys() & params.keys()}
+        values = {name: params.pop(name) for name in plan.keys() & params.keys()}
         return self.step(
             "airflow_hops.ml.stages.rollout:look",
             killed_before=killed_before,
-            params={"plan": {**plan, **given}, "limits": {}, **params},
+            params={"plan": {**plan, **values}, "limits": {}, **params},
             inputs={"deployment": deployment},
             kind="rollout",
             services=services,
@@ -270,8 +270,8 @@ class Pipeline:
 
     def aliases(self) -> dict[str, int]:
         """MLflow's aliases of the model."""
-        found: dict[str, int] = self.registry("aliases")
-        return found
+        result: dict[str, int] = self.registry("aliases")
+        return result
 
     def registry(self, function: str, **params: Any) -> Any:
         """Asks MLflow, in the runtime environment: ``aliases``, ``set_aliases`` or ``versions``."""

@@ -54,8 +54,8 @@ class ServerProcess:
     def wait_until_ready(self) -> Self:
         wait_for(lambda: self.ready_file.exists() or self.process.poll() is not None, self.log, READY_TIMEOUT_S)
         assert self.process.poll() is None, self.log()
-        found = json.loads(self.ready_file.read_text())
-        self.ports = {"port": found["grpc_port"], "rest_api_port": found["rest_api_port"]}
+        result = json.loads(self.ready_file.read_text())
+        self.ports = {"port": result["grpc_port"], "rest_api_port": result["rest_api_port"]}
         return self
 
     @property

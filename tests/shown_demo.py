@@ -96,21 +96,21 @@ class ShownDemo:
 
 def demo_environment(**changes: str) -> dict[str, str]:
     """The environment to start a demo in."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
-    return {**kept, **changes}
+    retained = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    return {**retained, **changes}
 
 
 def processes_below(home: Path) -> list[str]:
     """Command lines of the processes that work in a demo's folder, and of its warm process, which works in none."""
-    found = []
+    results = []
     for process in psutil.process_iter(["cmdline"]):
         try:
             words = " ".join(process.info["cmdline"] or [])
             if str(home) in words or process.cwd().startswith(str(home)) or str(home) in str(process.environ()):
-                found.append(" ".join(process.info["cmdline"] or []))
+                results.append(" ".join(process.info["cmdline"] or []))
         except psutil.Error:
             continue
-    return found
+    return results
 
 
 def every_nth_flight(rows: list[bytes], nth: int) -> list[bytes]:
@@ -120,13 +120,13 @@ def every_nth_flight(rows: list[bytes], nth: int) -> list[bytes]:
     destinations keep all of their flights, so that those of the first window are in its train split.
     """
     trained, canary, rare = b"2013-04-01", b"2013-06-01", 60
-    found = [(row.rstrip().rpartition(b",")[2], row.split(b",")[13]) for row in rows]
-    kept = {*sorted({hour for hour, _ in found})[::nth]}
-    counts = Counter(destination for hour, destination in found if hour < trained)
+    results = [(row.rstrip().rpartition(b",")[2], row.split(b",")[13]) for row in rows]
+    retained = {*sorted({hour for hour, _ in results})[::nth]}
+    counts = Counter(destination for hour, destination in results if hour < trained)
     return [
         row
-        for number, (row, (hour, destination)) in enumerate(zip(rows, found, strict=True))
-        if (hour in kept or 0 < counts[destination] < rare if hour < canary else number % nth == 0)
+        for number, (row, (hour, destination)) in enumerate(zip(rows, results, strict=True))
+        if (hour in retained or 0 < counts[destination] < rare if hour < canary else number % nth == 0)
     ]
 
 
@@ -138,9 +138,9 @@ def some_flights(flights_raw: Path, tmp_path_factory: pytest.TempPathFactory, py
     name = "flights.csv"
     with zipfile.ZipFile(folder / f"{name}.zip") as archive:
         heading, *rows = archive.read(name).splitlines(keepends=True)
-    kept = every_nth_flight(rows, pytestconfig.getoption("flights_every"))
+    retained = every_nth_flight(rows, pytestconfig.getoption("flights_every"))
     with zipfile.ZipFile(folder / f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(name, b"".join([heading, *kept]))
+        archive.writestr(name, b"".join([heading, *retained]))
     return folder
 
 

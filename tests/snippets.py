@@ -51,7 +51,7 @@ SNIPPETS = list(read_snippets())
 
 def those(*languages: str, ml_side: bool | None = None) -> Any:
     """A parameter ``snippet`` of the whole snippets of some languages."""
-    found = [snippet for snippet in SNIPPETS if snippet.language in languages and not snippet.fragment]
+    snippets = [snippet for snippet in SNIPPETS if snippet.language in languages and not snippet.fragment]
     if ml_side is not None:
-        found = [snippet for snippet in found if bool(ML_SIDE.search(snippet.source)) == ml_side]
-    return pytest.mark.parametrize("snippet", found, ids=lambda snippet: snippet.name)
+        snippets = [snippet for snippet in snippets if bool(ML_SIDE.search(snippet.source)) == ml_side]
+    return pytest.mark.parametrize("snippet", snippets, ids=lambda snippet: snippet.name)

@@ -25,7 +25,7 @@ STEPS = str(Path(__file__).parent / "steps")
 
 @pytest.fixture
 def connected(pipeline: Pipeline, boosted_runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
-    """What DAGs find in connections: store, MLflow, Spark, and the session's model server."""
+    """Connects DAGs to store, MLflow, Spark, and the session's model server."""
     extra = {**pipeline.server.services, "tracking_uri": pipeline.tracking_uri, "store": pipeline.store.root}
     connection = {"conn_type": "hops", "host": "127.0.0.1", "port": int(extra.pop("serving_port")), "extra": extra}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))

@@ -22,7 +22,7 @@ REFUSED = "a column is of the type 'arrow.py_extension_type', which is Python co
 
 @pytest.fixture
 def proof(tmp_path: Path) -> Path:
-    """What the crafted file's program would make."""
+    """Returns the file that the crafted file's program would make."""
     return tmp_path / "proof"
 
 

@@ -148,9 +148,9 @@ def test_the_best_schedule_is_that_of_brute_force(data: st.DataObject) -> None:
         for each in product(range(number), repeat=periods)
         if all(available[of] <= period for period, of in enumerate(each))
     ]
-    found = best_schedule(values, rows, available, price)
-    assert tuple(found) in possible
-    assert worth(found) == pytest.approx(max(map(worth, possible)))
+    result = best_schedule(values, rows, available, price)
+    assert tuple(result) in possible
+    assert worth(result) == pytest.approx(max(map(worth, possible)))
 
 
 @given(st.data())
@@ -185,18 +185,18 @@ def test_blocks_are_summed_as_their_periods_one_by_one() -> None:
     rows, values = [draw.randrange(1, 9) for _ in range(30)], [draw.random() for _ in range(30)]
     of = BlockBootstrap.of(rows, samples=50)
     assert of.block == 3
-    found = []
+    results = []
     for sample in of.samples:
         taken = [first + each for first in sample for each in range(of.block)]
-        found.append(sum(values[each] * rows[each] for each in taken) / sum(rows[each] for each in taken))
+        results.append(sum(values[each] * rows[each] for each in taken) / sum(rows[each] for each in taken))
     average = sum(value * count for value, count in zip(values, rows, strict=True)) / sum(rows)
-    moved = [each + average - fmean(found) for each in sorted(found)]
+    moved = [each + average - fmean(results) for each in sorted(results)]
     assert of.average(values) == pytest.approx((average, moved[1], moved[48]))
     assert of.average([0.25] * 30) == pytest.approx((0.25, 0.25, 0.25))  # pairs: what is the same everywhere is sure
 
 
 def test_blocks_cover_the_mean_of_neighbours_that_resemble_each_other() -> None:
-    """Of an autoregression (0.5) of 60 periods, single periods' intervals hold the mean in some 75 of 100."""
+    """Intervals of single periods of an autoregression (0.5) of 60 periods hold the mean in some 75 of 100."""
     draw = Random(2)
     in_blocks = one_by_one = 0
     for _ in range(150):
@@ -283,12 +283,12 @@ def test_of_equal_policies_that_with_fewer_trainings_is_chosen_and_a_price_decid
     vain = Course((first,) * 6, (), (Requested(0, "", better, first, False, ()),))
     for price, name in ((0.0, "once"), (0.08, "once"), (0.09, "never")):
         board = Scoreboard([first, better], TICKS, price)
-        found = [
+        results = [
             board.outcome(*each)
             for each in (("vain", None, None, vain), ("never", None, None, never), ("once", None, None, once))
         ]
-        assert board.chosen(found).name == name
-        assert board.chosen(found[:2]).name == "never"
+        assert board.chosen(results).name == name
+        assert board.chosen(results[:2]).name == "never"
 
 
 def test_policies_by_name_are_those_that_their_json_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -303,14 +303,14 @@ def test_policies_by_name_are_those_that_their_json_says(tmp_path: Path, capsys:
     )
     names = ["weekly", "monthly", "drift", "performance", str(tmp_path / "careful.json")]
     own = ["backtest_policies:old", "backtest_policies:loop"]
-    found = named_policies([*names, *own], MODEL, [str(tmp_path)])
-    assert list(found) == ["weekly", "monthly", "drift", "performance", "careful", *own]
-    assert found["careful"] == RetrainingPolicy(when=NewRows(9))
-    assert found[own[0]] == found[own[1]] == RetrainingPolicy(when=Age(timedelta(days=50)))
-    for policy in found.values():
+    result = named_policies([*names, *own], MODEL, [str(tmp_path)])
+    assert list(result) == ["weekly", "monthly", "drift", "performance", "careful", *own]
+    assert result["careful"] == RetrainingPolicy(when=NewRows(9))
+    assert result[own[0]] == result[own[1]] == RetrainingPolicy(when=Age(timedelta(days=50)))
+    for policy in result.values():
         assert policy is not None
         assert RetrainingPolicy.from_json(json.dumps(policy.to_dict()), "policy.json") == policy
-    plan = BacktestPlan("m", START, TICKS[-1], found, label_delays=(timedelta(0), WEEK, timedelta(hours=36), WEEK))
+    plan = BacktestPlan("m", START, TICKS[-1], result, label_delays=(timedelta(0), WEEK, timedelta(hours=36), WEEK))
     tried = [name for name, *_ in plan.tried()]
     assert tried[:1] == ["never"]
     assert [name for name in tried if "@" in name] == ["performance@0d", "performance@7d", "performance@36h"]
@@ -478,8 +478,8 @@ def test_the_command_prints_a_table_and_copies_the_policy(
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setattr(cli.getpass, "getuser", lambda: {}["user"])  # it has no name
     parser = airflow_parser.get_parser()
-    given = ["hops", "backtest", "m", "--from", "2013-01-01", "--to", "2013-03-12", "--output", str(tmp_path / "out")]
-    args = parser.parse_args([*given, "--policy", "weekly", "--policy", "drift", "--price", "0.02"])
+    values = ["hops", "backtest", "m", "--from", "2013-01-01", "--to", "2013-03-12", "--output", str(tmp_path / "out")]
+    args = parser.parse_args([*values, "--policy", "weekly", "--policy", "drift", "--price", "0.02"])
     args.func(args)
     out = capsys.readouterr().out
     assert re.search(r"\* drift +│ 0.7833 \(0.\d+ to 0.\d+\) │ \+0.0833 .* │ +2 │ +2 │ +1 │ +2.000 │ +0.0200", out)
@@ -495,7 +495,7 @@ def test_the_command_prints_a_table_and_copies_the_policy(
         ("--price=-1", "price is -1"),
         (f"--output={tmp_path / 'file'}", "File exists"),
     ):
-        args = parser.parse_args([*given, "--policy", "never", wrong])
+        args = parser.parse_args([*values, "--policy", "never", wrong])
         with pytest.raises(SystemExit, match=words):
             args.func(args)
 
@@ -512,10 +512,10 @@ def test_the_operator_returns_the_chosen_policy_and_its_table(
     ti = SimpleNamespace(dag_id="d", run_id="r", task_id="backtest", map_index=-1, try_number=1)
     context: Any = {"ti": ti, "dag": SimpleNamespace(fileloc=__file__)}
     own = RetrainingPolicy(when=Drift(("temp",)))
-    found = json.loads(json.dumps(of(policies={"mine": own, "never": None}, price="0.02").execute(context)))
-    assert (found["chosen"], RetrainingPolicy.from_dict(found["policy"])) == ("mine", own)
-    assert found["table"]["mine"]["trainings"] == 2
-    assert store.read_json(found["report"])["by"] == {"dag_id": "d", "run_id": "r", "task_id": "backtest"}
+    result = json.loads(json.dumps(of(policies={"mine": own, "never": None}, price="0.02").execute(context)))
+    assert (result["chosen"], RetrainingPolicy.from_dict(result["policy"])) == ("mine", own)
+    assert result["table"]["mine"]["trainings"] == 2
+    assert store.read_json(result["report"])["by"] == {"dag_id": "d", "run_id": "r", "task_id": "backtest"}
     assert of(policies=["never"]).execute(context)["policy"] is None
     with pytest.raises(AirflowFailException, match="price is None, expected a number"):
         of(policies=["never"], price=None).execute(context)

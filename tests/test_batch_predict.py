@@ -77,22 +77,22 @@ def test_every_row_is_predicted_once_beside_the_columns_asked_for(
 ) -> None:
     examples = write_examples(pipeline)
     model = pipeline.model("second", problem="binary", classes=["on time", "late"])
-    found = predict(examples, model, columns=["flight_id", "late", "distance"], batch_rows=256)
-    assert found.kind == "predictions"
-    assert found.rows == {split: RowCounts(rows, rows) for split, rows in ROWS.items()}
-    assert found.metrics == {"rows": 1000}
-    assert found.properties["model"] == model.uri
-    assert found.properties["outputs"] == {"probability": "float32"}
-    assert (found.properties["problem"], found.properties["classes"]) == ("binary", ["on time", "late"])
-    rows = read(pipeline, found, "train").set_index("flight_id")
+    result = predict(examples, model, columns=["flight_id", "late", "distance"], batch_rows=256)
+    assert result.kind == "predictions"
+    assert result.rows == {split: RowCounts(rows, rows) for split, rows in ROWS.items()}
+    assert result.metrics == {"rows": 1000}
+    assert result.properties["model"] == model.uri
+    assert result.properties["outputs"] == {"probability": "float32"}
+    assert (result.properties["problem"], result.properties["classes"]) == ("binary", ["on time", "late"])
+    rows = read(pipeline, result, "train").set_index("flight_id")
     assert list(rows.columns) == ["late", "distance", "probability"]
     assert len(rows) == rows.index.nunique() == 1000
     expected = 1 / (1 + np.exp(1 - 1.2 * rows["distance"].astype("float32") / 1000))
     np.testing.assert_allclose(rows["probability"], expected, rtol=1e-5)
-    empty = pq.read_table(pipeline.store.local(found) / "eval")
+    empty = pq.read_table(pipeline.store.local(result) / "eval")
     assert (empty.num_rows, empty.schema.field("probability").type) == (0, pa.float32())
-    assert not list(pipeline.store.local(found).glob("*/.part-*"))
-    assert [a.uri for a in pipeline.store.manifest(found.uri).inputs["model"]] == [model.uri]
+    assert not list(pipeline.store.local(result).glob("*/.part-*"))
+    assert [a.uri for a in pipeline.store.manifest(result.uri).inputs["model"]] == [model.uri]
     assert any(line.progress is not None for line in pipeline.runner.lines)
 
 
@@ -123,8 +123,8 @@ def test_what_does_not_go_together_is_named(pipeline: Pipeline, predict: Callabl
 
 
 def test_operator_takes_a_model_or_a_name() -> None:
-    for given in ({}, {"model": {"uri": "file:///m"}, "model_name": "flights"}):
-        operator = BatchPredictOperator(task_id="predict", examples=None, **given)
+    for values in ({}, {"model": {"uri": "file:///m"}, "model_name": "flights"}):
+        operator = BatchPredictOperator(task_id="predict", examples=None, **values)
         with pytest.raises(BadInput, match="expected one of them"):
             operator.step_params({})
     operator = BatchPredictOperator(task_id="predict", examples=None, model_name="flights", splits=["train"])

@@ -1,4 +1,4 @@
-"""What makes a step run anew, and what does not: through the hook, with real steps."""
+"""The cache key: changes that make a step run again, and those that do not; through the hook, with real steps."""
 
 from __future__ import annotations
 

@@ -28,20 +28,20 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The contents that were read, in their order."""
-    found: list[bytes] = []
+    results: list[bytes] = []
 
     def read(stream: object) -> str:
         content = stream.read()  # type: ignore[attr-defined]
-        found.append(content)
+        results.append(content)
         return hashlib.sha256(content).hexdigest()
 
     monkeypatch.setattr(checksums, "sha256_of", read)
-    return found
+    return results
 
 
 def checksum(path: Path, *, reread: bool = False) -> str:
-    with remembered_checksums() as found:
-        return found.of(path, reread=reread)
+    with remembered_checksums() as result:
+        return result.of(path, reread=reread)
 
 
 def settled(path: Path, content: bytes) -> Path:

@@ -30,10 +30,10 @@ def test_the_rehearsals_of_the_set_up_have_made_archives_and_the_jvm_takes_them(
     answer = subprocess.run([str(java.home / "bin" / "java"), *options, "-version"], capture_output=True, text=True)
     assert answer.returncode == 0
     assert "cds" not in answer.stdout + answer.stderr
-    told = subprocess.run(
+    report = subprocess.run(
         [str(java.home / "bin" / "java"), *options, "-Xlog:cds=info", "-version"], capture_output=True
     )
-    assert b"at an alternative address" not in told.stdout + told.stderr
+    assert b"at an alternative address" not in report.stdout + report.stderr
 
 
 @pytest.mark.runtime

@@ -57,15 +57,15 @@ def test_the_doctor_finds_the_libraries_of_the_runtime_environment(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(checks, "_PROBE_TIMEOUT_S", 600)  # whatever else the machine does
     code, output, _ = hops("doctor", "--output", "json", "--spark-conn-id", "spark_local")
-    found = {check["name"]: check for check in json.loads(output)}
+    results = {check["name"]: check for check in json.loads(output)}
     for name in ("tensorflow", "tensorflow_data_validation", "tensorflow_serving", "pyspark", "mlflow", "horovod"):
-        assert found[name]["status"] == "ok", found[name]
-    assert found["horovod"]["found"].endswith("built with TensorFlow and Gloo")
-    assert found["protobuf"]["found"].startswith("4.")
+        assert results[name]["status"] == "ok", results[name]
+    assert results["horovod"]["found"].endswith("built with TensorFlow and Gloo")
+    assert results["protobuf"]["found"].startswith("4.")
     source = "environment variable AIRFLOW_CONN_SPARK_LOCAL"
-    assert found["connection spark_local"]["found"] == f"master local[2], from {source}"
-    assert found["Java"]["status"] == "ok"
-    failed = [check for check in found.values() if check["status"] == "fail"]
+    assert results["connection spark_local"]["found"] == f"master local[2], from {source}"
+    assert results["Java"]["status"] == "ok"
+    failed = [check for check in results.values() if check["status"] == "fail"]
     assert (code == 0) == (not failed), failed
 
 
@@ -74,9 +74,9 @@ def test_a_machine_too_busy_to_answer_is_no_reason_to_make_the_environment_anew(
     runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "_PROBE_TIMEOUT_S", 0.01)
-    (found,) = checks.check_libraries(runtime)
-    assert (found.status, found.found) == ("fail", "no answer within 0.01 s")
-    assert "try again" in found.advice and "create" not in found.advice
+    (result,) = checks.check_libraries(runtime)
+    assert (result.status, result.found) == ("fail", "no answer within 0.01 s")
+    assert "try again" in result.advice and "create" not in result.advice
 
 
 def test_the_doctor_fails_without_a_runtime_environment_and_says_how_to_make_one(
@@ -113,10 +113,10 @@ def test_a_protobuf_newer_than_tensorflow_is_recognised(tmp_path: Path, kind: st
     facts = {"version": "7.35.1", "seconds": 0.1, "error": None}
     answer = {"modules": {"google.protobuf": facts, "tensorflow": {**facts, "error": error}}}
     _answering_python(tmp_path, answer)
-    found = {check.name: check for check in checks.check_libraries(tmp_path)}
-    assert found["protobuf"].status == found["tensorflow"].status == "fail"
-    assert "TensorFlow 2.16 needs protobuf 4" in found["protobuf"].advice
-    assert found["tensorflow"].advice == (
+    results = {check.name: check for check in checks.check_libraries(tmp_path)}
+    assert results["protobuf"].status == results["tensorflow"].status == "fail"
+    assert "TensorFlow 2.16 needs protobuf 4" in results["protobuf"].advice
+    assert results["tensorflow"].advice == (
         f"protobuf is newer than TensorFlow supports: airflow hops runtime create --force {cuda}{tmp_path}"
     )
 
@@ -191,5 +191,5 @@ def test_a_disk_that_cannot_be_written_fails(tmp_path: Path, monkeypatch: pytest
     from dataclasses import replace
 
     settings = replace(RuntimeHook().settings, store="file:///proc/hops")
-    found = {check.name: check for check in checks.check_disk(settings)}
-    assert found["disk of the store"].status == "fail"
+    results = {check.name: check for check in checks.check_disk(settings)}
+    assert results["disk of the store"].status == "fail"

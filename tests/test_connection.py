@@ -43,14 +43,14 @@ def test_all_fields_of_the_connection_reach_the_settings(settings: Any) -> None:
         "serving_prediction_token": "oracle",
         "serving_rest_tls": True,
     }
-    found = settings({"host": "model-server", "port": 8600, "password": "open-sesame", "extra": extra})
-    assert (found.store, found.runtime, found.tracking_uri) == (
+    result = settings({"host": "model-server", "port": 8600, "password": "open-sesame", "extra": extra})
+    assert (result.store, result.runtime, result.tracking_uri) == (
         "s3://bucket/hops",
         Path("/opt/hops-runtime"),
         "http://mlflow:5000",
     )
-    assert found.storage_options == {"endpoint_url": "http://127.0.0.1:9000"}
-    assert found.services == {
+    assert result.storage_options == {"endpoint_url": "http://127.0.0.1:9000"}
+    assert result.services == {
         "tracking_uri": "http://mlflow:5000",
         "serving_host": "model-server",
         "serving_port": "8600",
@@ -77,11 +77,11 @@ def test_empty_fields_come_from_the_configuration_and_then_from_airflow_home(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     monkeypatch.delenv("AIRFLOW__HOPS__RUNTIME")
-    found = settings({"extra": {"store": ""}})
-    assert found.store == (tmp_path / "hops").as_uri()
-    assert found.runtime == tmp_path / "hops-runtime"
-    assert found.tracking_uri == f"sqlite:///{tmp_path}/mlflow.db"
-    assert (found.services["serving_host"], found.services["serving_port"]) == ("127.0.0.1", "8500")
+    result = settings({"extra": {"store": ""}})
+    assert result.store == (tmp_path / "hops").as_uri()
+    assert result.runtime == tmp_path / "hops-runtime"
+    assert result.tracking_uri == f"sqlite:///{tmp_path}/mlflow.db"
+    assert (result.services["serving_host"], result.services["serving_port"]) == ("127.0.0.1", "8500")
     monkeypatch.setenv("AIRFLOW__HOPS__STORE", "s3://configured/hops")
     assert settings({}).store == "s3://configured/hops"
     assert settings({"extra": {"store": "s3://connection/hops"}}).store == "s3://connection/hops"
@@ -135,14 +135,14 @@ def test_what_may_hold_credentials_is_not_shown(text: str, monkeypatch: pytest.M
 
 
 def test_the_password_of_a_stores_address_is_an_option_and_no_part_of_what_is_made(settings: Any) -> None:
-    found = settings({"extra": {"store": "memory://ann:p%40ss@host:22/hops", "storage_options": {"timeout": 5}}})
-    assert (found.store, found.storage_options) == ("memory://ann@host:22/hops", {"password": "p@ss", "timeout": 5})
-    assert "p@ss" not in repr(found)
+    result = settings({"extra": {"store": "memory://ann:p%40ss@host:22/hops", "storage_options": {"timeout": 5}}})
+    assert (result.store, result.storage_options) == ("memory://ann@host:22/hops", {"password": "p@ss", "timeout": 5})
+    assert "p@ss" not in repr(result)
     assert redact("OSError: p@ss99 at host") == "OSError: p@ss99 at host"
     settings({"extra": {"store": "memory://ann:p%40ss99@host/hops", "tracking_uri": "http://ann:mlflow99@host"}})
     assert redact("OSError: p@ss99 and mlflow99 at host") == "OSError: *** and *** at host"
-    given = settings({"extra": {"store": "memory://ann:old@host/hops", "storage_options": {"password": "new"}}})
-    assert given.storage_options == {"password": "new"}
+    values = settings({"extra": {"store": "memory://ann:old@host/hops", "storage_options": {"password": "new"}}})
+    assert values.storage_options == {"password": "new"}
     before = {"uri": "memory://ann:p%40ss@host:22/hops/dag/run/task/model", "kind": "model", "fingerprint": "f"}
     assert Artifact.from_dict(before).uri == "memory://ann@host:22/hops/dag/run/task/model"
     for plain in ("file:///srv/a:b@c/hops", "s3://bucket/a:b@c", "hdfs://nn:8020/t@3", "/srv/a:b@c", "s3://ann@host/x"):

@@ -83,9 +83,9 @@ def test_doctor_prints_where_connections_come_from(
     assert checks(hops)["connection hops_default"]["found"].endswith("from no connection: defaults of [hops] apply")
     in_database("hops_default", conn_type="hops", extra='{"store": "/of/database"}')
     in_database("spark_default", conn_type="spark", host="local[3]")
-    found = checks(hops)
-    assert found["connection hops_default"]["found"] == "store file:///of/database, from Airflow's database"
-    assert found["connection spark_default"]["found"] == "master local[3], from Airflow's database"
+    result = checks(hops)
+    assert result["connection hops_default"]["found"] == "store file:///of/database, from Airflow's database"
+    assert result["connection spark_default"]["found"] == "master local[3], from Airflow's database"
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", '{"conn_type": "hops", "extra": {"store": "/of/variable"}}')
     assert checks(hops)["connection hops_default"]["found"] == (
         "store file:///of/variable, from environment variable AIRFLOW_CONN_HOPS_DEFAULT"
@@ -210,9 +210,12 @@ def test_spark_connection_of_another_type_is_refused(runtime: Path, tmp_path: Pa
 def test_doctor_fails_for_a_misspelt_field_and_a_wrong_type(hops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", '{"conn_type": "hops", "extra": {"stor": "/x"}}')
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "http"}')
-    found = checks(hops)
-    assert (found["connection hops_default"]["status"], found["connection spark_default"]["status"]) == ("fail", "fail")
-    assert "did you mean 'store'" in found["connection hops_default"]["found"]
+    result = checks(hops)
+    assert (result["connection hops_default"]["status"], result["connection spark_default"]["status"]) == (
+        "fail",
+        "fail",
+    )
+    assert "did you mean 'store'" in result["connection hops_default"]["found"]
 
 
 def test_misspelt_option_is_refused(hops: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What crosses from side to side: typed, and readable whichever version of the package wrote it."""
+"""Messages between the sides: typed, and readable whichever version of the package wrote them."""
 
 from __future__ import annotations
 

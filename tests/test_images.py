@@ -18,9 +18,15 @@ def test_the_operator_hands_its_arguments_on_and_knows_when_files_change(tmp_pat
     operator = PrepareImagesOperator(
         task_id="images", sources={"train": str(tmp_path)}, height=8, width=9, channels=1, mean=(0.5,)
     )
-    given = operator.step_params({})  # type: ignore[typeddict-item]
-    assert (given["height"], given["width"], given["channels"], given["mean"], given["scale"]) == (8, 9, 1, [0.5], None)
-    assert given["sources"]["train"]["uri"] == str(tmp_path)
+    values = operator.step_params({})  # type: ignore[typeddict-item]
+    assert (values["height"], values["width"], values["channels"], values["mean"], values["scale"]) == (
+        8,
+        9,
+        1,
+        [0.5],
+        None,
+    )
+    assert values["sources"]["train"]["uri"] == str(tmp_path)
     hook: Any = SimpleNamespace()
     before = operator.step_cache_key_parts(hook)
     (tmp_path / "cat" / "two.png").write_bytes(b"2")

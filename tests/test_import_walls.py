@@ -64,9 +64,9 @@ def test_a_forbidden_import_breaks_a_contract(tmp_path: Path) -> None:
     assert result.returncode == 1
     # After the summary, each contract's name is underlined, and followed by what breaks it.
     _, *parts = re.split(r"^(.+)\n-{10,}$", result.stdout, flags=re.MULTILINE)
-    told = {name: " ".join(text.split()) for name, text in zip(parts[::2], parts[1::2], strict=True)}
+    report = {name: " ".join(text.split()) for name, text in zip(parts[::2], parts[1::2], strict=True)}
     for module, line, broken in forbidden:
-        assert f"airflow_hops.{module} -> {line.removeprefix('import ')} (l." in told[broken], (module, line)
+        assert f"airflow_hops.{module} -> {line.removeprefix('import ')} (l." in report[broken], (module, line)
 
 
 def test_a_cycle_among_packages_breaks_a_contract(tmp_path: Path) -> None:

@@ -98,10 +98,10 @@ def test_flights_of_a_window_come_out_as_they_are_in_the_zip(ingest: Any, flight
     expected = raw.filter(
         pa.compute.and_(pa.compute.greater_equal(raw["time_hour"], start), pa.compute.less(raw["time_hour"], end))
     )
-    found = table_of(ingest, artifact, "flights")
-    assert found.cast(expected.schema).equals(expected)
-    assert found.schema.field("time_hour").type == pa.timestamp("us", "UTC")
-    assert found.schema.field("dep_time").type == pa.int64()
+    result = table_of(ingest, artifact, "flights")
+    assert result.cast(expected.schema).equals(expected)
+    assert result.schema.field("time_hour").type == pa.timestamp("us", "UTC")
+    assert result.schema.field("dep_time").type == pa.int64()
     rows = artifact.rows["flights"]
     assert (rows.rows_in, rows.rows_out) == (336_776, expected.num_rows)
     assert rows.rejected == {"outside window": 336_776 - expected.num_rows}
@@ -138,9 +138,9 @@ def test_all_formats_and_compressions_give_the_same_table(ingest: Any, tmp_path:
     artifact = ingest(**sources, latin=latin)
     expected = typed.set_column(1, "at", typed["at"].cast(pa.timestamp("us", "UTC")))
     for name in [*sources, "latin"]:
-        found = table_of(ingest, artifact, name)
-        assert found.schema.remove_metadata().equals(expected.schema), name
-        assert found.to_pylist() == expected.to_pylist(), name
+        result = table_of(ingest, artifact, name)
+        assert result.schema.remove_metadata().equals(expected.schema), name
+        assert result.to_pylist() == expected.to_pylist(), name
 
 
 def test_a_folder_and_a_glob_are_one_table_of_unified_types(ingest: Any, tmp_path: Path) -> None:
@@ -165,9 +165,9 @@ def test_a_later_block_of_another_type_widens_the_column(ingest: Any, tmp_path: 
     ordinary = "".join(f"{n},{n},{n}\n" for n in range(400_000))
     assert len(ordinary) > 5 << 20
     (tmp_path / "rows.csv").write_text(f"id,amount,code\n{ordinary}400000,0.5,A1\n")
-    found = table_of(ingest, ingest(rows=tmp_path / "rows.csv"), "rows")
-    assert found.schema.types == [pa.int64(), pa.float64(), pa.string()]
-    assert found.slice(399_999).to_pylist() == [
+    result = table_of(ingest, ingest(rows=tmp_path / "rows.csv"), "rows")
+    assert result.schema.types == [pa.int64(), pa.float64(), pa.string()]
+    assert result.slice(399_999).to_pylist() == [
         {"id": 399_999, "amount": 399_999.0, "code": "399999"}, {"id": 400_000, "amount": 0.5, "code": "A1"}
     ]  # fmt: skip
     source = Source(str(tmp_path / "rows.csv"), schema={"code": "int64"})
@@ -179,8 +179,8 @@ def test_quoted_newlines_do_not_end_a_row(ingest: Any, tmp_path: Path) -> None:
     rows = [(n, text) for n, text in zip(range(200_000), itertools.cycle(texts), strict=False)]
     quoted = "".join(f'{n},"{text.replace(chr(34), chr(34) * 2)}"\n' for n, text in rows)
     (tmp_path / "rows.csv").write_text(f"id,text\n{quoted}")
-    found = table_of(ingest, ingest(rows=Source(str(tmp_path / "rows.csv"), null_values=("NA",))), "rows")
-    assert found.column("text").to_pylist() == [text for _, text in rows]
+    result = table_of(ingest, ingest(rows=Source(str(tmp_path / "rows.csv"), null_values=("NA",))), "rows")
+    assert result.column("text").to_pylist() == [text for _, text in rows]
 
 
 def test_memory_does_not_grow_with_the_file(run_step: Any, tmp_path: Path) -> None:

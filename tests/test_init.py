@@ -33,12 +33,19 @@ def table(names: list[str], **told: Any) -> TableDescription:
     """A table whose columns of these names have every role, in turn; the first is the label."""
     roles = ["label", "key", "time", "weight", *["number", "category"] * len(names)]
     columns = [ColumnDescription(name, "text", 0, "x", role) for name, role in zip(names, roles, strict=False)]  # type: ignore[arg-type]
-    given = {"problem": "binary", "classes": names[:2], "minimum": {"auc": 0.6}, "request": {}, "format": "csv", **told}
-    return TableDescription(rows=100, whole=True, columns=columns, **given)
+    values = {
+        "problem": "binary",
+        "classes": names[:2],
+        "minimum": {"auc": 0.6},
+        "request": {},
+        "format": "csv",
+        **told,
+    }
+    return TableDescription(rows=100, whole=True, columns=columns, **values)
 
 
 def load(sources: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What ``features.py`` defines, and the tasks of both DAGs by id."""
+    """Returns the definitions of ``features.py``, and the tasks of both DAGs by id."""
     features = ModuleType("rows.features")
     exec(sources["features.py"], features.__dict__)
     monkeypatch.setitem(sys.modules, "rows", ModuleType("rows"))
@@ -80,11 +87,11 @@ def test_a_label_that_is_often_missing_may_be(monkeypatch: pytest.MonkeyPatch) -
         ColumnDescription("y", "integer", 22, "1", "label"),
         ColumnDescription("x", "float", 0, "1.0", "number"),
     ]
-    found = TableDescription(
+    result = TableDescription(
         100, True, columns, "multiclass", ["1", "2", "3"], {"accuracy": 0.444, "worst_auc": 0.6}, {"x": 1.0},
         "parquet",
     )  # fmt: skip
-    _, tasks = load(project_files("rows", "s3://rows.parquet", "utf8", found), monkeypatch)
+    _, tasks = load(project_files("rows", "s3://rows.parquet", "utf8", result), monkeypatch)
     assert tasks["prepare"].max_rejected == pytest.approx(0.3)
     assert tasks["evaluate"].minimum == {"accuracy": 0.444, "worst_auc": 0.6}
     assert tasks["prepare"].newest is None
@@ -111,8 +118,10 @@ def test_columns_of_the_file_and_features_are_separate_lists(monkeypatch: pytest
 
 
 def test_the_report_shows_each_column_on_one_line_and_a_request_that_the_shell_takes() -> None:
-    found = table(HOSTILE[::-1], notes=["few"], request=dict.fromkeys(HOSTILE, "it's"))
-    lines = list(report("rows", "rows.csv", found, Path("/dags/rows"), {"serving_host": "h", "serving_rest_port": "1"}))
+    result = table(HOSTILE[::-1], notes=["few"], request=dict.fromkeys(HOSTILE, "it's"))
+    lines = list(
+        report("rows", "rows.csv", result, Path("/dags/rows"), {"serving_host": "h", "serving_rest_port": "1"})
+    )
     assert len([line for line in lines if " category" in line or " number" in line]) == len(HOSTILE) - 4
     assert all(line.isprintable() for line in lines)
     assert "new\\nline" in "\n".join(lines) and "note: few" in lines

@@ -160,7 +160,7 @@ def test_a_card_tells_what_happened_and_what_is_not_known(life: Life) -> None:
         assert unknown in before
     life.watch()
     text = markdown(life.card())
-    for told in (
+    for report in (
         "| Window | 2013-01-01T00:00:00Z to 2013-04-01T00:00:00Z |",
         "| train | 100 | 90 |",
         "| temp | FLOAT | 25.0% | 12.5 | 2 | -1 | 30 |",
@@ -180,7 +180,7 @@ def test_a_card_tells_what_happened_and_what_is_not_known(life: Life) -> None:
         "| requested | temp drifted |",
         "| promoted v2 | DAG training | v2: 100% | good; errors: no more |",
     ):
-        assert told in text, told
+        assert report in text, report
     html = life.card().html()
     for part in ("Live performance", "0.66 (0.64 to 0.68)", "unit change", "25.0%"):
         assert part in html
@@ -197,9 +197,9 @@ def test_nothing_in_a_card_becomes_markup_or_a_link(life: Life) -> None:
     )
     text = markdown(report)
     tokens = MarkdownIt("gfm-like", {"html": True, "linkify": True}).parse(text)
-    found = {child.type for token in tokens for child in (token, *(token.children or ()))}
-    assert not found & {"html_inline", "html_block", "link_open", "image", "em_open", "fence", "code_block", "hr"}
-    assert not found & {"bullet_list_open", "ordered_list_open", "blockquote_open"}
+    results = {child.type for token in tokens for child in (token, *(token.children or ()))}
+    assert not results & {"html_inline", "html_block", "link_open", "image", "em_open", "fence", "code_block", "hr"}
+    assert not results & {"bullet_list_open", "ordered_list_open", "blockquote_open"}
     heads = [token.tag for token in tokens if token.type == "heading_open"]
     assert heads == ["h1", *["h2"] * sum(1 for section in report.sections if section.blocks)]
     tables = [token for token in tokens if token.type == "table_open"]
@@ -226,13 +226,13 @@ def test_a_card_is_kept_with_a_decision_and_outlives_the_runs(life: Life, hops: 
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
     assert "no card of version 2" in hops("card", "m", "2", "--kept")[2]
     keep_cards(life.store, "m", {"training": "For travellers."}.get, {2: Registration(note="Not for tickets.")})
-    kept = find_kept_card(life.store, "m", 2)
-    assert kept is not None
-    assert (kept.after, kept.whole, kept.dags) == ("promoted v2", True, ["monitoring", "training"])
+    kept_card = find_kept_card(life.store, "m", 2)
+    assert kept_card is not None
+    assert (kept_card.after, kept_card.whole, kept_card.dags) == ("promoted v2", True, ["monitoring", "training"])
     replaced = find_kept_card(life.store, "m", 1)
     assert replaced is not None, "the version that was replaced has a card, too"
     assert "Its deployment cannot be read" in read_kept_card(life.store, replaced, "md")
-    text = read_kept_card(life.store, kept, "md")
+    text = read_kept_card(life.store, kept_card, "md")
     assert "For travellers." in text and "Not for tickets." in text and "0.66 (0.64 to 0.68)" in text
 
     # The runs are pruned, and a later decision by somebody who knows less keeps a card of its own.
@@ -241,7 +241,7 @@ def test_a_card_is_kept_with_a_decision_and_outlives_the_runs(life: Life, hops: 
     record = replace(VersionSources(life.store, "m", 2, ()).record, challenger=None)
     write_record(life.store, "m", record.after("undeployed", 2, "old", traffic={}))
     keep_cards(life.store, "m", lambda dag_id: None)
-    assert find_kept_card(life.store, "m", 2) == kept
+    assert find_kept_card(life.store, "m", 2) == kept_card
     assert hops("card", "m", "2", "--kept")[1] == text
     now = hops("card", "m", "2")[1]
     assert "Not for tickets." in now and "0.66" not in now and "The model's artifact cannot be read" in now
@@ -258,8 +258,8 @@ def test_a_damaged_card_stops_no_other(life: Life, caplog: pytest.LogCaptureFixt
     assert keep_cards(life.store, "m", {}.get) is None
     assert "not what is known of a kept card" in caplog.text
     problems: list[str] = []
-    kept = find_kept_card(life.store, "m", 1, problems)
-    assert (kept and kept.after, len(problems)) == ("promoted v2", 2)
+    kept_card = find_kept_card(life.store, "m", 1, problems)
+    assert (kept_card and kept_card.after, len(problems)) == ("promoted v2", 2)
     life.store.remove_folder(life.store.uri("_cards", "m"))
     life.store.write_text(life.store.uri("_cards", "m", "1"), "a file, where cards would be")
     assert str(keep_cards(life.store, "m", {}.get)).startswith("The card of v1 could not be kept (")
@@ -269,27 +269,27 @@ def test_a_damaged_card_stops_no_other(life: Life, caplog: pytest.LogCaptureFixt
 
 def test_a_kept_card_stays_and_is_not_read_through_a_link(life: Life) -> None:
     keep_cards(life.store, "m", {"training": "Wrong."}.get)
-    kept = find_kept_card(life.store, "m", 2)
-    assert kept is not None
-    text = read_kept_card(life.store, kept, "md")
+    retained = find_kept_card(life.store, "m", 2)
+    assert retained is not None
+    text = read_kept_card(life.store, retained, "md")
     life.watch()
     keep_cards(life.store, "m", {}.get)  # a task that runs again, and decides nothing
-    assert find_kept_card(life.store, "m", 2) == kept and read_kept_card(life.store, kept, "md") == text
+    assert find_kept_card(life.store, "m", 2) == retained and read_kept_card(life.store, retained, "md") == text
     note = Registration(
         note="Mind.", decision_notes={read_record(life.store, "m").history[-1].at[:-6] + "Z": "now me\nOops"}
     )
     keep_cards(life.store, "m", {"training": ""}.get, {2: note}, version=2)
     noted = find_kept_card(life.store, "m", 2)
-    assert noted is not None and noted.folder != kept.folder and noted.after == "note"
-    told = read_kept_card(life.store, noted, "md")
-    assert "Mind." in told and "good; errors: no more; Oops (noted now me)" in told
-    assert "Wrong." in text and "Wrong." not in told, "a doc_md that was removed is told no more"
-    assert read_kept_card(life.store, kept, "md") == text
-    path = Path(str(kept.folder).removeprefix("file://")) / "card.md"
+    assert noted is not None and noted.folder != retained.folder and noted.after == "note"
+    kept_card = read_kept_card(life.store, noted, "md")
+    assert "Mind." in kept_card and "good; errors: no more; Oops (noted now me)" in kept_card
+    assert "Wrong." in text and "Wrong." not in kept_card, "a doc_md that was removed is told no more"
+    assert read_kept_card(life.store, retained, "md") == text
+    path = Path(str(retained.folder).removeprefix("file://")) / "card.md"
     path.unlink()
     path.symlink_to("/etc/passwd")
     with pytest.raises(BadInput, match="leads out"):
-        read_kept_card(life.store, kept, "md")
+        read_kept_card(life.store, retained, "md")
 
 
 def test_a_note_of_a_version_whose_runs_are_gone_is_told(life: Life) -> None:
@@ -342,10 +342,10 @@ def test_a_card_names_no_dag_that_its_reader_may_not_see(life: Life) -> None:
     life.make("training", "deployment", {"deployment.json": "{}"}, properties=deployed, inputs=inputs)
     shutil.rmtree(Path(life.store.uri("secret_evaluation").removeprefix("file://")))
     by = {"dag_id": "secret_promotion", "run_id": "r", "task_id": "promote"}
-    found = RolloutDecision("step", ("secret_reason",), findings=(RolloutFinding("errors", "bad", "secret_found"),))
+    result = RolloutDecision("step", ("secret_reason",), findings=(RolloutFinding("errors", "bad", "secret_found"),))
     record = read_record(life.store, "m")
     why = "asked for by secret_promotion.promote"
-    write_record(life.store, "m", record.after("step", 2, why, traffic={2: 100}, by=by, decision=found))
+    write_record(life.store, "m", record.after("step", 2, why, traffic={2: 100}, by=by, decision=result))
     assert "secret_" not in text()
     data = life.make("secret_data", "statistics", {"train/statistics.json": "{}"})
     life.serve(statistics=data.uri, statistics_fingerprint=data.fingerprint, schema=f"{data.uri}/schema")
@@ -354,8 +354,8 @@ def test_a_card_names_no_dag_that_its_reader_may_not_see(life: Life) -> None:
     life.make("secret_train", "model", {"training.json": "{}"})
     assert "secret_" not in text() and "no permission to see the DAG that trained it" in text()
     keep_cards(life.store, "m", {}.get)
-    kept = find_kept_card(life.store, "m", 2)
-    assert kept and {"secret_evaluation", "secret_promotion", "secret_train"} <= set(kept.dags)
+    kept_card = find_kept_card(life.store, "m", 2)
+    assert kept_card and {"secret_evaluation", "secret_promotion", "secret_train"} <= set(kept_card.dags)
 
 
 def test_an_odd_report_ends_no_card(life: Life) -> None:
@@ -379,8 +379,8 @@ def test_a_version_that_was_only_promoted_has_the_facts_of_its_model(life: Life)
     by = {"dag_id": "training", "run_id": "r", "task_id": "promote"}
     write_record(life.store, "m", record.after("promoted", 7, "asked", traffic={7: 100}, by=by))
     keep_cards(life.store, "m", {}.get)
-    kept = find_kept_card(life.store, "m", 7)
-    assert kept is not None and kept.whole and "JFK" in read_kept_card(life.store, kept, "md")
+    kept_card = find_kept_card(life.store, "m", 7)
+    assert kept_card is not None and kept_card.whole and "JFK" in read_kept_card(life.store, kept_card, "md")
 
 
 def test_a_report_that_another_program_wrote_is_named_and_ends_no_card(life: Life) -> None:
@@ -396,7 +396,7 @@ def test_a_report_that_another_program_wrote_is_named_and_ends_no_card(life: Lif
 def test_the_lineage_leaves_out_what_others_made_and_says_so(life: Life) -> None:
     sources = {dag_id: life.make(dag_id, "examples", {"a.txt": dag_id}) for dag_id in ("training", "others", "gone")}
     model = life.make("training", "model", {"m": "1"}, inputs={"examples": tuple(sources.values())})
-    found = VersionSources(life.store, "m", 2, {"training"})
-    found.__dict__["model"] = (ModelProperties(), life.store.manifest(model.uri))
-    assert [uri for _, _, uri, _ in found.lineage] == [sources["training"].uri]
-    assert found.notes == ["The lineage leaves out 2 inputs of DAGs that the reader may not see."]
+    result = VersionSources(life.store, "m", 2, {"training"})
+    result.__dict__["model"] = (ModelProperties(), life.store.manifest(model.uri))
+    assert [uri for _, _, uri, _ in result.lineage] == [sources["training"].uri]
+    assert result.notes == ["The lineage leaves out 2 inputs of DAGs that the reader may not see."]

@@ -105,8 +105,8 @@ def test_sensor_waits_for_version_and_label_here_and_in_the_triggerer(
     connect(monkeypatch, pipeline.server)
 
     def sensor(**arguments: Any) -> ModelVersionSensor:
-        given = {"model_name": name, "model_server_conn_id": "model_server_default", "poke_interval": 0.1}
-        return ModelVersionSensor(task_id="ready", **{**given, **arguments})
+        values = {"model_name": name, "model_server_conn_id": "model_server_default", "poke_interval": 0.1}
+        return ModelVersionSensor(task_id="ready", **{**values, **arguments})
 
     assert sensor(version="1", label="stable", deferrable=False).execute({}) == 1
     assert sensor().poke({}).xcom_value == 1
@@ -285,8 +285,8 @@ def test_gateway_splits_the_traffic_of_a_remote_server(
         sensor = ModelVersionSensor(task_id="ready", deferrable=True, **arguments)
         with pytest.raises(TaskDeferred) as deferred:
             sensor.execute({})
-        kept = json.dumps(deferred.value.trigger.serialize())
-        assert not any(secret in kept for secret in ("open-sesame", "oracle"))
+        retained = json.dumps(deferred.value.trigger.serialize())
+        assert not any(secret in retained for secret in ("open-sesame", "oracle"))
         trigger = ModelVersionTrigger(**{**deferred.value.trigger.serialize()[1], "version": 2})
 
         async def first_event() -> Any:

@@ -1,4 +1,4 @@
-"""What the operator of the performance stage tells its step."""
+"""Options of the operator of the performance stage."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def test_labels_are_files_an_artifact_or_the_servers_feedback() -> None:
         return PerformanceOptions(**operator.step_params({})), operator.step_inputs()["labels"]
 
     for labels in ("s3://raw/labels.csv", Source("s3://raw/labels.csv"), {"uri": "s3://raw/labels.csv"}):
-        options, given = told(labels, window=timedelta(days=14), ages=[timedelta(hours=6)])
-        assert options.source is not None and options.source["uri"] == "s3://raw/labels.csv" and given is None
+        options, values = told(labels, window=timedelta(days=14), ages=[timedelta(hours=6)])
+        assert options.source is not None and options.source["uri"] == "s3://raw/labels.csv" and values is None
         assert (options.window_s, options.period_s, list(options.ages_s)) == (14 * 86_400, 86_400, [6 * 3600])
     assert told(None)[0].source is None and told(None)[1] is None
-    options, given = told(artifact, table="arrivals")
-    assert options.source is None and given == artifact and options.table == "arrivals"
+    options, values = told(artifact, table="arrivals")
+    assert options.source is None and values == artifact and options.table == "arrivals"
     with pytest.raises(BadInput, match=r"sources\['labels'\] has no field 'url'"):
         told({"url": "s3://raw"})
     skipped: Any = PerformanceOperator(task_id="performance", model_name="flights", labels=artifact)

@@ -83,12 +83,12 @@ class Shop:
         _, earlier = self._data("earlier", "2020-02-01")
         self.schema = self._step("schema", "ml.stages.schema:run", "earlier", statistics=earlier)
         self.examples, self.statistics = self._data("champion", MARCH)
-        given = {"examples": self.examples, "statistics": self.statistics, "schema": self.schema}
-        anomalies = self._step("anomalies", "ml.stages.validation:run", "champion", {"split_anomalous": True}, **given)
-        given["examples"] = Artifact.from_dict(anomalies.properties["examples"])  # the good rows
+        values = {"examples": self.examples, "statistics": self.statistics, "schema": self.schema}
+        anomalies = self._step("anomalies", "ml.stages.validation:run", "champion", {"split_anomalous": True}, **values)
+        values["examples"] = Artifact.from_dict(anomalies.properties["examples"])  # the good rows
         options = {"train": "shop.model:train", "strategy": "single", "np": 1, "tensorboard": True}
-        self.champion = self._step("model", "ml.stages.train:run", "champion", options, **given)
-        self._searched = (TrainingOptions(**options).to_dict(), given)
+        self.champion = self._step("model", "ml.stages.train:run", "champion", options, **values)
+        self._searched = (TrainingOptions(**options).to_dict(), values)
         self._options = options
         blessing = {"model_name": "shop", "minimum": {"auc": 0.5}}
         of = {"model": self.champion, "examples": self.examples}
@@ -113,10 +113,10 @@ class Shop:
 
     def search(self) -> Artifact:
         """The model of a search over the same data."""
-        training, given = self._searched
+        training, values = self._searched
         space = {"C": Uniform(0.1, 10.0)}
         options = SearchOptions(training, space_to_dict(space), ["score"], ["maximize"], trials=1)
-        return self._step("model", "ml.stages.search:run", "searched", options.to_dict(), **given)
+        return self._step("model", "ml.stages.search:run", "searched", options.to_dict(), **values)
 
     def retrain(self) -> Artifact:
         """The model of another run over the same data."""
@@ -161,9 +161,9 @@ def test_a_candidate_of_the_champions_own_window_is_the_champion(shop: Shop, rep
     own = shop.store.manifest(candidate.schema["uri"])
     assert own.inputs["statistics"][0].uri == candidate.statistics["uri"]
 
-    kept = {each["uri"] for each in (candidate.model, candidate.statistics, candidate.schema, candidate.examples)}
+    retained = {each["uri"] for each in (candidate.model, candidate.statistics, candidate.schema, candidate.examples)}
     folder = candidate.model["uri"].rpartition("/shop-model/")[0]
-    assert {uri for uri in shop.store.artifacts(folder) if "/history/" not in uri} == kept
+    assert {uri for uri in shop.store.artifacts(folder) if "/history/" not in uri} == retained
     _, reasons = pipeline.gate(candidate, replace(candidate, model=shop.champion.to_dict()))
     assert "auc +0.0000 (95% interval +0.0000 to +0.0000) against the champion" in reasons[1]
     assert pipeline.gate(candidate, candidate) == (False, ("the model is the champion already",))

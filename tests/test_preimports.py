@@ -1,4 +1,4 @@
-"""What the scheduler imports before a LocalExecutor forks its workers."""
+"""Imports of the scheduler before a LocalExecutor forks its workers."""
 
 from __future__ import annotations
 

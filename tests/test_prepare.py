@@ -31,16 +31,16 @@ def test_flights_become_examples_in_a_dag_run_and_come_from_the_cache_in_the_nex
 ) -> None:
     conf = {"raw": str(flights_raw), "start": "2013-01-01", "end": "2013-02-01"}
     first, second = [run_dag("ingest_prepare", conf) for _ in range(2)]
-    found = []
+    results = []
     for run in (first, second):
         tasks = {ti.task_id: ti for ti in run.get_task_instances()}
         assert {name: str(ti.state) for name, ti in tasks.items()} == {"ingest": "success", "prepare": "success"}
-        found.append({name: ti.xcom_pull(task_ids=name) for name, ti in tasks.items()})
-    assert [artifacts["prepare"]["cached"] for artifacts in found] == [False, True]
-    assert [artifacts["ingest"]["cached"] for artifacts in found] == [False, True]
-    examples = found[0]["prepare"]
+        results.append({name: ti.xcom_pull(task_ids=name) for name, ti in tasks.items()})
+    assert [artifacts["prepare"]["cached"] for artifacts in results] == [False, True]
+    assert [artifacts["ingest"]["cached"] for artifacts in results] == [False, True]
+    examples = results[0]["prepare"]
     manifest = connection.manifest(examples["uri"])
-    assert manifest.inputs["tables"][0].fingerprint == found[0]["ingest"]["fingerprint"]
+    assert manifest.inputs["tables"][0].fingerprint == results[0]["ingest"]["fingerprint"]
     rows = manifest.rows["flights"]
     assert rows.rows_in == 26_865
     assert rows.rejected == {"cancelled": 512, "diverted or arrival not recorded": 85}

@@ -41,14 +41,14 @@ def start(program: str, folder: Path, started: list[StepProcess], *arguments: st
 
 def processes_of(process: StepProcess) -> list[psutil.Process]:
     """Every process that carries the step's id, found in another way than the kill finds them."""
-    found = []
+    results = []
     for candidate in psutil.process_iter():
         try:
             if candidate.environ().get(STEP_ID_VARIABLE) == process.step_id:
-                found.append(candidate)
+                results.append(candidate)
         except psutil.Error:
             continue
-    return [p for p in found if p.status() != psutil.STATUS_ZOMBIE]
+    return [p for p in results if p.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_process_leads_a_session_and_a_group_of_its_own(tmp_path: Path, started: list[StepProcess]) -> None:

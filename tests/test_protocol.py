@@ -397,10 +397,10 @@ def test_what_comes_from_connections_is_in_no_file_and_no_child_of_the_step_has_
     run_step: Any, launcher: LocalLauncher
 ) -> None:
     asked = {"services": {"serving_token": "abc123"}, "code_paths": (CODE,), "launcher": launcher}
-    found = run_step("protocol_steps:look_around", **asked)
-    assert found["services"]["serving_token"] == "abc123"
-    assert set(found["files"]) >= {"spec.json"}
-    for text in (*found["files"].values(), found["environment_of_a_child"], found["own_environment"]):
+    result = run_step("protocol_steps:look_around", **asked)
+    assert result["services"]["serving_token"] == "abc123"
+    assert set(result["files"]) >= {"spec.json"}
+    for text in (*result["files"].values(), result["environment_of_a_child"], result["own_environment"]):
         assert "abc123" not in text
 
 

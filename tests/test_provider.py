@@ -1,4 +1,4 @@
-"""What Airflow discovers of this package, and what its wheel carries."""
+"""Provider metadata of this package, and the content of its wheel."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_components_that_fork_tasks_and_parsers_have_the_operators_imported_befo
 
 @pytest.fixture(scope="module")
 def wheel(wheel_file: Path) -> zipfile.ZipFile:
-    """What is in the wheel."""
+    """Returns the content of the wheel."""
     return zipfile.ZipFile(wheel_file)
 
 
@@ -147,11 +147,11 @@ def test_no_file_names_a_package_registry_or_a_path_of_one_machine() -> None:
         + "|"
         + "|".join(["npmjs" + r"\.org", "--index" + "-url https", "--find" + "-links /", "extra-index" + "-url ="])
     )
-    found = []
+    results = []
     for name in tracked.decode().split("\0"):
         path = REPOSITORY / name
         if name and path.is_file() and path.stat().st_size < 1 << 20:
             for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
                 if unwanted.search(line):
-                    found.append(f"{name}:{number}: {line.strip()[:100]}")
-    assert found == []
+                    results.append(f"{name}:{number}: {line.strip()[:100]}")
+    assert results == []

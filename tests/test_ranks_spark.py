@@ -39,10 +39,10 @@ def test_training_on_spark_gives_the_weights_of_local_ranks(
     run = run_dag("train_ranks", {"examples": examples.to_dict(), "ranks_conn_id": "spark_local"})
     assert run.state == "success"
     artifact = Artifact.from_dict(run.get_task_instance("train").xcom_pull(task_ids="train"))
-    folders = [Path(found.uri.removeprefix("file://")) for found in (local, artifact)]
-    expected, found = (json.loads((folder / "training.json").read_text()) for folder in folders)
-    assert found["checksum"] == expected["checksum"]
-    assert found["rows"] == expected["rows"] == {"train": 303, "eval": 201}
+    folders = [Path(result.uri.removeprefix("file://")) for result in (local, artifact)]
+    expected, result = (json.loads((folder / "training.json").read_text()) for folder in folders)
+    assert result["checksum"] == expected["checksum"]
+    assert result["rows"] == expected["rows"] == {"train": 303, "eval": 201}
     files = [
         {path.relative_to(folder).as_posix() for path in folder.glob("[!t]*/**/*") if path.is_file()}
         for folder in folders

@@ -1,4 +1,4 @@
-"""Where a training's ranks run: what the connection and the arguments become, and what is said of bad ones."""
+"""Places of a training's ranks: by connection and arguments, and errors of bad ones."""
 
 from __future__ import annotations
 
@@ -128,9 +128,9 @@ def test_the_test_button_has_a_rank_on_every_host_meet_the_others(
     server = start_ssh_server()
     fields = {"key_file": server.key_file, "config_file": server.config_file, "python": str(runtime_python)}
     connection({"port": server.port, "extra": {**fields, "hosts": "127.0.0.1:4,127.0.0.2:2"}})
-    ok, found = RanksHook("gpus").test_connection()
-    assert ok, found
-    first, second = found.split("; ")
+    ok, result = RanksHook("gpus").test_connection()
+    assert ok, result
+    first, second = result.split("; ")
     for host, text in (("127.0.0.1", first), ("127.0.0.2", second)):
         assert text.startswith(f"{host}: {runtime_python}, Python 3.11.")
         assert "tensorflow 2.16.2, keras 3." in text and text.endswith("horovod 0.28.1")
@@ -146,5 +146,5 @@ def test_the_test_button_has_a_rank_on_every_host_meet_the_others(
 )
 def test_the_test_button_says_what_is_wrong(connection: Any, fields: Any, message: str) -> None:
     connection(fields)
-    ok, found = RanksHook("gpus").test_connection()
-    assert not ok and message in found
+    ok, result = RanksHook("gpus").test_connection()
+    assert not ok and message in result

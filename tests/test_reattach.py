@@ -72,9 +72,9 @@ class Worker:
     @property
     def job(self) -> Job:
         (job,) = self.every("job")
-        found = Job.from_dict(job)
-        assert found is not None
-        return found
+        result = Job.from_dict(job)
+        assert result is not None
+        return result
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def tries(tmp_path: Path, runtime: Path) -> Iterator[Callable[..., Worker]]:
         orphan_timeout: int = 60,
         **params: Any,
     ) -> Worker:
-        given = {
+        values = {
             "store": (tmp_path / "store").as_uri(),
             "runtime": str(runtime),
             "code_paths": [STEPS],
@@ -107,7 +107,7 @@ def tries(tmp_path: Path, runtime: Path) -> Iterator[Callable[..., Worker]]:
             "only_submit": only_submit,
         }
         environment = {"AIRFLOW__HOPS__ORPHAN_TIMEOUT": str(orphan_timeout)}
-        workers.append(Worker(given, environment | ({"HOPS_HOST": host} if host else {})))
+        workers.append(Worker(values, environment | ({"HOPS_HOST": host} if host else {})))
         return workers[-1]
 
     yield start
@@ -132,17 +132,17 @@ def nothing_is_left(job: Job, tmp_path: Path) -> bool:
     "start", ["cold", pytest.param("warm", marks=pytest.mark.server), pytest.param("spark", marks=pytest.mark.spark)]
 )
 def test_a_retry_follows_the_job_of_a_worker_that_was_killed(tries, tmp_path, start, request):
-    given = {"spark": {"spark_conn_id": "spark_local"}}.get(start, {})
+    values = {"spark": {"spark_conn_id": "spark_local"}}.get(start, {})
     if start == "warm":
-        given = {"warm": str(request.getfixturevalue("warm_launcher").warm.path)}
-    first = tries(**given)
+        values = {"warm": str(request.getfixturevalue("warm_launcher").warm.path)}
+    first = tries(**values)
     wait_for(lambda: len(first.counted) > 3)
     first.kill()
     (pid,) = begun(tmp_path)
     shown, job = first.counted, first.job
     at_kill = int((tmp_path / "count").read_text())
     wait_for(lambda: int((tmp_path / "count").read_text()) > at_kill + 12)
-    second = tries(job, **given)
+    second = tries(job, **values)
     wait_for(lambda: second.counted and second.counted[-1] > at_kill + 15)
     (tmp_path / "stop").touch()
     second.wait()

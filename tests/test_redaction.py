@@ -98,7 +98,7 @@ def test_the_options_of_a_source_are_not_shown() -> None:
 
 
 def test_parameters_are_masked_by_name_in_nested_values_and_options() -> None:
-    given = {
+    values = {
         "lr": 0.1,
         "password": "hunter2",
         "db": {"Passwd": 12345, "token": "abc", "uri": "https://ann:PW@h/x?sig=abc&y=1"},
@@ -114,8 +114,8 @@ def test_parameters_are_masked_by_name_in_nested_values_and_options() -> None:
         "image_token": "<img>",
         "mask_tokens": ["[MASK]"],
     }
-    before = json.dumps(given)
-    assert masked(given) == {
+    before = json.dumps(values)
+    assert masked(values) == {
         "lr": 0.1,
         "password": "***",
         "db": {"Passwd": "***", "token": "***", "uri": "https://***@h/x?sig=***&y=1"},
@@ -131,7 +131,7 @@ def test_parameters_are_masked_by_name_in_nested_values_and_options() -> None:
         "image_token": "<img>",
         "mask_tokens": ["[MASK]"],
     }
-    assert json.dumps(given) == before
+    assert json.dumps(values) == before
 
 
 def test_step_is_told_which_of_its_parameters_are_secrets() -> None:

@@ -40,14 +40,14 @@ def test_version_carries_lineage_and_its_run_the_parameters_and_metrics(pipeline
 
 def test_interrupted_registration_is_taken_up_again(pipeline: Pipeline) -> None:
     model = pipeline.model("second")
-    found = pipeline.runner(
+    result = pipeline.runner(
         "ask_mlflow:register_twice",
         params={"tracking_uri": pipeline.tracking_uri, "model_name": pipeline.name},
         inputs={"model": model},
         code_paths=(__file__.rpartition("/")[0],),
         launcher=pipeline.launcher,
     )
-    assert found == {"runs": 1, "versions": [1], "created": [True, False]}
+    assert result == {"runs": 1, "versions": [1], "created": [True, False]}
 
 
 def test_mlflow_server_that_does_not_answer_is_named(pipeline: Pipeline) -> None:

@@ -58,7 +58,7 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def examples(shared_run_step: Any, warm_launcher: Any) -> Artifact:
-    found: Artifact = shared_run_step(
+    result: Artifact = shared_run_step(
         "transformed_examples:write",
         params={"rows": {"train": [301], "eval": [201]}},
         kind="transformed_examples",
@@ -66,7 +66,7 @@ def examples(shared_run_step: Any, warm_launcher: Any) -> Artifact:
         launcher=warm_launcher,
         run_id="reproduced",
     )
-    return found
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +76,10 @@ def train(shared_run_step: Any, warm_launcher: Any, code: Path, examples: Artifa
     def run(**params: Any) -> Artifact:
         env = {"API_TOKEN": "abc123", "CUDA_VISIBLE_DEVICES": f"GPU-of-{os.getpid()}"}  # no other test leases it
         options = {"strategy": "single", "np": 1, "deterministic": True, "env": env}
-        given = {"train": "shop.model:train", "params": params, **options}
+        values = {"train": "shop.model:train", "params": params, **options}
         inputs, paths = {"examples": examples}, (str(code),)
         model: Artifact = shared_run_step(
-            ENTRY, params=given, inputs=inputs, kind="model", code_paths=paths, launcher=warm_launcher
+            ENTRY, params=values, inputs=inputs, kind="model", code_paths=paths, launcher=warm_launcher
         )
         return model
 
@@ -219,19 +219,19 @@ def test_a_trial_is_a_training_with_its_parameters_by_the_record_of_its_search(
     folder.write_trials([json.dumps(trial.to_dict()) for trial in trials], [0, 1])
     connection = {"conn_type": "hops", "extra": {"store": store.root}}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
-    told = {"dag_id": "d", "dag_run_id": "r", "task": "search", "metrics": {}, "model": None, "record": "f" * 64}
+    report = {"dag_id": "d", "dag_run_id": "r", "task": "search", "metrics": {}, "model": None, "record": "f" * 64}
     # MLflow's part is tested where MLflow is: tests/ml/search/test_search.py
-    monkeypatch.setattr(reproduction, "_look_up", lambda hook, params: {**told, "study": "r", "trial": trial})
+    monkeypatch.setattr(reproduction, "_look_up", lambda hook, params: {**report, "study": "r", "trial": trial})
 
     trial = 0
-    found = find_run(RuntimeHook(), "0" * 32)
-    assert (found.record.entry, found.metrics, found.trial_metric) == (ENTRY, {"auc": 0.7}, "auc")
+    run = find_run(RuntimeHook(), "0" * 32)
+    assert (run.record.entry, run.metrics, run.trial_metric) == (ENTRY, {"auc": 0.7}, "auc")
     monkeypatch.setenv("TOKEN", "secret")
-    assert step_again(RuntimeHook(), found, tmp_path).params["env"] == {"TOKEN": "secret"}
-    search = step_again(RuntimeHook(), RecordedRun("search", replace(record, code=found.record.code)), tmp_path).params
+    assert step_again(RuntimeHook(), run, tmp_path).params["env"] == {"TOKEN": "secret"}
+    search = step_again(RuntimeHook(), RecordedRun("search", replace(record, code=run.record.code)), tmp_path).params
     assert (search["training"]["env"], search["study"], search["reuse"]) == ({"TOKEN": "secret"}, None, False)
-    assert found.record.params["params"] == {"epochs": 2, "lr": 0.1}
-    assert (found.record.params["train"], found.record.params["tensorboard"]) == ("shop:train", False)
+    assert run.record.params["params"] == {"epochs": 2, "lr": 0.1}
+    assert (run.record.params["train"], run.record.params["tensorboard"]) == ("shop:train", False)
     trial = 1
     with pytest.raises(BadInput, match="trial 1 of study 'r' is failed, expected a complete one"):
         find_run(RuntimeHook(), "0" * 32)
@@ -243,11 +243,11 @@ def test_a_model_that_was_replaced_is_not_taken_for_that_of_the_run(
     with store.create(uri := store.uri("d", "r", "train", "model"), "model", Producer("d", "r", "train")) as writer:
         writer.commit()
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": {"store": store.root}}))
-    told = {"model": uri, "fingerprint": "e" * 64}
-    monkeypatch.setattr(reproduction, "_look_up", lambda hook, params: told)
+    report = {"model": uri, "fingerprint": "e" * 64}
+    monkeypatch.setattr(reproduction, "_look_up", lambda hook, params: report)
     with pytest.raises(BadInput, match="another model is stored there now"):
         find_run(RuntimeHook(), "m/1")
-    told |= {"record": None, "dag_id": "d"}
+    report |= {"record": None, "dag_id": "d"}
     with pytest.raises(BadInput, match="what there is: nothing but MLflow's entries"):
         find_run(RuntimeHook(), "0" * 32)
 

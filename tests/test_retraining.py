@@ -69,7 +69,7 @@ class Requests:
         take_up(self.store, self.causes()[-1], Producer("training", "ended", "ingest"))
 
     def causes(self) -> list[str]:
-        """What was requested so far, as the newest decision counts it."""
+        """Returns the causes requested so far, as the newest decision counts them."""
         log = DecisionLog(self.store, Producer("retraining", "", "request"))
         return [request.cause for request in log.newest(log.names())[0].decision.requests]
 
@@ -272,11 +272,11 @@ def test_a_retry_takes_the_decision_that_its_run_has_recorded(request_retraining
 def test_people_are_told_when_drift_begins_of_requests_and_when_they_stop(
     request_retraining: Requests, tmp_path: Path
 ) -> None:
-    told = tmp_path / "told"
+    report = tmp_path / "told"
     for day in range(1, 7):
-        request_retraining(skew(day=f"2013-07-0{day}"), told=str(told))
+        request_retraining(skew(day=f"2013-07-0{day}"), told=str(report))
         request_retraining.take_up()
-    assert told.read_text().splitlines() == ["drift: requested", *["request: requested"] * 3, "stop: rejected"]
+    assert report.read_text().splitlines() == ["drift: requested", *["request: requested"] * 3, "stop: rejected"]
 
 
 @pytest.mark.parametrize(
@@ -292,10 +292,10 @@ def test_a_person_is_asked_first_where_the_policy_says_so(
     monkeypatch: pytest.MonkeyPatch, event: dict[str, Any], outcome: str, words: str
 ) -> None:
     policy = RetrainingPolicy(ask=True)
-    told, asked = list[str](), list[dict[str, Any]]()
+    report, asked = list[str](), list[dict[str, Any]]()
 
     def tell(kind: str) -> Any:
-        return lambda context: told.append(f"{kind}: {context['decision'].reason}")
+        return lambda context: report.append(f"{kind}: {context['decision'].reason}")
 
     operator = RequestRetrainingOperator(
         task_id="request", skew={}, asset=Asset("asked"), policy=policy, answer_within=timedelta(days=2),
@@ -309,12 +309,12 @@ def test_a_person_is_asked_first_where_the_policy_says_so(
     assert waits.value.timeout == timedelta(days=2)
     assert asked[0]["defaults"] == [NOT_NOW]
     reason = "temp, dewp drifted from the training data of version 1; a person is asked"
-    assert told == [f"drift: {reason}", f"request: {reason}"]
+    assert report == [f"drift: {reason}", f"request: {reason}"]
     monkeypatch.setattr(operator, "execute", lambda context: {})
     user = {"name": "Ada", "id": "1"}
     operator.execute_complete(context, {"params_input": {"note": "holidays"}, "responded_by_user": user, **event})
     decision = operator._answered(context, decide(policy, situation), True)
-    assert (decision.outcome, len(told)) == (outcome, 2)
+    assert (decision.outcome, len(report)) == (outcome, 2)
     assert decision.reason.endswith(words)
     with pytest.raises(BadInput, match="cooldown goes without policy"):
         RequestRetrainingOperator(task_id="r", skew={}, asset=Asset("a"), policy=policy, cooldown=timedelta(1))

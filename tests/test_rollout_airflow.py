@@ -44,8 +44,8 @@ def test_rollouts_survive_their_scheduler_triggerer_and_worker_and_ask_before_al
         runs[dag_id] = api.trigger(dag_id, {"deployment": deployment.to_dict(), "pids": str(pids[dag_id])})
 
     def task(dag_id: str) -> dict[str, Any]:
-        (found,) = api.task_instances(dag_id, runs[dag_id])
-        return dict(found)
+        (result,) = api.task_instances(dag_id, runs[dag_id])
+        return dict(result)
 
     def log(dag_id: str) -> str:
         return "\n".join(api.log(dag_id, runs[dag_id], "rollout", task(dag_id)["try_number"]))

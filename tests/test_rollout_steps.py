@@ -100,8 +100,8 @@ def test_what_was_counted_before_the_server_was_killed_counts(pipeline: Pipeline
     server.wait_until_ready()
     wait_for(lambda: shares(pipeline) == {1: 50, 2: 50}, "the last decided share")
     server.ask(pipeline.name, 50)
-    found = pipeline.look(deployment, **plan)
-    assert "gets 75%" in found["waiting"]["text"]
+    result = pipeline.look(deployment, **plan)
+    assert "gets 75%" in result["waiting"]["text"]
     event = pipeline.record()["history"][-1]
     asked = event["canary"]["requests"]
     assert asked + event["stable"]["requests"] == 130

@@ -34,9 +34,9 @@ def kept(dags: Path, **params: str) -> RunRecord:
     record = RunRecord("d", "train", TRAIN_ENTRY, params, {}, {}, "", "", {}, "", script=code.script, code_paths=1)
     key = f"{len(store.names(store.uri('_runs', 'd'))):064x}"
     write_record(store, key, record, code)
-    found = read_record(store, "d", key)
-    assert found is not None
-    return found
+    result = read_record(store, "d", key)
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ def test_secrets_among_hyperparameters_are_not_kept_and_code_is() -> None:
         "params": {"lr": 0.1, "passwd": 12345, "pad_token": "<pad>", "max_tokens": 512},
         "script_args": ["--api-key", "abc", "secret=abc", "--epochs", "3"],
     }
-    found, secrets = without_secrets(params)
-    assert found["shipped"] == {"source": source}
-    assert found["params"]["passwd"] is None
-    assert found["params"]["max_tokens"] == 512
-    assert found["script_args"] == ["--api-key", None, None, "--epochs", "3"]
+    result, secrets = without_secrets(params)
+    assert result["shipped"] == {"source": source}
+    assert result["params"]["passwd"] is None
+    assert result["params"]["max_tokens"] == 512
+    assert result["script_args"] == ["--api-key", None, None, "--epochs", "3"]
     assert {"params/passwd", "script_args/1", "script_args/2"} <= set(secrets)
 
 
@@ -116,9 +116,9 @@ def test_credentials_of_sources_are_not_kept_but_named() -> None:
             "a://b?c=d e",
         ],
     }
-    found, secrets = without_secrets(params)
+    result, secrets = without_secrets(params)
     of = {"uri": None, "storage_options": {**options, "account_key": None, "key": None}}
-    assert found == {"sources": {"a": of}, "files": [None] * 3, "kept": params["kept"]}
+    assert result == {"sources": {"a": of}, "files": [None] * 3, "kept": params["kept"]}
     of_options = [f"sources/a/storage_options/{name}" for name in ("account_key", "key")]
     assert list(secrets) == ["sources/a/uri", *of_options, "files/0", "files/1", "files/2"]
 

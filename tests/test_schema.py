@@ -157,28 +157,28 @@ def test_a_function_that_makes_no_schema_fails_and_freezes_nothing(pipeline: Pip
 def test_a_schema_kept_by_hand_is_imported_and_published_again_when_it_changes(
     pipeline: Pipeline, tmp_path: Path
 ) -> None:
-    kept = tmp_path / "flights.pbtxt"
-    kept.write_text('feature {\n  name: "temp"\n  type: FLOT\n}\n')
-    state, _, log = pipeline("schema_file", path=str(kept))
+    retained = tmp_path / "flights.pbtxt"
+    retained.write_text('feature {\n  name: "temp"\n  type: FLOT\n}\n')
+    state, _, log = pipeline("schema_file", path=str(retained))
     assert state == "failed"
-    assert f"{kept}:3:9: not a schema in protobuf text" in log
+    assert f"{retained}:3:9: not a schema in protobuf text" in log
     state, _, log = pipeline("schema_file", path=str(tmp_path / "none.pbtxt"))
     assert state == "failed"
     assert f"{tmp_path / 'none.pbtxt'}: cannot be read" in log
     assert not pipeline.file("schema_file").exists()
 
-    kept.write_text('# of ours\nfeature { name: "temp" type: FLOAT }\n')
-    state, first, _ = pipeline("schema_file", path=str(kept))
+    retained.write_text('# of ours\nfeature { name: "temp" type: FLOAT }\n')
+    state, first, _ = pipeline("schema_file", path=str(retained))
     assert (state, first["properties"]["features"], first["properties"]["label"]) == ("success", ["temp"], "late")
-    assert pipeline.file("schema_file").read_text() == kept.read_text()
-    assert pipeline("schema_file", path=str(kept), runtime=os.devnull)[1]["fingerprint"] == first["fingerprint"]
+    assert pipeline.file("schema_file").read_text() == retained.read_text()
+    assert pipeline("schema_file", path=str(retained), runtime=os.devnull)[1]["fingerprint"] == first["fingerprint"]
 
     publish_schema(pipeline.store, first["uri"], 'feature { name: "dewp" type: FLOAT }\n', approved_by="ann")
-    assert pipeline("schema_file", path=str(kept), runtime=os.devnull)[1]["fingerprint"] != first["fingerprint"]
-    kept.write_text('feature { name: "humid" type: FLOAT }\n')
-    state, changed, _ = pipeline("schema_file", path=str(kept))
+    assert pipeline("schema_file", path=str(retained), runtime=os.devnull)[1]["fingerprint"] != first["fingerprint"]
+    retained.write_text('feature { name: "humid" type: FLOAT }\n')
+    state, changed, _ = pipeline("schema_file", path=str(retained))
     assert (state, changed["properties"]["features"]) == ("success", ["humid"])
-    imported = f"imported from {kept} by run …"
+    imported = f"imported from {retained} by run …"
     assert pipeline.notes("schema_file") == [imported, "", imported]
 
 
@@ -205,8 +205,11 @@ def test_a_function_without_the_schema_is_refused_when_the_dag_is_parsed() -> No
     def with_context(context, schema):  # type: ignore[no-untyped-def]
         pass
 
-    for function, found in ((amend, "none"), (with_context, "'context'")):
-        with pytest.raises(ValueError, match=f"gets the inferred schema, found {found}"), DAG("refused", schedule=None):
+    for function, result in ((amend, "none"), (with_context, "'context'")):
+        with (
+            pytest.raises(ValueError, match=f"gets the inferred schema, found {result}"),
+            DAG("refused", schedule=None),
+        ):
             function()
 
 
@@ -242,8 +245,8 @@ def test_a_schema_follows_the_data_until_a_model_is_deployed_with_it_and_after_a
     assert third["fingerprint"] == first["fingerprint"]
 
     write_record(pipeline.store, "until_deployed", ModelRecord(trained_with(first["uri"])))
-    _, kept, log = pipeline(dag_id, statistics=other)
-    assert kept["fingerprint"] == first["fingerprint"]
+    _, retained, log = pipeline(dag_id, statistics=other)
+    assert retained["fingerprint"] == first["fingerprint"]
     name, proposed = f"{dag_id} schema", r"file:\S+/validate/anomalies/proposed.pbtxt"
     assert re.search(r"6 anomalies, see file:\S+/validate/anomalies:", log), log
     assert (
@@ -303,14 +306,14 @@ def test_versions_on_the_command_line(
         "note": "",
         "verbose": False,
     }
-    for command, given, words in (
+    for command, values, words in (
         (commands.approve, {"file": os.devnull}, f"{os.devnull}: no feature in it"),
         (commands.approve, {"file": str(tmp_path / "none")}, "cannot be read"),
         (commands.revert, {"version": 99}, "there is no version 99; there are 1 to 3"),
         (commands.show, {"name": "other", "version": None}, "the first run of DAG 'by_hand' makes it"),
     ):
         with pytest.raises(HopsError, match=words):
-            command(Namespace(**{**arguments, **given}))
+            command(Namespace(**{**arguments, **values}))
     assert len(schema_history(pipeline.store, uri)) == 3
     pipeline.file("by_hand", "flights").write_bytes(b"# caf\xe9\n")
     commands.revert(Namespace(**{**arguments, "version": 1}))
@@ -318,7 +321,7 @@ def test_versions_on_the_command_line(
     capsys.readouterr()
     seldom = tmp_path / "seldom.pbtxt"
     seldom.write_text(text.replace("1.0", "0.5"))
-    for command, given, printed in (
+    for command, values, printed in (
         (commands.diff, {"before": "1", "after": "3"}, "no difference\n"),
         (commands.diff, {"before": "1", "after": "2"}, f"{difference}\n"),
         (commands.diff, {"before": str(seldom), "after": None}, f"{difference}\n"),
@@ -326,5 +329,5 @@ def test_versions_on_the_command_line(
         (commands.show, {"version": None}, text),
         (commands.show, {"version": 2}, text.replace("1.0", "0.5")),
     ):
-        command(Namespace(**{**arguments, **given}))
+        command(Namespace(**{**arguments, **values}))
         assert capsys.readouterr().out == printed

@@ -184,7 +184,7 @@ def _freeze(root: str, who: str, barrier: Any, results: Any) -> None:
 
 
 def _processes(target: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
-    return [FORK.Process(target=target, args=given) for given in arguments]
+    return [FORK.Process(target=target, args=values) for values in arguments]
 
 
 def test_publishers_at_once_lose_no_version(store: ArtifactStore) -> None:
@@ -208,10 +208,10 @@ def test_of_two_first_runs_at_once_one_freezes_and_the_other_takes_that(store: A
     processes = _processes(_freeze, [(store.root, who, barrier, results) for who in ("x", "y")])
     for process in processes:
         process.start()
-    found = dict(results.get(timeout=60) for _ in processes)
+    result = dict(results.get(timeout=60) for _ in processes)
     for process in processes:
         process.join(60)
-    assert found["x"] == found["y"] == store.manifest(address(store)).fingerprint
+    assert result["x"] == result["y"] == store.manifest(address(store)).fingerprint
     assert len(told(store)) == 1
 
 
@@ -251,8 +251,8 @@ def test_a_schema_that_is_gone_is_put_back_and_not_inferred_anew(any_store: Arti
         remove(any_store, f"{uri}/{name}")
         assert not any(version.in_force for version in schema_history(any_store, uri))
         if name == MANIFEST_NAME:
-            kept = any_store.local(approved) / SCHEMA_FILE
-            assert kept.read_text() == text_of("b"), "those who read it have it meanwhile"
+            retained = any_store.local(approved) / SCHEMA_FILE
+            assert retained.read_text() == text_of("b"), "those who read it have it meanwhile"
         assert freeze(any_store, text_of("c")).fingerprint == approved.fingerprint
         assert any_store.manifest(uri).properties["features"] == ["b"]
     remove(any_store, f"{uri}/{SCHEMA_FILE}")
@@ -328,8 +328,8 @@ def test_an_edit_that_is_no_text_is_kept_and_can_be_replaced(store: ArtifactStor
         schema_text(store, uri)
     publish_schema(store, uri, text_of("b"), approved_by="ann")
     edited = schema_history(store, uri)[1]
-    kept = Path(kept_version(uri, edited.fingerprint).removeprefix("file://")) / SCHEMA_FILE
-    assert kept.read_bytes().startswith(b"# caf\xe9\n")
+    retained = Path(kept_version(uri, edited.fingerprint).removeprefix("file://")) / SCHEMA_FILE
+    assert retained.read_bytes().startswith(b"# caf\xe9\n")
     with pytest.raises(BadInput, match="expected UTF-8"):
         schema_text(store, uri, 2)
 

@@ -90,9 +90,9 @@ def test_searches_of_a_dag(
     best = trials[record.best or 0]
     assert model.properties["params"].items() >= {**best.params, "criterion": "entropy"}.items()
     numbers = study_folder(store, "search", "numbers", run.run_id)
-    found = numbers.trials()
-    assert returned["numbers"]["metrics"]["distance"] == min(trial.values[0] for trial in found)
-    assert [trial.values for trial in found] == [[abs(trial.params["k"] - 7)] for trial in found]
+    result = numbers.trials()
+    assert returned["numbers"]["metrics"]["distance"] == min(trial.values[0] for trial in result)
+    assert [trial.values for trial in result] == [[abs(trial.params["k"] - 7)] for trial in result]
 
 
 def stop_first(folder: StudyFolder) -> None:

@@ -68,12 +68,12 @@ def test_a_study_is_told_in_words_or_whole(hops: Any, running: StudyFolder) -> N
     assert "\nRunning: trial 28 for" in out and "eval_auc" in out.partition("Running")[2]
     assert "\nFailed: trial 12: ValueError: loss is nan" in out
     assert out.endswith(f"The last lines of trial 25:\nTraceback (most recent call last):\n  …\n{FAILURE}\n")
-    told = json.loads(hops("search", "churn", "weekly", "--output", "json")[1])
-    assert (told["pareto"], len(told["all_trials"])) == (_front(told), 20)
+    report = json.loads(hops("search", "churn", "weekly", "--output", "json")[1])
+    assert (report["pareto"], len(report["all_trials"])) == (_front(report), 20)
 
 
-def _front(told: dict[str, Any]) -> list[int]:
-    values = {each["number"]: each["values"] for each in told["all_trials"] if each["values"]}
+def _front(report: dict[str, Any]) -> list[int]:
+    values = {each["number"]: each["values"] for each in report["all_trials"] if each["values"]}
     return [
         number
         for number, (auc, latency) in values.items()

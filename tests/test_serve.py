@@ -140,11 +140,11 @@ def test_without_a_connection_all_is_below_airflow_home(tmp_path: Path) -> None:
 )
 def test_places_have_defaults_where_a_connection_names_none(given: dict[str, str], has_defaults: bool) -> None:
     services = {"serving_host": "127.0.0.1", "serving_port": "8500", **given}
-    found = with_default_places(services, Path("/srv/airflow"))
-    added = {name: found[name] for name in found.keys() - given.keys()}
-    assert services.items() <= found.items()
+    result = with_default_places(services, Path("/srv/airflow"))
+    added = {name: result[name] for name in result.keys() - given.keys()}
+    assert services.items() <= result.items()
     assert ("/srv/airflow/hops-serving/models" in added.values()) == has_defaults
-    assert found.get("serving_rest_port") == (given.get("serving_rest_port") or ("8501" if has_defaults else None))
+    assert result.get("serving_rest_port") == (given.get("serving_rest_port") or ("8501" if has_defaults else None))
 
 
 def test_without_anything_to_serve_the_command_says_so(hops: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,8 @@ def test_decisions_change_shares_champion_and_loaded_versions_and_are_recorded(p
     for kind in ("first", "second"):
         pipeline.deploy(pipeline.model(kind))
 
-    found = pipeline.decide("set_traffic", percents={"1": 40, "2": 60})
-    assert found == {
+    result = pipeline.decide("set_traffic", percents={"1": 40, "2": 60})
+    assert result == {
         "model_name": name,
         "champion": 1,
         "challenger": 2,
@@ -40,8 +40,8 @@ def test_decisions_change_shares_champion_and_loaded_versions_and_are_recorded(p
     assert event["traffic"] == {"1": 40, "2": 60}
     assert event["by"]["task_id"] == "set_traffic"
 
-    found = pipeline.decide("promote", version=None)
-    assert (found["champion"], found["challenger"], found["traffic"]) == (2, None, {"2": 100})
+    result = pipeline.decide("promote", version=None)
+    assert (result["champion"], result["challenger"], result["traffic"]) == (2, None, {"2": 100})
     assert pipeline.aliases() == {"champion": 2}
     wait_for(lambda: server.traffic(name) == {2: 100}, "all to the promoted")
     assert server.available(name) == [1, 2]
@@ -51,8 +51,8 @@ def test_decisions_change_shares_champion_and_loaded_versions_and_are_recorded(p
     assert pipeline.decide("promote", version=3, keep_versions=1)["served"] == [3]
     wait_for(lambda: server.available(name) == [3], "the former champions' end")
     (server.base_path / name / "2").rename(server.base_path / name / ".gone")
-    found = pipeline.decide("roll_back", to_version=None)
-    assert (found["champion"], found["traffic"], found["served"]) == (2, {"2": 100}, [2])
+    result = pipeline.decide("roll_back", to_version=None)
+    assert (result["champion"], result["traffic"], result["served"]) == (2, {"2": 100}, [2])
     assert pipeline.aliases() == {"champion": 2}
     wait_for(lambda: server.traffic(name) == {2: 100}, "all to the former champion")
     assert server.ask(name, 3) == 0
@@ -65,8 +65,8 @@ def test_decisions_change_shares_champion_and_loaded_versions_and_are_recorded(p
     pipeline.decide("roll_back", to_version=1)
     assert pipeline.decide("undeploy", version=2, force=False)["served"] == [1]
     wait_for(lambda: server.available(name) == [1], "the undeployed version's end")
-    found = pipeline.decide("undeploy", version=None, force=True)
-    assert (found["champion"], found["served"], found["traffic"]) == (None, [], {})
+    result = pipeline.decide("undeploy", version=None, force=True)
+    assert (result["champion"], result["served"], result["traffic"]) == (None, [], {})
     assert pipeline.aliases() == {}
     wait_for(lambda: server.available(name) == [], "the model's end")
     assert name not in server.traffic_file.read_text()
@@ -89,8 +89,8 @@ def test_retry_decides_nothing_anew_and_mends_what_a_crash_left_behind(pipeline:
     pipeline.registry("set_aliases", aliases={"champion": 1, "challenger": 3})
     pipeline.server.config_file.write_text(canary[1])
     pipeline.server.traffic_file.write_text(split)
-    found = pipeline.decide("promote", version=None, run_id="b")
-    assert (found["champion"], found["changed"]) == (3, False)
+    result = pipeline.decide("promote", version=None, run_id="b")
+    assert (result["champion"], result["changed"]) == (3, False)
     assert pipeline.store.read_text(uri) == promoted
     assert pipeline.aliases() == {"champion": 3}
     wait_for(lambda: pipeline.server.traffic(pipeline.name) == {3: 100}, "what the record says")
@@ -110,7 +110,7 @@ def test_decisions_survive_a_kill_at_each_point(pipeline: Pipeline) -> None:
     name, server = pipeline.name, pipeline.server
 
     def killed(function: str, *points: str, event: tuple[str, int], **params: Any) -> dict[str, Any]:
-        """What the retry says of a task that is killed at each of these points, and before its record is written."""
+        """Returns the retry's report of a task that is killed at each of these points, and before its record."""
         count = len(pipeline.events())
         for point in ("record", *points):
             with pytest.raises(StepFailed, match="SIGKILL") as caught:
@@ -121,27 +121,27 @@ def test_decisions_survive_a_kill_at_each_point(pipeline: Pipeline) -> None:
             else:
                 assert pipeline.events()[-1] == event, point
         written = pipeline.record()
-        found: dict[str, Any] = pipeline.decide(function, run_id=function, **params)
+        result: dict[str, Any] = pipeline.decide(function, run_id=function, **params)
         assert pipeline.record() == written, "the retry decided nothing anew"
-        assert found["changed"] is False
-        wait_for(lambda: set(server.traffic(name)) <= set(found["served"]), "traffic to what is served alone")
-        wait_for(lambda: server.available(name) == found["served"], f"the versions that {function} leaves")
-        return found
+        assert result["changed"] is False
+        wait_for(lambda: set(server.traffic(name)) <= set(result["served"]), "traffic to what is served alone")
+        wait_for(lambda: server.available(name) == result["served"], f"the versions that {function} leaves")
+        return result
 
     for kind in ("first", "second"):
         pipeline.deploy(pipeline.model(kind))
     percents = {"1": 30, "2": 70}
     assert killed("set_traffic", "traffic", event=("traffic", 2), percents=percents)["traffic"] == percents
-    found = killed("promote", "traffic", "labels", "champion", "challenger", event=("promoted", 2), version=None)
-    assert (found["traffic"], found["served"]) == ({"2": 100}, [1, 2])
-    found = killed("roll_back", "traffic", "versions", "champion", event=("promoted", 1), to_version=None)
-    assert (found["traffic"], found["served"]) == ({"1": 100}, [1])
+    result = killed("promote", "traffic", "labels", "champion", "challenger", event=("promoted", 2), version=None)
+    assert (result["traffic"], result["served"]) == ({"2": 100}, [1, 2])
+    result = killed("roll_back", "traffic", "versions", "champion", event=("promoted", 1), to_version=None)
+    assert (result["traffic"], result["served"]) == ({"1": 100}, [1])
     wait_for(lambda: server.traffic(name) == {1: 100}, "all to the former champion")
 
     pipeline.deploy(pipeline.model("third"))
     params: dict[str, Any] = {"version": 3, "force": False}
-    found = killed("undeploy", "traffic", "versions", "challenger", event=("undeployed", 3), **params)
-    assert (found["traffic"], found["served"]) == ({"1": 100}, [1])
+    result = killed("undeploy", "traffic", "versions", "challenger", event=("undeployed", 3), **params)
+    assert (result["traffic"], result["served"]) == ({"1": 100}, [1])
     assert pipeline.aliases() == {"champion": 1}
     # What the same task would do again, had it not been done: it is not for a canary that came since.
     pipeline.deploy(pipeline.model("third"))
@@ -227,7 +227,7 @@ def test_operators_decide_in_a_dag(
     predictions = pipeline.store.manifest(pipeline.store.uri("serving_decisions", run.run_id, "predict", "predictions"))
     assert predictions.rows == {"train": RowCounts(1000, 1000)}
     assert (predictions.properties["version"], predictions.properties["columns"]) == (2, ["flight_id"])
-    assert {role: [a.kind for a in found] for role, found in predictions.inputs.items()} == {
+    assert {role: [a.kind for a in result] for role, result in predictions.inputs.items()} == {
         "examples": ["examples"],
         "model": ["model"],
     }
@@ -246,5 +246,5 @@ def test_operators_decide_in_a_dag(
     ]
     assert history[2]["by"] == {"dag_id": "serving_decisions", "run_id": run.run_id, "task_id": "half"}
     wait_for(lambda: pipeline.server.available(pipeline.name) == [], "the model's end")
-    kept = [find_kept_card(pipeline.store, pipeline.name, version) for version in (1, 2)]
-    assert [card and card.after for card in kept] == ["undeployed v1", "promoted v1"]
+    retained = [find_kept_card(pipeline.store, pipeline.name, version) for version in (1, 2)]
+    assert [card and card.after for card in retained] == ["undeployed v1", "promoted v1"]

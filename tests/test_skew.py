@@ -1,4 +1,4 @@
-"""What the skew stage has DAGs do: retrain where data has drifted, not where the pipeline is broken."""
+"""DAGs of the skew stage: retrain where data has drifted, not where the pipeline is broken."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 @pytest.fixture
 def spark_folder(tmp_path: Path) -> Path:
-    """Where Spark keeps what it shuffles and spills."""
+    """Returns the folder for Spark's shuffled and spilled data."""
     return tmp_path / "spark"
 
 
@@ -58,9 +58,9 @@ def test_a_warm_transform_writes_what_a_cold_one_does_and_leaves_no_file_of_spar
             launcher=launcher,
         )
         folders.append(shared_run_step.store.local(transformed))
-    found, expected = (sorted(p.relative_to(folder) for p in folder.glob("*/*.parquet")) for folder in folders)
-    assert found == expected and {path.parent.name for path in found} == {"train", "eval"}
-    for path in found:
+    result, expected = (sorted(p.relative_to(folder) for p in folder.glob("*/*.parquet")) for folder in folders)
+    assert result == expected and {path.parent.name for path in result} == {"train", "eval"}
+    for path in result:
         assert pq.read_table(folders[0] / path).equals(pq.read_table(folders[1] / path))
     assert list(spark_folder.iterdir()) == []
 
@@ -70,9 +70,9 @@ def test_what_comes_from_connections_reaches_spark_submits_driver_in_no_file(
 ) -> None:
     token = uuid.uuid4().hex
     asked = {"services": {"serving_token": token}, "code_paths": (str(REPOSITORY / "tests"),)}
-    found = run_step("protocol_steps:look_around", launcher=spark_launcher, **asked)
-    assert found["services"]["serving_token"] == token
-    for text in (*found["files"].values(), found["environment_of_a_child"]):
+    result = run_step("protocol_steps:look_around", launcher=spark_launcher, **asked)
+    assert result["services"]["serving_token"] == token
+    for text in (*result["files"].values(), result["environment_of_a_child"]):
         assert token not in text
 
 

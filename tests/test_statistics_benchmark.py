@@ -78,7 +78,7 @@ def test_timed_process_that_fails_says_why(runtime: Path, tables: Path) -> None:
 
 
 def test_ratios_and_marks_are_of_the_medians_and_the_fastest_peer() -> None:
-    found = Measurements(rows=100, large_rows=1_000)
+    result = Measurements(rows=100, large_rows=1_000)
     for way, seconds in {
         "ours": (1.0, 9.0, 2.0),
         "beam": (70.0,),
@@ -87,17 +87,17 @@ def test_ratios_and_marks_are_of_the_medians_and_the_fastest_peer() -> None:
         "decode": (0.1,),
     }.items():
         for one in seconds:
-            found.add("100.csv", way, Timed(one, one, {"rows": 100}))
-            found.add("100.parquet", way, Timed(one, one, {"rows": 100}))
-    found.add("100.parquet", "ours", Timed(2.0, 2.0, {"rows": 100}))
-    found.add("1000.parquet", "ours", Timed(19.0, 19.0, {"rows": 1_000}))
-    found.shapes = ["float.parquet"]
+            result.add("100.csv", way, Timed(one, one, {"rows": 100}))
+            result.add("100.parquet", way, Timed(one, one, {"rows": 100}))
+    result.add("100.parquet", "ours", Timed(2.0, 2.0, {"rows": 100}))
+    result.add("1000.parquet", "ours", Timed(19.0, 19.0, {"rows": 1_000}))
+    result.shapes = ["float.parquet"]
     for way, one in {"ours": 0.5, "dataframe": 1.0, "dataframe_all_cores": 0.9, "decode": 0.03}.items():
-        found.add("float.parquet", way, Timed(one, one, {"rows": 5}))
-    found.memory["1000.parquet"] = {"ours": Timed(19.0, 19.0, {"rows": 1_000}, idle_mib=500.0, peak_mib=1_000.0)}
-    assert ratios_of(found)["100.csv_times_faster_than_beam"] == 35.0
-    assert ratios_of(found)["100.parquet_times_less_cpu_than_dataframe_all_cores"] == 1.5
-    marks = {mark.name: (mark.value, mark.reached) for mark in marks_of(found)}
+        result.add("float.parquet", way, Timed(one, one, {"rows": 5}))
+    result.memory["1000.parquet"] = {"ours": Timed(19.0, 19.0, {"rows": 1_000}, idle_mib=500.0, peak_mib=1_000.0)}
+    assert ratios_of(result)["100.csv_times_faster_than_beam"] == 35.0
+    assert ratios_of(result)["100.parquet_times_less_cpu_than_dataframe_all_cores"] == 1.5
+    marks = {mark.name: (mark.value, mark.reached) for mark in marks_of(result)}
     assert marks["times faster than TFDV on Beam, 100.csv"] == (35.0, True)
     assert marks["times faster than TFDV's best from a frame, 100.parquet"] == (1.5, False)
     assert marks["times faster than TFDV's best from a frame, 1000.parquet"] == (None, None)
@@ -106,7 +106,7 @@ def test_ratios_and_marks_are_of_the_medians_and_the_fastest_peer() -> None:
     assert marks["times what decoding takes, float.parquet"] == (16.667, False)
     assert marks["seconds a row, 1000.parquet over 100.parquet"] == (0.95, True)
     assert marks["peak memory in GB, libraries included, 1000.parquet"] == (1.049, False)
-    figures = json.loads(json.dumps(figures_of(found, 2)))
+    figures = json.loads(json.dumps(figures_of(result, 2)))
     assert figures["every_run_s"]["100.csv"]["ours"] == [1.0, 9.0, 2.0]
     assert figures["memory_mib"]["1000.parquet"]["ours"] == {"idle": 500, "peak": 1_000}
 
@@ -123,8 +123,8 @@ def test_memory_is_told_by_what_processes_are_for_at_the_moment_of_the_peak() ->
     command = [sys.executable, "-c", "import time; held = b'x' * (64 << 20); time.sleep(60)", "airflow_hops.serving"]
     server = subprocess.Popen(command)
     try:
-        found = [psutil.Process(server.pid), psutil.Process(os.getpid())]
-        with MemoryAccount(lambda: found, interval_s=0.05) as account:
+        results = [psutil.Process(server.pid), psutil.Process(os.getpid())]
+        with MemoryAccount(lambda: results, interval_s=0.05) as account:
             deadline = time.monotonic() + 20
             while account.peak.get("model server", 0.0) < 64 and time.monotonic() < deadline:
                 time.sleep(0.02)

@@ -85,12 +85,12 @@ def twin(store: ArtifactStore, value: Any, split: str) -> Any:
 def test_options_as_json_give_slices_and_lift(local: Any, connected: ArtifactStore) -> None:
     sliced = local["sliced"]
     assert sliced["properties"]["splits"] == ["train"]
-    found = twin(connected, sliced, "train")
-    assert set(found["slices"]) == {"origin_EWR", "origin_JFK", "origin_LGA"}
-    assert sum(part["rows"] for part in found["slices"].values()) == found["rows"]
-    assert sliced["rows"]["train"]["rows_out"] == found["rows"] == sliced["metrics"]["train_rows"]
-    assert len(found["features"]["carrier"]["top_values"]) == 5
-    assert "carrier" in json.dumps(found["lift"])
+    result = twin(connected, sliced, "train")
+    assert set(result["slices"]) == {"origin_EWR", "origin_JFK", "origin_LGA"}
+    assert sum(part["rows"] for part in result["slices"].values()) == result["rows"]
+    assert sliced["rows"]["train"]["rows_out"] == result["rows"] == sliced["metrics"]["train_rows"]
+    assert len(result["features"]["carrier"]["top_values"]) == 5
+    assert "carrier" in json.dumps(result["lift"])
 
 
 def test_what_comes_after_takes_the_whole_of_sliced_statistics(local: Any) -> None:
@@ -117,10 +117,10 @@ def test_a_damaged_file_is_left_out_and_counted(local: Any) -> None:
 
 
 def test_a_function_of_the_dag_file_makes_the_options(local: Any, connected: ArtifactStore) -> None:
-    found = twin(connected, local["by_function"], "eval")
-    assert set(found["slices"]) == {"near", "far"}
-    assert found["slices"]["near"]["features"]["distance"]["max"] < 1000
-    assert found["slices"]["far"]["features"]["distance"]["min"] >= 1000
+    result = twin(connected, local["by_function"], "eval")
+    assert set(result["slices"]) == {"near", "far"}
+    assert result["slices"]["near"]["features"]["distance"]["max"] < 1000
+    assert result["slices"]["far"]["features"]["distance"]["min"] >= 1000
 
 
 def test_the_same_again_is_taken_from_the_cache_until_a_file_changes(
@@ -144,8 +144,8 @@ def test_spark_makes_the_same_artifacts(runs: Runs, local: Any, connected: Artif
     spark = runs("statistics_spark")
     assert {name: state for name, (state, _) in runs.states.items()} == {"sliced": "success", "by_function": "success"}
     for name, split in (("sliced", "train"), ("by_function", "eval")):
-        found, expected = (twin(connected, value[name], split) for value in (spark, local))
-        assert rounded(found) == rounded(expected)
+        result, expected = (twin(connected, value[name], split) for value in (spark, local))
+        assert rounded(result) == rounded(expected)
 
 
 def rounded(value: Any) -> Any:
@@ -206,10 +206,10 @@ def test_a_function_and_options_are_one_too_many() -> None:
 def test_a_source_may_say_more_than_where_it_is() -> None:
     source = Source("/x/*.csv", delimiter=";", columns=("a", "b"))
     operator = StatisticsOperator(task_id="statistics", source=source, split="april", time="t")
-    given = operator.step_params({})["source"]
-    assert given["split"] == "april"
-    assert Source.from_value("source", given["source"]) == source
-    assert (given["label"], given["key"], given["time"]) == (None, None, "t")
+    values = operator.step_params({})["source"]
+    assert values["split"] == "april"
+    assert Source.from_value("source", values["source"]) == source
+    assert (values["label"], values["key"], values["time"]) == (None, None, "t")
 
 
 def test_a_spark_table_is_never_taken_from_the_cache() -> None:

@@ -79,8 +79,8 @@ def s3_store(s3_endpoint: str, tmp_path: Path) -> ArtifactStore:
 def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> ArtifactStore:
     """A store of either kind."""
     if request.param == "s3":
-        found: ArtifactStore = request.getfixturevalue("s3_store")
-        return found
+        result: ArtifactStore = request.getfixturevalue("s3_store")
+        return result
     return ArtifactStore(str(tmp_path / "a store+"))
 
 
@@ -145,7 +145,9 @@ def test_what_is_written_is_read_with_its_manifest(any_store: ArtifactStore) -> 
     assert any_store.exists(uri)
     manifest = any_store.manifest(uri)
     assert manifest.producer == PRODUCER
-    assert {role: [a.fingerprint for a in given] for role, given in manifest.inputs.items()} == {"examples": ["f" * 64]}
+    assert {role: [a.fingerprint for a in values] for role, values in manifest.inputs.items()} == {
+        "examples": ["f" * 64]
+    }
     assert [(f.path, f.size_bytes) for f in manifest.files] == [("note.txt", 2), ("saved_model/weights", 256)]
     assert (manifest.rows, manifest.metrics, manifest.properties) == (rows, {"auc": 0.7}, {"label": "late"})
     assert manifest.reference(uri) == artifact
@@ -334,8 +336,8 @@ def test_a_flipped_bit_is_found_wherever_the_artifact_is_used(store: ArtifactSto
     for named in (f"{artifact.uri}/saved_model/weights", "task 'train'", f"run '{PRODUCER.run_id}'", "DAG 'dag'"):
         assert named in str(caught.value)
     assert not caught.value.retryable
-    found, why = find_cached(store, PRODUCER, parts)
-    assert found is None
+    result, why = find_cached(store, PRODUCER, parts)
+    assert result is None
     assert "weights: found SHA-256" in why
     assert store.local(artifact, checked=False) == folder
     again = write(store, {"saved_model/weights": "10"})
@@ -344,11 +346,11 @@ def test_a_flipped_bit_is_found_wherever_the_artifact_is_used(store: ArtifactSto
 
 def test_a_flipped_bit_of_a_version_that_is_kept_elsewhere_does_no_harm(store: ArtifactStore) -> None:
     artifact = write(store, {"a": "1"})
-    kept = _path(kept_version(artifact.uri, artifact.fingerprint))
-    shutil.copytree(_path(artifact.uri), kept)
+    retained = _path(kept_version(artifact.uri, artifact.fingerprint))
+    shutil.copytree(_path(artifact.uri), retained)
     flip(_path(artifact.uri) / "a")
-    assert store.local(artifact) == kept
-    flip(kept / "a")
+    assert store.local(artifact) == retained
+    flip(retained / "a")
     with pytest.raises(DamagedArtifact):
         store.local(artifact)
 
@@ -514,8 +516,8 @@ def test_text_that_is_not_utf_8_is_named(any_store: ArtifactStore) -> None:
     with pytest.raises(BadInput, match=r"manifest.json: expected text in UTF-8"):
         any_store.local(artifact)
     record_cached(any_store, PRODUCER, {"code": "c"}, artifact)
-    found, why = find_cached(any_store, PRODUCER, {"code": "c"})
-    assert found is None
+    result, why = find_cached(any_store, PRODUCER, {"code": "c"})
+    assert result is None
     assert "manifest.json: expected text in UTF-8" in why
 
 
@@ -529,34 +531,34 @@ def test_a_damaged_manifest_is_named(any_store: ArtifactStore, text: str) -> Non
 
 def test_the_cache_explains_hits_and_misses(any_store: ArtifactStore) -> None:
     parts = {"code": "c1", "parameters": "p1", "input examples": "e1"}
-    found, why = find_cached(any_store, PRODUCER, parts)
-    assert (found, why) == (None, "the task has not run before")
+    result, why = find_cached(any_store, PRODUCER, parts)
+    assert (result, why) == (None, "the task has not run before")
     artifact = write(any_store, {"a": "1"})
     record_cached(any_store, PRODUCER, parts, dataclasses.replace(artifact, properties={CUT_SHORT: "ann stopped it"}))
     assert find_cached(any_store, PRODUCER, parts) == (None, "the task has not run before")
     record_cached(any_store, PRODUCER, parts, artifact)
 
     later = dataclasses.replace(PRODUCER, run_id="later")
-    found, why = find_cached(any_store, later, parts)
-    assert found == dataclasses.replace(artifact, cached=True)
+    result, why = find_cached(any_store, later, parts)
+    assert result == dataclasses.replace(artifact, cached=True)
     assert why == f"same code, input examples, parameters as in run {PRODUCER.run_id}"
-    found, why = find_cached(any_store, later, {**parts, "code": "c2", "input examples": "e2"})
-    assert (found, why) == (None, f"changed since run {PRODUCER.run_id}: code, input examples")
-    found, why = find_cached(any_store, dataclasses.replace(later, task_id="other"), parts)
-    assert (found, why) == (None, "the task has not run before")
+    result, why = find_cached(any_store, later, {**parts, "code": "c2", "input examples": "e2"})
+    assert (result, why) == (None, f"changed since run {PRODUCER.run_id}: code, input examples")
+    result, why = find_cached(any_store, dataclasses.replace(later, task_id="other"), parts)
+    assert (result, why) == (None, "the task has not run before")
 
     remove(any_store, f"{artifact.uri}/a")
-    found, why = find_cached(any_store, later, parts)
-    assert (found, why) == (None, f"{artifact.uri}/a: it is in the manifest, but was deleted")
+    result, why = find_cached(any_store, later, parts)
+    assert (result, why) == (None, f"{artifact.uri}/a: it is in the manifest, but was deleted")
     write(any_store, {"a": "changed"})
-    found, why = find_cached(any_store, later, parts)
-    assert (found, why) == (None, f"{artifact.uri} has changed since it was recorded")
+    result, why = find_cached(any_store, later, parts)
+    assert (result, why) == (None, f"{artifact.uri} has changed since it was recorded")
     overwrite(any_store, f"{artifact.uri}/manifest.json", "")
     assert find_cached(any_store, later, parts)[0] is None
     (entry,) = [name for name in names_in(any_store) if name.startswith("_cache") and "latest" not in name]
     overwrite(any_store, f"{any_store.root}/{entry}", "{")
-    found, why = find_cached(any_store, later, parts)
-    assert found is None
+    result, why = find_cached(any_store, later, parts)
+    assert result is None
     assert "cannot be read" in why
 
 
@@ -695,18 +697,18 @@ def test_the_command_finds_all_damage_and_exits_with_1(
         verify(*asked)
     assert caught.value.code == 1
     said = capsys.readouterr()
-    found = {(row["artifact"], row["file"]): (row["expected"], row["found"]) for row in json.loads(said.out)}
-    assert set(found) == {
+    results = {(row["artifact"], row["file"]): (row["expected"], row["found"]) for row in json.loads(said.out)}
+    assert set(results) == {
         (changed.uri, "a"),
         (changed.uri, "c"),
         (lost.uri, "b"),
         (lost.uri, "added"),
         (unread.uri, "manifest.json"),
     }
-    assert found[changed.uri, "a"] == tuple(f"SHA-256 {hashlib.sha256(text).hexdigest()}" for text in (b"1", b"x"))
-    assert found[lost.uri, "b"][1] == "nothing"
-    assert found[lost.uri, "added"] == ("nothing", "a file")
-    assert "expected text in UTF-8" in found[unread.uri, "manifest.json"][1]
+    assert results[changed.uri, "a"] == tuple(f"SHA-256 {hashlib.sha256(text).hexdigest()}" for text in (b"1", b"x"))
+    assert results[lost.uri, "b"][1] == "nothing"
+    assert results[lost.uri, "added"] == ("nothing", "a file")
+    assert "expected text in UTF-8" in results[unread.uri, "manifest.json"][1]
     assert "3 damaged" in said.err
     verify("dag/manual__2026-01-01T00:00:00+00:00", *asked)
     verify(whole.uri, *asked)
@@ -741,8 +743,8 @@ def _ingest(connection: str, store: ArtifactStore, source: Source, run_id: str =
     ids=["none", "splits", "a table and its splits", "tables"],
 )
 def test_every_row_is_counted_once(rows: dict[str, RowCounts], properties: dict[str, Any], total: Any) -> None:
-    found = total_rows(rows, properties)
-    assert (found and (found.rows_in, found.rows_out, found.rows_rejected)) == total
+    result = total_rows(rows, properties)
+    assert (result and (result.rows_in, result.rows_out, result.rows_rejected)) == total
 
 
 @pytest.mark.parametrize("mode", [None, 0o2770])

@@ -30,9 +30,9 @@ OPTIONS = {"training": {}, "space": {"lr": LogUniform(1e-4, 1e-2)}, "metrics": [
 
 def test_a_space_comes_back_from_json() -> None:
     space = {"lr": LogUniform(1e-4, 1e-2), "rate": Uniform(0, 1, step=0.5), "units": IntUniform(16, 64, step=16)}
-    told = space_to_dict({**space, "optimizer": ["sgd", "adam"], "epochs": 3})
-    assert space_of_dict(told) == {**space, "optimizer": Choice(["sgd", "adam"]), "epochs": Choice([3])}
-    assert space_to_dict(told) == told
+    report = space_to_dict({**space, "optimizer": ["sgd", "adam"], "epochs": 3})
+    assert space_of_dict(report) == {**space, "optimizer": Choice(["sgd", "adam"]), "epochs": Choice([3])}
+    assert space_to_dict(report) == report
 
 
 @pytest.mark.parametrize(
@@ -160,9 +160,9 @@ def test_a_field_of_another_type_is_named(tmp_path: Path, file: str, damage: dic
     with pytest.raises(BadInput) as refused:
         folder.read(), folder.trials()
     assert f"{file}: not the record of" in str(refused.value) and says in str(refused.value)
-    found, damaged = recorded_studies(store, "flights")
+    result, damaged = recorded_studies(store, "flights")
     expected = (["other"], [str(refused.value)]) if file == "study.json" else (["one", "other"], [])
-    assert (sorted(record.name for _, record in found), [str(each) for each in damaged]) == expected
+    assert (sorted(record.name for _, record in result), [str(each) for each in damaged]) == expected
 
 
 def test_a_stop_is_asked_for_and_answered(tmp_path: Path) -> None:

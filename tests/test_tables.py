@@ -26,8 +26,8 @@ CANCER = [*(f"mean {measure}" for measure in MEASURES), *AWKWARD, *(f"worst {mea
 def table(runtime: Path, tmp_path: Path) -> Path:
     """scikit-learn's table of tumours as CSV; the last column is ``target``."""
     name = "breast_cancer.csv"
-    found = next(runtime.glob(f"lib/python3*/site-packages/sklearn/datasets/data/{name}"))
-    rows = list(csv.reader(found.open()))[1:]
+    result = next(runtime.glob(f"lib/python3*/site-packages/sklearn/datasets/data/{name}"))
+    rows = list(csv.reader(result.open()))[1:]
     with (tmp_path / name).open("w", newline="") as file:
         csv.writer(file).writerows([[*CANCER, "target"], *rows])
     return tmp_path / name

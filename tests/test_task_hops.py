@@ -42,8 +42,8 @@ def xcom(ti: Any, key: str = "return_value") -> Any:
 
     with create_session() as session:
         query = XComModel.get_many(run_id=ti.run_id, key=key, task_ids=ti.task_id, dag_ids=ti.dag_id)
-        found = session.scalars(query).all()
-        return XComModel.deserialize_value(found[0]) if found else None
+        result = session.scalars(query).all()
+        return XComModel.deserialize_value(result[0]) if result else None
 
 
 def test_function_is_mapped(run_dag: Callable[..., Any]) -> None:

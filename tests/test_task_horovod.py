@@ -20,14 +20,14 @@ ENTRY = "airflow_hops.ml.stages.train:run"
 
 @pytest.fixture(scope="module")
 def examples(shared_run_step: Any, warm_launcher: Any) -> Artifact:
-    found: Artifact = shared_run_step(
+    result: Artifact = shared_run_step(
         "transformed_examples:write",
         params={"rows": {"train": [300], "eval": [100]}},
         kind="transformed_examples",
         code_paths=STEPS,
         launcher=warm_launcher,
     )
-    return found
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def returned(
     tracking_uri: str,
     boosted_runtime: Path,
 ) -> Iterator[dict[str, Any]]:
-    """What each task of the DAG returned; one of them ran in an environment of its own."""
+    """Returns the results of the DAG's tasks; one of them ran in a named environment."""
     extra = {"store": shared_run_step.store.root, "tracking_uri": tracking_uri}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
@@ -111,11 +111,13 @@ def test_mlflow_has_sources_and_states(
         code_paths=(str(Path(__file__).parent),),
         launcher=warm_launcher,
     )
-    kept = {run["tags"]["hops.task_id"]: [file for file in run["files"] if file.startswith("code/")] for run in runs}
-    assert kept["train"] == ["code/train.py"]
+    retained = {
+        run["tags"]["hops.task_id"]: [file for file in run["files"] if file.startswith("code/")] for run in runs
+    }
+    assert retained["train"] == ["code/train.py"]
     tags = {run["tags"]["hops.task_id"]: run["tags"] for run in runs}
     assert tags["boost"]["hops.runtime"] == "boosted" and "lightgbm==" in tags["boost"]["hops.runtime_packages"]
-    assert kept["script"] == ["code/horovod_script.py"]
+    assert retained["script"] == ["code/horovod_script.py"]
     assert {run["status"] for run in runs} == {"FINISHED"}, "that of the task which returned a plain value, too"
 
 

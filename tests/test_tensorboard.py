@@ -85,12 +85,12 @@ def _address(training: Any, **other: str) -> str:
 
 
 def _boards() -> list[int]:
-    found = []
+    results = []
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # ended meanwhile
             if "airflow_hops.ml.tracking.tensorboard" in child.cmdline():
-                found.append(child.pid)
-    return found
+                results.append(child.pid)
+    return results
 
 
 def test_the_curves_of_a_finished_training_are_served_to_who_may_read_its_logs(

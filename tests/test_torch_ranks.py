@@ -38,21 +38,21 @@ def launcher(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalLa
 
 @pytest.fixture(scope="module")
 def examples(shared_run_step: Any, warm_launcher: Any) -> Artifact:
-    found: Artifact = shared_run_step(
+    result: Artifact = shared_run_step(
         "transformed_examples:write",
         params={"rows": {"train": [701], "eval": [200]}},
         kind="transformed_examples",
         code_paths=STEPS,
         launcher=warm_launcher,
     )
-    return found
+    return result
 
 
 def train(run_step: Any, examples: Artifact, launcher: Any, run_id: str, **params: Any) -> Artifact:
     options = {"train": "torch_functions:train", "params": params, "strategy": "torch", "np": 2}
     of = {"kind": "model", "code_paths": STEPS, "launcher": launcher, "run_id": run_id}
-    found: Artifact = run_step(ENTRY, params=options, inputs={"examples": examples}, **of)
-    return found
+    result: Artifact = run_step(ENTRY, params=options, inputs={"examples": examples}, **of)
+    return result
 
 
 def test_two_ranks_train_one_network_and_a_retry_goes_on_where_a_rank_was_killed(

@@ -31,13 +31,13 @@ def run(shared_run_step: Any, warm_launcher: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def examples(run: Any) -> Artifact:
-    found: Artifact = run(
+    result: Artifact = run(
         "transformed_examples:write",
         params={"rows": {"train": [301], "eval": [201]}},
         kind="transformed_examples",
         inputs={"statistics": _reference("statistics"), "schema": _reference("schema")},
     )
-    return found
+    return result
 
 
 def test_autograph_files_are_removed(
@@ -127,9 +127,9 @@ def test_run_conf_overrides_hyperparameters(tmp_path: Path) -> None:
         )
     assert operator.params.dump() == {"window": "2013-01", "lr": 0.001, "epochs": 2}
     context: Any = {"params": {"lr": 0.5, "epochs": 2, "window": "2013-01"}}
-    given = {"train": "flights.model:train", "params": {"lr": 0.5, "epochs": 2}, "np": 3, "seed": 0}
+    values = {"train": "flights.model:train", "params": {"lr": 0.5, "epochs": 2}, "np": 3, "seed": 0}
     params = operator.step_params(context)
-    assert {name: params[name] for name in given} == given
+    assert {name: params[name] for name in values} == values
     operator.examples = _reference("transformed_examples").to_dict()
     ti = SimpleNamespace(dag_id="training", run_id="r", task_id="train", map_index=None, try_number=2)
     spec = operator.build_spec(

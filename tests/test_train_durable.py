@@ -48,8 +48,8 @@ class Training:
 
     @property
     def instance(self) -> dict[str, Any]:
-        (found,) = self.api.task_instances(DAG_ID, self.run_id)
-        return dict(found)
+        (result,) = self.api.task_instances(DAG_ID, self.run_id)
+        return dict(result)
 
     def jobs(self) -> list[Job]:
         root = Path(self.store.uri("_state", "jobs", DAG_ID, self.run_id, TASK_ID).removeprefix("file://"))

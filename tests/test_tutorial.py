@@ -48,10 +48,10 @@ class Reader:
         self.text = TUTORIAL
         for in_text, port in {"8080": airflow, "8090": airflow, "9500": grpc, "9501": rest, "8501": rest}.items():
             self.text = re.sub(rf"\b{in_text}\b", str(port), self.text)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON"))}
+        retained = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON"))}
         self.environment = {
-            **kept,
-            "PATH": f"{programs}:{kept['PATH']}",
+            **retained,
+            "PATH": f"{programs}:{retained['PATH']}",
             "AIRFLOW__HOPS__RUNTIME": str(runtime),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "AIRFLOW__API__WORKERS": "1",
@@ -126,13 +126,13 @@ class Reader:
 def programs(tmp_path: Path, wheel_file: Path) -> Path:
     """Folder of the programs of an environment with the wheel and what else the tutorial installs."""
     environment = tmp_path / "environment"
-    uv, kept = find_uv_bin(), uv_environment(os.environ)
-    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(environment)], env=kept, check=True)
+    uv, retained = find_uv_bin(), uv_environment(os.environ)
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(environment)], env=retained, check=True)
     (names,) = re.findall(r"^\$ pip install (.*)$", TUTORIAL, re.MULTILINE)
     packages = [str(wheel_file) if name == "airflow-hops" else name for name in names.split()]
     command = [uv, "pip", "install", "--quiet", "--python", str(environment / "bin" / "python"), *packages]
     command += ["--constraints", str(REPOSITORY / "requirements" / "airflow.txt")]
-    subprocess.run(command, env=kept, cwd=tmp_path, check=True)
+    subprocess.run(command, env=retained, cwd=tmp_path, check=True)
     link_bytecode(environment)
     return environment / "bin"
 

@@ -1,4 +1,4 @@
-"""What of the user's code a cache key covers, wherever the code lies, and what it leaves out."""
+"""User code in the cache key, wherever it lies, and the parts that are left out."""
 
 from __future__ import annotations
 

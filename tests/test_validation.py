@@ -1,4 +1,4 @@
-"""What anomalies do to a DAG run."""
+"""Effects of anomalies on a DAG run."""
 
 from __future__ import annotations
 

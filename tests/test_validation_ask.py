@@ -111,11 +111,11 @@ class Runs:
 
     def waiting(self, dag_id: str) -> list[dict[str, Any]]:
         """The DAG's task instances that wait for an answer."""
-        found = self.get("/dags/~/dagRuns/~/taskInstances", state="awaiting_input")["task_instances"]
-        return [ti for ti in found if ti["dag_id"] == dag_id]
+        result = self.get("/dags/~/dagRuns/~/taskInstances", state="awaiting_input")["task_instances"]
+        return [ti for ti in result if ti["dag_id"] == dag_id]
 
     def get(self, path: str, **params: Any) -> Any:
-        """What the API says."""
+        """Asks the API."""
         response = self.api.get(path, params=params)
         assert response.status_code == 200, response.text
         return response.json()
@@ -168,8 +168,8 @@ def test_a_rejection_fails_the_task_at_once_and_names_who_and_why(
     tasks = runs("validation_ask_alice", runs.answered(REJECT, "that airport is closed"))
     assert states(tasks) == {"schema": "success", "validation": "failed", "after": "upstream_failed"}
     assert tasks["validation"].try_number == 1  # of three
-    told = "".join(capfd.readouterr())
-    assert "'Reject' by Anonymous: that airport is closed; the data does not fit" in told
+    report = "".join(capfd.readouterr())
+    assert "'Reject' by Anonymous: that airport is closed; the data does not fit" in report
     assert tasks["validation"].xcom_pull(task_ids="validation")["kind"] == "anomalies"
     assert "Z*Z" not in schema_text(runs.store, runs.schema_uri)
 
@@ -211,8 +211,8 @@ def test_an_approval_with_changes_freezes_the_edited_schema_if_it_parses(
     faulty = runs("validation_ask_alice", runs.answered(APPROVE, schema='feature { name: "dest" '))
     versions = schema_history(runs.store, runs.schema_uri)
     assert states(faulty)["validation"] == "failed"
-    told = "".join(capfd.readouterr())
-    assert "Anonymous's edit:1:17: not a schema in protobuf text" in told, told[-6000:]
+    report = "".join(capfd.readouterr())
+    assert "Anonymous's edit:1:17: not a schema in protobuf text" in report, report[-6000:]
     proposed = runs.store.read_text(f"{faulty['validation'].xcom_pull(task_ids='validation')['uri']}/proposed.pbtxt")
     edited = proposed.replace('value: "Z*Z"', 'value: "Z*Z"\n  value: "Q*Q"')
     tasks = runs("validation_ask_alice", runs.answered(APPROVE, "Q*Q opens in May", schema=edited))
@@ -235,5 +235,5 @@ def test_no_answer_in_time_is_the_answer_that_was_agreed(runs: Runs, capfd: pyte
 
     tasks = runs("validation_ask_briefly", answer)
     assert set(states(tasks).values()) == {"success"}
-    given = tasks["validation"].xcom_pull(task_ids="validation")["answer"]
-    assert (given["choice"], given["by"]) == (CONTINUE, "no answer within 0:00:01")
+    values = tasks["validation"].xcom_pull(task_ids="validation")["answer"]
+    assert (values["choice"], values["by"]) == (CONTINUE, "no answer within 0:00:01")

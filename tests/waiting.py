@@ -28,11 +28,11 @@ def wait_for(
         poll_s: Seconds between questions.
     """
     deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
+    while not (result := condition()):
         late = time.monotonic() > deadline
         assert not late, f"not within {timeout_s} s: {what() if callable(what) else what}"
         time.sleep(poll_s)
-    return found
+    return result
 
 
 def is_gone(pid: int) -> bool:

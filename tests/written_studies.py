@@ -116,8 +116,8 @@ def _trial(number: int, drawn: random.Random, metrics: int) -> TrialRecord:
 
 def _front(complete: list[TrialRecord]) -> list[int]:
     """The trials that no other one beats in a higher first and a lower second value."""
-    found, least = [], math.inf
+    result, least = [], math.inf
     for each in sorted(complete, key=lambda each: (-each.values[0], each.values[1])):
         if each.values[1] < least:
-            found, least = [*found, each.number], each.values[1]
-    return sorted(found)
+            result, least = [*result, each.number], each.values[1]
+    return sorted(result)

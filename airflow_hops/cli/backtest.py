@@ -75,12 +75,12 @@ def backtest(args: Namespace) -> None:
 
 def _duration(name: str, text: str) -> timedelta:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([wdhms])", text)
-    found = timedelta.max
+    result = timedelta.max
     with contextlib.suppress(OverflowError):
-        found = timedelta(**{_UNITS[match[2]]: float(match[1])}) if match else found
-    if found > _LONGEST:
+        result = timedelta(**{_UNITS[match[2]]: float(match[1])}) if match else result
+    if result > _LONGEST:
         raise BadInput(f"{name} is {text!r}, expected a duration like 7d, 12h or 2w, of at most 100 years")
-    return found
+    return result
 
 
 def _print(report: BacktestReport) -> None:

@@ -20,12 +20,12 @@ def card(args: Namespace) -> None:
     store = RuntimeHook(args.hops_conn_id).store
     if args.kept:
         problems: list[str] = []
-        kept = find_kept_card(store, args.model, args.version, problems)
-        if kept is None:
+        kept_card = find_kept_card(store, args.model, args.version, problems)
+        if kept_card is None:
             none = f"no card of version {args.version} of model {args.model!r} was kept; leave out --kept"
             raise BadInput("\n".join([none, *problems]))
         sys.stderr.writelines(f"{problem}\n" for problem in problems)
-        text = read_kept_card(store, kept, args.format)
+        text = read_kept_card(store, kept_card, args.format)
     else:
         made = card_from_store(store, args.model, args.version)
         text = made.html() if args.format == "html" else markdown(made)

@@ -91,10 +91,10 @@ def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
 
 def check_python() -> Check:
     """Python's version."""
-    found = f"{sys.version.split()[0]} at {sys.executable}"
+    result = f"{sys.version.split()[0]} at {sys.executable}"
     good = sys.version_info[:2] in AIRFLOW_PYTHON_VERSIONS
     tested = ", ".join(f"{major}.{minor}" for major, minor in AIRFLOW_PYTHON_VERSIONS)
-    return Check("Python", "ok" if good else "warn", found, "" if good else f"this package is tested on {tested}")
+    return Check("Python", "ok" if good else "warn", result, "" if good else f"this package is tested on {tested}")
 
 
 def check_airflow() -> Check:
@@ -144,11 +144,11 @@ def check_spark_connection(conn_id: str) -> Check:
         """--conn-json '{"conn_type": "spark", "host": "local[*]"}'"""
     )
     try:
-        found = find_connection(conn_id, "spark")
+        connection = find_connection(conn_id, "spark")
     except Exception as error:
         return Check(name, "fail", str(error), advice)
-    if found is not None:
-        return Check(name, "ok", f"master {found[0].host or 'yarn'}, from {found[1]}")
+    if connection is not None:
+        return Check(name, "ok", f"master {connection[0].host or 'yarn'}, from {connection[1]}")
     if conn_id == DEFAULT_CONN_ID:
         return Check(name, "ok", f"none: Spark runs on this machine ({THIS_MACHINE})")
     return Check(name, "warn", "none; the operators that name it fail", advice)
@@ -161,8 +161,8 @@ def check_java(runtime: Path) -> Check:
     advice = f"install Java {wanted}, or run 'airflow hops runtime create', which installs one"
     if java is None:
         return Check("Java", "fail", "none", advice)
-    found = f"{java.version} in {java.home} ({java.source})"
-    return Check("Java", "ok" if java.supported else "fail", found, "" if java.supported else advice)
+    result = f"{java.version} in {java.home} ({java.source})"
+    return Check("Java", "ok" if java.supported else "fail", result, "" if java.supported else advice)
 
 
 def check_runtime(runtime: Path) -> Check:
@@ -183,8 +183,8 @@ def check_overlays(base: Path) -> Iterator[Check]:
     for overlay in list_overlays(base):
         added = f"{', '.join(overlay.requirements) or 'nothing'} over {base.name}"
         advice = "" if overlay.state.good else f"airflow hops runtime create {base} --name {overlay.name}"
-        found = added if overlay.state.good else overlay.state.detail
-        yield Check(f"runtime {overlay.name}", "ok" if overlay.state.good else "warn", found, advice)
+        result = added if overlay.state.good else overlay.state.detail
+        yield Check(f"runtime {overlay.name}", "ok" if overlay.state.good else "warn", result, advice)
 
 
 def check_libraries(runtime: Path) -> Iterator[Check]:
@@ -244,8 +244,8 @@ def check_cuda(base: Path, answer: Mapping[str, Any], gpus: Sequence[str]) -> Ch
     seen = f"TensorFlow sees {len(answer['gpus'])} GPUs" if answer["gpus"] else f"no GPU: {answer['no_gpu']}"
     cuda, create = cuda_of(installed_packages(base)), f"airflow hops runtime create {base} --cuda"
     if cuda is None:
-        found = f"not in {base.name}; {seen}"
-        return Check("CUDA", "warn", found, create) if gpus and not answer["gpus"] else Check("CUDA", "ok", found)
+        result = f"not in {base.name}; {seen}"
+        return Check("CUDA", "warn", result, create) if gpus and not answer["gpus"] else Check("CUDA", "ok", result)
     if not (answer.get("horovod") or {}).get("nccl"):
         return Check("CUDA", "warn", f"{cuda}; Horovod without NCCL; {seen}", f"{create} --force")
     if answer["gpus"]:
@@ -292,30 +292,30 @@ def check_disk(settings: Settings) -> Iterator[Check]:
     for name, path in places.items():
         there = next(p for p in (path, *path.parents) if p.exists())
         free = shutil.disk_usage(there).free
-        found = f"{free / 2**30:.1f} GiB free at {there}"
+        result = f"{free / 2**30:.1f} GiB free at {there}"
         if not there.is_dir() or not os.access(there, os.W_OK):
             where = " in the connection's field 'store'" if name == "disk of the store" else ""
             what = "not writable" if there.is_dir() else "not a folder"
             yield Check(name, "fail", f"{there} is {what}", f"change its owner, or choose another folder{where}")
         elif free < _LOW_DISK_BYTES:
-            yield Check(name, "fail" if free < _NO_DISK_BYTES else "warn", found, "free some space")
+            yield Check(name, "fail" if free < _NO_DISK_BYTES else "warn", result, "free some space")
         else:
-            yield Check(name, "ok", found)
+            yield Check(name, "ok", result)
 
 
 def check_memory() -> Check:
     """Memory that steps can use; a container's limit counts."""
     available = psutil.virtual_memory().available
-    found = f"{available / 2**30:.1f} GiB available"
+    result = f"{available / 2**30:.1f} GiB available"
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         if limit.isdigit() and int(limit) < available:
-            available, found = int(limit), f"{int(limit) / 2**30:.1f} GiB is the container's limit"
+            available, result = int(limit), f"{int(limit) / 2**30:.1f} GiB is the container's limit"
     except OSError:
         pass
     if available < _LOW_MEMORY_BYTES:
-        return Check("memory", "warn", found, "Spark and two training ranks need 4 GiB together")
-    return Check("memory", "ok", found)
+        return Check("memory", "warn", result, "Spark and two training ranks need 4 GiB together")
+    return Check("memory", "ok", result)
 
 
 def nvidia_gpus() -> list[str]:

@@ -68,7 +68,7 @@ def init(args: Namespace) -> None:
 
 
 def report(name: str, uri: str, table: TableDescription, folder: Path, services: Mapping[str, str]) -> Iterator[str]:
-    """What a person wants to know of the columns, and what to do next."""
+    """Prints a description of the columns, and the next steps."""
     of = "" if table.whole else "the first "
     yield f"{uri}: {of}{table.rows} rows"
     yield ""

@@ -79,7 +79,7 @@ def _label_of(table: TableDescription) -> ColumnDescription:
 
 
 def _csv_format(table: TableDescription, encoding: str) -> Iterable[tuple[str, Any]]:
-    """What is said of a CSV file that is not as most are."""
+    """Returns a sentence on a CSV file with an unusual format."""
     if table.format == "csv":
         if table.delimiter != ",":
             yield "delimiter", table.delimiter
@@ -124,7 +124,7 @@ def _as_they_stand(code: str, values: Iterable[str]) -> str:
 def _read_by_pandas(table: TableDescription, encoding: str) -> str:
     if table.format == "parquet":
         return "    found = pd.read_parquet(DATA, columns=list(COLUMNS))"
-    given = dict(_csv_format(table, encoding))
+    values = dict(_csv_format(table, encoding))
     missing = _literal(list(table.null_values))
     numbers = "[LABEL, *NUMBERS]" if table.problem == REGRESSION else "NUMBERS"
     marks = {**dict.fromkeys([" ", *table.units, *table.thousands], ""), table.decimal: "."}
@@ -133,12 +133,12 @@ def _read_by_pandas(table: TableDescription, encoding: str) -> str:
         f"for name in found.columns.intersection({numbers}):",
         "    found[name] = found[name].str.translate(marks).astype(float)",
     ]
-    is_plain = not given.keys() & {"decimal", "thousands", "units"}
+    is_plain = not values.keys() & {"decimal", "thousands", "units"}
     lines = [
         "found = pd.read_csv(",
         "    DATA,",
-        *([f"    sep={_literal(given['delimiter'])},"] if "delimiter" in given else []),
-        *([f"    encoding={_literal(encoding)},"] if "encoding" in given else []),
+        *([f"    sep={_literal(values['delimiter'])},"] if "delimiter" in values else []),
+        *([f"    encoding={_literal(encoding)},"] if "encoding" in values else []),
         f"    dtype={'dict.fromkeys(CATEGORIES, str)' if is_plain else 'str'},",
         "    keep_default_na=False,",
         f"    na_values={missing},",
@@ -157,8 +157,8 @@ def _texts_by_pandas(table: TableDescription) -> str:
     return texts
 
 
-def _arguments(given: Iterable[tuple[str, Any]]) -> str:
-    return "".join(f"        {name}={_literal(value, '        ')},\n" for name, value in given)
+def _arguments(values: Iterable[tuple[str, Any]]) -> str:
+    return "".join(f"        {name}={_literal(value, '        ')},\n" for name, value in values)
 
 
 def _literal(value: Any, indent: str = "") -> str:

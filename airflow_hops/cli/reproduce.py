@@ -73,8 +73,8 @@ def reproduce(args: Namespace) -> None:
     verdict = next((v for v in ("differs", "within tolerance", "same") if v in of_result), "not compared")
     uri = result.value["uri"] if result.is_artifact else None
     if args.json:
-        told = {"run": run.name, "verdict": verdict, "reproduced": uri, "compared": [asdict(line) for line in lines]}
-        print(json.dumps({**told, "lacking": list(run.lacking)}))
+        report = {"run": run.name, "verdict": verdict, "reproduced": uri, "compared": [asdict(line) for line in lines]}
+        print(json.dumps({**report, "lacking": list(run.lacking)}))
     else:
         _print(lines, verdict)
     raise SystemExit(DIFFERS if verdict in ("differs", "not compared") else SAME)
@@ -96,8 +96,8 @@ def _reproduce(hook: RuntimeHook, run: RecordedRun, args: Namespace) -> tuple[li
         spec = step_again(hook, run, code)
         _say(f"Code: {code if run.lacking else record.code}")
         if args.environment == "lock" and record.packages:
-            given = (record.packages, record.from_elsewhere)
-            made = find_or_make(hook.settings.runtime, *given, find_uv=find_uv, say=_say)
+            values = (record.packages, record.from_elsewhere)
+            made = find_or_make(hook.settings.runtime, *values, find_uv=find_uv, say=_say)
             hook.settings = replace(hook.settings, runtime=made)
         _say(f"Environment: {hook.settings.runtime}")
         reported: dict[str, float] = {}
@@ -114,7 +114,7 @@ def _reproduce(hook: RuntimeHook, run: RecordedRun, args: Namespace) -> tuple[li
     experiment = None
     if run.experiment is not None:
         experiment = hook.store.uri("Experiments", app_id(spec.producer), run.experiment.rpartition("/")[2])
-    fingerprints = [artifact.fingerprint[:12] for given in record.artifacts().values() for artifact in given]
+    fingerprints = [artifact.fingerprint[:12] for values in record.artifacts().values() for artifact in values]
     lines: list[Compared] = []
     if fingerprints:
         lines.append(Compared("data", ", ".join(fingerprints[:3]), "the same", "same", is_result=False))
@@ -152,11 +152,11 @@ def _compare_results(
         return
     yield from compare_curves(store, run.artifact, reproduced, tolerance)
     try:
-        found = compare_models(hook, run.artifact, reproduced, run.record, same_environment=same_environment)
+        results = compare_models(hook, run.artifact, reproduced, run.record, same_environment=same_environment)
     except HopsError as error:
         yield Compared("weights", "", str(error), "not compared", is_result=False)
     else:
-        yield from compare_found(found, tolerance)
+        yield from compare_found(results, tolerance)
 
 
 def _say(text: str) -> None:

@@ -114,12 +114,14 @@ def show(args: Namespace) -> None:
 def search(args: Namespace) -> None:
     """Says which versions of packages go together with the runtime environment's, and what they bring along."""
     base = _folder(args)
-    found = {package_name(line): line for line in resolve(base, args.requirement, pins_of(base), uv=find_uv(), say=say)}
+    results = {
+        package_name(line): line for line in resolve(base, args.requirement, pins_of(base), uv=find_uv(), say=say)
+    }
     there = installed(base)
     for name in map(package_name, args.requirement):
-        line = found.pop(name, None)
+        line = results.pop(name, None)
         print(line or f"{name}=={there[name]}  (in the runtime environment already)")
-    for line in found.values():
+    for line in results.values():
         print(f"  {line}")
 
 

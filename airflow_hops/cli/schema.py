@@ -84,10 +84,10 @@ def revert(args: Namespace) -> None:
     _publish(hook, uri, text, f"version {args.version}", args, args.note or f"back to version {args.version}")
 
 
-def _version_or_file(hook: RuntimeHook, uri: str, given: str | None) -> str:
-    if given is None or given.isdecimal():
-        return schema_text(hook.store, uri, None if given is None else int(given))
-    return _read(hook, given)
+def _version_or_file(hook: RuntimeHook, uri: str, values: str | None) -> str:
+    if values is None or values.isdecimal():
+        return schema_text(hook.store, uri, None if values is None else int(values))
+    return _read(hook, values)
 
 
 def _read(hook: RuntimeHook, file: str) -> str:

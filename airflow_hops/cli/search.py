@@ -78,10 +78,10 @@ def _list(store: ArtifactStore, args: Namespace) -> None:
 
 def _studies(store: ArtifactStore, args: Namespace) -> list[tuple[StudyFolder, StudyRecord]]:
     """The DAG's studies; what is wrong with those that cannot be read is said."""
-    found, damaged = recorded_studies(store, args.dag_id)
+    result, damaged = recorded_studies(store, args.dag_id)
     for error in damaged:
         print(f"A damaged study is left out: {error}", file=sys.stderr)
-    return found
+    return result
 
 
 def _find(store: ArtifactStore, args: Namespace) -> tuple[StudyFolder, StudyRecord]:
@@ -91,23 +91,23 @@ def _find(store: ArtifactStore, args: Namespace) -> tuple[StudyFolder, StudyReco
         BadInput: there is none, or there are several of that name.
     """
     known = [each for each in _studies(store, args) if args.task in (None, each[1].task_id)]
-    found = [each for each in known if args.study in (None, each[1].name)]
-    if not found:
+    results = [each for each in known if args.study in (None, each[1].name)]
+    if not results:
         names = ", ".join(sorted(record.name for _, record in known)[:8])
         what = "no study" if args.study is None else f"no study {args.study!r}"
         where = "" if args.task is None else f" of task {args.task!r}"
         raise BadInput(f"DAG {args.dag_id!r} has {what}{where} in {store.root}; it has {names or 'none'}")
-    if args.study is not None and len(found) > 1:
-        tasks = ", ".join(sorted(record.task_id for _, record in found))
+    if args.study is not None and len(results) > 1:
+        tasks = ", ".join(sorted(record.task_id for _, record in results))
         raise BadInput(f"several tasks have a study {args.study!r}: {tasks}; name one of them by --task")
-    return max(found, key=lambda each: each[1].started)
+    return max(results, key=lambda each: each[1].started)
 
 
 def _show(folder: StudyFolder, record: StudyRecord, output: str) -> None:
     trials = folder.trials()
     if output in ("json", "yaml"):
-        told = {**record.to_dict(), "state": _state(record), "all_trials": [trial.to_dict() for trial in trials]}
-        print(json.dumps(told) if output == "json" else yaml.dump(told, sort_keys=False))
+        report = {**record.to_dict(), "state": _state(record), "all_trials": [trial.to_dict() for trial in trials]}
+        print(json.dumps(report) if output == "json" else yaml.dump(report, sort_keys=False))
         return
     console = Console()
     if console.is_terminal and output == "table":
@@ -156,15 +156,15 @@ def _picture(record: StudyRecord, trials: list[TrialRecord]) -> RenderableType:
 
 def _lines(record: StudyRecord, trials: list[TrialRecord]) -> list[str]:
     """A study in words: its state, how far it is, the best so far, running trials, failures."""
-    found = [f"{record.name}, task {record.task_id}: {_state(record)}", _progress(record)]
+    results = [f"{record.name}, task {record.task_id}: {_state(record)}", _progress(record)]
     if record.best is not None:
         reached = _values(record, record.best_values)
-        found.append(f"Best: trial {record.best}, {reached}, with {_params(record.best_params)}")
+        results.append(f"Best: trial {record.best}, {reached}, with {_params(record.best_params)}")
     if record.pareto:
-        found.append(f"Pareto front: trials {', '.join(map(str, record.pareto))}")
+        results.append(f"Pareto front: trials {', '.join(map(str, record.pareto))}")
     if record.importance:
         ordered = sorted(record.importance.items(), key=lambda each: -each[1])
-        found.append(f"Importance: {', '.join(f'{name} {share:.0%}' for name, share in ordered)}")
+        results.append(f"Importance: {', '.join(f'{name} {share:.0%}' for name, share in ordered)}")
     for trial in trials:
         if trial.state == "running":
             last = trial.intermediate[-1] if trial.intermediate else None
@@ -174,14 +174,14 @@ def _lines(record: StudyRecord, trials: list[TrialRecord]) -> list[str]:
                 since = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
             except (ValueError, TypeError):  # no time, or one without a zone
                 since = f"an unknown time (started {trial.started!r})"
-            found.append(f"Running: trial {trial.number} for {since}{reported}, with {_params(trial.params)}")
+            results.append(f"Running: trial {trial.number} for {since}{reported}, with {_params(trial.params)}")
     failed = [trial for trial in trials if trial.state == "failed"]
     if len(failed) > _FAILURES:
-        found.append(f"{len(failed)} trials failed; the last {_FAILURES}:")
-    found += [f"Failed: trial {trial.number}: {trial.reason}" for trial in failed[-_FAILURES:]]
+        results.append(f"{len(failed)} trials failed; the last {_FAILURES}:")
+    results += [f"Failed: trial {trial.number}: {trial.reason}" for trial in failed[-_FAILURES:]]
     if record.error:
-        found.append(f"Error: {record.error}")
-    return found
+        results.append(f"Error: {record.error}")
+    return results
 
 
 def _log_lines(folder: StudyFolder, trials: list[TrialRecord]) -> list[str]:

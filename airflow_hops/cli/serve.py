@@ -33,8 +33,8 @@ def serve(args: Namespace) -> None:
     hops = RuntimeHook(args.conn_id if server.is_hops else RuntimeHook.default_conn_name)
     python = runtime_python(hops.settings.runtime)
     environment = runtime_environment(hops.settings.runtime) | storage_variables(server.services, hops.store)
-    given = args.flags[1:] if args.flags[:1] == ["--"] else args.flags  # some releases of argparse leave it there
-    command = module_command(python, "airflow_hops.serving", *server_flags(server.services, given))
+    values = args.flags[1:] if args.flags[:1] == ["--"] else args.flags  # some releases of argparse leave it there
+    command = module_command(python, "airflow_hops.serving", *server_flags(server.services, values))
     # In the place of this process: signals, exit code and end are the server's own.
     os.execve(command[0], command, environment)
 
@@ -99,14 +99,14 @@ def server_flags(services: Mapping[str, str], given: Sequence[str] = ()) -> list
 
 def storage_variables(services: Mapping[str, str], store: ArtifactStore) -> dict[str, str]:
     """Variables from which the server's fsspec takes the options of the stores that models and captured rows lie in."""
-    found = {}
+    results = {}
     for location in (services.get("serving_base_path") or "", services.get("serving_capture_path") or ""):
         protocol, separator, _ = location.partition("://")
         options = storage_options_of(services, location, store) if separator else {}
         if options:
             name = f"FSSPEC_{protocol.upper()}"
-            found[name] = json.dumps(json.loads(os.environ.get(name) or "{}") | dict(options))
-    return found
+            results[name] = json.dumps(json.loads(os.environ.get(name) or "{}") | dict(options))
+    return results
 
 
 def _in_memory(token: str) -> str:

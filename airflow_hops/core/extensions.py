@@ -69,14 +69,14 @@ def extensions(group: str) -> dict[str, Extension]:
     """
     own = configparser.ConfigParser(delimiters=("=",), interpolation=None)
     own.read_string((pkgutil.get_data(__package__, "entry_points.ini") or b"").decode())
-    found = {name: Extension(group, name, value, OWN) for name, value in own.items(group)}
+    results = {name: Extension(group, name, value, OWN) for name, value in own.items(group)}
     for point in entry_points(group=group):
         distribution = point.dist.name if point.dist else "unknown"
         each = Extension(group, point.name, point.value, distribution)
-        other = found.setdefault(point.name, each)
+        other = results.setdefault(point.name, each)
         if other.distribution != distribution:
             raise BadInput(f"{each} has the name of {other}; uninstall one of them")
-    return found
+    return results
 
 
 def load_extension(group: str, name: str) -> Any:

@@ -93,7 +93,7 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
         return {name: value for name, value in arguments.items() if _is_artifact(value)}
 
     def _context_values(self, context: Context) -> dict[str, Any]:
-        """What the function asks for by the names of Airflow's context (``ds``, ``run_id``, ``params``)."""
+        """Returns the values of Airflow's context that the function names (``ds``, ``run_id``, ``params``)."""
         signature = inspect.signature(self.python_callable)
         arguments = signature.bind_partial(*self.op_args, **self.op_kwargs).arguments
         wanted = [name for name in signature.parameters if name in KNOWN_CONTEXT_KEYS and name not in arguments]

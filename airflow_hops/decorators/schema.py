@@ -55,7 +55,7 @@ class SchemaDecoratedOperator(HopsDecoratedOperator, SchemaOperator):
         super().__init__(python_callable=python_callable, output_kind=SchemaOperator.output_kind, **kwargs)
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """What was given for inference, and the function."""
+        """Returns the options of the inference, and the function."""
         return {**SchemaOperator.step_params(self, context), "curate": HopsDecoratedOperator.step_params(self, context)}
 
     def step_inputs(self) -> Mapping[str, Any]:

@@ -51,7 +51,7 @@ class StatisticsDecoratedOperator(HopsDecoratedOperator, StatisticsOperator):
         super().__init__(python_callable=python_callable, output_kind=StatisticsOperator.output_kind, **kwargs)
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """What to read, and the function that makes the options."""
+        """Returns the source, and the function that makes the options."""
         return {
             **StatisticsOperator.step_params(self, context),
             "options_function": HopsDecoratedOperator.step_params(self, context),

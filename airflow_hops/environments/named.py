@@ -187,7 +187,7 @@ def make_overlay(
 def resolve(
     base: Path, requirements: Sequence[str], pins: Path, *, uv: str, say: Say = print, before: Sequence[str] = ()
 ) -> list[str]:
-    """What would have to be added to an environment for these requirements, as ``name==version``, and nothing else.
+    """Returns the packages that these requirements would add to an environment, as ``name==version``.
 
     Args:
         base: Its folder.
@@ -260,7 +260,7 @@ def remove_overlay(base: Path, name: str) -> Path:
 
 
 def runtime_fingerprint(runtime: Path) -> str:
-    """What tells the libraries of an environment: the pins, what was added to them, and a hash of what is installed."""
+    """Returns a fingerprint of an environment's libraries: pins, added packages, and a hash of those installed."""
     base = base_of(runtime)
     installed = hashlib.sha256("\n".join(f"{n}=={v}" for n, v in sorted(packages_of(runtime).items())).encode())
     return "\n".join(

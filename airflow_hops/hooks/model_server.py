@@ -52,7 +52,7 @@ class ModelServerHook(BaseHook):
 
     @cached_property
     def services(self) -> dict[str, str]:
-        """What a step gets of the connection: an entry ``serving_*`` for each field, empty where the field is.
+        """Returns the services for a step: an entry ``serving_*`` for each field, empty where the field is.
 
         Raises:
             BadInput: there is no such connection, it is of another type, or its extra is no JSON object.
@@ -60,8 +60,8 @@ class ModelServerHook(BaseHook):
         if self.is_hops:
             from airflow_hops.hooks.runtime import RuntimeHook
 
-            found = RuntimeHook(self.model_server_conn_id).settings.services
-            return {name: value for name, value in found.items() if name.startswith("serving_")}
+            result = RuntimeHook(self.model_server_conn_id).settings.services
+            return {name: value for name, value in result.items() if name.startswith("serving_")}
         connection = self._connection
         extra = read_extra(self.model_server_conn_id, connection)
         services = {f"serving_{name}": str(extra.get(name) or "") for name in field_names(self.conn_type)}
@@ -84,7 +84,7 @@ class ModelServerHook(BaseHook):
 
     @property
     def address(self) -> ServerAddress:
-        """Where the server is.
+        """Returns the address of the server.
 
         Raises:
             BadInput: a field of the connection is not what it should be.
@@ -180,7 +180,7 @@ class ModelServerHook(BaseHook):
             return split
 
     def stats(self) -> dict[str, Any]:
-        """What the bundled server has counted by model and version since it started (``GET /v1/stats``)."""
+        """Returns the server's counts by model and version since it started (``GET /v1/stats``)."""
         with self._client("rest") as client:
             stats: dict[str, Any] = client.stats()
             return stats
@@ -245,22 +245,22 @@ class ModelServerHook(BaseHook):
 
     @cached_property
     def _connection(self) -> Any:
-        found = find_connection(self.model_server_conn_id, self.conn_type, "hops")
-        if found is None:
+        connection = find_connection(self.model_server_conn_id, self.conn_type, "hops")
+        if connection is None:
             raise BadInput(
                 f"there is no connection {self.model_server_conn_id!r}; add one of type model_server, or set "
                 f"AIRFLOW_CONN_{self.model_server_conn_id.upper()} to a URI or a JSON object"
             )
-        return found[0]
+        return connection[0]
 
 
 def model_server_services(model_server_conn_id: str | None) -> dict[str, str]:
-    """What a step gets of a connection; nothing where none is named, so that the ``hops`` connection's fields hold."""
+    """Returns the services of a connection for a step; none without a name: the ``hops`` connection's then hold."""
     return ModelServerHook(model_server_conn_id).services if model_server_conn_id else {}
 
 
 async def asked_from_a_trigger(conn_id: str) -> dict[str, str]:
-    """What a trigger needs of a connection to ask its server: tokens are not kept with triggers.
+    """Returns the address and TLS files with which a trigger asks a server; triggers are stored, so without tokens.
 
     Args:
         conn_id: Of type ``model_server`` or ``hops``.

@@ -59,7 +59,7 @@ class TaskProgress:
 
     @classmethod
     def read(cls, store: ArtifactStore, producer: Producer) -> TaskProgress | None:
-        """What a task instance says; None where it says nothing.
+        """Reads the progress of a task instance; None if there is none.
 
         Raises:
             HopsError: the store cannot be read.
@@ -108,7 +108,7 @@ class ProgressWriter:
             log.debug("the task's progress cannot be removed: %s", problem)
 
     def _said_before(self) -> list[ProgressPoint]:
-        """What this very try said before it was deferred."""
+        """Reads the progress that this very try wrote before it was deferred."""
         try:
             before = TaskProgress.read(self._store, self._producer)
         except Exception as problem:  # whatever the file system's own client raises

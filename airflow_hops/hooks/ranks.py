@@ -32,7 +32,7 @@ class RanksHook(BaseHook):
         self.ranks_conn_id = ranks_conn_id
 
     def where(self, hosts: str | None = None) -> dict[str, Any]:
-        """Where the connection has ranks run.
+        """Returns the place of the connection's ranks.
 
         Args:
             hosts: ``gpu-1:4,gpu-2:4``, in place of the connection's.
@@ -84,7 +84,7 @@ class RanksHook(BaseHook):
 
 
 def where_ranks_run(ranks_conn_id: str | None, hosts: str | None) -> dict[str, Any] | None:
-    """What the arguments ``ranks_conn_id`` and ``hosts`` of a training say.
+    """Returns the place of the ranks by the arguments ``ranks_conn_id`` and ``hosts`` of a training.
 
     Args:
         ranks_conn_id: A connection of type ``horovod`` or ``spark``, or none.

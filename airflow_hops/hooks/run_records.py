@@ -50,7 +50,7 @@ def record_run(store: ArtifactStore, runtime: Path, spec: StepSpec) -> str | Non
             entry=spec.entry,
             params=params,
             secrets=secrets,
-            inputs={role: [artifact.to_dict() for artifact in given] for role, given in spec.inputs.items()},
+            inputs={role: [artifact.to_dict() for artifact in values] for role, values in spec.inputs.items()},
             output_kind=spec.output.kind if spec.output else None,
             parts=spec.cache_key_parts,
             package_version=airflow_hops.__version__,

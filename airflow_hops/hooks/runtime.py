@@ -266,7 +266,7 @@ class RuntimeHook(BaseHook):
         return self.make_launcher("local")
 
     def warm_start(self) -> WarmStart | None:
-        """What forks steps from a warm process, unless ``[hops] warm_start`` says no."""
+        """Returns the client of the warm process; None if ``[hops] warm_start`` is off."""
         if not conf.getboolean("hops", "warm_start", fallback=True):
             return None
         runtime = self.settings.runtime
@@ -380,7 +380,7 @@ def _fingerprint_of_json(value: Any) -> str:
 
 
 def warm_socket(runtime: Path) -> Path:
-    """Where the warm process of a runtime environment listens.
+    """Returns the socket of a runtime environment's warm process.
 
     There is one for each user, each state of the package, and each set of variables that libraries read at import.
     """

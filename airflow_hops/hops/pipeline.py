@@ -116,14 +116,14 @@ def statistics(data: Data, split: str | None = None) -> Any:
     from airflow_hops.ml.statistics import STATISTICS_FILE, generate_statistics, load_statistics
 
     if not isinstance(data, pd.DataFrame):
-        found = artifact(data)
-        if found.kind == "statistics":
-            splits = StatisticsProperties.of(found).splits
+        results = artifact(data)
+        if results.kind == "statistics":
+            splits = StatisticsProperties.of(results).splits
             split = split or splits[0]
             if split not in splits:
-                raise BadInput(f"{found.uri}: split is {split!r}; expected one of {splits}")
-            return load_statistics(path(found) / split / STATISTICS_FILE)
-        data = frame(found, split)
+                raise BadInput(f"{results.uri}: split is {split!r}; expected one of {splits}")
+            return load_statistics(path(results) / split / STATISTICS_FILE)
+        data = frame(results, split)
     try:
         table = pa.Table.from_pandas(data, preserve_index=False)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -197,8 +197,8 @@ def step(
     name = name or stage.partition(":")[0].rpartition(".")[2]
     producer = replace(spec.producer, task_id=f"{spec.producer.task_id}.{name}")
     output = None if kind is None else Output(store().address(producer, kind), kind)
-    given = {role: (artifact(which),) for role, which in inputs.items()}
-    described = replace(spec, step=name, entry=entry, params=params, inputs=given, output=output, producer=producer)
+    values = {role: (artifact(which),) for role, which in inputs.items()}
+    described = replace(spec, step=name, entry=entry, params=params, inputs=values, output=output, producer=producer)
     let_workers_import()
     with temporary_folder("step", name) as scratch:
         return resolve(entry)(StepContext(described, scratch), **params)

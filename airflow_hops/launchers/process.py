@@ -142,7 +142,7 @@ class StepProcess:
 
 
 def open_output(detached: Detached | None) -> tuple[int | None, int]:
-    """Where a step's output goes: the read end of a pipe (None for a log file), and what the step writes to."""
+    """Opens a step's output: the read end of a pipe (None for a log file), and the end that the step writes to."""
     if detached is None:
         return os.pipe()
     return None, os.open(detached.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

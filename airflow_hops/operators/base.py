@@ -103,11 +103,11 @@ class HopsOperator(BaseOperator):
         return {}
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
-        """What else decides whether the step's artifact can be reused."""
+        """Returns additional parts of the cache key."""
         return {}
 
     def output_uri(self, hook: RuntimeHook, producer: Producer) -> str:
-        """Where the artifact goes: by default an address of its own for each DAG run."""
+        """Returns the artifact's address: by default one of its own for each DAG run."""
         assert self.output_kind is not None
         return hook.store.address(producer, self.output_kind)
 
@@ -228,7 +228,7 @@ def code_paths_of(context: Context) -> tuple[str, ...]:
 
 
 def skipped(ti: Any, reason: str, **facts: Any) -> AirflowSkipException:
-    """What a task raises that is not to run: the reason is kept for the pages, as a skipped task returns nothing.
+    """Returns the exception that skips a task; its reason is stored for the pages, as a skipped task returns nothing.
 
     Args:
         ti: The task instance.

@@ -50,11 +50,11 @@ class PageLink(BaseOperatorLink):
         return f"{_base_path()}{_PAGES}/{self.page}{self.below(operator)}?{urlencode(query)}"
 
     def below(self, operator: Any) -> str:
-        """What follows the page in the path."""
+        """Returns the part of the path behind the page."""
         return ""
 
     def query(self, operator: Any, ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> dict[str, str]:
-        """What is looked at: the artifact, where the task makes one."""
+        """Returns the query that selects the artifact, if the task makes one."""
         kind = getattr(operator, "output_kind", None)
         if kind is None or not self.of_artifact:
             return {}

@@ -69,7 +69,7 @@ class NotebookOperator(HopsOperator):
         }
 
     def step_inputs(self) -> Mapping[str, Any]:
-        """What the notebook was given to read."""
+        """Returns the notebook's inputs."""
         return self.inputs
 
     def execute(self, context: Context) -> Any:

@@ -99,7 +99,7 @@ class PerformanceOperator(HopsOperator):
         self.labels = labels if is_final else Source.from_value("labels", labels).to_dict()
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """What is measured, and how."""
+        """Returns the measurement's options."""
         if self._labels_given and self.labels is None:
             raise BadInput("labels is the output of a task that left none (it was skipped or returned nothing)")
         is_source = self.labels is not None and not _is_artifact(self.labels)

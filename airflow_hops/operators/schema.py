@@ -91,14 +91,14 @@ class SchemaOperator(HopsOperator):
             raise ValueError(f"SchemaOperator: schema is given, so that {', '.join(without_effect)} has no effect")
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """What was given for inference, or the file to import."""
+        """Returns the options of the inference, or the file to import."""
         if self.schema is None:
             return self._inference()
         path = Path(context["dag"].fileloc).parent / Path(str(self.schema)).expanduser()
         return {"imported": {"path": str(self.schema), "text": _read(path)}}
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
-        """What the schema is frozen with: it is remembered, to say so when it is something else later."""
+        """Returns the options that the schema was frozen with, so that a later change can be reported."""
         return {ARGUMENTS: _sha256(json.dumps(self._inference(), sort_keys=True))}
 
     def output_uri(self, hook: RuntimeHook, producer: Producer) -> str:

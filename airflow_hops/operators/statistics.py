@@ -90,7 +90,7 @@ class StatisticsOperator(SparkOperator):
         self._check_arguments()
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """What to read, and how."""
+        """Returns the source, and the options."""
         return {
             "splits": list(self.splits) if self.splits else None,
             "source": self._source_fields(),

@@ -312,9 +312,9 @@ class HorovodTrainOperator(RanksTrainOperator):
     ) -> None:
         super().__init__(np=np, hosts=hosts, ranks_conn_id=ranks_conn_id, conf=conf, **kwargs)
         if np == AUTO and (strategy != HOROVOD or deterministic):
-            found = "deterministic=True" if deterministic else f"strategy={strategy!r}"
+            result = "deterministic=True" if deterministic else f"strategy={strategy!r}"
             raise BadInput(
-                f"np is {AUTO!r}, but {found}: its number of ranks cannot be left to a measurement; give one"
+                f"np is {AUTO!r}, but {result}: its number of ranks cannot be left to a measurement; give one"
             )
         self.script = script
         self.script_args = list(script_args)

@@ -42,8 +42,8 @@ class ChainStep:
 
     def inputs(self, instead: Mapping[str, Artifact]) -> dict[str, tuple[Artifact, ...]]:
         """Its inputs by role, some of which others stand for, by their URIs."""
-        given = self.record.artifacts().items()
-        return {role: tuple(instead.get(each.uri, each) for each in artifacts) for role, artifacts in given}
+        values = self.record.artifacts().items()
+        return {role: tuple(instead.get(each.uri, each) for each in artifacts) for role, artifacts in values}
 
 
 def chain_of(store: ArtifactStore, artifacts: Iterable[Artifact]) -> tuple[ChainStep, ...]:
@@ -56,13 +56,13 @@ def chain_of(store: ArtifactStore, artifacts: Iterable[Artifact]) -> tuple[Chain
         BadInput: an artifact or a record is gone, or nothing depends on a window.
     """
     walk = _Walk(store)
-    given = list(artifacts)
-    for artifact in given:
+    values = list(artifacts)
+    for artifact in values:
         walk.visit(artifact)
     if not walk.steps:
         raise BadInput(
-            f"{given[0].uri}: none of the steps that made it is an ingest with a window_end, so that it cannot be made "
-            "again for another window; expected a pipeline that begins with IngestOperator(window_start=…, "
+            f"{values[0].uri}: none of the steps that made it is an ingest with a window_end, so that it cannot be "
+            "made again for another window; expected a pipeline that begins with IngestOperator(window_start=…, "
             "window_end=…) and sources with a time_column"
         )
     return tuple(walk.steps)
@@ -82,8 +82,10 @@ def window_of(chain: Iterable[ChainStep]) -> Window:
             windows[step.record.step] = (as_utc(start).isoformat() if start else None, as_utc(end).isoformat())
     window: Window = next(iter(windows.values()))
     if len(set(windows.values())) > 1:
-        told = ", ".join(f"{name} {start or 'the beginning'} to {end}" for name, (start, end) in windows.items())
-        raise BadInput(f"the ingests of the pipeline have different windows ({told}), but a candidate has one for all")
+        report = ", ".join(f"{name} {start or 'the beginning'} to {end}" for name, (start, end) in windows.items())
+        raise BadInput(
+            f"the ingests of the pipeline have different windows ({report}), but a candidate has one for all"
+        )
     for step in chain:
         for path, text in _texts(step.record.params) if not step.has_window else ():
             with suppress(ValueError):
@@ -110,21 +112,21 @@ def _texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 def ancestors(chain: Iterable[ChainStep], uri: str) -> tuple[ChainStep, ...]:
     """The steps of a chain that made the artifact at an address, in their order."""
-    wanted, found = {uri}, []
+    wanted, result = {uri}, []
     for step in reversed(list(chain)):
         if wanted.intersection(step.uris):
-            wanted |= {each.uri for given in step.inputs({}).values() for each in given}
-            found.append(step)
-    return tuple(reversed(found))
+            wanted |= {each.uri for values in step.inputs({}).values() for each in values}
+            result.append(step)
+    return tuple(reversed(result))
 
 
 def recorded(store: ArtifactStore, uris: Iterable[str]) -> Iterator[tuple[Manifest, RunRecord]]:
     """The manifests and records of those artifacts that are there and have a record, the newest first."""
-    found: list[Manifest] = []
+    results: list[Manifest] = []
     for uri in uris:
         with suppress(BadInput):
-            found.append(store.manifest(uri))
-    for manifest in sorted(found, key=lambda manifest: manifest.created_at, reverse=True):
+            results.append(store.manifest(uri))
+    for manifest in sorted(results, key=lambda manifest: manifest.created_at, reverse=True):
         if (record := record_of(store, manifest)) is not None:
             yield manifest, record
 
@@ -173,17 +175,17 @@ class _Walk:
         except BadInput as error:
             raise BadInput(f"{artifact.uri}: what the model was made from is gone ({error}); {_REMEDY}") from error
         record = record_of(self._store, maker)
-        given = maker.inputs if record is None else record.artifacts()
+        values = maker.inputs if record is None else record.artifacts()
         # The schema last, as it may be that of an earlier run: data of the model's own run stands for that run's.
-        inputs = sorted((a for artifacts in given.values() for a in artifacts), key=lambda a: a.kind == "schema")
+        inputs = sorted((a for artifacts in values.values() for a in artifacts), key=lambda a: a.kind == "schema")
         of = maker.producer
         task = (of.dag_id, of.task_id, of.map_index, artifact.kind)
         if task in self._tasks:
             self._tasks[task].uris.append(artifact.uri)
             return True
-        found = [self.visit(each) for each in inputs]
+        results = [self.visit(each) for each in inputs]
         if record is None:
-            if any(found) or artifact.kind == "snapshot":
+            if any(results) or artifact.kind == "snapshot":
                 reset = "have its schema inferred anew with 'airflow hops schema reset', "
                 raise BadInput(
                     f"{artifact.uri}: the store has no record of the step that made it (an older version of this "
@@ -192,7 +194,7 @@ class _Walk:
                 )
             return False
         step = ChainStep(artifact, record, of, [artifact.uri])
-        if depends := any(found) or step.has_window:
+        if depends := any(results) or step.has_window:
             if task in self._tasks:
                 raise BadInput(
                     f"{artifact.uri}: task {of.task_id!r} goes on from what it made in an earlier run, "

@@ -38,7 +38,7 @@ Time = str | datetime
 
 @dataclass(frozen=True)
 class _Made(JsonFields):
-    """What is kept of a window: ``made.json``, which is written when all is made.
+    """The record of a window: ``made.json``, which is written last.
 
     Attributes:
         key: The pipeline's.
@@ -56,7 +56,7 @@ class _Made(JsonFields):
     wall_s: float = 0.0
 
     def artifact(self, step: str) -> Artifact:
-        """What a step made."""
+        """Returns the artifact of a step."""
         return Artifact.from_dict(self.artifacts[step])
 
 
@@ -135,17 +135,19 @@ class PipelineReplay:
         """
         window = _window(start, end)
         trained = ModelProperties.of(self.champion)
-        kept = [self.champion.uri, trained.statistics, trained.schema, self._examples.uri]
-        kept += [each.uri for each in (self._evaluation.artifacts().get("examples", ()) if self._evaluation else ())]
-        made, was_there = self._make(window, self._run_id(*window), self._chain, kept)
+        retained = [self.champion.uri, trained.statistics, trained.schema, self._examples.uri]
+        retained += [
+            each.uri for each in (self._evaluation.artifacts().get("examples", ()) if self._evaluation else ())
+        ]
+        made, was_there = self._make(window, self._run_id(*window), self._chain, retained)
         model = made.artifact(self._names[self.champion.uri])
-        found = ModelProperties.of(model)
+        result = ModelProperties.of(model)
         candidate = Candidate(
             start=window[0].isoformat(),
             end=window[1].isoformat(),
             model=model.to_dict(),
-            statistics=self._reference(found.statistics),
-            schema=self._reference(found.schema),
+            statistics=self._reference(result.statistics),
+            schema=self._reference(result.schema),
             examples=made.artifact(self._names[self._examples.uri]).to_dict(),
             core_s=made.core_s,
             gpu_s=made.gpu_s,
@@ -188,8 +190,8 @@ class PipelineReplay:
         # The evaluated model may be that of another run than the champion's.
         inputs = {**step.inputs(new), "model": (Artifact.from_dict(candidate.model),), "champion": (serving,)}
         with temporary_folder("step", "code") as code:
-            found = self._run(step, run_id, inputs, code).properties
-        return bool(found["blessed"]), tuple(found["reasons"])
+            result = self._run(step, run_id, inputs, code).properties
+        return bool(result["blessed"]), tuple(result["reasons"])
 
     def monitor(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Parameters of the newest recorded comparison and of the newest measurement of the model's requests.
@@ -215,9 +217,9 @@ class PipelineReplay:
         """The record of the evaluation of the champion, or of the DAG's newest one of this model."""
         uris = (uri for uri in self._store.artifacts(self._store.uri(self.dag_id)) if uri.endswith("/evaluation"))
         newest = None
-        for found, record in recorded(self._store, uris):
+        for result, record in recorded(self._store, uris):
             if record.params.get("model_name") == self.model_name:
-                if any(each.fingerprint == self.champion.fingerprint for each in found.inputs.get("model", ())):
+                if any(each.fingerprint == self.champion.fingerprint for each in result.inputs.get("model", ())):
                     return record
                 newest = newest or record
         how = "candidates are judged as by the newest one of its DAG" if newest else "every candidate serves"
@@ -236,8 +238,8 @@ class PipelineReplay:
                 except (BadInput, OSError) as error:
                     raise BadInput(f"the sources of model {self.model_name!r}: {error}; restore them") from error
                 params |= {"window_start": None, "window_end": None}
-            given = {role: [a.fingerprint for a in found] for role, found in step.inputs(numbered).items()}
-            what = [step.record.entry, with_artifacts(params, numbered), given]
+            values = {role: [a.fingerprint for a in result] for role, result in step.inputs(numbered).items()}
+            what = [step.record.entry, with_artifacts(params, numbered), values]
             code = [step.record.parts.get(name) for name in ("user code", "conf")]
             parts[f"step {number}"] = json.dumps([*what, *code], sort_keys=True)
             numbered |= dict.fromkeys(step.uris, Artifact(f"step {number}", step.made.kind, f"step {number}"))
@@ -251,11 +253,11 @@ class PipelineReplay:
         return {} if uri is None else self._store.manifest(uri).reference(uri).to_dict()
 
     def _make(
-        self, window: tuple[datetime, datetime], run_id: str, steps: Iterable[ChainStep], kept: Iterable[str | None]
+        self, window: tuple[datetime, datetime], run_id: str, steps: Iterable[ChainStep], retained: Iterable[str | None]
     ) -> tuple[_Made, bool]:
         """Runs steps for a window, and keeps some of their artifacts; or takes what was made before."""
         folder = self._store.uri(BACKTEST, run_id)
-        wanted = {uri: self._names[uri] for uri in kept if uri in self._names}
+        wanted = {uri: self._names[uri] for uri in retained if uri in self._names}
         with self._lock(folder):
             made = self._read(folder)
             if made is not None and made.artifacts.keys() >= set(wanted.values()):
@@ -265,14 +267,14 @@ class PipelineReplay:
             with temporary_folder("step", "code") as code:
                 for number, step in enumerate(steps):
                     try:
-                        found = self._run(step, run_id, step.inputs(new), code / str(number), new, window)
+                        result = self._run(step, run_id, step.inputs(new), code / str(number), new, window)
                     except StepFailed as error:
                         kind = HopsError if error.retryable else BadInput
                         raise kind(f"{self.model_name} on {window[0]} to {window[1]}: {error}") from error
-                    costs.append(self._store.manifest(found.uri).cost)
-                    if step.made.kind != found.kind:
-                        found = Artifact.from_dict(AnomaliesProperties.of(found).examples or {})
-                    new |= dict.fromkeys(step.uris, found)
+                    costs.append(self._store.manifest(result.uri).cost)
+                    if step.made.kind != result.kind:
+                        result = Artifact.from_dict(AnomaliesProperties.of(result).examples or {})
+                    new |= dict.fromkeys(step.uris, result)
             total = {name: round(sum(cost.get(name, 0.0) for cost in costs), 2) for name in ("core_s", "gpu_s")}
             wall_s = round(time.monotonic() - began, 2)
             artifacts = {name: new[uri].to_dict() for uri, name in wanted.items()}
@@ -335,7 +337,7 @@ class PipelineReplay:
         return self._store.address(producer, str(step.record.output_kind))
 
     def _read(self, folder: str) -> _Made | None:
-        """What was made for a window; None where that is nothing, or not whole any more."""
+        """Reads the record of a window; None if there is none, or it is not whole any more."""
         try:
             made = _Made.from_dict(self._store.read_json(f"{folder}/{_MADE}"))
             for step in made.artifacts:
@@ -349,10 +351,10 @@ class PipelineReplay:
 
     def _remove_others(self, run_id: str, steps: Iterable[ChainStep], made: _Made) -> None:
         """Removes what nothing needs any more; also what was left where a back-test was killed here."""
-        kept = {made.artifact(step).uri for step in made.artifacts}
+        retained = {made.artifact(step).uri for step in made.artifacts}
         for step in steps:
             address = self._address(step, run_id)
-            for uri in {address, f"{address.rpartition('/')[0]}/{step.made.kind}"} - kept:
+            for uri in {address, f"{address.rpartition('/')[0]}/{step.made.kind}"} - retained:
                 self._store.remove_folder(uri)
 
 

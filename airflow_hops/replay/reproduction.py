@@ -141,12 +141,12 @@ def trial_record(search: RunRecord, trial: TrialRecord) -> RunRecord:
 
 
 def data_problems(store: ArtifactStore, record: RunRecord) -> Iterator[str]:
-    """What of a record's input artifacts is not what it was."""
+    """Returns which of a record's input artifacts are missing or changed."""
     for role, artifacts in record.artifacts().items():
         for artifact in artifacts:
             try:
-                found, manifest = store.find(artifact)
-                if (damage := store.damage(found.uri, manifest)) is not None:
+                result, manifest = store.find(artifact)
+                if (damage := store.damage(result.uri, manifest)) is not None:
                     yield f"input {role!r}: {damage}"
             except BadInput as error:
                 yield f"input {role!r}: {error}"
@@ -237,7 +237,7 @@ def recorded_params(record: RunRecord, code: Path) -> dict[str, Any]:
 
 
 def launcher_of(hook: RuntimeHook, record: RunRecord, spark_conn_id: str = DEFAULT_CONN_ID) -> Launcher | None:
-    """Where a step is run again: on Spark if it ran there, by this connection; None for this machine."""
+    """Returns the launcher that runs a step again: Spark if it ran there, by this connection; None for this machine."""
     if "conf" not in record.parts and record.params.get("engine") != "spark":
         return None
     conf = json.loads(record.parts.get("conf", "{}"))
@@ -267,7 +267,7 @@ def run_again(
 def compare_models(
     hook: RuntimeHook, recorded: Artifact, reproduced: Artifact, record: RunRecord, *, same_environment: bool
 ) -> dict[str, Any]:
-    """What :func:`airflow_hops.ml.stages.reproduce.compare.run` says of two models."""
+    """Returns the result of :func:`airflow_hops.ml.stages.reproduce.compare.run` for two models."""
     inputs = {"recorded": (recorded,), "reproduced": (reproduced,), "examples": record.artifacts().get("examples", ())}
     spec = StepSpec("compare", _COMPARE, {"weights_decide": same_environment}, inputs=inputs)
     value: dict[str, Any] = hook.run(spec, cache=False, on_line=lambda line: None).value
@@ -290,25 +290,25 @@ def _artifact_of(store: ArtifactStore, logged: Mapping[str, Any]) -> Artifact | 
     if uri is None or ("record" in logged and not store.exists(uri)):
         return None
     with suppress(BadInput):
-        found, manifest = store.find(Artifact(uri, "model", str(logged.get("fingerprint"))))
-        return manifest.reference(found.uri)
+        result, manifest = store.find(Artifact(uri, "model", str(logged.get("fingerprint"))))
+        return manifest.reference(result.uri)
     if "record" not in logged:
         raise BadInput(f"{uri}: another model is stored there now; name the run that trained this one, by MLflow's id")
     return None
 
 
 def _from_training(store: ArtifactStore, name: str, model: Artifact) -> RecordedRun:
-    """What a training without a record wrote of itself.
+    """Reads the record that a training without a run record wrote into its artifact.
 
     Raises:
         BadInput: it is no training of a function.
     """
     uri = f"{model.uri}/training.json"
     try:
-        told = store.read_json(uri)
-        train = {"script" if told["train"].endswith((".py", ".ipynb")) else "train": told["train"]}
-        options = {option: told[option] for option in ("params", "seed", "deterministic", "strategy")}
-        secrets = tuple(f"params/{param}" for param, value in told["params"].items() if REDACTED in json.dumps(value))
+        report = store.read_json(uri)
+        train = {"script" if report["train"].endswith((".py", ".ipynb")) else "train": report["train"]}
+        options = {option: report[option] for option in ("params", "seed", "deterministic", "strategy")}
+        secrets = tuple(f"params/{param}" for param, value in report["params"].items() if REDACTED in json.dumps(value))
     except (FileNotFoundError, LookupError, TypeError, AttributeError) as error:
         raise BadInput(f"{uri}: not what a training writes ({error!r}); {name} cannot be run again") from error
     manifest = store.manifest(model.uri)
@@ -316,14 +316,14 @@ def _from_training(store: ArtifactStore, name: str, model: Artifact) -> Recorded
         dag_id=manifest.producer.dag_id,
         step=manifest.producer.task_id,
         entry=TRAIN_ENTRY,
-        params={**train, **options, "np": told["ranks"]},
+        params={**train, **options, "np": report["ranks"]},
         inputs={
-            role: [store.manifest(a.uri).reference(a.uri).to_dict() | {"fingerprint": a.fingerprint} for a in given]
-            for role, given in manifest.inputs.items()
+            role: [store.manifest(a.uri).reference(a.uri).to_dict() | {"fingerprint": a.fingerprint} for a in values]
+            for role, values in manifest.inputs.items()
         },
         parts=manifest.cache_key_parts,
         package_version="",
-        python=str(told.get("versions", {}).get("python", "")),
+        python=str(report.get("versions", {}).get("python", "")),
         packages={},
         started=now(),
         secrets=secrets,

@@ -168,7 +168,7 @@ def compare_experiments(store: ArtifactStore, recorded: str, reproduced: str, to
 
 
 def compare_values(before: Mapping[str, float], value: Any, tolerance: float) -> Iterator[Compared]:
-    """What a training function returned instead of a model: its metrics, or a number where it has a single one."""
+    """Compares the values that a training function returned: its metrics, or a single number."""
     if after := returned_metrics(value, next(iter(before)) if len(before) == 1 else None, before):
         yield from compare_metrics(before, after, tolerance)
     else:
@@ -208,8 +208,8 @@ def returned_metrics(value: Any, metric: str | None, names: Collection[str]) -> 
     """
     if isinstance(value, Mapping) and isinstance(value.get("metrics"), Mapping):
         value = value["metrics"]
-    given = value if isinstance(value, Mapping) else {metric or "": value}
-    return {n: float(v) for n, v in given.items() if n in names and isinstance(v, int | float)}
+    values = value if isinstance(value, Mapping) else {metric or "": value}
+    return {n: float(v) for n, v in values.items() if n in names and isinstance(v, int | float)}
 
 
 def _close(one: float, other: float, tolerance: float) -> Verdict:

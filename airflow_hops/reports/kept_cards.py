@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class KeptCard(CheckedFields):
-    """What is known of a kept card.
+    """The facts of a stored card.
 
     Attributes:
         at: When it was made, ISO 8601 UTC.
@@ -96,13 +96,15 @@ def keep_cards(
             before = list(kept_cards(store, model_name, each))
             if newest is None or newest.at not in {card.decided for card in before}:
                 known = (registered or {}).get(each)
-                card, kept = _make(store, model_name, each, before[0] if before else None, doc_of, known)
+                card, retained = _make(store, model_name, each, before[0] if before else None, doc_of, known)
                 if newest:
-                    kept = replace(kept, after=f"{newest.event.replace('_', ' ')} v{newest.version}", decided=newest.at)
-                folder = store.uri("_cards", model_name, str(each), sortable(kept.at))
+                    retained = replace(
+                        retained, after=f"{newest.event.replace('_', ' ')} v{newest.version}", decided=newest.at
+                    )
+                folder = store.uri("_cards", model_name, str(each), sortable(retained.at))
                 store.create_text(f"{folder}/card.md", markdown(card))
                 store.write_text(f"{folder}/card.html", card.html())
-                store.write_text(f"{folder}/card.json", json.dumps(kept.to_dict(), indent=1) + "\n")
+                store.write_text(f"{folder}/card.json", json.dumps(retained.to_dict(), indent=1) + "\n")
         except Exception as error:
             log.exception("The card of %s v%d could not be kept; the decision stands", model_name, each)
             problems.append(f"The card of v{each} could not be kept ({error}).")
@@ -134,8 +136,8 @@ def find_kept_card(
         version: The version.
         problems: Is told of damaged cards, which are passed over.
     """
-    found = list(kept_cards(store, model_name, version, problems))
-    return next((card for card in found if card.whole), found[0] if found else None)
+    result = list(kept_cards(store, model_name, version, problems))
+    return next((card for card in result if card.whole), result[0] if result else None)
 
 
 def kept_cards(
@@ -149,10 +151,10 @@ def kept_cards(
         except FileNotFoundError:
             continue  # it is being written, or whoever wrote it was killed
         except (TypeError, HopsError, NotADirectoryError) as error:
-            told = f"{of_version}/{name}/card.json: not what is known of a kept card ({error}); restore or remove it"
-            log.warning("%s", told)
+            report = f"{of_version}/{name}/card.json: not what is known of a kept card ({error}); restore or remove it"
+            log.warning("%s", report)
             if problems is not None:
-                problems.append(told)
+                problems.append(report)
             continue
         yield replace(card, folder=f"{of_version}/{name}")
 
@@ -181,8 +183,8 @@ def _make(
     docs = dict(before.docs) if before else {}
 
     def doc(dag_id: str) -> str | None:
-        told = doc_of(dag_id)
-        docs[dag_id] = docs.get(dag_id, "") if told is None else told
+        report = doc_of(dag_id)
+        docs[dag_id] = docs.get(dag_id, "") if report is None else report
         return docs[dag_id]
 
     sources = VersionSources(store, model_name, version, _All(), known)

@@ -72,7 +72,7 @@ def model_card(sources: VersionSources, doc_of: Callable[[str], str | None]) -> 
 
 
 def _shown(what: str, make: Callable[[], list[_T]], notes: list[str]) -> list[_T]:
-    """What is made of what was read; nothing, and a note, where another program or version wrote something odd."""
+    """Returns the result of a reader; nothing, and a note, if another program or version wrote something odd."""
     try:
         return make()
     except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
@@ -229,7 +229,7 @@ def _rollout(sources: VersionSources) -> Blocks:
     events = [event for event in sources.record.history if event.version == sources.version and event.decision]
     if not events:
         return ["No rollout of it was judged: it became champion at once, a person decided, or it is not over."]
-    counts, found = [], []
+    counts, result = [], []
     for event in events:
         decision, at = event.decision, _time(event.at)
         assert decision is not None
@@ -237,11 +237,11 @@ def _rollout(sources: VersionSources) -> Blocks:
             latency = (side.latency.quantile_ms(0.5), side.latency.quantile_ms(0.99))
             step = (event.event.replace("_", " "), f"{decision.percent}%")
             counts.append((at, *step, role, side.requests, side.errors, side.client_errors, *latency))
-        found += [
+        result += [
             (at, each.what.replace("_", " "), each.verdict.replace("_", " "), each.text)
             for each in ([] if _is_hidden(event, sources) else decision.findings)
         ]
-    compared = [Table(found, ["When", "Compared", "Verdict", "Found"], "Comparisons")] if found else []
+    compared = [Table(result, ["When", "Compared", "Verdict", "Found"], "Comparisons")] if result else []
     columns = ["When", "What", "Share", "Of", "Requests", "Failed", "Refused", "p50 ms", "p99 ms"]
     return [Table(counts, columns), *compared]
 
@@ -328,7 +328,7 @@ def _named(names: tuple[str, ...]) -> str:
 
 
 def _retraining(sources: VersionSources) -> Blocks:
-    found = [
+    results = [
         (
             _time(each.decision.at),
             each.decision.outcome,
@@ -338,9 +338,9 @@ def _retraining(sources: VersionSources) -> Blocks:
         )
         for each in sources.retraining
     ]
-    if not found:
+    if not results:
         return ["No decision on its retraining is known, or none that the reader may see."]
-    return [Table(found, ["When, in the data's time", "Retraining", "Why", "Limits", "By"])]
+    return [Table(results, ["When, in the data's time", "Retraining", "Why", "Limits", "By"])]
 
 
 def _decisions(sources: VersionSources) -> Blocks:
@@ -375,13 +375,13 @@ def _why(event: ModelEvent, sources: VersionSources) -> str:
 
 
 def _worse_slices(evaluation: EvaluationReport) -> list[str]:
-    found = []
+    results = []
     for name, split in evaluation.splits.items():
         for feature, slices in (split.slices or {}).items():
             worse = [each.value for each in slices if each.gain and each.gain.high is not None and each.gain.high < 0]
             if worse:
                 values = ", ".join(map(str, worse))
-                found.append(
+                results.append(
                     f"On {name}, worse than the champion at the time beyond chance where {feature} is {values}."
                 )
-    return found
+    return results

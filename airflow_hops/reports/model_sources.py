@@ -1,4 +1,4 @@
-"""What the store knows of a model's version: the sources of its card."""
+"""The sources of a model card: all that the store knows of a model's version."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TAGS = {"dag_id": "dag_id", "dag_run_id": "run_id", "uri": "model", "fingerprin
 
 @dataclass(frozen=True)
 class Registration(CheckedFields):
-    """What MLflow's registry knows of a version.
+    """The entry of a version in MLflow's registry.
 
     Attributes:
         created_at: When it was registered, ISO 8601 UTC.
@@ -125,7 +125,7 @@ class VersionSources:
 
     @cached_property
     def deployment(self) -> Manifest | None:
-        """What its deployment was given: the model, the evaluation, the infra-validation."""
+        """Returns the inputs of the deployment: the model, the evaluation, the infra-validation."""
         if "task_id" not in self.maker:
             return None
         producer = Producer(self.maker["dag_id"], self.maker["run_id"], self.maker["task_id"])
@@ -145,8 +145,8 @@ class VersionSources:
         serving, known = self.record.served(self.version), self.registration or Registration()
         if serving:
             artifact = serving.model
-        elif given := self._given("model"):
-            artifact = given
+        elif values := self._given("model"):
+            artifact = values
         else:
             artifact = Artifact(known.uri, "model", known.fingerprint)
         if not artifact.uri:
@@ -162,25 +162,27 @@ class VersionSources:
     @cached_property
     def evaluation(self) -> EvaluationReport | None:
         """The evaluation by which it was deployed."""
-        given = self._given("evaluation")
-        if given is None or not self.sees(self.store.dag_of(given.uri)):
+        values = self._given("evaluation")
+        if values is None or not self.sees(self.store.dag_of(values.uri)):
             self.notes.append("No evaluation: its deployment was given none, or none that the reader may see.")
             return None
-        return self._read("Its evaluation", lambda: self._json(given, REPORT_FILE, EvaluationReport.from_dict))
+        return self._read("Its evaluation", lambda: self._json(values, REPORT_FILE, EvaluationReport.from_dict))
 
     @cached_property
     def infra_blessing(self) -> BlessingProperties | None:
         """Whether a server loaded it before it was deployed."""
-        given = self._given("infra_blessing")
-        opened = self._open(given, "Its infra-validation", BlessingProperties.of) if given else None
+        values = self._given("infra_blessing")
+        opened = self._open(values, "Its infra-validation", BlessingProperties.of) if values else None
         return opened[0] if opened else None
 
     @cached_property
     def lineage(self) -> list[tuple[str, str, str, str]]:
-        """What the model was made from: role, kind, address, fingerprint."""
-        given = [(role, each) for role, items in (self.model[1].inputs if self.model else {}).items() for each in items]
-        rows = [(role, of.kind, of.uri, of.fingerprint) for role, of in given if self.told(of.uri)]
-        if hidden := len(given) - len(rows):
+        """Returns the sources of the model: role, kind, address, fingerprint."""
+        values = [
+            (role, each) for role, items in (self.model[1].inputs if self.model else {}).items() for each in items
+        ]
+        rows = [(role, of.kind, of.uri, of.fingerprint) for role, of in values if self.told(of.uri)]
+        if hidden := len(values) - len(rows):
             self.notes.append(f"The lineage leaves out {hidden} inputs of DAGs that the reader may not see.")
         return rows
 
@@ -197,11 +199,11 @@ class VersionSources:
         artifact = Artifact(of.statistics, "statistics", of.statistics_fingerprint or "")
         opened = self._open(artifact, "Its statistics", lambda manifest: manifest.files)
         files = [entry.path for entry in opened[0] if entry.path.endswith("/statistics.json")] if opened else []
-        found = {
+        results = {
             path.partition("/")[0]: self._read(path, lambda path=path: self._json(artifact, path, dict))  # type: ignore[misc]
             for path in sorted(files)
         }
-        return {split: told for split, told in found.items() if told is not None}
+        return {split: report for split, report in results.items() if report is not None}
 
     @cached_property
     def run_record(self) -> RunRecord | None:
@@ -219,8 +221,8 @@ class VersionSources:
         def read(report: MonitoringReport) -> PerformanceReport:
             return self._json(report.artifact, PERFORMANCE_FILE, PerformanceReport.from_dict)
 
-        found, own = self._reports("performance", read, MAX_CHECKS), self.model[0].label if self.model else None
-        return next((each for each in found if each[1].label == own), next(iter(found), None))
+        result, own = self._reports("performance", read, MAX_CHECKS), self.model[0].label if self.model else None
+        return next((each for each in result if each[1].label == own), next(iter(result), None))
 
     @cached_property
     def checks(self) -> list[tuple[str, SkewProperties, Mapping[str, float]]]:
@@ -230,7 +232,7 @@ class VersionSources:
             _, manifest = self._find(report.artifact)
             return SkewProperties.of(manifest), manifest.metrics
 
-        return [(report.at, *found) for report, found in self._reports("skew", read, MAX_CHECKS)]
+        return [(report.at, *result) for report, result in self._reports("skew", read, MAX_CHECKS)]
 
     @cached_property
     def retraining(self) -> list[RecordedDecision]:
@@ -241,7 +243,7 @@ class VersionSources:
             for dag_id, _ in listed_reports(self.store, self.name, self.version, kind)
             if self.sees(dag_id)
         }
-        found = [
+        results = [
             each
             for dag_id in sorted(dags)
             for task in self.store.names(self.store.uri("_state", dag_id))
@@ -249,7 +251,7 @@ class VersionSources:
             for each in self._each("decisions on retraining", log.names()[: -_DECISIONS_READ - 1 : -1], log.read)
             if (each.decision.basis.get("model"), each.decision.basis.get("version")) == (self.name, str(self.version))
         ]
-        return sorted(found, key=lambda each: each.decision.at, reverse=True)[:MAX_DECISIONS]
+        return sorted(results, key=lambda each: each.decision.at, reverse=True)[:MAX_DECISIONS]
 
     def _reports(
         self, kind: str, read: Callable[[MonitoringReport], _T], wanted: int
@@ -264,26 +266,26 @@ class VersionSources:
         return self._each(f"{kind} reports", (name for dag_id, name in listed if self.sees(dag_id)), found, wanted)
 
     def _given(self, role: str) -> Artifact | None:
-        given = self.deployment.inputs.get(role) if self.deployment else None
-        return given[0] if given else None
+        values = self.deployment.inputs.get(role) if self.deployment else None
+        return values[0] if values else None
 
     def _each(self, what: str, items: Iterable[str], read: Callable[[str], _T], wanted: int | None = None) -> list[_T]:
-        """What can be read, up to so many; one note says of how many that is not so."""
-        found: list[_T] = []
+        """Returns those that can be read, up to a number; one note counts the others."""
+        results: list[_T] = []
         problems = []
         for item in items:
-            if len(found) == wanted:
+            if len(results) == wanted:
                 break
             try:
-                found.append(read(item))
+                results.append(read(item))
             except _UNREADABLE as error:
                 problems.append(_told(error))
         if problems:
             self.notes.append(f"{len(problems)} {what} cannot be read; of the newest of them: {problems[0]}.")
-        return found
+        return results
 
     def _read(self, what: str, read: Callable[[], _T]) -> _T | None:
-        """What is read; None, and a note, where it cannot be."""
+        """Returns the result of a reader; None, and a note, if it fails."""
         try:
             return read()
         except _UNREADABLE as error:
@@ -312,5 +314,5 @@ class VersionSources:
 
 
 def _told(error: Exception) -> str:
-    """What is wrong; of a file of another program or version, which says little itself, with the kind of error."""
+    """Describes an error; for a file of another program or version with the kind of error."""
     return str(error) if isinstance(error, HopsError | OSError) else f"{type(error).__name__}: {error}"

@@ -98,7 +98,7 @@ class Report:
 
     @property
     def subtitle(self) -> str:
-        """What it is of, and when it was made."""
+        """Returns the subject and time of the report."""
         return f"{self.about} · {self.at.isoformat(sep=' ', timespec='minutes').removesuffix('+00:00')} UTC"
 
     def html(self) -> str:

@@ -113,11 +113,11 @@ class Access:
         granting = self._granting.get(right)
         if granting is None:
             return
-        given = _token(authorization)
-        if any(file.holds(given) for file in granting):
+        values = _token(authorization)
+        if any(file.holds(values) for file in granting):
             return
         flags = " or ".join(file.flag for file in reversed(granting))
-        if any(file.holds(given) for file in self._files):
+        if any(file.holds(values) for file in self._files):
             raise ServingError(
                 grpc.StatusCode.PERMISSION_DENIED, f"This token may not {right.value}; expected a token of {flags}"
             )
@@ -156,8 +156,8 @@ def warnings_of(host: str, access: Access, plain_ports: Iterable[str]) -> Iterat
 
 
 def _token(authorization: str | bytes | None) -> bytes:
-    given = authorization.encode("utf-8", "replace") if isinstance(authorization, str) else authorization or b""
-    scheme, _, token = given.partition(b" ")
+    values = authorization.encode("utf-8", "replace") if isinstance(authorization, str) else authorization or b""
+    scheme, _, token = values.partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""
 
 

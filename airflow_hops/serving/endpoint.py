@@ -1,4 +1,4 @@
-"""What answers requests in one process: ports, limits, counts, capture."""
+"""The endpoint of one process: ports, limits, counts, capture."""
 
 from __future__ import annotations
 

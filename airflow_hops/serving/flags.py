@@ -258,7 +258,7 @@ class Flags(
 
     @property
     def request_memory_bytes(self) -> int:
-        """What all requests under way may take together, by default a quarter of the memory that there is."""
+        """Returns the memory that all requests under way may take together, by default a quarter of the machine's."""
         return self.max_request_memory_bytes or memory_bytes() // 4
 
     @property

@@ -1,4 +1,4 @@
-"""What requests are counted by."""
+"""The kind of a request, by which requests are counted."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class ModelServer:
         self._stop.set()
 
     def _models(self) -> dict[str, Any]:
-        """What is available, and what is wanted and is not, for ``/readyz``."""
+        """Returns the available models, and the wanted ones that are unavailable, for ``/readyz``."""
         views = self._catalog.views
         return {
             "models": {name: sorted(view.servables) for name, view in sorted(views.items())},

@@ -64,15 +64,15 @@ class TokenFile:
         return self._tokens
 
     def _read(self) -> None:
-        found = self._path.stat()
-        state = (found.st_mtime_ns, found.st_size, found.st_ino)
+        result = self._path.stat()
+        state = (result.st_mtime_ns, result.st_size, result.st_ino)
         if state == self._state:
             return
         lines = [line.strip() for line in self._path.read_bytes().splitlines()]
         tokens = [line for line in lines if line and not line.startswith(b"#")]
         if not tokens or any(len(token.split()) > 1 for token in tokens):
             raise ConfigError("expected a token on each line")
-        if found.st_nlink and found.st_mode & 0o004:  # one in memory has no name to read it by
+        if result.st_nlink and result.st_mode & 0o004:  # one in memory has no name to read it by
             log.warning(
                 "%s=%s: every user of this machine may read it; chmod o-r takes that away", self.flag, self._path
             )

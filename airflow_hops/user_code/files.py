@@ -60,7 +60,7 @@ class UserFiles:
         self._waiting, self._seen = set(_module_names(spec.params)), set[str]()
         self._imports_anything = False
         self._sources: list[str] = []
-        self._texts = [json.dumps([spec.params, [a.properties for given in spec.inputs.values() for a in given]])]
+        self._texts = [json.dumps([spec.params, [a.properties for values in spec.inputs.values() for a in values]])]
         for value in _values(spec.params):
             if isinstance(value, dict) and {"source", "function", "wants_context"} <= value.keys():  # it ships one
                 self._follow(references(value["source"]))
@@ -182,16 +182,16 @@ class UserFiles:
         elif module_name(file.name) is not None:
             self._add_everything()  # a compiled module may import anything
 
-    def _follow(self, found: References, place: str | None = None, parts: Sequence[str] = ()) -> None:
+    def _follow(self, result: References, place: str | None = None, parts: Sequence[str] = ()) -> None:
         """Adds what a source refers to: modules, and files by their paths from its folder or one above."""
-        self._waiting |= found.modules
-        if found.anything:
+        self._waiting |= result.modules
+        if result.anything:
             self._add_everything()
         for at in self._search if place is None else (place,):
             for depth in range(len(parts) + 1):
                 folder = self._folder(at, parts[:depth])
-                for pattern in found.files:
-                    self._add_named(at, folder, parts[:depth], pattern.split("/"), pattern in found.folders)
+                for pattern in result.files:
+                    self._add_named(at, folder, parts[:depth], pattern.split("/"), pattern in result.folders)
 
     def _add_named(
         self, place: str, folder: Traversable, parts: Sequence[str], path: Sequence[str], folders: bool
@@ -221,17 +221,17 @@ class UserFiles:
         around = ((place, root) for place, root in self._roots.items() if path.is_relative_to(str(root)))
         place, folder = next(around, (_SCRIPT_PLACE, path.parent))
         self._roots.setdefault(place, folder)
-        kept = PurePosixPath(place) / path.relative_to(str(folder))
-        self.script = kept.as_posix()
+        retained = PurePosixPath(place) / path.relative_to(str(folder))
+        self.script = retained.as_posix()
         self.files[self.script] = path
-        self._search[kept.parent.as_posix()] = path.parent
+        self._search[retained.parent.as_posix()] = path.parent
         text = path.read_text(errors="replace")
         sources = notebook_cells(text) if path.suffix == ".ipynb" else [text]
         if sources is None:
             self.unknown.append(f"a cell of {script} does not parse, so that its imports are not known")
         self._sources += sources or [text]
         for source in sources or ():
-            self._follow(references(source), kept.parent.as_posix())
+            self._follow(references(source), retained.parent.as_posix())
 
     def _fingerprint(self) -> str:
         digest, left = hashlib.sha256(), _MAX_BYTES

@@ -58,14 +58,14 @@ def user_code(spec: StepSpec, runtime: Path | None = None) -> UserCode:
     """
     from airflow_hops.user_code.files import read_file
 
-    found = find_user_files(spec, runtime)
+    user_files = find_user_files(spec, runtime)
     files: dict[str, bytes] = {}
     left, left_out = MAX_CODE_BYTES, []
-    for name, file in sorted(found.files.items()):
-        content = None if found.is_link_out(name) else read_file(file, left)
+    for name, file in sorted(user_files.files.items()):
+        content = None if user_files.is_link_out(name) else read_file(file, left)
         if content is None:
             left_out.append(name)
         else:
             files[name] = content
             left -= len(content)
-    return UserCode(found.fingerprint, files, left_out, found.script, found.folders, found.unknown)
+    return UserCode(user_files.fingerprint, files, left_out, user_files.script, user_files.folders, user_files.unknown)

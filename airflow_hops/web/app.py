@@ -56,6 +56,6 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
-    """What the user gave cannot be used (422), or something behind this API does not answer (502)."""
+    """Answers an error: 422 for unusable input of the user, 502 if something behind this API does not answer."""
     is_given = isinstance(error, BadInput) and not isinstance(error, UnreadableFile)
     return JSONResponse({"detail": str(error)}, 422 if is_given else 502)

@@ -57,7 +57,7 @@ def cached_answer(
 
 @cache
 def _code() -> str:
-    """What makes the answers: SHA-256 (hex) of the sources of both sides."""
+    """Returns the fingerprint of this code: SHA-256 (hex) of the sources of both sides."""
     sources = sorted(Path(__file__).parent.rglob("*.py"))
     return hashlib.sha256(b"".join([package_fingerprint().encode(), *map(Path.read_bytes, sources)])).hexdigest()
 

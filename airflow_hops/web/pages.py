@@ -18,7 +18,7 @@ ASSETS = _HERE / "assets"
 
 
 def fingerprint() -> str:
-    """What the present build is known by; ``none`` where there is none."""
+    """Returns the fingerprint of the present build; ``none`` where there is none."""
     try:
         return (STATIC / "fingerprint").read_text()
     except OSError:

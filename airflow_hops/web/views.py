@@ -65,7 +65,7 @@ class SavedViews(Model):
 
 
 class _File(ViewRequest):
-    """What the file of a view says."""
+    """The file of a view."""
 
     owner: str
     by: str
@@ -77,10 +77,10 @@ def list_views(user: GetUserDep, dag_id: str) -> SavedViews:
     """Shared views, and the user's own."""
     may_save, store = may_change(user, dag_id), _store(dag_id)
     with reaching(store):
-        found = _files(store, dag_id)
+        result = _files(store, dag_id)
     views = [
         _described(view_id, view, may_save)
-        for view_id, view in found.items()
+        for view_id, view in result.items()
         if view.shared or view.owner == user.get_id()
     ]
     return SavedViews(views=sorted(views, key=lambda view: (view.name.lower(), view.id)), may_save=may_save)
@@ -148,16 +148,16 @@ def _file(store: ArtifactStore, dag_id: str, view_id: str) -> str:
 
 
 def _files(store: ArtifactStore, dag_id: str) -> dict[str, _File]:
-    found = {}
+    results = {}
     for name in store.names(_folder(store, dag_id)):
         view_id = name.removesuffix(".json")
         try:
-            found[view_id] = _File.model_validate(store.read_json(_file(store, dag_id, view_id)))
+            results[view_id] = _File.model_validate(store.read_json(_file(store, dag_id, view_id)))
         except FileNotFoundError:
             continue  # deleted meanwhile
         except ValidationError as error:
             log.warning("%s: not a saved view (%s)", _file(store, dag_id, view_id), error)
-    return found
+    return results
 
 
 def _find(user: GetUserDep, store: ArtifactStore, dag_id: str, view_id: str) -> _File:

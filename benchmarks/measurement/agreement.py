@@ -78,7 +78,7 @@ class _Live:
         self._runs: set[str] = set()
 
     def run(self, ticks: list[date]) -> list[dict[str, str]]:
-        """What the monitor decided at the end of each period."""
+        """Returns the monitor's decision at the end of each period."""
         for dag_id in (TRAINING, MONITORING):
             self._api.wait_for_dag(dag_id)
         self._follow(self._api.trigger(TRAINING, {"window_start": str(START), "window_end": str(ticks[0])}))

@@ -78,7 +78,7 @@ def stages_of(found: Measurements) -> dict[str, dict[str, float]]:
 def figures_of(
     found: Measurements, stages: Mapping[str, Mapping[str, float]], *, known_marks: bool = True
 ) -> dict[str, Any]:
-    """What the ratios are made of, and all that lies behind it.
+    """Returns the inputs of the ratios, and all that lies behind them.
 
     Args:
         found: The runs.
@@ -153,7 +153,7 @@ def ratios_of(figures: Mapping[str, Any]) -> dict[str, float]:
 
 
 def marks_of(figures: Mapping[str, Any], ratios: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-    """What is to be reached, what was measured (None: it was not), and whether it is reached."""
+    """Returns the marks, the measured values (None if not measured), and whether each is reached."""
     measured = {
         "cold_times_faster": (ratios.get("cold_times_faster"), 5.0, True),
         "cached_s": (figures["cached_s"], 2.0, False),

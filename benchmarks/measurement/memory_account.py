@@ -1,4 +1,4 @@
-"""Where the memory of a pipeline goes: proportional set sizes of its processes by what they are for."""
+"""Memory of a pipeline: proportional set sizes of its processes by purpose."""
 
 from __future__ import annotations
 

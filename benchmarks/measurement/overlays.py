@@ -15,7 +15,7 @@ TORCH = ("benchmark-torch", ("torch==2.13.0+cpu",))
 
 
 def folder(overlay: tuple[str, tuple[str, ...]]) -> Path:
-    """Where one of those above is, or will be."""
+    """Returns the folder of one of the environments above."""
     return overlay_folder(_base(), overlay[0])
 
 

@@ -52,7 +52,7 @@ def write(folder: str, rows: str) -> Work:
 
 
 def join(folder: str) -> Work:
-    """What the stage does before it measures: one label for each prediction, and the join."""
+    """Does the stage's work before it measures: one label for each prediction, and the join."""
     import pyarrow.parquet as pq
 
     from airflow_hops.core.contract.performance import PerformanceOptions

@@ -1,4 +1,4 @@
-"""What no server of this kind can beat: an echo over the same gRPC library, and the model called in process."""
+"""Upper limits of servers of this kind: an echo over the same gRPC library, and the model called in process."""
 
 from __future__ import annotations
 

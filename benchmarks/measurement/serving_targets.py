@@ -87,7 +87,7 @@ class Target:
         raise NotImplementedError
 
     def order(self, bodies: Path, model: str, rows: int) -> dict[str, Any]:
-        """Where and what a client asks."""
+        """The address and content of a client's requests."""
         raise NotImplementedError
 
     def cpu_s(self) -> float:
@@ -270,7 +270,7 @@ class RayServe(WithReadyFile):
 
 @dataclass(frozen=True)
 class Measured:
-    """What clients found.
+    """The measurements of clients.
 
     Attributes:
         rate: Requests a second.

@@ -35,7 +35,7 @@ def _different_strings(random: Random, rows: int) -> Any:
 
 
 def _mixed(random: Random, rows: int) -> Columns:
-    """What tables of customers and orders have: keys, amounts, times, codes, flags, and some of it missing."""
+    """Returns a table like those of customers and orders: keys, amounts, times, codes, flags, some of it missing."""
     import pyarrow as pa
 
     missing = random.random(rows) < 0.1
@@ -138,7 +138,7 @@ SHAPES = {
 
 
 def shaped_table(folder: Path, name: str, suffix: str, rows: int | None = None) -> Path:
-    """Where the table of a shape lies, or will lie."""
+    """Returns the file of the table of a shape."""
     return folder / f"{name}-{SHAPES[name].rows if rows is None else rows}.{suffix}"
 
 

@@ -132,7 +132,7 @@ def ratios_of(found: Measurements) -> dict[str, float]:
 
 
 def figures_of(found: Measurements, cores: int) -> dict[str, Any]:
-    """What the ratios are made of, and every single run."""
+    """Returns the inputs of the ratios, and every single run."""
     return {
         "cores": cores,
         "seconds": {
@@ -183,7 +183,7 @@ def print_marks(marks: Sequence[Mark], console: Console) -> None:
 
 
 def print_profile(profiled: Timed, name: str, console: Console) -> None:
-    """Where the CPU seconds of one process go; those of the decoder's threads count where they fall."""
+    """Prints the CPU seconds of one process by function; those of the decoder's threads count where they fall."""
     facts, total = profiled.facts, profiled.cpu_s
     title = f"{name}, one process, {facts['rows']:,} rows: {total:.2f} CPU seconds under the profiler"
     table = Table(title=title, title_justify="left")

@@ -63,7 +63,7 @@ def train_ours(work: Path, steps: int) -> None:
 
 
 def train_under_torchrun(work: Path, steps: int) -> None:
-    """What each rank of ``torchrun`` does."""
+    """Trains a rank of ``torchrun``."""
     import numpy as np
     import pyarrow.parquet as pq
     import torch

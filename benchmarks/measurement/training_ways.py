@@ -1,4 +1,4 @@
-"""What the benchmark of training runs as steps: examples made of the flights, and a Keras model fitted to them."""
+"""Steps of the training benchmark: examples made of the flights, and a Keras model fitted to them."""
 
 from __future__ import annotations
 

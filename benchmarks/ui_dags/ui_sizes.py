@@ -1,4 +1,4 @@
-"""What pages must not grow slow with: statistics of thousands of features, and more rows than Dive draws."""
+"""Large pages: statistics of thousands of features, and more rows than Dive draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the images of Fashion-MNIST are: 60,000 to learn from and 10,000 to be asked about, of Zalando (MIT)."""
+"""The images of Fashion-MNIST: 60,000 to learn from and 10,000 to be asked about, of Zalando (MIT)."""
 
 from __future__ import annotations
 

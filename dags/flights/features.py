@@ -1,4 +1,4 @@
-"""What the flights model sees of a flight: one function, run by Spark for training and by the server for serving.
+"""Features of the flights model: one function, run by Spark for training and by the server for serving.
 
 It knows only what is known when the flight is scheduled, and the weather of the hour. The month is no feature: a model
 has to serve months that it was not trained on.

@@ -80,7 +80,7 @@ def known_planes(planes: DataFrame) -> DataFrame:
 
 
 def destinations(airports: DataFrame) -> DataFrame:
-    """Where the airports are, in degrees."""
+    """Returns the positions of the airports, in degrees."""
     return airports.select(
         F.col("faa").alias("dest"),
         F.col("lat").cast("double").alias("dest_lat"),

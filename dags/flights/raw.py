@@ -1,4 +1,4 @@
-"""Where the raw tables are."""
+"""The raw tables."""
 
 from __future__ import annotations
 

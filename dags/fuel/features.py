@@ -1,4 +1,4 @@
-"""What the fuel model sees of a car: one function, run by Spark for training and by the server for serving."""
+"""Features of the fuel model: one function, run by Spark for training and by the server for serving."""
 
 from __future__ import annotations
 

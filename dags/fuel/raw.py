@@ -1,4 +1,4 @@
-"""Where the cars are."""
+"""The raw table of cars."""
 
 from __future__ import annotations
 

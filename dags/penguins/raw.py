@@ -1,4 +1,4 @@
-"""Where the penguins are."""
+"""The raw table of penguins."""
 
 from __future__ import annotations
 

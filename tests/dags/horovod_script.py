@@ -7,7 +7,7 @@ import tensorflow as tf
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--lr", type=float)
-given = parser.parse_args()
+arguments = parser.parse_args()
 
 hvd.init()
 tf.keras.utils.set_random_seed(hvd.rank())
@@ -17,7 +17,7 @@ every = tf.keras.layers.Concatenate()([numeric, tf.keras.layers.Embedding(5, 2)(
 model = tf.keras.Model(
     {"numeric": numeric, "kind_id": kind}, tf.keras.layers.Dense(1, activation="sigmoid")(every), name="of_a_script"
 )
-model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.Adam(given.lr * hvd.size())), "binary_crossentropy")
+model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.Adam(arguments.lr * hvd.size())), "binary_crossentropy")
 
 features = {"numeric": tf.random.normal((256, 2)), "kind_id": tf.random.uniform((256,), 0, 5, tf.int64)}
 labels = tf.cast(features["numeric"][:, 0] > 0, tf.float32)

@@ -91,7 +91,7 @@ with DAG("pages_monitoring", schedule=None):
 
 
 def measure(context) -> Any:
-    """What a measurement of the model writes."""
+    """Writes a measurement of the model."""
     import json
 
     whole = {"version": 1, "start": "2026-01-01T00:00:00+00:00", "end": "2026-01-08T00:00:00+00:00", "rows": 200}

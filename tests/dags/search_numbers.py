@@ -1,4 +1,4 @@
-"""What the DAG ``search`` searches for."""
+"""The search space and function of the DAG ``search``."""
 
 from __future__ import annotations
 

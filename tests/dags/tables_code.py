@@ -1,4 +1,4 @@
-"""What the pipeline of a plain table runs: all columns but one are scaled, for a logistic regression."""
+"""User code of the pipeline of a plain table: all columns but one are scaled, for a logistic regression."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ with DAG("task_horovod", schedule=None, render_template_as_native_obj=True):
 
         rows, held_out = context.table("train"), context.table("eval")
         learned = rows.dataset()
-        given = {"objective": "binary", "metric": "auc", "num_leaves": leaves, "verbose": -1, "seed": context.seed}
-        return lightgbm.train(given, learned, 10, valid_sets=[held_out.dataset(learned)])
+        values = {"objective": "binary", "metric": "auc", "num_leaves": leaves, "verbose": -1, "seed": context.seed}
+        return lightgbm.train(values, learned, 10, valid_sets=[held_out.dataset(learned)])
 
     train("{{ dag_run.conf['examples'] }}", lr=0.05)
     boost("{{ dag_run.conf['examples'] }}", leaves=7)

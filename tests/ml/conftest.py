@@ -90,7 +90,7 @@ def step_context(
     code_paths: tuple[str, ...] = (),
     **inputs: Any,
 ) -> StepContext:
-    """What a step's function is given; its scratch folder lies in ``folder``."""
+    """Returns the context of a step's function; its scratch folder lies in ``folder``."""
     run_id = run_id or f"run-{uuid.uuid4().hex[:8]}"
     producer = Producer("tests", run_id, task_id or kind or "step")
     spec = StepSpec(
@@ -125,9 +125,9 @@ def stage_runner(store: ArtifactStore, folder: Path) -> Callable[..., Any]:
     ) -> Any:
         of = {"services": services, "run_id": run_id, "task_id": task_id}
         context = step_context(store, folder, kind=kind, params=params, **of, **(inputs or {}))
-        found = stage(context, **params)
-        assert kind is None or isinstance(found, Artifact)
-        return found
+        result = stage(context, **params)
+        assert kind is None or isinstance(result, Artifact)
+        return result
 
     return run
 
@@ -252,10 +252,10 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server = subprocess.Popen(command, stdout=stream, stderr=stream)
         try:
             deadline = time.monotonic() + 60
-            while not (found := re.search(r"Running on (http://\S+)", said.read_text())):
+            while not (match := re.search(r"Running on (http://\S+)", said.read_text())):
                 assert server.poll() is None and time.monotonic() < deadline, said.read_text()
                 time.sleep(0.05)
-            yield found[1]
+            yield match[1]
         finally:
             server.terminate()
             server.wait()

@@ -52,7 +52,7 @@ def write_crafted(path: Path, proof: Path) -> Path:
 
 
 def read(path: str) -> str:
-    """What reading a file led to, in words."""
+    """Reads a file and returns the outcome in words."""
     import pyarrow.parquet as pq
 
     try:
@@ -65,7 +65,7 @@ def read_in_forks(path: str, with_pyarrow: bool) -> dict[str, str]:
     """Reads a file in a fork of this process for each entry, which has imported that, and PyArrow before or after."""
     if with_pyarrow:
         import pyarrow  # noqa: F401
-    found = {}
+    results = {}
     for entry in ENTRIES if with_pyarrow else PACKAGES:
         reading, writing = os.pipe()
         if os.fork() == 0:
@@ -75,9 +75,9 @@ def read_in_forks(path: str, with_pyarrow: bool) -> dict[str, str]:
             os._exit(0)
         os.close(writing)
         with os.fdopen(reading) as stream:
-            found[entry] = stream.read()
+            results[entry] = stream.read()
         os.wait()
-    return found
+    return results
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ _PINS = Path(__file__).parents[2] / "requirements" / "runtime.txt"
 
 @pytest.fixture(scope="session")
 def kept() -> Callable[..., Any]:
-    """What a function answers: ``kept(function, *arguments)``, for these pins, its module's code and the arguments.
+    """Returns a function's stored answer: ``kept(function, *arguments)``, for these pins, its code and arguments.
 
     Beam plans for ten seconds what it then does in two. Commit the answers that a change of pins or code makes.
     """
@@ -36,8 +36,8 @@ def _answer(folder: Path, function: Callable[..., Any], *arguments: Any) -> Any:
     path = folder / f"{function.__name__}-{hashlib.sha256(pickle.dumps(arguments)).hexdigest()[:16]}.xz"
     made_of = hashlib.sha256(_PINS.read_bytes() + Path(inspect.getfile(function)).read_bytes()).digest()
     if path.exists():
-        found, answer = pickle.loads(lzma.decompress(path.read_bytes()))
-        if found == made_of:
+        result, answer = pickle.loads(lzma.decompress(path.read_bytes()))
+        if result == made_of:
             return answer
     answer = function(*arguments)
     if folder == ANSWERS:

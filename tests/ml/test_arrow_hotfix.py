@@ -36,10 +36,10 @@ def test_feedback_is_not_read_from_a_crafted_file(tmp_path: Path) -> None:
 def test_no_process_runs_it(tmp_path: Path, pyarrow_is_imported: str) -> None:
     crafted = crafted_files.write_crafted(tmp_path / "crafted.parquet", tmp_path / "proof")
     ended = _run(crafted_files.__file__, str(crafted), pyarrow_is_imported)
-    found = json.loads(ended.stdout.splitlines()[-1])
+    result = json.loads(ended.stdout.splitlines()[-1])
     entries = crafted_files.ENTRIES if pyarrow_is_imported == "before" else crafted_files.PACKAGES
-    assert tuple(found) == entries
-    for entry, said in found.items():
+    assert tuple(result) == entries
+    for entry, said in result.items():
         assert said.startswith("RuntimeError: Disallowed deserialization of 'arrow.py_extension_type'"), entry
     assert not (tmp_path / "proof").exists()
 

@@ -66,6 +66,6 @@ def test_models_are_compared_without_predictions_if_the_raw_examples_are_gone(
     models = {"recorded": write("one", "model", "1"), "reproduced": write("other", "model", "2")}
     shutil.rmtree(Path(raw.uri.removeprefix("file://")))
     context = make_context(**models, examples=examples)
-    found = run(context, weights_decide=True)
-    assert not found["weights"]["identical"]
-    assert "it was deleted" in found["predictions"]["why"]
+    result = run(context, weights_decide=True)
+    assert not result["weights"]["identical"]
+    assert "it was deleted" in result["predictions"]["why"]

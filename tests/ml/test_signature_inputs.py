@@ -38,8 +38,8 @@ def test_a_models_inputs_have_the_columns_names_for_servers_and_in_python(tmp_pa
         feeds = {info.name: [0.0] for info in definition.inputs.values()}
         served = session.run({name: info.name for name, info in definition.outputs.items()}, feeds)
     assert sorted(loaded.inputs) == sorted(definition.inputs) == sorted(AWKWARD)
-    for found in (ours, served):
-        assert {name: float(values[0]) for name, values in found.items()} == {
+    for result in (ours, served):
+        assert {name: float(values[0]) for name, values in result.items()} == {
             n: float(i) for i, n in enumerate(AWKWARD)
         }
     plain = ["a", "a_b", "Name", "args", "inputs", "signature", "column_3"]

@@ -45,7 +45,7 @@ def build(outputs: dict[str, Any]) -> Any:
 
 
 def define(source: str) -> dict[str, Any]:
-    """What a snippet imports and defines, by name."""
+    """Returns the names that a snippet imports and defines."""
     names: dict[str, Any] = {"build": build}
     definitions = [n for n in ast.parse(source).body if isinstance(n, ast.Import | ast.ImportFrom | ast.FunctionDef)]
     exec(compile(ast.Module(definitions, []), "snippet", "exec"), names)
@@ -58,9 +58,9 @@ def check_calls(source: str) -> None:
     names |= dict(instances(tree, names))
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         if (called := resolve(call.func, names)) is not None:
-            given = {keyword.arg: None for keyword in call.keywords if keyword.arg}
+            values = {keyword.arg: None for keyword in call.keywords if keyword.arg}
             method = inspect.isfunction(called) and "." in called.__qualname__
-            inspect.signature(called).bind(*[None] * method, *call.args, **given)
+            inspect.signature(called).bind(*[None] * method, *call.args, **values)
 
 
 def training_functions(source: str) -> list[str]:
@@ -95,16 +95,16 @@ def instances(tree: ast.Module, names: dict[str, Any]) -> Iterator[tuple[str, ty
 
 
 def resolve(function: ast.expr, names: dict[str, Any]) -> Any:
-    """What a call calls, if that is of this package."""
+    """Returns the object that a call calls, if it is of this package."""
     if isinstance(function, ast.Name):
-        found = names.get(function.id)
+        result = names.get(function.id)
     elif isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
         owner = names.get(function.value.id)
-        found = getattr(owner, function.attr) if isinstance(owner, ModuleType | type) else None
+        result = getattr(owner, function.attr) if isinstance(owner, ModuleType | type) else None
     else:
         return None
-    module = getattr(found, "__module__", None) or ""
-    return found if module.startswith("airflow_hops") else None
+    module = getattr(result, "__module__", None) or ""
+    return result if module.startswith("airflow_hops") else None
 
 
 @those("python", ml_side=True)

@@ -1,4 +1,4 @@
-"""What ``airflow hops init`` reads out of a file."""
+"""Columns of a file, as ``airflow hops init`` reads them."""
 
 from __future__ import annotations
 
@@ -90,23 +90,23 @@ ROLES = {
 def test_columns_get_roles_and_every_guess_its_reason(
     described: Callable[..., TableDescription], delimiter: str
 ) -> None:
-    found = described("\ufeff" + text(delimiter, **COLUMNS))
-    assert {column.name: (column.role, column.why) for column in found.columns} == ROLES
-    assert (found.rows, found.whole, found.delimiter) == (ROWS, True, delimiter)
-    assert (found.problem, found.classes, found.minimum) == ("binary", ("no", "yes"), {"auc": 0.6})
-    assert found.null_values == ("", "NA", "?")
-    assert found.notes == ("'?' counts as missing, as among the numbers of 'income'",)
-    missing = {column.name: column.missing for column in found.columns if column.missing}
+    result = described("\ufeff" + text(delimiter, **COLUMNS))
+    assert {column.name: (column.role, column.why) for column in result.columns} == ROLES
+    assert (result.rows, result.whole, result.delimiter) == (ROWS, True, delimiter)
+    assert (result.problem, result.classes, result.minimum) == ("binary", ("no", "yes"), {"auc": 0.6})
+    assert result.null_values == ("", "NA", "?")
+    assert result.notes == ("'?' counts as missing, as among the numbers of 'income'",)
+    missing = {column.name: column.missing for column in result.columns if column.missing}
     assert missing == {"age": 20, "income": 29, "city": 66, "nothing": 200}
-    assert found.request == {"age": 1.0, "income": 1.5, "member": "TRUE", "city": "Bergen"}
-    assert TableDescription.from_dict(found.to_dict()).columns == found.columns
+    assert result.request == {"age": 1.0, "income": 1.5, "member": "TRUE", "city": "Bergen"}
+    assert TableDescription.from_dict(result.to_dict()).columns == result.columns
 
 
 def test_what_is_told_wins(described: Callable[..., TableDescription]) -> None:
-    found = described(text(**COLUMNS), key="line", time="until", weight="income", drop=["city", "street"])
-    roles = {column.name: column.role for column in found.columns}
-    told = {"line": "key", "until": "time", "income": "weight", "city": "unused", "customer_id": "unused"}
-    assert told.items() <= roles.items() and roles["at"] == "unused"
+    result = described(text(**COLUMNS), key="line", time="until", weight="income", drop=["city", "street"])
+    roles = {column.name: column.role for column in result.columns}
+    report = {"line": "key", "until": "time", "income": "weight", "city": "unused", "customer_id": "unused"}
+    assert report.items() <= roles.items() and roles["at"] == "unused"
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,13 @@ def test_what_is_told_wins(described: Callable[..., TableDescription]) -> None:
 def test_the_label_tells_the_problem_as_in_prepare(
     described: Callable[..., TableDescription], label: Any, told: str | None, problem: str, classes: Any
 ) -> None:
-    found = described(text(a=lambda row: row * row % 17, bought=label), problem=told)
-    assert (found.problem, found.classes) == (problem, classes)
+    result = described(text(a=lambda row: row * row % 17, bought=label), problem=told)
+    assert (result.problem, result.classes) == (problem, classes)
 
 
 def test_a_number_that_is_the_label_on_another_scale_is_left_out(described: Callable[..., TableDescription]) -> None:
-    found = described(text(a=lambda row: row % 17, cents=lambda row: row * 150, bought=lambda row: row * 1.5))
-    assert [(column.role, column.why) for column in found.columns][1] == (
+    result = described(text(a=lambda row: row % 17, cents=lambda row: row * 150, bought=lambda row: row * 1.5))
+    assert [(column.role, column.why) for column in result.columns][1] == (
         "unused", "it is 'bought' on another scale",
     )  # fmt: skip
 
@@ -157,8 +157,8 @@ def test_column_that_alone_tells_the_label_is_left_out_unless_kept(tmp_path: Pat
     column, age, _ = describe_table(source, Told("bought")).columns
     assert (column.role, age.role) == ("unused", "number")
     assert column.why.startswith("alone it tells 'bought' (AUC 1.0000)") and "--keep" in column.why
-    (kept, *_) = describe_table(source, Told("bought", keep=[leak])).columns
-    assert kept.role in ("number", "category")
+    (retained, *_) = describe_table(source, Told("bought", keep=[leak])).columns
+    assert retained.role in ("number", "category")
 
 
 def test_column_that_follows_the_amount_is_left_out(tmp_path: Path) -> None:
@@ -166,11 +166,11 @@ def test_column_that_follows_the_amount_is_left_out(tmp_path: Path) -> None:
     prices = [math.exp(numbers.gauss(3, 1.5)) for _ in range(500)]
     lines = ["with_tax,size,price", *(f"{1.19 * p**1.02:.4f},{p + numbers.gauss(0, 20):.2f},{p:.4f}" for p in prices)]
     (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
-    found = describe_table(Source(str(tmp_path / "rows.csv")), Told("price"))
-    assert [column.role for column in found.columns] == ["unused", "number", "label"]
-    assert found.columns[0].why.startswith("alone it tells 'price' (R² of ranks 1.0000)")
-    assert found.minimum == {"r2": 0.1}
-    (note,) = found.notes
+    table = describe_table(Source(str(tmp_path / "rows.csv")), Told("price"))
+    assert [column.role for column in table.columns] == ["unused", "number", "label"]
+    assert table.columns[0].why.startswith("alone it tells 'price' (R² of ranks 1.0000)")
+    assert table.minimum == {"r2": 0.1}
+    (note,) = table.notes
     assert note.startswith("'price' has a heavy tail: the median is ") and "F.log1p" in note
 
 
@@ -192,8 +192,8 @@ def test_column_that_cannot_be_kept_is_named(described: Callable[..., TableDescr
 def test_minimum_is_more_than_a_guess_reaches(
     described: Callable[..., TableDescription], label: Any, minimum: dict[str, float]
 ) -> None:
-    found = described(text(a=lambda row: row * row % 17, bought=label))
-    assert found.minimum == minimum
+    result = described(text(a=lambda row: row * row % 17, bought=label))
+    assert result.minimum == minimum
 
 
 @pytest.mark.parametrize(
@@ -208,8 +208,8 @@ def test_minimum_is_more_than_a_guess_reaches(
 def test_newest_tenth_of_the_rows_is_a_split(tmp_path: Path, time: Any, newest_s: int | None) -> None:
     rows = [f"{time(row)},{row * row % 17},{row % 2}" for row in range(1000)]
     (tmp_path / "rows.csv").write_text("\n".join(["at,a,bought", *rows]) + "\n")
-    found = describe_table(Source(str(tmp_path / "rows.csv")), Told("bought", time="at"))
-    assert found.newest_s == newest_s
+    table = describe_table(Source(str(tmp_path / "rows.csv")), Told("bought", time="at"))
+    assert table.newest_s == newest_s
 
 
 def test_newest_rows_are_no_split_if_the_others_lack_a_class(tmp_path: Path) -> None:
@@ -229,17 +229,17 @@ def test_parquet_and_compressed_files(described: Callable[..., TableDescription]
         }
     )
     pq.write_table(table, tmp_path / "rows.parquet")
-    found = described((tmp_path / "rows.parquet").read_bytes(), "rows.parquet")
-    assert [column.role for column in found.columns] == ["number", "category", "unused", "label"]
-    assert found.columns[2].why.startswith("list<") and found.request["b"] == "true"
+    result = described((tmp_path / "rows.parquet").read_bytes(), "rows.parquet")
+    assert [column.role for column in result.columns] == ["number", "category", "unused", "label"]
+    assert result.columns[2].why.startswith("list<") and result.request["b"] == "true"
 
 
 def test_a_name_that_spark_takes_for_another_is_left_out(described: Callable[..., TableDescription]) -> None:
-    found = described(text(Bought=lambda row: row % 7, a=lambda row: row % 5, A=lambda row: row % 3, bought=is_even))
-    unused = {column.name: column.why for column in found.columns if column.role == "unused"}
+    result = described(text(Bought=lambda row: row % 7, a=lambda row: row % 5, A=lambda row: row % 3, bought=is_even))
+    unused = {column.name: column.why for column in result.columns if column.role == "unused"}
     assert unused == {"Bought": "Spark takes its name for 'bought'", "A": "Spark takes its name for 'a'"}
-    found = described(text(A=lambda row: row % 5, a=lambda row: row % 3, bought=is_even), drop=["A"])
-    assert [column.role for column in found.columns] == ["unused", "number", "label"]
+    result = described(text(A=lambda row: row % 5, a=lambda row: row % 3, bought=is_even), drop=["A"])
+    assert [column.role for column in result.columns] == ["unused", "number", "label"]
 
 
 @pytest.mark.parametrize(
@@ -257,19 +257,19 @@ def test_a_text_for_missing_numbers_is_none_where_it_is_a_class_or_category(
     described: Callable[..., TableDescription], missing: str, column: str, values: list[str], null_values: Any
 ) -> None:
     columns = {"age": lambda row: missing if row % 7 == 0 else row % 9, "city": lambda row: "x", "bought": is_even}
-    found = described(text(**{**columns, column: lambda row: values[row % 2]}))
-    assert found.null_values == null_values
-    assert found.columns[0].role == ("number" if missing in null_values else "category")
-    (note,) = found.notes
+    result = described(text(**{**columns, column: lambda row: values[row % 2]}))
+    assert result.null_values == null_values
+    assert result.columns[0].role == ("number" if missing in null_values else "category")
+    (note,) = result.notes
     assert note.startswith(f"{missing!r} counts" if missing in null_values else f"{missing!r} does not count")
     if column == "bought":
-        assert found.classes == tuple(values)
+        assert result.classes == tuple(values)
 
 
 @pytest.mark.parametrize("name", ["paid", "bid", "amount_paid", "grid", "Void"])
 def test_a_name_that_merely_ends_like_a_key_is_none(described: Callable[..., TableDescription], name: str) -> None:
-    found = described(text(**{name: lambda row: row * row, "bought": is_even}))
-    assert found.columns[0].role == "number"
+    result = described(text(**{name: lambda row: row * row, "bought": is_even}))
+    assert result.columns[0].role == "number"
 
 
 def test_a_project_for_parquet_with_booleans_categories_and_nan_passes_its_test(tmp_path: Path) -> None:
@@ -282,11 +282,11 @@ def test_a_project_for_parquet_with_booleans_categories_and_nan_passes_its_test(
         }
     )
     pq.write_table(table, tmp_path / "rows.parquet")
-    found = describe_table(Source(str(tmp_path / "rows.parquet")), Told("price"))
-    assert [column.missing for column in found.columns] == [23, 40, 67, 10]
-    assert [column.role for column in found.columns] == ["number", "category", "category", "label"]
+    result = describe_table(Source(str(tmp_path / "rows.parquet")), Told("price"))
+    assert [column.missing for column in result.columns] == [23, 40, 67, 10]
+    assert [column.role for column in result.columns] == ["number", "category", "category", "label"]
     (tmp_path / "prices").mkdir()
-    for file, source in project_files("prices", str(tmp_path / "rows.parquet"), "utf8", found).items():
+    for file, source in project_files("prices", str(tmp_path / "rows.parquet"), "utf8", result).items():
         (tmp_path / "prices" / file).write_text(source)
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error::FutureWarning", "prices"]
     ran = subprocess.run(tests, capture_output=True, text=True, cwd=tmp_path)
@@ -303,8 +303,8 @@ def test_several_files_are_refused(described: Callable[..., TableDescription], t
 
 
 def test_few_rows_and_rare_classes_are_said(described: Callable[..., TableDescription]) -> None:
-    found = described("a,bought\n" + "1,x\n2,y\n1,y\n2,x\n" * 10 + "3,z\n")
-    few, rare = found.notes
+    result = described("a,bought\n" + "1,x\n2,y\n1,y\n2,x\n" * 10 + "3,z\n")
+    few, rare = result.notes
     assert few.startswith("41 rows are few") and "('z' in 1)" in rare
 
 
@@ -481,11 +481,11 @@ def test_a_project_for_numbers_and_times_of_another_locale_passes_its_test(tmp_p
             ).replace(f"{share / 10:.1f}", f"{share / 10:.1f}".replace(".", ","))
         )
     (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
-    found = describe_table(Source(str(tmp_path / "rows.csv")), Told("Preis", time="Datum"))
-    assert (found.decimal, found.thousands, found.units) == (",", ".", ("%", "€"))
-    assert [column.role for column in found.columns] == ["time", "number", "number", "category", "label"]
+    table = describe_table(Source(str(tmp_path / "rows.csv")), Told("Preis", time="Datum"))
+    assert (table.decimal, table.thousands, table.units) == (",", ".", ("%", "€"))
+    assert [column.role for column in table.columns] == ["time", "number", "number", "category", "label"]
     (tmp_path / "preise").mkdir()
-    sources = project_files("preise", str(tmp_path / "rows.csv"), "utf8", found)
+    sources = project_files("preise", str(tmp_path / "rows.csv"), "utf8", table)
     for file, source in sources.items():
         (tmp_path / "preise" / file).write_text(source)
     assert """delimiter=";", decimal=",", thousands=".", units=("%", "€")""" in sources["training.py"]
@@ -512,5 +512,5 @@ def test_text_of_parquet_that_looks_like_numbers_or_times_is_said(tmp_path: Path
     ):
         assert sum(bool(re.search(words, note)) for note in notes) == 1, notes
     assert not any("'city'" in note or "'bought'" in note for note in notes)
-    found = describe_table(Source(str(tmp_path / "rows.parquet")), Told("bought", type=["age=float64"]))
-    assert "age" in found.named("number")
+    table = describe_table(Source(str(tmp_path / "rows.parquet")), Told("bought", type=["age=float64"]))
+    assert "age" in table.named("number")

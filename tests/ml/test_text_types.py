@@ -385,8 +385,8 @@ def test_a_source_says_how_numbers_are_written(
     for table in (ingested(source, tmp_path / "t"), read_for_statistics(source)):
         assert (str(table.schema.field("a").type), table["a"].to_pylist()) == (kind, values)
     if kind != "string":
-        given = Source.from_value("t", {**source.to_dict(), "schema": {"a": "float64"}})
-        assert ingested(given, tmp_path / "t")["a"].to_pylist() == values
+        arguments = Source.from_value("t", {**source.to_dict(), "schema": {"a": "float64"}})
+        assert ingested(arguments, tmp_path / "t")["a"].to_pylist() == values
 
 
 @pytest.mark.parametrize(

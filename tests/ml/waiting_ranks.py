@@ -40,7 +40,7 @@ class WaitingRanks:
         self._pids: list[int] = []
 
     def __call__(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> list[Any]:
-        """What the function returned, by rank."""
+        """Returns the function's return values, by rank."""
         answers = self._ask(partial(function, *arguments, **named))
         for _, error in answers:
             if error is not None:
@@ -118,7 +118,7 @@ def run_waiting_gang(connections: Sequence[Connection], logs: str) -> None:
 
 
 def _serve(connections: Sequence[Connection], placement: Any, channel: Any) -> None:
-    """What a rank does, in one thread."""
+    """Serves calls in a rank, in one thread."""
     import horovod.tensorflow as hvd
     import tensorflow as tf
 

@@ -34,7 +34,7 @@ def stuck(context: TrainContext, x: float) -> float:
 
 
 def heeding(context: TrainContext, x: float) -> float:
-    """Where x is large, waits until it is told to stop; then saves what it has, and returns, unless it is too large."""
+    """Waits for the stop where x is large; then saves its state, and returns, unless it is too large."""
     context.should_stop()
     context.report(1, loss=x)
     while x > 5 and (x > 9 or not context.should_stop()):
@@ -44,7 +44,7 @@ def heeding(context: TrainContext, x: float) -> float:
 
 
 def patient(context: TrainContext, x: float) -> float:
-    """Where x is large, waits until three other trials have begun, for a minute at most."""
+    """Waits where x is large until three other trials have begun, for a minute at most."""
     note(context, x=x)
     deadline = time.monotonic() + 60
     while x > 1 and time.monotonic() < deadline and len(Path(context.params["notes"]).read_text().split("\n")) < 5:

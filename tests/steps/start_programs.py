@@ -58,7 +58,7 @@ def main() -> None:
         "model server": start_model_server,
         "tensorboard": start_tensorboard,
     }
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     said = os.dup(1)
     with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryFile() as output:
         folders = {name: Path(scratch) / name for name in (*programs, "agent")}
@@ -67,10 +67,10 @@ def main() -> None:
         os.dup2(output.fileno(), 1)
         with ThreadPoolExecutor() as pool:
             started = {name: pool.submit(start, folders[name]) for name, start in programs.items()}
-        found = {name: future.result() for name, future in started.items()}
-        found["agent"] = start_agent(folders["agent"])  # at its end its guard kills all that this process has started
+        results = {name: future.result() for name, future in started.items()}
+        results["agent"] = start_agent(folders["agent"])  # at its end its guard kills all that this process has started
         os.dup2(said, 1)
-    print(json.dumps(found))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ def train(context: TrainContext) -> Any:
     for step in range(context.position.step, 20):
         rows = slice(step * batch % len(features), step * batch % len(features) + batch)
         optimizer.zero_grad()
-        found = model(features[rows]).flatten()
-        loss = torch.nn.functional.binary_cross_entropy(found, labels[rows].float())
+        result = model(features[rows]).flatten()
+        loss = torch.nn.functional.binary_cross_entropy(result, labels[rows].float())
         loss.backward()
         optimizer.step()
         context.report(step + 1, loss=loss.item())

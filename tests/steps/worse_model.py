@@ -14,10 +14,10 @@ def worsen(context: Any, model: str, by: float) -> None:
     path = Path(model)
     graph = (loaded := onnx.load(path)).graph
     (output,) = graph.output
-    kept = f"{output.name}_before"
+    retained = f"{output.name}_before"
     for node in graph.node:
-        node.output[:] = [kept if name == output.name else name for name in node.output]
+        node.output[:] = [retained if name == output.name else name for name in node.output]
     dtype = helper.tensor_dtype_to_np_dtype(output.type.tensor_type.elem_type)
     graph.initializer.append(numpy_helper.from_array(dtype.type(by), "worse_by"))
-    graph.node.append(helper.make_node("Add", [kept, "worse_by"], [output.name]))
+    graph.node.append(helper.make_node("Add", [retained, "worse_by"], [output.name]))
     onnx.save(loaded, path)

@@ -1,4 +1,4 @@
-"""What axe-core (https://github.com/dequelabs/axe-core) finds on a page: the rules of WCAG that a program can judge."""
+"""Violations that axe-core (https://github.com/dequelabs/axe-core) reports: rules of WCAG that a program can judge."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ FIND = """async ([theme, grave, rules, within]) => {
 def grave_violations(
     page: Page, theme: str = "light", rules: Sequence[str] | None = None, within: str = f"main, {OPENED}"
 ) -> list[str]:
-    """What is serious or critical on a page as it is now, by all rules or some, in all of it or the elements within.
+    """Returns serious and critical violations of a page, by all rules or some, in all of it or some elements.
 
     Also its landmark and heading where there is not one each.
     """
     if not page.evaluate("'axe' in window"):
         page.evaluate(SCRIPT.read_text())
-    found: list[Any] = page.evaluate(FIND, [theme, GRAVE, rules, within])
+    result: list[Any] = page.evaluate(FIND, [theme, GRAVE, rules, within])
     counts = {tag: page.locator(tag).count() for tag in ("main", "main h1")}
-    return [str(each) for each in found] + [f"{page.url}: {n} {tag}" for tag, n in counts.items() if n != 1]
+    return [str(each) for each in result] + [f"{page.url}: {n} {tag}" for tag, n in counts.items() if n != 1]

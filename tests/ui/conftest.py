@@ -100,12 +100,12 @@ def pages_built() -> None:
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """The browser: Debian's, installed where that needs nobody's password."""
-    found = shutil.which("chromium")
-    if found is None and set_up.install_debian_packages(["chromium"]):
-        found = shutil.which("chromium")
-    if found is None:
+    result = shutil.which("chromium")
+    if result is None and set_up.install_debian_packages(["chromium"]):
+        result = shutil.which("chromium")
+    if result is None:
         pytest.skip("Debian's chromium was not found and cannot be installed here: apt-get install chromium")
-    return found
+    return result
 
 
 @pytest.fixture(scope="session")

@@ -55,7 +55,7 @@ class OwnAirflow:
         return [line.removeprefix(begin) for line in self._lines if line.startswith(begin)]
 
     def wait_for(self, what: Callable[[], Any]) -> Any:
-        """What there is to be, as soon as it is there."""
+        """Returns a result as soon as it is there."""
         return wait_for(what, lambda: "\n".join(self._lines[-40:]), WAIT_S, poll_s=0.3)
 
     def is_ready(self) -> bool:

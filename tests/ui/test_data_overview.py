@@ -127,8 +127,8 @@ def test_a_split_of_another_run_and_what_was_served_are_laid_over(site: Site, op
     assert len(_cell(page, "temp", "Mean").splitlines()) == 3
     apart = page.get_by_role("row").filter(has=page.locator("[data-feature=temp]")).locator("[title^='From train']")
     expect(apart).to_have_count(2)  # of each of the others, and each says of which pair it is
-    told = [each.get_attribute("title") or "" for each in apart.all()]
-    assert [re.search(r" to (eval|current) .*: Jensen-Shannon", title) is not None for title in told] == [True, True]
+    report = [each.get_attribute("title") or "" for each in apart.all()]
+    assert [re.search(r" to (eval|current) .*: Jensen-Shannon", title) is not None for title in report] == [True, True]
     page.locator("[data-feature=temp]").click()
     panel = page.get_by_role("region", name="Feature temp")
     expect(panel.get_by_text(re.compile("^From train .* to eval "))).to_be_visible()

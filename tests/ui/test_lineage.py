@@ -20,8 +20,8 @@ DAG = "flights_training"
 @pytest.fixture
 def versions(site: Site) -> list[dict[str, Any]]:
     """The versions that the demo has deployed, the newest first."""
-    found: list[dict[str, Any]] = site.get(f"/hops/api/dags/{DAG}/versions")["versions"]
-    return found
+    result: list[dict[str, Any]] = site.get(f"/hops/api/dags/{DAG}/versions")["versions"]
+    return result
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def lineage(site: Site, versions: list[dict[str, Any]]) -> dict[str, Any]:
     made = next(each for each in versions if each["role"] == "champion")["deployment"]
     run = quote(made["run_id"], safe="")
     path = f"/hops/api/dags/{made['dag_id']}/runs/{run}/artifacts/{made['task_id']}/-1/{made['kind']}/lineage"
-    found: dict[str, Any] = site.get(path)
-    return found
+    result: dict[str, Any] = site.get(path)
+    return result
 
 
 def test_what_serves_leads_back_to_its_snapshot(
@@ -96,7 +96,7 @@ def test_what_was_deleted_keeps_its_box(site: Site, open_page: OpenPage, lineage
     address = node["address"]
     made = site.home / "store" / address["dag_id"]
     manifests = made.glob(f"*/{address['task_id']}/statistics/manifest.json")
-    (folder,) = (found.parent for found in manifests if node["fingerprint"] in found.read_text())
+    (folder,) = (result.parent for result in manifests if node["fingerprint"] in result.read_text())
     page = open_page(f"plugin/hops/lineage?dag={DAG}")
     box = page.locator(f"[data-node='{node['id']}']")
     expect(box).to_be_visible()

@@ -110,15 +110,15 @@ def test_a_model_says_what_serves_and_how(site: Site, open_page: OpenPage) -> No
 
 def test_an_evaluation_is_drilled_into_by_version_split_and_slice(site: Site, open_page: OpenPage) -> None:
     newest = max(site.get(API)["deployed"])
-    found = site.get(f"{API}/versions/{newest}/evaluation")
+    result = site.get(f"{API}/versions/{newest}/evaluation")
     page = open_page(PAGE)
     expect(page.get_by_role("img", name="Requests per second by version", exact=True)).to_be_visible()  # above the rows
     page.get_by_role("table", name="Versions").locator("tbody tr[data-index]").first.click()
     expect(page).to_have_url(re.compile(f"tab=evaluation&version={newest}"))
     expect(page.get_by_text("blessed", exact=True)).to_be_visible()
-    for reason in found["reasons"]:
+    for reason in result["reasons"]:
         expect(page.get_by_text(reason, exact=True)).to_be_visible()
-    split = found["splits"][0]
+    split = result["splits"][0]
     figures = page.get_by_role("table", name="Figures on all rows")
     expect(figures).to_contain_text(f"{split['candidate']['auc']:.4f}".rstrip("0"))
     expect(figures).to_contain_text(f"+{split['gain']['difference']:.3g}")

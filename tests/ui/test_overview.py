@@ -18,17 +18,17 @@ WHY = "eval: auc 0.51, at least 0.6 is asked for <img src=x>"
 
 
 def test_a_pipeline_at_a_glance(site: Site, open_page: OpenPage) -> None:
-    found = site.get(f"/hops/api/dags/{DAG}/overview")
+    result = site.get(f"/hops/api/dags/{DAG}/overview")
     page = open_page(f"plugin/hops/overview?dag={MONITOR}")
     expect(page).to_have_url(re.compile(f"/plugin/hops/overview[?]dag={DAG}$"))
     expect(page.locator("h1")).to_have_text("Overview")
     model = page.get_by_role("region", name=f"Model {MODEL}")
-    expect(model).to_contain_text(f"v{found['pipeline']['model']['champion']['version']}")
+    expect(model).to_contain_text(f"v{result['pipeline']['model']['champion']['version']}")
     expect(model.get_by_role("group", name=re.compile("^Requests: "))).to_be_visible()
     runs = page.get_by_role("region", name="Last runs").get_by_role("link", name=re.compile("^Run "))
-    expect(runs).to_have_count(len(found["runs"]))
+    expect(runs).to_have_count(len(result["runs"]))
     drift = page.get_by_role("region", name="Drift")
-    expect(drift.get_by_role("link", name=f"Skew: {found['pipeline']['skew']['verdict']}")).to_be_visible()
+    expect(drift.get_by_role("link", name=f"Skew: {result['pipeline']['skew']['verdict']}")).to_be_visible()
     schedule = page.get_by_role("region", name="Schedule")
     expect(schedule).to_contain_text(f"Started by flights_drifted, which {MONITOR} updates")
     decisions = page.get_by_role("region", name="Decisions")
@@ -39,9 +39,9 @@ def test_a_pipeline_at_a_glance(site: Site, open_page: OpenPage) -> None:
 
 
 def test_refused_candidates_and_what_waits_for_a_person_are_told(site: Site, open_page: OpenPage) -> None:
-    found: dict[str, Any] = site.get(f"/hops/api/dags/{DAG}/overview")
+    result: dict[str, Any] = site.get(f"/hops/api/dags/{DAG}/overview")
     detail: dict[str, Any] = site.get(f"/hops/api/dags/{DAG}/models/{MODEL}")
-    run = found["runs"][0]
+    run = result["runs"][0]
     task = {"dag_id": DAG, "run_id": run["run_id"], "task_id": "evaluate", "map_index": -1}
     run["refusals"] = [{"task_id": "evaluate", "map_index": -1, "verdict": "not blessed", "why": WHY}]
     candidate = {"at": run["ended_at"], "why": WHY, "judged": {**task, "kind": "evaluation"}, "metrics": {}}
@@ -57,7 +57,7 @@ def test_refused_candidates_and_what_waits_for_a_person_are_told(site: Site, ope
     }  # fmt: skip
     worst = [{"name": "temp", "score": score, "threshold": 0.2} for score in (0.05, 0.1, 0.18, 0.3)]
     checks = [{"at": run["ended_at"], "verdict": "stable", "rows": 9, "worst": each} for each in worst]
-    overview = {**found, "waiting": [asked], "proposed": [proposed], "skew": checks}
+    overview = {**result, "waiting": [asked], "proposed": [proposed], "skew": checks}
     refused = {**detail, "refused": [{**candidate, "champion_version": 1}], "may_change": True}
 
     def answer(route: Route) -> None:

@@ -18,8 +18,8 @@ DAG = "flights_training"
 
 
 def _pipeline(site: Site) -> dict[str, Any]:
-    found: dict[str, Any] = site.get(f"/hops/api/pipelines?name={DAG}")["pipelines"][0]
-    return found
+    result: dict[str, Any] = site.get(f"/hops/api/pipelines?name={DAG}")["pipelines"][0]
+    return result
 
 
 def _row(page: Page, name: str) -> Any:
@@ -75,9 +75,9 @@ def _answer(page: Page, change: Any) -> None:
     """Has the list hold what is not there: the API's answer is changed on its way."""
 
     def answer(route: Route) -> None:
-        found = route.fetch().json()
-        change(found["pipelines"])
-        route.fulfill(json=found)
+        result = route.fetch().json()
+        change(result["pipelines"])
+        route.fulfill(json=result)
 
     page.route("**/hops/api/pipelines?*", answer)
 

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.runtime]
 
 
 def _last_of(page: Page, figure: str) -> str:
-    """What the tooltip says at the end of a curve."""
+    """Returns the tooltip's text at the end of a curve."""
     chart = page.get_by_role("img", name=f"{figure} of 1 run by step")
     box = chart.bounding_box()
     assert box is not None

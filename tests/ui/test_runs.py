@@ -21,9 +21,9 @@ RUNS = f"plugin/hops/runs?dag={DAG}"
 @pytest.fixture(scope="module")
 def trainings(site: Site) -> list[dict[str, Any]]:
     """The training runs, as the API lists them: the newest first."""
-    found: list[dict[str, Any]] = site.get(f"/hops/api/dags/{DAG}/training-runs")["runs"]
-    assert len(found) >= 2
-    return found
+    result: list[dict[str, Any]] = site.get(f"/hops/api/dags/{DAG}/training-runs")["runs"]
+    assert len(result) >= 2
+    return result
 
 
 def _rows(page: Page) -> Any:

@@ -35,8 +35,8 @@ class Asking:
         """The validation that waits for an answer; None before the first run is over."""
         if not self.states():
             return None
-        found = self.site.get("/hops/api/dags/pages_schema/validations")["validations"]
-        return next((each for each in found if (each["question"] or {}).get("state") == "waiting"), None)
+        result = self.site.get("/hops/api/dags/pages_schema/validations")["validations"]
+        return next((each for each in result if (each["question"] or {}).get("state") == "waiting"), None)
 
     def answer(self, validation: dict[str, Any], choice: str, user: str) -> int:
         """Answers elsewhere than on the page; the status."""
@@ -97,36 +97,36 @@ def test_the_schema_is_sorted_filtered_and_opened(open_page: OpenPage) -> None:
 
 def test_anomalies_are_told_across_runs_with_values_and_rows(site: Site, open_page: OpenPage) -> None:
     api = "/hops/api/dags/flights_training"
-    found = site.get(f"{api}/validations")["validations"]
-    at = next(at for at, each in enumerate(found) if "dest" in [feature["feature"] for feature in each["features"]])
-    address = found[at]["address"]
+    result = site.get(f"{api}/validations")["validations"]
+    at = next(at for at, each in enumerate(result) if "dest" in [feature["feature"] for feature in each["features"]])
+    address = result[at]["address"]
     run = quote(address["run_id"], safe="")
     report = site.get(f"{api}/runs/{run}/artifacts/{address['task_id']}/-1/anomalies/anomalies")
-    told = next(each for each in report["anomalies"] if (each["feature"], each["split"]) == ("dest", "train"))
+    reports = next(each for each in report["anomalies"] if (each["feature"], each["split"]) == ("dest", "train"))
     names = ("kind", "dag_id", "task_id", "map_index", "run_id")
     artifact = quote("/".join(str(address[name]) for name in names), safe="")
     page = open_page(f"{DEMO}&artifact={artifact}", theme="dark")
     timeline = page.get_by_role("table", name="Anomalies across runs")
-    expect(timeline.get_by_role("button")).to_have_count(len(found))
+    expect(timeline.get_by_role("button")).to_have_count(len(result))
     rows = _rows(page, "Anomalies")
-    expect(rows).to_have_count(len(found[at]["features"]))
+    expect(rows).to_have_count(len(result[at]["features"]))
     page.get_by_role("button", name="Rows of train").click()
     of_dest = rows.filter(has_text="ABQ")
     expect(of_dest).to_contain_text("dest")
     of_dest.click()
     panel = page.get_by_role("complementary", name="Anomalies of dest")
-    expect(panel.get_by_role("region", name="Split train")).to_contain_text(f"{told['reasons'][0]['rows']} of ")
+    expect(panel.get_by_role("region", name="Split train")).to_contain_text(f"{reports['reasons'][0]['rows']} of ")
     expect(panel.get_by_role("link", name="Data of this feature")).to_have_attribute(
         "href", re.compile("/data.*feature=dest")
     )
     proposal = page.get_by_role("table", name="From version 1 to proposed")
     expect(proposal.get_by_text("+ ABQ")).to_be_visible()
-    expect(page.get_by_role("region", name="Decision")).to_contain_text(found[at]["question"]["note"])
+    expect(page.get_by_role("region", name="Decision")).to_contain_text(result[at]["question"]["note"])
     timeline.locator("[aria-current] button").press("ArrowLeft")
-    expect(page).to_have_url(re.compile(quote(found[at + 1]["address"]["run_id"][:18])))
-    expect(rows).to_have_count(len(found[at + 1]["features"]))
+    expect(page).to_have_url(re.compile(quote(result[at + 1]["address"]["run_id"][:18])))
+    expect(rows).to_have_count(len(result[at + 1]["features"]))
     page.go_back()
-    expect(rows).to_have_count(len(found[at]["features"]))
+    expect(rows).to_have_count(len(result[at]["features"]))
 
 
 def test_an_edited_proposal_is_approved_and_the_run_goes_on_with_it(asking: Asking, open_page: OpenPage) -> None:

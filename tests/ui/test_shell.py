@@ -105,7 +105,7 @@ def test_axe_finds_nothing_serious_on_any_page_light_and_dark(site: Site, open_p
     opened = [(f"plugin/hops/{path}&dag={DAG}", button) for path, button in BUTTONS]
     themes = ["light", "dark"]
     page = open_page("plugin/hops", theme=themes[0])
-    found = []
+    results = []
     for path, button in [(path, None) for path in ("plugin/hops", *paths)] + [("plugin/hops", "Skew"), *opened]:
         follow(page, f"/{NOWHERE}")
         expect(page.get_by_text("404", exact=True)).to_be_visible()
@@ -118,14 +118,14 @@ def test_axe_finds_nothing_serious_on_any_page_light_and_dark(site: Site, open_p
         if button is not None:
             page.get_by_role("button", name=button, exact=True).first.click()
             expect(portal.filter(visible=True)).to_have_count(1)
-        found += grave_violations(page, themes[0], **scope)
+        results += grave_violations(page, themes[0], **scope)
         themes.reverse()
         _choose_theme(page, themes[0])
-        found += grave_violations(page, themes[0], COLOURS, **scope)
+        results += grave_violations(page, themes[0], COLOURS, **scope)
         if button is not None:
             page.keyboard.press("Escape")
             expect(portal.filter(visible=True)).to_have_count(0)
-    assert found == []
+    assert results == []
 
 
 def _drawn_at_last(canvases: Locator) -> str:
@@ -144,9 +144,9 @@ def test_what_the_browser_has_lost_of_a_picture_is_drawn_again(open_page: OpenPa
     # As when the GPU's process ends: the picture goes, and the canvas is told when it can be drawn on again.
     lose = "canvases => canvases.forEach(canvas => { canvas.width = canvas.width })"
     restore = "canvases => canvases.forEach(canvas => canvas.dispatchEvent(new Event('contextrestored')))"
-    for path, found in (("runs?view=curves", "main [role=img] canvas"), ("data?tab=dive", "[data-ready=true] canvas")):
+    for path, result in (("runs?view=curves", "main [role=img] canvas"), ("data?tab=dive", "[data-ready=true] canvas")):
         page = open_page(f"plugin/hops/{path}&dag={DAG}")
-        canvases = page.locator(found)
+        canvases = page.locator(result)
         expect(canvases.first).to_be_visible()
         before = _drawn_at_last(canvases)
         lost = canvases.evaluate_all(f"canvases => {{ ({lose})(canvases); return ({DRAWN})(canvases) }}")

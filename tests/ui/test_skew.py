@@ -22,12 +22,12 @@ WEEKS = 12
 
 @pytest.fixture(scope="module")
 def timeline(site: Site) -> dict[str, Any]:
-    """What the API says of a season: six weeks like the reference, then spring, too few rows, a fault."""
+    """Returns the API's report of a season: six weeks like the reference, then spring, too few rows, a fault."""
     command = [sys.executable, skew_history.__file__, "flights_monitoring", str(WEEKS)]
     made = subprocess.run(command, env=site.environment, capture_output=True, text=True)
     assert made.returncode == 0, made.stderr[-3000:]
-    found: dict[str, Any] = site.get(f"/hops/api/dags/{DAG}/skew")
-    return found
+    result: dict[str, Any] = site.get(f"/hops/api/dags/{DAG}/skew")
+    return result
 
 
 @pytest.fixture

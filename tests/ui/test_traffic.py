@@ -99,15 +99,15 @@ def test_traffic_that_is_set_on_the_page_is_what_is_served(
     reason = f"a look at it {uuid.uuid4().hex}"
     dialog.get_by_role("textbox", name="Reason").fill(reason)
     cards = site.home / "store" / "_cards"
-    kept = cards.rename(cards.with_name("_cards_kept")) if cards.exists() else None
+    retained = cards.rename(cards.with_name("_cards_kept")) if cards.exists() else None
     cards.touch()  # a file, where the folders of cards would be
     try:
         confirm.click()
         expect(dialog).to_have_count(0, timeout=120_000)
     finally:
         cards.unlink()
-        if kept is not None:
-            kept.rename(cards)
+        if retained is not None:
+            retained.rename(cards)
     expect(page.get_by_text(re.compile("could not be kept .*The decision stands"))).to_be_visible()
     shares = sorted({champion: 30, canary: 70}.items())
     traffic = "Traffic: " + ", ".join(f"version {version} {percent}%" for version, percent in shares)

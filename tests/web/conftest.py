@@ -95,7 +95,7 @@ def api(airflow_settings: pytest.MonkeyPatch, warm_launcher: Any, run_dag: Any) 
 
 @pytest.fixture
 def folder_of(api: Api) -> Any:
-    """Where an artifact of the run of ``pages`` lies: ``folder_of(task_id, kind)``."""
+    """Returns the folder of an artifact of the run of ``pages``: ``folder_of(task_id, kind)``."""
 
     def folder(task_id: str, kind: str) -> Path:
         from airflow_hops.core.contract.artifacts import Producer

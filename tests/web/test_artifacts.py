@@ -22,17 +22,17 @@ pytestmark = pytest.mark.runtime
 
 def test_a_run_lists_its_artifacts_in_the_pipelines_order(api: Api) -> None:
     path = f"/api/dags/pages/runs/{quote(api.pages.run_id, safe='')}/artifacts"
-    found = api.get(path, "viewer").json()["artifacts"]
-    assert [(entry["task_id"], entry["kind"], entry["state"]) for entry in found] == [
+    result = api.get(path, "viewer").json()["artifacts"]
+    assert [(entry["task_id"], entry["kind"], entry["state"]) for entry in result] == [
         ("examples", "examples", "present"),
         ("statistics", "statistics", "present"),
         ("schema", "schema", "present"),
         ("validate", "anomalies", "present"),
     ]
-    examples = found[0]
+    examples = result[0]
     assert examples["rows"]["train"] == {"rows_in": 800, "rows_out": 800, "rejected": {}}
     # Neither a table and its splits, nor a row of a split, is counted twice.
-    assert [entry["total_rows"] and entry["total_rows"]["rows_out"] for entry in found] == [1000, 1000, None, 1000]
+    assert [entry["total_rows"] and entry["total_rows"]["rows_out"] for entry in result] == [1000, 1000, None, 1000]
     assert examples["created_at"].endswith("Z")
 
 

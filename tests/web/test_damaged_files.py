@@ -89,8 +89,8 @@ def _changed(change: Callable[[Any], Any]) -> Callable[[bytes], bytes]:
 def _facts_changed(change: Callable[[Any], Any]) -> Callable[[bytes], bytes]:
     def change_facts(content: bytes) -> bytes:
         value = json.loads(content)
-        kept = {name: value.pop(name) for name in KEPT}
-        return json.dumps({**change(value), **kept}).encode()
+        retained = {name: value.pop(name) for name in KEPT}
+        return json.dumps({**change(value), **retained}).encode()
 
     return change_facts
 
@@ -176,14 +176,14 @@ def damage(api: Api, addresses: list[dict[str, str]]) -> Iterator[Callable[[bool
 def shown(api: Api, addresses: list[dict[str, str]]) -> list[str]:
     """The paths of all routes that show something of it."""
     routes = [route for method, route in PROTECTED if method == "GET" and not route.path.startswith("/tensorboard")]
-    found = {}
+    results = {}
     for route in routes:
         for names in addresses:
             mine = {name: str(value) for name, value in names.items() if f"{{{name}" in route.path}
             path = _path(api, route, **mine)
             one = f"{'&' if '?' in path else '?'}study={NAMES['study']}" if "/studies/" in path else ""
-            found[path + one] = None
-    answers = {path: api.get(path) for path in found}
+            results[path + one] = None
+    answers = {path: api.get(path) for path in results}
     assert not {path: each.text for path, each in answers.items() if each.status_code == 500}
     return [path for path, answer in answers.items() if answer.status_code == 200]
 

@@ -54,11 +54,11 @@ def _rows(table: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_the_data_sets_of_an_artifact_are_its_splits_and_their_slices(statistics: Statistics) -> None:
     answer = statistics.get("", "before")
-    found = StatisticsDatasets.model_validate_json(answer.text)
-    (train,) = found.datasets
+    result = StatisticsDatasets.model_validate_json(answer.text)
+    (train,) = result.datasets
     assert (train.name, train.rows, train.features, train.weighted_rows) == ("train", 1000, 9, 1500)
     assert {each.key: each.rows for each in train.slices} == {"word_<b>rare</b>": 100, "word_usual": 900}
-    assert (found.label, found.time, found.window) == ("small", None, None)
+    assert (result.label, result.time, result.window) == ("small", None, None)
     sides = StatisticsDatasets.model_validate_json(statistics.get("", "compare", "skew").text).datasets
     assert [(each.name, each.rows) for each in sides] == [("reference", 1000), ("current", 1000)]
     unchanged = statistics.api.get(
@@ -121,12 +121,12 @@ def test_one_feature_is_told_in_full(statistics: Statistics) -> None:
 def test_distances_are_measured_or_those_of_the_skew_report(statistics: Statistics) -> None:
     pair = {"dataset": "train", "to": statistics.address("after"), "to_dataset": "train"}
     answer = statistics.get("/distances", "before", **pair)
-    found = Distances.model_validate_json(answer.text)
-    by_name = dict(zip(found.names, zip(found.measures, found.scores, found.drifted, strict=True), strict=True))
+    result = Distances.model_validate_json(answer.text)
+    by_name = dict(zip(result.names, zip(result.measures, result.scores, result.drifted, strict=True), strict=True))
     assert by_name["size"] == ("jensen_shannon", 1.0, True)
     assert by_name["word"] == ("l_infinity", 0.9, True)
     assert by_name["small"] == ("l_infinity", 0.0, False)  # few values
-    assert not found.reported
+    assert not result.reported
     one = statistics.get("/distances", "before", **pair, feature="size").json()
     assert one["names"] == ["size"]
     assert one["every"]["wasserstein"] == pytest.approx(200)

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.runtime
 
 def _links(api: Api, task_id: str) -> dict[str, Any]:
     path = f"/api/v2/dags/pages/dagRuns/{quote(api.pages.run_id, safe='')}/taskInstances/{task_id}/links"
-    found: dict[str, Any] = api.client.get(path, headers=bearer("viewer")).json()["extra_links"]
-    return found
+    result: dict[str, Any] = api.client.get(path, headers=bearer("viewer")).json()["extra_links"]
+    return result
 
 
 @pytest.mark.parametrize(
@@ -31,10 +31,10 @@ def _links(api: Api, task_id: str) -> dict[str, Any]:
 def test_a_task_links_to_the_page_that_shows_what_it_made(api: Api, task_id: str, kind: str, page: str) -> None:
     links = _links(api, task_id)
     assert set(links) == {"Lineage", page.capitalize()}
-    found = urlsplit(links[page.capitalize()])
-    assert found.path == f"/plugin/hops/{page}"
+    result = urlsplit(links[page.capitalize()])
+    assert result.path == f"/plugin/hops/{page}"
     artifact = f"{kind}/pages/{task_id}/-1/{api.pages.run_id}"
-    assert parse_qs(found.query) == {"dag": ["pages"], "artifact": [artifact]}
+    assert parse_qs(result.query) == {"dag": ["pages"], "artifact": [artifact]}
 
 
 def test_links_keep_to_the_path_that_airflow_is_served_under(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,8 +76,8 @@ def test_each_operator_of_a_stage_links_to_its_page_and_to_the_lineage() -> None
     classes = {name: getattr(operators, name) for name in operators.__all__ if name.endswith("Operator")}
     assert len(classes) > 12
     for name, operator in classes.items():
-        found = {link.name for link in operator.operator_extra_links}
+        results = {link.name for link in operator.operator_extra_links}
         pages = {page for page, of in expected.items() if name in of}
         # A back-test leaves a report, and no artifact.
-        assert found == {*pages, *(["Lineage"] if name != "BacktestOperator" else [])}, name
+        assert results == {*pages, *(["Lineage"] if name != "BacktestOperator" else [])}, name
         assert issubclass(operator, HopsOperator) or name in ("BacktestOperator", "RequestRetrainingOperator")

@@ -53,8 +53,8 @@ def canary(api: Api, airflow_settings: pytest.MonkeyPatch, processes: Processes,
 
 
 def decide(api: Api, action: str, user: str = "admin", **body: Any) -> Any:
-    given = {"reason": "a test", "request_id": uuid.uuid4().hex, **body}
-    return api.request("POST", f"{PATH}/{action}", user, json=given)
+    values = {"reason": "a test", "request_id": uuid.uuid4().hex, **body}
+    return api.request("POST", f"{PATH}/{action}", user, json=values)
 
 
 def test_decisions_from_the_page_are_the_operators_and_say_who_and_why(api: Api, canary: Pipeline) -> None:
@@ -92,9 +92,9 @@ def test_decisions_from_the_page_are_the_operators_and_say_who_and_why(api: Api,
 
 
 def test_versions_are_mlflows_and_the_records(api: Api, canary: Pipeline) -> None:
-    found = api.get(f"{PATH}/versions").json()
-    assert (found["total_entries"], found["registry_problem"]) == (2, None)
-    first = found["versions"][-1]
+    result = api.get(f"{PATH}/versions").json()
+    assert (result["total_entries"], result["registry_problem"]) == (2, None)
+    first = result["versions"][-1]
     assert (first["version"], len(first["fingerprint"]), first["metrics"]["model.auc"]) == (1, 64, 0.7)
     assert first["made_by"]["dag_id"] == "tests"
     assert api.get(f"{PATH}/versions", "only:pages_training").json()["versions"][-1]["made_by"] is None
@@ -133,9 +133,9 @@ def test_a_version_has_a_note_and_a_card_with_all_that_is_known_of_it(api: Api, 
     )
     assert "For &lt;b&gt;demonstration&lt;/b&gt; only." in text.text
     # What the page decided and noted before has kept a card, which tells of what those three DAGs made.
-    kept = f"{PATH}/versions/2/card?format=md&kept=true"
-    assert "For &lt;b&gt;demonstration&lt;/b&gt; only." in api.get(kept).text
-    assert api.get(kept, "only:pages_training,tests").status_code == 403
+    retained = f"{PATH}/versions/2/card?format=md&kept=true"
+    assert "For &lt;b&gt;demonstration&lt;/b&gt; only." in api.get(retained).text
+    assert api.get(retained, "only:pages_training,tests").status_code == 403
     assert "kept in" in text.text
 
 
@@ -145,8 +145,8 @@ def test_a_note_on_a_decision_is_a_tag_of_its_version_and_says_who_wrote_it(api:
 
     def tags() -> dict[str, str]:
         versions = api.get(f"{PATH}/versions").json()["versions"]
-        found = next(each["tags"] for each in versions if each["version"] == 2)
-        return {name: value for name, value in found.items() if name.startswith("hops.")}
+        result = next(each["tags"] for each in versions if each["version"] == 2)
+        return {name: value for name, value in result.items() if name.startswith("hops.")}
 
     said = {"note": " It was\nthe holidays. "}
     assert api.request("POST", note, "viewer", json=said).status_code == 403
@@ -172,8 +172,8 @@ def test_a_card_shows_of_what_another_dag_trained_only_what_the_reader_may_see(a
     assert "DAG tests, run" in deployer
     assert "The reader has no permission to see the DAG that trained it" in deployer
     assert "The reader has no permission to see the DAG that trained it" not in both
-    for told in ("<h2>Factors</h2>", "<h2>Training data</h2>", "distance"):
-        assert (told in deployer, told in both) == (False, True), told
+    for report in ("<h2>Factors</h2>", "<h2>Training data</h2>", "distance"):
+        assert (report in deployer, report in both) == (False, True), report
 
 
 @pytest.mark.parametrize(
@@ -220,10 +220,10 @@ def test_decisions_at_once_leave_one_that_was_made(api: Api, canary: Pipeline) -
         answers = list(threads.map(lambda each: decide(api, each[0], **each[1]), asked))
     assert {answer.status_code for answer in answers} <= {200, 422}
     assert 200 in {answer.status_code for answer in answers}
-    found = api.get(PATH).json()
-    assert sum(found["traffic"].values()) == 100
-    decided = {int(version): share for version, share in found["traffic"].items() if share}
-    assert found["decisions"][0]["traffic"] == {str(version): share for version, share in decided.items()}
+    result = api.get(PATH).json()
+    assert sum(result["traffic"].values()) == 100
+    decided = {int(version): share for version, share in result["traffic"].items() if share}
+    assert result["decisions"][0]["traffic"] == {str(version): share for version, share in decided.items()}
     wait_for(lambda: canary.server.traffic(MODEL) == decided, "what the record says")
 
 
@@ -267,10 +267,10 @@ def test_champion_is_replaced_by_a_candidate_that_was_refused(api: Api, canary: 
         of_the_task = {"task_id": "evaluate", "dag_id": "pages_search", "run_id": run.run_id}
         XComModel.set(key=XCOM_RETURN_KEY, value=evaluation, **of_the_task)
         evaluations[candidate.fingerprint] = run.run_id
-    found = api.get(PATH).json()["candidates"]
-    assert {each["fingerprint"]: each["judged"]["run_id"] for each in found} == evaluations
-    assert [each["why"] for each in found] == ["", "auc 0.5 is below 0.6"]
-    before, chosen = canary.record(), found[1]["fingerprint"]
+    result = api.get(PATH).json()["candidates"]
+    assert {each["fingerprint"]: each["judged"]["run_id"] for each in result} == evaluations
+    assert [each["why"] for each in result] == ["", "auc 0.5 is below 0.6"]
+    before, chosen = canary.record(), result[1]["fingerprint"]
     for user, fingerprint, status in (
         ("viewer", chosen, 403),
         ("admin", "0" * 64, 404),

@@ -1,4 +1,4 @@
-"""Where a request that changes something comes from, behind proxies and under a path."""
+"""Origin of requests that change something, behind proxies and under a path."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def canary(api: Api) -> Iterator[ModelRecord]:
 
 
 def _pipelines(api: Api, user: str, name: str = "pages") -> dict[str, Any]:
-    return {found["dag_id"]: found for found in api.get(f"/api/pipelines?name={name}", user).json()["pipelines"]}
+    return {result["dag_id"]: result for result in api.get(f"/api/pipelines?name={name}", user).json()["pipelines"]}
 
 
 def test_a_user_sees_the_pipelines_that_he_may_read(api: Api) -> None:
@@ -41,8 +41,8 @@ def test_pages_of_the_list_go_on_where_the_one_before_ended(api: Api) -> None:
     path, user = "/api/pipelines?name=pages&limit=2", "only:pages,pages_other,pages_training"
     pages = [api.get(f"{path}&offset={offset}", user).json() for offset in (0, 2)]
     assert [page["total_entries"] for page in pages] == [3, 3]
-    found = [[pipeline["dag_id"] for pipeline in page["pipelines"]] for page in pages]
-    assert found == [["pages", "pages_other"], ["pages_training"]]
+    results = [[pipeline["dag_id"] for pipeline in page["pipelines"]] for page in pages]
+    assert results == [["pages", "pages_other"], ["pages_training"]]
     assert api.get("/api/pipelines?limit=0").status_code == 422
 
 
@@ -67,9 +67,9 @@ def test_the_overview_of_a_dag_that_watches_a_model_is_that_of_the_pipeline_whic
     def overview(user: str) -> Any:
         return api.get("/api/dags/pages_monitoring/overview", user).json()
 
-    found = overview("viewer")
-    assert (found["pipeline"]["dag_id"], found["models"]) == ("pages_training", ["pages_model"])
-    training, monitoring = found["schedules"]
+    result = overview("viewer")
+    assert (result["pipeline"]["dag_id"], result["models"]) == ("pages_training", ["pages_model"])
+    training, monitoring = result["schedules"]
     assert training["assets"] == [{"name": "pages.drifted", "updated_by": ["pages_monitoring"]}]
     assert (monitoring["dag_id"], monitoring["next_run"]) == ("pages_monitoring", None)
     alone = overview("only:pages_monitoring")
@@ -102,10 +102,10 @@ def test_a_pipeline_is_read_anew_when_its_dag_changes(api: Api) -> None:
         assert definitions.pipeline(session, "pages") is first
         row = SerializedDagModel.get("pages", session=session)
         assert row is not None and first is not None
-        kept, row.dag_hash = row.dag_hash, "changed"
+        retained, row.dag_hash = row.dag_hash, "changed"
         session.flush()
         assert definitions.pipeline(session, "pages") == type(first)("pages", "changed", first.tasks)
-        row.dag_hash = kept
+        row.dag_hash = retained
 
 
 def test_views_are_names_for_addresses_shared_or_ones_own(api: Api) -> None:

@@ -37,12 +37,12 @@ def hook(api: Api, shared_run_step: Any, warm_launcher: Any) -> RuntimeHook:
 
 def test_runs_are_found_by_mlflows_own_search_and_order(hook: RuntimeHook) -> None:
     query = {"experiment": "pages", "filter": "metrics.auc > 0.65", "order_by": ["metrics.auc DESC"]}
-    found = ask(hook, "runs/search", query)
-    assert [run["metrics"]["auc"] for run in found["runs"]] == [0.9, 0.8, 0.7]
-    assert found["runs"][0]["params"]["lr"] == "0.001"
-    assert found["runs"][0]["status"] == "FINISHED"
-    assert found["runs"][0]["tags"]["hops.run_id"] == "run-3"
-    assert found["next_page_token"] is None
+    result = ask(hook, "runs/search", query)
+    assert [run["metrics"]["auc"] for run in result["runs"]] == [0.9, 0.8, 0.7]
+    assert result["runs"][0]["params"]["lr"] == "0.001"
+    assert result["runs"][0]["status"] == "FINISHED"
+    assert result["runs"][0]["tags"]["hops.run_id"] == "run-3"
+    assert result["next_page_token"] is None
 
 
 def test_pages_of_runs_go_on_where_the_one_before_ended(hook: RuntimeHook) -> None:

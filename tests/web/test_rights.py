@@ -1,4 +1,4 @@
-"""Who may see what, beyond the DAG of the path: lists across DAGs, answers that two DAGs share, values of others."""
+"""Rights beyond the DAG of the path: lists across DAGs, answers that two DAGs share, values of others."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_equal_contents_are_not_told_with_the_facts_of_another_dag(api: Api, twi
     validation, _ = twin("validate", "anomalies", {"statistics": (artifact,)})
     mine = api.get(f"{api.artifact_path('validate', 'anomalies')}/anomalies").json()
     assert (mine["statistics"]["dag_id"], mine["validated_against"]["name"]) == ("pages", "schema")
-    told = api.get(f"{validation}/anomalies", "only:pages_other").json()
-    assert (told["statistics"]["dag_id"], told["validated_against"]) == ("pages_other", None)
+    report = api.get(f"{validation}/anomalies", "only:pages_other").json()
+    assert (report["statistics"]["dag_id"], report["validated_against"]) == ("pages_other", None)
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,10 @@ def failed_train(api: Api) -> Iterator[str]:
             instance.state = TaskInstanceState.FAILED if failed else TaskInstanceState.UPSTREAM_FAILED
             instance.start_date, instance.end_date = run.run_after, run.run_after
             instance.try_number = 1
-    told = ProgressWriter(api.store, Producer("pages_training", run_id, "train"))
-    told.failed("rank 1 ended: <b>out of memory</b>")
+    report = ProgressWriter(api.store, Producer("pages_training", run_id, "train"))
+    report.failed("rank 1 ended: <b>out of memory</b>")
     yield run_id
-    told.succeeded()
+    report.succeeded()
     with create_session() as session:
         session.delete(session.query(DagRun).filter_by(dag_id="pages_training", run_id=run_id).one())
 
@@ -110,14 +110,14 @@ def test_a_models_newest_measurement_is_told_to_who_may_read_its_maker(api: Api,
     run = run_dag("pages_performance", {})
     waits = _stages(api, "pages_performance", run.run_id)["stages"][1]
     assert (waits["state"], waits["skipped"]) == ("skipped", "no version of model 'pages_candidate' serves yet")
-    found = api.get(path, "viewer").json()["performance"]
-    assert (found["artifact"]["dag_id"], found["artifact"]["run_id"]) == ("pages_performance", run.run_id)
-    assert (found["metric"], found["notes"], found["delay_s_p50"]) == ("auc", ["<b>nobody</b> knows"], None)
-    (version,) = found["versions"]
+    result = api.get(path, "viewer").json()["performance"]
+    assert (result["artifact"]["dag_id"], result["artifact"]["run_id"]) == ("pages_performance", run.run_id)
+    assert (result["metric"], result["notes"], result["delay_s_p50"]) == ("auc", ["<b>nobody</b> knows"], None)
+    (version,) = result["versions"]
     assert version["figures"] == {"auc": {"value": 0.7, "low": 0.6, "high": 0.8}}
     assert (version["start"], version["rows"], version["labelled"]) == ("2026-01-01T00:00:00Z", 200, 150)
-    assert [(each["labelled"], each["figures"]) for each in found["periods"]] == [(20, {})]
-    assert found["ages"] == [{"from_s": 0, "to_s": None, "rows": 200, "labelled": 150}]
+    assert [(each["labelled"], each["figures"]) for each in result["periods"]] == [(20, {})]
+    assert result["ages"] == [{"from_s": 0, "to_s": None, "rows": 200, "labelled": 150}]
     assert api.get(path, "only:pages_refused").json() == {"performance": None, "labels": []}
 
 
@@ -141,8 +141,8 @@ def test_only_what_judges_a_model_refuses_it(kind: str, properties: dict[str, An
 
     artifact = Artifact("file:///store/made", kind, "f" * 64, properties=properties)
     returned = [ReturnedArtifact("dag", "run", task, -1, datetime.now(UTC), artifact) for task in ("one", "two")]
-    found = [(refusal.task_id, refusal.verdict) for refusal in refusals_in(returned)]
-    assert found == ([("one", verdict), ("two", verdict)] if verdict else [])
+    results = [(refusal.task_id, refusal.verdict) for refusal in refusals_in(returned)]
+    assert results == ([("one", verdict), ("two", verdict)] if verdict else [])
 
 
 def test_a_failed_run_says_where_and_why(api: Api, failed_train: str) -> None:
@@ -241,8 +241,8 @@ def test_scripts_of_a_notebook_run_only_for_a_reader_who_asks_but_for_those_of_d
 
 def _activity(api: Api, *dag_ids: str, user: str = "viewer") -> dict[str, Any]:
     query = "&".join(f"dag_id={dag_id}" for dag_id in dag_ids)
-    found: dict[str, Any] = api.get(f"/api/pipelines/activity?{query}", user).json()["pipelines"]
-    return found
+    result: dict[str, Any] = api.get(f"/api/pipelines/activity?{query}", user).json()["pipelines"]
+    return result
 
 
 def test_requests_are_told_in_steps_of_a_minute() -> None:
@@ -250,10 +250,10 @@ def test_requests_are_told_in_steps_of_a_minute() -> None:
 
     counts = {"requests": [60] * 7, "errors": [0] * 6 + [2], "client_errors": [1] + [0] * 6}
     series = {"at": [1000.0 + 10 * step for step in range(7)], "seconds": [10.0] * 7}
-    found = _requests({**series, "models": {"m": {"versions": {"3": counts, "4": counts}}}}, "m")
+    result = _requests({**series, "models": {"m": {"versions": {"3": counts, "4": counts}}}}, "m")
     # A minute of ten seconds each, and what is left: twice 60 requests in 10 s.
-    assert (found.per_second, found.errors, found.client_errors) == ([12.0, 12.0], [0, 4], [2, 0])
-    assert json.loads(found.model_dump_json())["at"] == ["1970-01-01T00:17:30Z", "1970-01-01T00:17:40Z"]
+    assert (result.per_second, result.errors, result.client_errors) == ([12.0, 12.0], [0, 4], [2, 0])
+    assert json.loads(result.model_dump_json())["at"] == ["1970-01-01T00:17:30Z", "1970-01-01T00:17:40Z"]
     earlier = {name: counts[name] for name in ("requests", "errors")}  # a server of an earlier version
     assert _requests({**series, "models": {"m": {"versions": {"3": earlier}}}}, "m").client_errors == [0, 0]
     nothing = _requests({**series, "models": {}}, "m")
@@ -261,10 +261,10 @@ def test_requests_are_told_in_steps_of_a_minute() -> None:
 
 
 def test_a_server_that_does_not_answer_is_named_and_other_dags_are_not(api: Api) -> None:
-    found = _activity(api, "pages", "pages_training", "no_such")
-    assert found["pages"] == {"traffic": None, "skew": []}
-    assert "serving_rest_port" in found["pages_training"]["traffic"]["problem"]
-    assert list(found) == ["pages", "pages_training"]
+    result = _activity(api, "pages", "pages_training", "no_such")
+    assert result["pages"] == {"traffic": None, "skew": []}
+    assert "serving_rest_port" in result["pages_training"]["traffic"]["problem"]
+    assert list(result) == ["pages", "pages_training"]
     assert list(_activity(api, "pages", "pages_other", user="only:pages_other")) == ["pages_other"]
     too_many = "&".join(f"dag_id=d{number}" for number in range(101))
     assert api.get(f"/api/pipelines/activity?{too_many}").status_code == 422

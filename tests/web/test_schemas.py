@@ -62,8 +62,8 @@ class Asking:
 
     def newest(self, user: str) -> Any:
         """The newest validation, as the API tells it."""
-        found = self.api.get(f"{DAG}/validations", user).json()["validations"]
-        return next((each for each in found if each["address"]["task_id"] == "validate"), None)
+        result = self.api.get(f"{DAG}/validations", user).json()["validations"]
+        return next((each for each in result if each["address"]["task_id"] == "validate"), None)
 
     def respond(self, validation: Any, choice: str, user: str) -> int:
         """Answers as the page does, through Airflow's own route; the status."""
@@ -104,9 +104,9 @@ def test_an_answer_says_who_gave_it_and_why_and_the_run_goes_on(asking: Asking) 
     assert (first["in_force"], first["approved_by"], first["run_id"]) == (False, "", asking.first.run_id)
     assert (second["in_force"], second["approved_by"], second["run_id"]) == (True, "admin", asking.run.run_id)
     assert second["note"] == "seen <b>and</b> fine"
-    found = asking.api.get(f"{DAG}/validations").json()
-    assert found["total_entries"] == 4
-    after = next(each for each in found["validations"] if each["address"]["task_id"] == "after")
+    result = asking.api.get(f"{DAG}/validations").json()
+    assert result["total_entries"] == 4
+    after = next(each for each in result["validations"] if each["address"]["task_id"] == "after")
     assert (after["errors"], after["warnings"], after["features"], after["question"]) == (0, 0, [], None)
 
 
@@ -132,13 +132,13 @@ def test_a_validation_names_rows_and_values_of_each_anomaly(asking: Asking) -> N
 
 def test_rows_in_quarantine_are_paged_and_say_why(asking: Asking) -> None:
     path = f"{asking.path()}/quarantine"
-    found = asking.api.get(path, params={"split": "train", "limit": 3, "offset": 299}).json()
-    assert (found["total"], found["matching"], len(found["rows"])) == (300, 300, 1)
-    (row,), ((reason,),) = found["rows"], found["reasons"]
+    result = asking.api.get(path, params={"split": "train", "limit": 3, "offset": 299}).json()
+    assert (result["total"], result["matching"], len(result["rows"])) == (300, 300, 1)
+    (row,), ((reason,),) = result["rows"], result["reasons"]
     assert reason["feature"] == HOSTILE
-    assert row[found["columns"].index("id")] == "row-599"
-    assert row[found["columns"].index("maybe")] is None
-    value = row[found["columns"].index(HOSTILE)]
+    assert row[result["columns"].index("id")] == "row-599"
+    assert row[result["columns"].index("maybe")] is None
+    value = row[result["columns"].index(HOSTILE)]
     assert (value in NEW_VALUES, repr(value) in reason["text"]) == (True, True)
     rule = f"{HOSTILE} ENUM_TYPE_UNEXPECTED_STRING_VALUES"
     assert asking.api.get(path, params={"split": "eval", "reason": rule, "limit": 1}).json()["matching"] == 100
@@ -205,7 +205,7 @@ def test_an_edit_by_hand_is_told_of_until_a_run_takes_it_in(asking: Asking) -> N
 
 
 def test_a_question_that_cannot_be_answered_any_more_says_so(asking: Asking) -> None:
-    """What a question says hangs on its task: seen through the rows of the database."""
+    """The question depends on its task: seen through the rows of the database."""
     from airflow.models.hitl import HITLDetail
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
@@ -214,7 +214,7 @@ def test_a_question_that_cannot_be_answered_any_more_says_so(asking: Asking) -> 
     with create_session() as session:
         task = session.scalar(select(TaskInstance).filter_by(run_id=asking.run.run_id, task_id="validate"))
         asked = session.get(HITLDetail, task.id)
-        kept = {"responded_by": asked.responded_by, "responded_at": asked.responded_at}
+        retained = {"responded_by": asked.responded_by, "responded_at": asked.responded_at}
 
     def change(state: str, **values: Any) -> Any:
         with create_session() as session:
@@ -234,7 +234,7 @@ def test_a_question_that_cannot_be_answered_any_more_says_so(asking: Asking) -> 
         assert (waiting["question"]["subject"], waiting["question"]["may_answer"]) == (stale["subject"], False)
         assert (stale["state"], stale["schema_changed"]) == ("waiting", True)
     finally:
-        change("success", **kept)
+        change("success", **retained)
 
 
 def test_what_was_deleted_is_told_of(asking: Asking) -> None:
@@ -244,10 +244,10 @@ def test_what_was_deleted_is_told_of(asking: Asking) -> None:
     folder = Path(uri.removeprefix("file://"))
     moved = folder.rename(folder.with_name("elsewhere"))
     try:
-        found = asking.api.get(f"{DAG}/validations").json()["validations"]
+        result = asking.api.get(f"{DAG}/validations").json()["validations"]
         (gone,) = [
             each
-            for each in found
+            for each in result
             if each["address"]["run_id"] == asking.first.run_id and each["address"]["task_id"] == "validate"
         ]
         assert (gone["artifact"], gone["errors"], "was deleted" in gone["detail"]) == ("deleted", 0, True)
@@ -277,11 +277,11 @@ def unasked(asking: Asking) -> Iterator[None]:
     with create_session() as session:
         task = session.query(TaskInstance).filter_by(run_id=asking.run.run_id, task_id="validate").one()
         asked = session.get(HITLDetail, task.id)
-        kept = {column.key: getattr(asked, column.key) for column in HITLDetail.__table__.columns}
+        retained = {column.key: getattr(asked, column.key) for column in HITLDetail.__table__.columns}
         session.delete(asked)
     yield
     with create_session() as session:
-        session.add(HITLDetail(**kept))
+        session.add(HITLDetail(**retained))
 
 
 def _body(review: Any, choice: str, text: str | None = None, decisions: int = 0) -> dict[str, Any]:

@@ -35,12 +35,12 @@ def runs(api: Api, run_dag: Any) -> list[Any]:
 
     uri = api.store.address(Producer("pages", api.pages.run_id, "statistics"), "statistics")
     reference = api.store.manifest(uri).reference(uri).to_dict()
-    found = []
+    results = []
     for week, window in enumerate(WINDOWS):
         since = START + timedelta(weeks=week)
         ends = [since.isoformat(), (since + timedelta(weeks=1)).isoformat()]
-        found.append(run_dag(DAG, {"reference": reference, "window": {**window, "window": ends}}))
-    return found
+        results.append(run_dag(DAG, {"reference": reference, "window": {**window, "window": ends}}))
+    return results
 
 
 @pytest.fixture
@@ -157,19 +157,19 @@ def test_a_comparison_that_failed_is_on_the_timeline_with_its_message(
 ) -> None:
     assert api.get(f"/api/dags/{DAG}/skew").json()["failures"] == []
     run = run_dag(DAG, {"reference": {"uri": "file:///gone"}, "window": {**WINDOWS[0], "window": [None, None]}})
-    found = api.get(f"/api/dags/{DAG}/skew").json()
-    (failure,) = found["failures"]
+    result = api.get(f"/api/dags/{DAG}/skew").json()
+    (failure,) = result["failures"]
     assert failure["task"] == {"dag_id": DAG, "run_id": run.run_id, "task_id": "drift", "map_index": -1}
     assert "input 'reference': expected an artifact" in failure["message"]
-    assert len(found["checks"]) == len(runs)
+    assert len(result["checks"]) == len(runs)
     run = run_dag(DAG, {})  # The window is not there: the comparison does not get its turn.
     monkeypatch.setattr("airflow_hops.web.skew.failures._MOST", 1)
-    found = api.get(f"/api/dags/{DAG}/skew").json()
-    (failure,) = found["failures"]
+    result = api.get(f"/api/dags/{DAG}/skew").json()
+    (failure,) = result["failures"]
     assert (failure["task"]["run_id"], failure["task"]["task_id"]) == (run.run_id, "drift")
-    assert (failure["message"], found["total_failures"]) == ("it did not run, since a task before it failed", 2)
-    found = api.get(f"/api/dags/{DAG}/skew", "taskless").json()
-    assert (len(found["checks"]), found["failures"], found["total_failures"]) == (len(runs), [], None)
+    assert (failure["message"], result["total_failures"]) == ("it did not run, since a task before it failed", 2)
+    result = api.get(f"/api/dags/{DAG}/skew", "taskless").json()
+    assert (len(result["checks"]), result["failures"], result["total_failures"]) == (len(runs), [], None)
 
 
 def test_a_pipeline_without_a_comparison_says_what_would_make_one(api: Api) -> None:

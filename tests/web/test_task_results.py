@@ -68,17 +68,17 @@ def test_very_many_reports_are_thinned_out_and_the_last_one_is_kept(api: Api) ->
         writer.hear(Line(20, f"step {number}", number / 10_000, {"loss": 1.0}))
     writer.hear(Line(20, "said in passing"))
     writer.failed("no more")
-    told = TaskProgress.read(api.store, producer)
-    assert told is not None
-    assert (told.error, told.try_number, told.points[-1].text) == ("no more", 2, "step 4999")
-    assert 150 < len(told.points) <= 401
-    assert [point.at for point in told.points] == sorted(point.at for point in told.points)
+    report = TaskProgress.read(api.store, producer)
+    assert report is not None
+    assert (report.error, report.try_number, report.points[-1].text) == ("no more", 2, "step 4999")
+    assert 150 < len(report.points) <= 401
+    assert [point.at for point in report.points] == sorted(point.at for point in report.points)
     again = ProgressWriter(api.store, producer)
     again.hear(Line(20, "goes on", 1.0))
     resumed = TaskProgress.read(api.store, producer)
     assert resumed is not None
-    assert (resumed.error, resumed.points[0], resumed.points[-1].text) == (None, told.points[0], "goes on")
-    assert resumed.began_at == told.began_at < time.time()
+    assert (resumed.error, resumed.points[0], resumed.points[-1].text) == (None, report.points[0], "goes on")
+    assert resumed.began_at == report.began_at < time.time()
 
 
 def test_progress_that_cannot_be_written_costs_the_task_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,8 +95,8 @@ def test_a_task_that_fails_after_it_was_deferred_keeps_what_it_said_before(api: 
     producer = Producer("pages", api.pages.run_id, "deferred")
     ProgressWriter(api.store, producer).hear(Line(20, "half of it", 0.5, {"loss": 0.1}))
     ProgressWriter(api.store, producer).failed("the ranks are gone")
-    told = TaskProgress.read(api.store, producer)
-    assert told is not None
-    assert ([point.text for point in told.points], told.error) == (["half of it"], "the ranks are gone")
+    report = TaskProgress.read(api.store, producer)
+    assert report is not None
+    assert ([point.text for point in report.points], report.error) == (["half of it"], "the ranks are gone")
     ProgressWriter(api.store, producer).succeeded()
     assert TaskProgress.read(api.store, producer) is None

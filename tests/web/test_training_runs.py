@@ -45,8 +45,8 @@ def runs(api: Api, shared_run_step: Any, warm_launcher: Any) -> list[dict[str, A
         code_paths=(str(STEPS),),
         launcher=warm_launcher,
     )
-    found = api.get(f"{RUNS}?limit=50").json()["runs"]
-    return sorted(found, key=lambda run: int(run["dag_run_id"].removeprefix("run-")))
+    result = api.get(f"{RUNS}?limit=50").json()["runs"]
+    return sorted(result, key=lambda run: int(run["dag_run_id"].removeprefix("run-")))
 
 
 def test_runs_are_filtered_by_mlflow_and_ordered_by_any_column(api: Api, runs: Any) -> None:
@@ -160,9 +160,9 @@ def test_notes_and_tags_are_mlflows_own_and_found_by_its_search(api: Api, runs: 
     said = {"note": "  the <b>first</b> that converged\n", "tags": {"team": "pricing's", "checked by": ""}}
     assert api.request("POST", note, "viewer", json=said).status_code == 403
     assert api.request("POST", note, json=said).status_code == 204
-    found = api.get(path).json()
-    assert found["tags"]["mlflow.note.content"] == "the <b>first</b> that converged"
-    assert (found["tags"]["team"], found["tags"]["checked by"], found["may_annotate"]) == ("pricing's", "", True)
+    result = api.get(path).json()
+    assert result["tags"]["mlflow.note.content"] == "the <b>first</b> that converged"
+    assert (result["tags"]["team"], result["tags"]["checked by"], result["may_annotate"]) == ("pricing's", "", True)
     assert api.get(path, "viewer").json()["may_annotate"] is False
     by_tag = api.get(RUNS, params={"search": "tags.team LIKE 'pricing%'"}).json()["runs"]
     assert [run["run_id"] for run in by_tag] == [runs[2]["run_id"]]
@@ -183,9 +183,9 @@ def test_a_note_on_a_refused_candidate_is_a_tag_of_its_training_run(api: Api, ru
     note, noted = f"{RUNS}/{runs[1]['run_id']}/decision-note", {"search": "tags.`hops.decision_note` LIKE '%'"}
     assert api.request("POST", note, "viewer", json={"note": "too few rows"}).status_code == 403
     assert api.request("POST", note, json={"note": "too few rows"}).status_code == 204
-    (found,) = api.get(RUNS, params=noted).json()["runs"]
-    assert found["run_id"] == runs[1]["run_id"]
-    assert found["tags"]["hops.decision_note"].endswith(" admin\ntoo few rows")
+    (result,) = api.get(RUNS, params=noted).json()["runs"]
+    assert result["run_id"] == runs[1]["run_id"]
+    assert result["tags"]["hops.decision_note"].endswith(" admin\ntoo few rows")
     assert api.request("POST", note, json={"note": " "}).status_code == 204
     assert api.get(RUNS, params=noted).json()["runs"] == []
 
@@ -206,9 +206,9 @@ def test_a_report_of_runs_is_one_file_that_runs_nothing(api: Api, runs: Any) -> 
 
 def test_two_runs_are_compared_by_what_they_logged(api: Api, runs: Any) -> None:
     one, other = (runs[number]["run_id"] for number in (3, 4))
-    found = api.get(f"{RUNS}/{one}/code-differences/{other}").json()
+    result = api.get(f"{RUNS}/{one}/code-differences/{other}").json()
     diff = "@@ -1,2 +1,2 @@\n import keras\n-UNITS = 3\n+UNITS = 4"
-    assert found["files"] == [{"path": "shop/model.py", "change": "changed", "diff": diff, "why": None}]
+    assert result["files"] == [{"path": "shop/model.py", "change": "changed", "diff": diff, "why": None}]
     assert api.get(f"{RUNS}/{one}/code-differences/{one}").json()["same"] == 1
     provenance = api.get(f"{RUNS}/{one}/provenance").json()
     assert (provenance["recorded"], "tensorflow" in provenance["packages"]) == (False, True)
@@ -218,7 +218,7 @@ def test_two_runs_are_compared_by_what_they_logged(api: Api, runs: Any) -> None:
 def test_two_runs_are_compared_by_their_records(api: Api, runs: Any) -> None:
     store = RuntimeHook().store
     examples = Artifact(f"{store.root}/elsewhere/run/examples", "examples", "e" * 64)
-    kept: list[dict[str, bytes]] = [
+    retained: list[dict[str, bytes]] = [
         {
             "0/shop/model.py": b"import keras\n",
             "0/shop/data.bin": b"\0\1",
@@ -232,7 +232,7 @@ def test_two_runs_are_compared_by_their_records(api: Api, runs: Any) -> None:
             "0/shop/key.json": b"{}",
         },
     ]
-    for number, files in enumerate(kept, start=5):
+    for number, files in enumerate(retained, start=5):
         code = UserCode(f"{number}" * 64, files)
         record = RunRecord(
             dag_id="pages_training",
@@ -258,9 +258,9 @@ def test_two_runs_are_compared_by_their_records(api: Api, runs: Any) -> None:
     )
     (data,) = provenance["data"]
     assert (data["role"], data["fingerprint"], data["made_by"]) == ("examples", "e" * 64, None)
-    found = api.get(f"{RUNS}/{one}/code-differences/{other}").json()
-    assert (found["same"], found["whole"], found["lacking"]) == (1, True, [])
-    assert [(each["path"], each["change"], each["diff"], each["why"]) for each in found["files"]] == [
+    result = api.get(f"{RUNS}/{one}/code-differences/{other}").json()
+    assert (result["same"], result["whole"], result["lacking"]) == (1, True, [])
+    assert [(each["path"], each["change"], each["diff"], each["why"]) for each in result["files"]] == [
         ("<model>.py", "changed", "@@ -1,2 +1,2 @@\n def model():\n-    return 5\n+    return 6", None),
         ("shop/data.bin", "changed", None, "only .py and .ipynb files are shown"),
         ("shop/gone.py", "removed", "@@ -1 +0,0 @@\n-<b>x</b>", None),

@@ -80,10 +80,10 @@ def parse_json(text: str | bytes, source: str, advice: str = "restore it, or cle
                 return value
         raise RecursionError
     except RecursionError:
-        found = f"values within values, more than {_MOST_LEVELS} deep"
+        result = f"values within values, more than {_MOST_LEVELS} deep"
     except (ValueError, MemoryError) as error:
-        found = str(error)
-    raise UnreadableFile(f"{source}: expected JSON ({found}); the file was damaged: {advice}") from None
+        result = str(error)
+    raise UnreadableFile(f"{source}: expected JSON ({result}); the file was damaged: {advice}") from None
 
 
 def read_json(path: Path) -> Any:

@@ -78,7 +78,7 @@ class PeriodAssessment(JsonFields):
 
 @dataclass(frozen=True)
 class Assessment(JsonFields):
-    """What ``assessment.json`` holds: a candidate in all the periods after its training.
+    """The content of ``assessment.json``: a candidate in all the periods after its training.
 
     Attributes:
         problem: What it predicts.
@@ -162,7 +162,7 @@ class DecisionAtTick(JsonFields):
 
 @dataclass(frozen=True)
 class PolicyOutcome(JsonFields):
-    """What a policy made of the history.
+    """The course of a policy over the history, and its worth.
 
     Attributes:
         name: Its name, with the labels' delay where it depends on them.
@@ -198,7 +198,7 @@ class PolicyOutcome(JsonFields):
 
 @dataclass(frozen=True)
 class BacktestReport(JsonFields):
-    """What ``backtest.json`` holds.
+    """The content of ``backtest.json``.
 
     Attributes:
         model_name: The model.

@@ -95,7 +95,7 @@ class LabelReport(JsonFields):
 
 @dataclass(frozen=True)
 class EvaluationReport(EvaluationProperties):
-    """What ``evaluation.json`` holds.
+    """The content of ``evaluation.json``.
 
     Attributes:
         model_name: Name under which the model is served.

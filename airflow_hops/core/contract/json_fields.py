@@ -40,26 +40,26 @@ class JsonFields:
         """
         if not isinstance(value, Mapping):
             raise _unlike("an object", value)
-        given = dict(value)
+        values = dict(value)
         for name, (read, has_null) in _readers(cls).items():  # type: ignore[arg-type]  # classes are hashable
-            if given.get(name) is not None:
+            if values.get(name) is not None:
                 try:
-                    given[name] = read(given[name])
+                    values[name] = read(values[name])
                 except TypeError as error:
                     raise TypeError(f"{name}: {error}") from error
             elif not has_null:
-                given.pop(name, None)
-        if missing := _required(cls) - given.keys():  # type: ignore[arg-type]
+                values.pop(name, None)
+        if missing := _required(cls) - values.keys():  # type: ignore[arg-type]
             raise TypeError(f"{', '.join(sorted(missing))} is missing")
         known = _names(cls)  # type: ignore[arg-type]
-        more = {name: given.pop(name) for name in value if name not in known}  # in the order in which they are written
-        return cls(**given, more=more) if more else cls(**given)
+        more = {name: values.pop(name) for name in value if name not in known}  # in the order in which they are written
+        return cls(**values, more=more) if more else cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object; lists for tuples, strings for the keys of mappings."""
         known = {each: getattr(self, each.name) for each in fields(self) if each.name != "more"}
-        told = {each.name: v for each, v in known.items() if v is not None or _WHERE_TOLD not in each.metadata}
-        return {**self.more, **{name: as_json(item) for name, item in told.items()}}
+        report = {each.name: v for each, v in known.items() if v is not None or _WHERE_TOLD not in each.metadata}
+        return {**self.more, **{name: as_json(item) for name, item in report.items()}}
 
 
 @dataclass(frozen=True)
@@ -137,19 +137,19 @@ _Reader = Callable[[Any], Any]
 
 @cache
 def _readers(cls: Any) -> dict[str, tuple[_Reader, bool]]:
-    """By field whose values are more than JSON: what reads them, and whether they may be null."""
+    """Returns the decoder of each field that needs one, and whether the field may be null."""
     hints = {name: _hints(cls)[name] for name in _names(cls)}
     return {name: (read, NoneType in get_args(of)) for name, of in hints.items() if (read := _reader(of)) is not None}
 
 
 def _reader(hint: Any) -> _Reader | None:
-    """What makes a value of a type from JSON; None where it is JSON already."""
+    """Returns the decoder for a type, or None if none is needed."""
     origin, of = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
-        found = [read for each in of if (read := _reader(each)) is not None]
+        reads = [read for each in of if (read := _reader(each)) is not None]
         # Older versions wrote an empty object for none.
         nothing: tuple[Any, ...] = (None, {}) if any(hasattr(each, "from_dict") for each in of) else (None,)
-        return (lambda value: None if value in nothing else found[0](value)) if found else None
+        return (lambda value: None if value in nothing else reads[0](value)) if reads else None
     if origin is tuple:
         read, length = _reader(of[0]), None if of[-1] is Ellipsis else len(of)
         return lambda value: tuple(map(read, _listed(value, length)) if read else _listed(value, length))
@@ -179,8 +179,8 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 
 def _unlike(expected: str, value: Any) -> TypeError:
-    found = repr(value)
-    return TypeError(f"expected {expected}, found {found if len(found) <= 80 else found[:80] + '…'}")
+    result = repr(value)
+    return TypeError(f"expected {expected}, found {result if len(result) <= 80 else result[:80] + '…'}")
 
 
 @cache

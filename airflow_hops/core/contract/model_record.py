@@ -157,8 +157,8 @@ class ModelRecord(JsonFields):
     @property
     def serving(self) -> dict[Role, ServedVersion]:
         """Champion and challenger, if they exist."""
-        found: dict[Role, ServedVersion | None] = {"champion": self.champion, "challenger": self.challenger}
-        return {role: version for role, version in found.items() if version is not None}
+        results: dict[Role, ServedVersion | None] = {"champion": self.champion, "challenger": self.challenger}
+        return {role: version for role, version in results.items() if version is not None}
 
     def served(self, version: int) -> ServedVersion | None:
         """Returns a version if it is champion or challenger, otherwise None."""

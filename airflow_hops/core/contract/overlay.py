@@ -13,8 +13,8 @@ LOCK_NAME = "hops-lock.txt"
 
 def base_of(runtime: Path) -> Path:
     """Returns the environment below an overlay; for any other environment, itself."""
-    found = _lines(runtime / BASE_NAME)
-    return Path(found[0]) if found else runtime
+    result = _lines(runtime / BASE_NAME)
+    return Path(result[0]) if result else runtime
 
 
 def overlay_name(runtime: Path) -> str | None:

@@ -33,7 +33,7 @@ METRICS = {
 
 
 def worse_by(metric: str, now: Interval, before: Interval) -> Interval:
-    """By how much a metric is worse than on other rows; the rows are independent, so the variances add up.
+    """Returns how much worse a metric is than on other rows; the rows are independent, so the variances add up.
 
     Args:
         metric: The metric.
@@ -108,7 +108,7 @@ class PerformanceOptions(StepOptions):
 
 @dataclass(frozen=True)
 class VersionPerformance(JsonFields):
-    """What a version's predictions of some time were worth.
+    """The quality of a version's predictions in a span of time.
 
     Attributes:
         version: The version.
@@ -155,7 +155,7 @@ class LabelAge(JsonFields):
 
 @dataclass(frozen=True)
 class LabelCounts(JsonFields):
-    """What became of the labels.
+    """Counts of rows with labels, without them, and with unusable ones.
 
     Attributes:
         given: Labels that were read and are known by now.
@@ -215,7 +215,7 @@ class PerformanceProperties(Properties):
 
 @dataclass(frozen=True)
 class PerformanceReport(PerformanceProperties):
-    """What ``performance.json`` holds.
+    """The content of ``performance.json``.
 
     Attributes:
         periods: Each version in each period in which it answered, oldest first.

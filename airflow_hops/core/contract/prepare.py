@@ -75,14 +75,18 @@ class PrepareOptions(StepOptions):
         """
         if not self.more_labels:
             return (self,)
-        bare, found = replace(self, more_labels={}), []
-        for name, told in self.more_labels.items():
-            what = {"problem": told} if told is None or isinstance(told, str) else {"problem": None, "classes": told}
+        bare, result = replace(self, more_labels={}), []
+        for name, report in self.more_labels.items():
+            what = (
+                {"problem": report}
+                if report is None or isinstance(report, str)
+                else {"problem": None, "classes": report}
+            )
             try:
-                found.append(replace(bare, **{"label": name, "classes": None, "weight": None, **what}))  # type: ignore[arg-type]
+                result.append(replace(bare, **{"label": name, "classes": None, "weight": None, **what}))  # type: ignore[arg-type]
             except BadInput as error:
                 raise BadInput(f"more_labels[{name!r}]: {error}") from None
-        return (bare, *found)
+        return (bare, *result)
 
     @property
     def named(self) -> Target | None:

@@ -277,7 +277,7 @@ class ModelProperties(Properties):
 
     @property
     def target(self) -> Target:
-        """What the model predicts.
+        """The label that the model predicts.
 
         Raises:
             BadInput: there is no label, or the properties contradict each other.
@@ -368,7 +368,7 @@ NOTEBOOK_PAGE = "notebook.html"
 
 @dataclass(frozen=True)
 class NotebookProperties(Properties):
-    """Of ``notebook``.
+    """Properties of a ``notebook``.
 
     Attributes:
         notebook: Its path beside the DAG.

@@ -219,15 +219,15 @@ def json_object(value: Any, what: str) -> dict[str, Any]:
     Raises:
         BadInput: it is not a JSON object.
     """
-    found = f"a {type(value).__name__}"
+    result = f"a {type(value).__name__}"
     if isinstance(value, str) and value.strip():
         try:
             value = json.loads(value)
-            found = f"a {type(value).__name__}"
+            result = f"a {type(value).__name__}"
         except ValueError as error:
-            found = f"text that is not JSON: {error}"
+            result = f"text that is not JSON: {error}"
     if value and not isinstance(value, Mapping):
-        raise BadInput(f"{what}: expected a JSON object, found {found} (not shown, since it may hold credentials)")
+        raise BadInput(f"{what}: expected a JSON object, found {result} (not shown, since it may hold credentials)")
     return dict(value or {})
 
 

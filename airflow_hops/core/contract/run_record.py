@@ -40,7 +40,7 @@ REPRODUCED_APP = "reproduced_app"
 
 @dataclass(frozen=True)
 class RunRecord(CheckedFields):
-    """What a step was given.
+    """The input of a step.
 
     Attributes:
         dag_id: The DAG.
@@ -96,7 +96,7 @@ class RunRecord(CheckedFields):
 
     def artifacts(self) -> dict[str, tuple[Artifact, ...]]:
         """The input artifacts by role."""
-        return {role: tuple(map(Artifact.from_dict, given)) for role, given in self.inputs.items()}
+        return {role: tuple(map(Artifact.from_dict, values)) for role, values in self.inputs.items()}
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ def record_key(parts: Mapping[str, str], inputs: Mapping[str, Sequence[Artifact]
         parts: Of its cache key, by which inputs count with their content.
         inputs: Its input artifacts by role, which count with their addresses here; others that it found are no matter.
     """
-    given = {role: artifacts for role, artifacts in inputs.items() if f"input {role}" in parts}
-    places = {f"address {role}": "\n".join(artifact.uri for artifact in given[role]) for role in given}
+    values = {role: artifacts for role, artifacts in inputs.items() if f"input {role}" in parts}
+    places = {f"address {role}": "\n".join(artifact.uri for artifact in values[role]) for role in values}
     return cache_key({**parts, **places})
 
 
@@ -146,5 +146,5 @@ def is_recorded(spec: StepSpec) -> bool:
 
 
 def app_id(producer: Producer) -> str:
-    """What Hopsworks calls the application of an experiment: here the task of a DAG's run."""
+    """Returns the name of an experiment's application in Hopsworks' terms: here the task of a DAG's run."""
     return f"{producer.dag_id}.{producer.run_id}.{producer.task}"

@@ -138,8 +138,10 @@ class ImageSource:
         if isinstance(value, str):
             return cls(value)
         if not isinstance(value, Mapping) or "uri" not in value:
-            found = f"has {', '.join(map(str, value)) or 'no field'}" if isinstance(value, Mapping) else f"is {value!r}"
-            raise BadInput(f"sources[{split!r}] {found}; expected an ImageSource, a URI, or a mapping with 'uri'")
+            result = (
+                f"has {', '.join(map(str, value)) or 'no field'}" if isinstance(value, Mapping) else f"is {value!r}"
+            )
+            raise BadInput(f"sources[{split!r}] {result}; expected an ImageSource, a URI, or a mapping with 'uri'")
         known = {item.name for item in fields(cls)}
         if unknown := sorted(set(value) - known):
             raise BadInput(f"sources[{split!r}] has no field {unknown[0]!r}; it has {', '.join(sorted(known))}")

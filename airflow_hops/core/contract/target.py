@@ -143,9 +143,9 @@ def check_heads(found: Any, target: Target, whose: str) -> Mapping[str, Any] | N
     if isinstance(found, Mapping):
         missing = [name for name in labels if name not in found]
         if missing:
-            given = ", ".join(map(repr, found)) or "nothing"
+            values = ", ".join(map(repr, found)) or "nothing"
             raise BadInput(
-                f"{whose} has no output for the label {missing[0]!r}; it gives {given}: expected an output named as "
+                f"{whose} has no output for the label {missing[0]!r}; it gives {values}: expected an output named as "
                 f"each of the labels {', '.join(map(repr, labels))}"
             )
         return found

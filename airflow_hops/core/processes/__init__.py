@@ -1,4 +1,4 @@
-"""What every process of this package needs, whatever it does.
+"""Processes, locks, temporary folders and files: the base of every process of this package.
 
 How it is started and ends, with others and within seconds; forks; locks; temporary folders; files that appear whole;
 what it imports, and how much memory it may use.

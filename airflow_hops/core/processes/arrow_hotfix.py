@@ -27,7 +27,7 @@ def refuse_pickled_types() -> None:
 
 
 def why_refused(error: RuntimeError) -> str | None:
-    """What to say of a file that was refused; None if the error is another."""
+    """Returns why a file was refused; None if the error is another."""
     if _PICKLED not in str(error):
         return None
     return (

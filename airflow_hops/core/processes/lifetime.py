@@ -45,7 +45,7 @@ def started_at(pid: int) -> int | None:
 
 
 def own_identity() -> str:
-    """What tells this process from any other, also from one that gets its number later."""
+    """Returns an identity of this process that no later process with the same number shares."""
     return f"{os.getpid()}:{started_at(os.getpid())}"
 
 

@@ -70,7 +70,7 @@ class RemoteFiles:
         return bool(self.fs.exists(address))
 
     def entries(self, folder: str) -> list[dict[str, Any]]:
-        """What lies in a folder now, as fsspec lists it; nothing if there is no folder."""
+        """Lists the entries of a folder, as fsspec does; nothing if there is no folder."""
         self.fs.invalidate_cache()
         try:
             listed: list[dict[str, Any]] = self.fs.ls(folder, detail=True)

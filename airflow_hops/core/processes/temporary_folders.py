@@ -107,7 +107,7 @@ def full_place(error: BaseException) -> str | None:
 
 
 def socket_root(length: int) -> Path | None:
-    """Where to make a temporary folder with Unix sockets, whose paths have at most 107 bytes (unix(7)).
+    """Returns a folder for temporary folders with Unix sockets, whose paths have at most 107 bytes (unix(7)).
 
     Args:
         length: Bytes of the longest path of a socket below it.

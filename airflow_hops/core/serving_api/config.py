@@ -158,8 +158,8 @@ def put_model(
         model.model_version_policy.latest.num_versions = 1
     else:
         model.model_version_policy.specific.versions.extend(sorted(set(versions)))
-    kept = labels if labels is not None else (previous.version_labels if previous else {})
-    for label, version in kept.items():
+    retained = labels if labels is not None else (previous.version_labels if previous else {})
+    for label, version in retained.items():
         model.version_labels[label] = version
     return previous
 

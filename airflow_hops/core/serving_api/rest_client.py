@@ -108,8 +108,8 @@ class RestClient:
             body["signature_name"] = signature
         headers = {**self._prediction, "x-request-id": request_id or ""}
         answer = self.call("POST", f"{_model_path(model, version, label)}:predict", body, headers)
-        found = answer["outputs"]
-        outputs = found if isinstance(found, Mapping) and "b64" not in found else {"outputs": found}
+        result = answer["outputs"]
+        outputs = result if isinstance(result, Mapping) and "b64" not in result else {"outputs": result}
         return PredictResult({name: tensors.as_array(_decoded(value)) for name, value in outputs.items()}, version or 0)
 
     def status(self, model: str, version: int | None = None) -> list[ModelVersion]:
@@ -158,8 +158,8 @@ class RestClient:
             ModelServerError: The server answered with an error, not at all, or with something other than a JSON object.
         """
         data = None if body is None else json.dumps(body).encode()
-        given = {name: value for name, value in {**self._control, **(headers or {})}.items() if value}
-        request = urllib.request.Request(f"{self.address}{path}", data, given, method=method)
+        values = {name: value for name, value in {**self._control, **(headers or {})}.items() if value}
+        request = urllib.request.Request(f"{self.address}{path}", data, values, method=method)
         try:
             with self._opener.open(request, timeout=self.timeout_s) as response:
                 answer = json.load(response)

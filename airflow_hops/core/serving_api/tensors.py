@@ -144,7 +144,7 @@ def from_proto(proto: Any) -> np.ndarray:
 
 
 class _Layout(NamedTuple):
-    """What a TensorProto says of its tensor beside the values."""
+    """The description of a tensor in a TensorProto, apart from the values."""
 
     type: TensorType
     shape: tuple[int, ...]
@@ -184,14 +184,14 @@ def _from_values(proto: Any, tensor_type: TensorType, count: int) -> np.ndarray:
     array = _from_packed(proto, tensor_type, len(values)) if tensor_type.packed_tag else None
     if array is None:
         array = _from_list(values, tensor_type)
-    given = len(array)
-    if given == count:
+    arguments = len(array)
+    if arguments == count:
         return array
-    if given > count:
-        raise TensorError(f"{given} values for {count} elements")
+    if arguments > count:
+        raise TensorError(f"{arguments} values for {count} elements")
     if count * tensor_type.numpy.itemsize > MAX_FILLED_BYTES:
-        raise TensorError(f"{given} values for {count} elements, too many to fill in")
-    if not given:
+        raise TensorError(f"{arguments} values for {count} elements, too many to fill in")
+    if not arguments:
         array = np.full(1, b"", object) if tensor_type is STRING else np.zeros(1, tensor_type.numpy)
     filled: np.ndarray = np.concatenate([array, np.full(count - len(array), array[-1], tensor_type.numpy)])
     return filled

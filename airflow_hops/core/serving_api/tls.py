@@ -26,7 +26,7 @@ class TlsFiles:
     key_file: str | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """What a gRPC channel takes.
+        """Returns the credentials for a gRPC channel.
 
         Raises:
             OSError: A file cannot be read.
@@ -39,7 +39,7 @@ class TlsFiles:
         return grpc.ssl_channel_credentials(ca, key, cert)
 
     def context(self) -> ssl.SSLContext:
-        """What an HTTP client takes.
+        """Returns the TLS context for an HTTP client.
 
         Raises:
             OSError: A file cannot be read, or holds no certificate.

@@ -190,18 +190,18 @@ class ArtifactStore:
                 address by now.
         """
         self._check_inside(artifact.uri)
-        kept, found = replace(artifact, uri=kept_version(artifact.uri, artifact.fingerprint)), artifact
+        retained, result = replace(artifact, uri=kept_version(artifact.uri, artifact.fingerprint)), artifact
         try:
             manifest = self.manifest(artifact.uri)
         except BadInput:
-            if not self.exists(kept.uri):
+            if not self.exists(retained.uri):
                 raise
-            found, manifest = kept, self.manifest(kept.uri)
-        check_paths(manifest, found.uri)
+            result, manifest = retained, self.manifest(retained.uri)
+        check_paths(manifest, result.uri)
         if manifest.fingerprint == artifact.fingerprint:
-            return found, manifest
-        if self.exists(kept.uri):
-            return self.find(kept)
+            return result, manifest
+        if self.exists(retained.uri):
+            return self.find(retained)
         raise BadInput(
             f"{artifact.uri}: another {manifest.kind} is stored there now (fingerprint "
             f"{manifest.fingerprint[:12]}…, "
@@ -223,22 +223,22 @@ class ArtifactStore:
             DamagedArtifact: a file is gone, its checksum differs from its manifest's, or the manifest lists no such
                 file: what reads all files of a folder must not read it.
         """
-        found, manifest = self.find(artifact)
+        result, manifest = self.find(artifact)
         files = tuple(entry for entry in manifest.files if entry.path.partition("/")[0] not in without)
         wanted = replace(manifest, files=files)
-        damage = next(self._additions(found.uri, manifest), None)
+        damage = next(self._additions(result.uri, manifest), None)
         if isinstance(self.files, LocalFiles):
-            folder = self.files.path(found.uri)
+            folder = self.files.path(result.uri)
             if damage is None and checked:
-                damage = next(damages_in(folder, wanted, found.uri), None)
+                damage = next(damages_in(folder, wanted, result.uri), None)
         elif damage is None:
             name = "-without-".join([manifest.fingerprint, *sorted(without)])
-            folder = LocalCopies(self.files, self._local_cache).fetch(found.uri, wanted, name)
+            folder = LocalCopies(self.files, self._local_cache).fetch(result.uri, wanted, name)
         if damage is None:
             return folder
-        kept = kept_version(found.uri, artifact.fingerprint)
-        if self.exists(kept):
-            return self.local(replace(artifact, uri=kept), without=without)
+        retained = kept_version(result.uri, artifact.fingerprint)
+        if self.exists(retained):
+            return self.local(replace(artifact, uri=retained), without=without)
         raise DamagedArtifact(damage, manifest.producer, retryable=False)
 
     def verify(self, artifact: Artifact) -> Manifest:
@@ -271,8 +271,8 @@ class ArtifactStore:
         """A file of an artifact that is not what the manifest says, as far as can be told without a download."""
         self._check_inside(uri)
         if isinstance(self.files, LocalFiles):
-            found = damages_in(self.files.path(uri), manifest, uri)
-            return next(itertools.chain(self._additions(uri, manifest), found), None)
+            result = damages_in(self.files.path(uri), manifest, uri)
+            return next(itertools.chain(self._additions(uri, manifest), result), None)
         sizes = self.files.sizes(uri)
         for entry in manifest.files:
             if sizes.get(entry.path) != entry.size_bytes:
@@ -396,7 +396,7 @@ class ArtifactStore:
 
 
 def kept_version(uri: str, fingerprint: str) -> str:
-    """Where a version of an artifact is kept when another one takes its address, if versions of it are kept at all."""
+    """Returns the address for a version when another takes its place; None if versions are not retained."""
     return f"{uri.rpartition('/')[0]}/history/{fingerprint}"
 
 

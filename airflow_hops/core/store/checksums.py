@@ -65,14 +65,14 @@ class Checksums:
             file, state = f"{status.st_dev}:{status.st_ino}", _state(status)
             if not reread and (known := self._find(file, state)) is not None:
                 return known
-            found = sha256_of(stream)
+            result = sha256_of(stream)
             status = os.fstat(stream.fileno())
             changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
             tick_ns = _TICK_NS if changed_ns % _SECOND_NS else 2 * _SECOND_NS
             # A change within a tick might leave the times as they are.
             if _state(status) == state and time.time_ns() - changed_ns >= tick_ns:
-                self._new[file] = (state, found)
-        return found
+                self._new[file] = (state, result)
+        return result
 
     def _find(self, file: str, state: str) -> str | None:
         if self._database is not None:
@@ -86,7 +86,7 @@ class Checksums:
         """Remembers what was found for those that come later."""
         if self._database is None or not self._new:
             return
-        rows = [(file, *found) for file, found in self._new.items()]
+        rows = [(file, *result) for file, result in self._new.items()]
         with contextlib.suppress(sqlite3.Error), self._database as database:
             database.executemany("INSERT OR REPLACE INTO checksums VALUES (?, ?, ?)", rows)
             database.execute(

@@ -34,7 +34,7 @@ class LocalFiles:
         self._root = root
 
     def path(self, uri: str) -> Path:
-        """Where it lies."""
+        """Returns the local path."""
         # Artifact addresses are made of safe characters; only the root may hold percent escapes.
         return Path(unquote(uri.removeprefix("file://")))
 
@@ -82,10 +82,10 @@ class LocalFiles:
     def folders_with(self, uri: str, name: str) -> list[str]:
         """Addresses of the folders at or below an address that hold a file of that name now, sorted."""
         folder = self.path(uri)
-        found = (
+        result = (
             path.parent for path in folder.rglob(name) if not any(".staging-" in part for part in path.parent.parts)
         )
-        return sorted("/".join([uri, *path.relative_to(folder).parts]) for path in found)
+        return sorted("/".join([uri, *path.relative_to(folder).parts]) for path in result)
 
     def lock(self, uri: str, timeout_s: float | None = None) -> contextlib.AbstractContextManager[None]:
         """Holds a lock on a folder, against threads and processes."""
@@ -202,8 +202,8 @@ class StoreFiles:
 
     def folders_with(self, uri: str, name: str) -> list[str]:
         """Addresses of the folders at or below an address that hold a file of that name now, sorted."""
-        found = (PurePosixPath(path) for path in self.sizes(uri))
-        return sorted("/".join([uri, *path.parent.parts]) for path in found if path.name == name)
+        result = (PurePosixPath(path) for path in self.sizes(uri))
+        return sorted("/".join([uri, *path.parent.parts]) for path in result if path.name == name)
 
     def lock(self, uri: str, timeout_s: float | None = None) -> contextlib.AbstractContextManager[None]:
         """Nothing: there is no lock to hold."""

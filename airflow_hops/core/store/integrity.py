@@ -94,14 +94,14 @@ def damages(manifest: Manifest, uri: str, checksum: Callable[[str], str]) -> Ite
     check_paths(manifest, uri)
     for entry in manifest.files:
         try:
-            found = checksum(entry.path)
+            result = checksum(entry.path)
         except OSError as error:
             if not isinstance(error, FileNotFoundError) and error.errno not in _NO_FILE:
                 raise
             yield Damage(uri, entry.path, f"SHA-256 {entry.sha256}", None)
             continue
-        if found != entry.sha256:
-            yield Damage(uri, entry.path, f"SHA-256 {entry.sha256}", f"SHA-256 {found}")
+        if result != entry.sha256:
+            yield Damage(uri, entry.path, f"SHA-256 {entry.sha256}", f"SHA-256 {result}")
 
 
 def damages_in(folder: Path, manifest: Manifest, uri: str, *, reread: bool = False) -> Iterator[Damage]:

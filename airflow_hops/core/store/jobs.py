@@ -60,7 +60,7 @@ class Job:
 
     @property
     def takeover(self) -> str:
-        """Where in the store a worker of another machine asks the job to end."""
+        """Returns the file by which a worker of another machine asks the job to end."""
         return f"{self.record.removesuffix('.json')}.takeover"
 
     @property

@@ -46,7 +46,7 @@ class LocalCopies:
 
     @property
     def folder(self) -> Path:
-        """Where they are, in a folder that nobody else can write.
+        """Returns the folder of the copies, which nobody else can write.
 
         Raises:
             BadInput: others can.
@@ -118,13 +118,13 @@ class LocalCopies:
                 f"{self.folder}; set the environment variable {BYTES_VARIABLE} to more"
             )
         with self._locked():
-            found = []
+            results = []
             for path in self.folder.iterdir():
                 with contextlib.suppress(FileNotFoundError):
                     if path.is_dir() and not (path.name.startswith(".") and _remove_unused(path)):
-                        found.append((path.stat().st_mtime_ns, _size(path), path))
-            excess = sum(size for _, size, _ in found) + size_bytes - most
-            for _, size, path in sorted(found):
+                        results.append((path.stat().st_mtime_ns, _size(path), path))
+            excess = sum(size for _, size, _ in results) + size_bytes - most
+            for _, size, path in sorted(results):
                 if excess <= 0:
                     return
                 if _remove_unused(path):

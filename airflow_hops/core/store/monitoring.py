@@ -97,7 +97,7 @@ def monitoring_reports(store: ArtifactStore, model_name: str, kind: str) -> Iter
 
 
 def read_report(store: ArtifactStore, model_name: str, version: int, kind: str, name: str) -> MonitoringReport:
-    """What is listed under a name.
+    """Reads the report that is listed under a name.
 
     Raises:
         BadInput: the file is damaged, or names an artifact of another DAG.
@@ -105,12 +105,12 @@ def read_report(store: ArtifactStore, model_name: str, version: int, kind: str, 
     """
     uri = f"{_folder(store, model_name, version, kind)}/{name}"
     try:
-        found = MonitoringReport.from_dict(store.read_json(uri))
+        result = MonitoringReport.from_dict(store.read_json(uri))
     except TypeError as error:
         raise BadInput(f"{uri}: not a comparison or a measurement ({error}); remove it") from error
-    if store.dag_of(found.uri) != name.split("@")[2]:
+    if store.dag_of(result.uri) != name.split("@")[2]:
         raise BadInput(f"{uri}: names an artifact of another DAG; remove it")
-    return found
+    return result
 
 
 def _folder(store: ArtifactStore, model_name: str, version: int, kind: str) -> str:

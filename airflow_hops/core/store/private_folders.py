@@ -39,18 +39,18 @@ def private_folder(path: Path) -> Path:
     status = path.lstat()
     mode = stat.S_IMODE(status.st_mode)
     if stat.S_ISLNK(status.st_mode):
-        found = "is a symbolic link"
+        result = "is a symbolic link"
     elif not stat.S_ISDIR(status.st_mode):
-        found = "is no folder"
+        result = "is no folder"
     elif status.st_uid != os.getuid():
-        found = f"belongs to user {status.st_uid}"
+        result = f"belongs to user {status.st_uid}"
     elif mode & 0o022:
-        found = f"can be written by others (mode {mode:o})"
+        result = f"can be written by others (mode {mode:o})"
     else:
         if mode & 0o077:
             path.chmod(0o700)
         return path
     raise BadInput(
-        f"{path} {found}; expected a folder of user {os.getuid()} that nobody else can write, since what is in it is "
+        f"{path} {result}; expected a folder of user {os.getuid()} that nobody else can write, since what is in it is "
         f"trusted. Remove it, or name another place in the environment variable {CACHE_VARIABLE} or TMPDIR"
     )

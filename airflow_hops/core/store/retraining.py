@@ -50,12 +50,12 @@ class DecisionLog:
 
     def newest(self, names: list[str]) -> list[RecordedDecision]:
         """The newest decision, and if this run has made it, those back to that of another run; the newest first."""
-        found: list[RecordedDecision] = []
+        results: list[RecordedDecision] = []
         for name in reversed(names):
-            found.append(self.read(name))
-            if found[-1].by != self._by:
+            results.append(self.read(name))
+            if results[-1].by != self._by:
                 break
-        return found
+        return results
 
     def append(self, names: list[str], decision: Decision) -> RecordedDecision:
         """Writes a decision that rests on those before it.
@@ -130,13 +130,13 @@ def take_up(store: ArtifactStore, cause: str, producer: Producer) -> Mapping[str
 
 
 def cost_of(store: ArtifactStore, cause: str) -> tuple[float, float]:
-    """What the artifacts of the runs that took up a request have cost so far: CPU seconds, and seconds times GPUs."""
+    """Returns the cost so far of the artifacts of the runs of a request: CPU seconds, and GPU seconds."""
     folders = [store.uri(by["dag_id"], by["run_id"]) for by in taken_up_by(store, cause)]
     costs = [store.manifest(uri).cost for folder in folders for uri in store.artifacts(folder)]
     return sum(each.get("core_s", 0.0) for each in costs), sum(each.get("gpu_s", 0.0) for each in costs)
 
 
 def taken_up_by(store: ArtifactStore, cause: str) -> list[Mapping[str, Any]]:
-    """Who has taken up a request, of each DAG the run that was first."""
+    """Returns the first run of each DAG that has claimed a request."""
     folder = store.uri(*_TAKEN_UP, cause)
     return [dict(store.read_json(f"{folder}/{name}")) for name in store.names(folder) if name.endswith(".json")]

@@ -96,8 +96,8 @@ def schema_text(store: ArtifactStore, uri: str, version: int | None = None) -> s
     if version not in known:
         there = f"there are 1 to {max(known)}" if known else "there is none"
         raise BadInput(f"{uri}: there is no version {version}; {there}")
-    kept = kept_version(uri, known[version].fingerprint)
-    return _readable(_text(store, kept), kept)
+    retained = kept_version(uri, known[version].fingerprint)
+    return _readable(_text(store, retained), retained)
 
 
 def has_schema(store: ArtifactStore, uri: str) -> bool:
@@ -119,8 +119,8 @@ def is_edited(store: ArtifactStore, uri: str) -> bool:
 
 def frozen_name(uri: str) -> tuple[str, str] | None:
     """The DAG and the name of the frozen schema at an address; None where it is no such address."""
-    _, *found = uri.rsplit("/", 4)
-    return (found[0], found[2]) if len(found) == 4 and (found[1], found[3]) == ("_frozen", _KIND) else None
+    _, *result = uri.rsplit("/", 4)
+    return (result[0], result[2]) if len(result) == 4 and (result[1], result[3]) == ("_frozen", _KIND) else None
 
 
 def changed_by_person(store: ArtifactStore, uri: str) -> bool:
@@ -135,7 +135,7 @@ def request_reset(store: ArtifactStore, uri: str, *, by: str, note: str = "") ->
 
 
 def requested_reset(store: ArtifactStore, uri: str) -> str | None:
-    """Who wants the next run to infer the frozen schema anew, and why; None where nobody does."""
+    """Returns who asked the next run to infer the frozen schema anew, and why; None if nobody did."""
     try:
         request = store.read_json(_reset_uri(uri))
     except FileNotFoundError:
@@ -290,8 +290,8 @@ def _is_there(store: ArtifactStore, uri: str) -> bool:
         return True
     versions = _records(store, uri)
     if versions:
-        kept = kept_version(uri, versions[-1].fingerprint)
-        _write(store, uri, _text(store, kept), store.manifest(kept))
+        retained = kept_version(uri, versions[-1].fingerprint)
+        _write(store, uri, _text(store, retained), store.manifest(retained))
     return bool(versions)
 
 

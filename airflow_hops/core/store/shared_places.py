@@ -63,7 +63,7 @@ def capture_path(services: Mapping[str, str]) -> str | None:
 
 
 def storage_options_of(services: Mapping[str, str], location: str, store: ArtifactStore) -> Mapping[str, Any]:
-    """What to pass to fsspec for a place: what the connection says; else what the artifact store has, if of its kind.
+    """Returns the options of fsspec for a place: the connection's, else those of the artifact store if of its kind.
 
     Raises:
         BadInput: the connection's field is no JSON object.

@@ -36,16 +36,16 @@ def list_files(source: Source) -> tuple[Any, tuple[SourceFile, ...]]:
         raise BadInput(f"source {source.uri!r}: {error}") from error
     # A listing that the file system remembers may be older than the files.
     fs.invalidate_cache()
-    found = _match(fs, path)
-    if not found:
+    result = _match(fs, path)
+    if not result:
         raise BadInput(f"source {source.uri!r}: no file matches")
-    return fs, tuple(_describe(fs, name, info) for name, info in found.items())
+    return fs, tuple(_describe(fs, name, info) for name, info in result.items())
 
 
 def fingerprint_of_sources(sources: Mapping[str, Source | ImageSource]) -> str:
     """SHA-256 (hex) over the names, sizes and versions of all files, without reading them."""
     files = {table: _files_and_labels(source) for table, source in sources.items()}
-    state = {table: [[file.name, file.size_bytes, file.version] for file in found] for table, found in files.items()}
+    state = {table: [[file.name, file.size_bytes, file.version] for file in result] for table, result in files.items()}
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
@@ -57,16 +57,16 @@ def _files_and_labels(source: Source | ImageSource) -> tuple[SourceFile, ...]:
 
 
 def _match(fs: Any, path: str) -> dict[str, Mapping[str, Any]]:
-    """What is known of each file, by path, in the order of the paths."""
+    """Yields the facts of each file by path, in the order of the paths."""
     # A name that holds a glob's characters and exists is meant as it stands.
     if fs.isfile(path):
         return {path: fs.info(path)}
     if fs.isdir(path):
         listed = fs.find(path, detail=True)
-        return {found: listed[found] for found in sorted(listed) if not _is_hidden(found, path)}
+        return {result: listed[result] for result in sorted(listed) if not _is_hidden(result, path)}
     if _GLOB_CHARACTERS & set(path):
         listed = fs.glob(path, detail=True)
-        return {found: listed[found] for found in sorted(listed) if listed[found].get("type") == "file"}
+        return {result: listed[result] for result in sorted(listed) if listed[result].get("type") == "file"}
     return {}
 
 

@@ -136,7 +136,7 @@ class StudyFolder:
         self.store.write_text(f"{self.uri}/stop/{name}.json", json.dumps(request))
 
     def stop_requests(self, run_id: str | None = None) -> dict[int | None, str]:
-        """Who has asked to stop a trial, by its number, or the search, under None.
+        """Returns who asked to stop a trial, by its number, or the search, under None.
 
         Args:
             run_id: The run that was to be stopped; None for any.

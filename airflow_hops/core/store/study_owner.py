@@ -1,4 +1,4 @@
-"""Who works on a study: two searches that wrote one record would lose each other's trials."""
+"""The owner of a study: two searches that wrote one record would lose each other's trials."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class StudyOwner:
             self._store.remove_text(self._uri)
 
     def _beat(self) -> None:
-        """What the thread does, whatever the search itself waits for: a model's upload, the winner's training."""
+        """Renews the claim in a thread, during uploads and the winner's training too."""
         while not self._released.wait(_BEAT_S):
             with suppress(OSError, HopsError):  # the search hears of it when it saves its record
                 self.check()
@@ -99,7 +99,7 @@ class StudyOwner:
         self._said = time.monotonic()
 
     def _read(self) -> dict[str, Any] | None:
-        """What is said; None if nothing is, or nothing that can be read."""
+        """Reads the claim; None if there is none, or none that can be read."""
         try:
             owner = self._store.read_json(self._uri)
             return {name: str(owner[name]) for name in ("run_id", "token", "at")}

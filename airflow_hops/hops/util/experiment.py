@@ -87,8 +87,8 @@ def launch(
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
         raise BadInput(f"args_dict has lists of {lengths} values; expected as many for each argument, 1 or more")
     rows = [dict(zip(lengths, values, strict=True)) for values in zip(*lists.values(), strict=True)]
-    kept = _kept(name, versioned_resources, description, spark)
-    outcome = run_experiment(Experiment(train_fn, "launch", rows=rows or [{}], metric=metric_key, **kept))
+    retained = _kept(name, versioned_resources, description, spark)
+    outcome = run_experiment(Experiment(train_fn, "launch", rows=rows or [{}], metric=metric_key, **retained))
     return outcome.path, outcome.returned
 
 
@@ -254,15 +254,15 @@ def _distributed(called: str, strategy: str) -> Callable[..., Found]:
         *,
         spark: Any = None,
     ) -> Found:
-        kept = _kept(name, versioned_resources, description, spark)
+        retained = _kept(name, versioned_resources, description, spark)
         training: dict[str, Any] = {"strategy": strategy, "np": 1}
         if strategy != SINGLE:
-            training["np"] = kept.pop("executors") or LocalRanks().slots
+            training["np"] = retained.pop("executors") or LocalRanks().slots
         elif get_num_gpus() > 1:
             log.warning("mirrored() trains on one GPU of the %d; take collective_all_reduce() for all", get_num_gpus())
         if strategy == PARAMETER_SERVER:
             training["parameter_servers"] = 1
-        outcome = run_experiment(Experiment(train_fn, called, training=training, **kept))
+        outcome = run_experiment(Experiment(train_fn, called, training=training, **retained))
         return outcome.path, outcome.returned
 
     run.__name__ = run.__qualname__ = called
@@ -287,14 +287,14 @@ def _best(search: Experiment) -> Best:
 
 
 def _between(bounds: Mapping[str, Sequence[Any]]) -> dict[str, Uniform | IntUniform]:
-    found: dict[str, Uniform | IntUniform] = {}
+    results: dict[str, Uniform | IntUniform] = {}
     for name, pair in lists_of(bounds, "boundary_dict").items():
         if len(pair) != 2 or not all(is_number(value) for value in pair):
             raise BadInput(f"boundary_dict[{name!r}] is {pair!r}; expected two numbers, the lower and the upper bound")
         low, high = pair
         whole = isinstance(low, int) and isinstance(high, int)
-        found[name] = IntUniform(low, high) if whole else Uniform(float(low), float(high))
-    return found
+        results[name] = IntUniform(low, high) if whole else Uniform(float(low), float(high))
+    return results
 
 
 def _check_number(name: str, value: Any, least: float, most: float = math.inf, *, whole: bool = False) -> None:
@@ -311,8 +311,8 @@ def _kept(name: str, resources: Sequence[str] | None, description: str | None, s
         raise BadInput(f"versioned_resources is {resources!r}; expected a list of paths")
     executors = None
     if spark is not None:
-        given = spark.sparkContext.getConf().get("spark.executor.instances", None)
-        executors = int(given or 0) if int(given or 0) > 0 else None  # Spark that allocates them as needed says 0
+        values = spark.sparkContext.getConf().get("spark.executor.instances", None)
+        executors = int(values or 0) if int(values or 0) > 0 else None  # Spark that allocates them as needed says 0
     return {
         "name": name,
         "versioned_resources": tuple(resources or ()),

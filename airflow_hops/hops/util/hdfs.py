@@ -69,8 +69,8 @@ class FileSystem:
             FileNotFoundError: there is no such folder.
         """
         files, whole = self._project.files, self._project.path(path)
-        found = files.find(whole, withdirs=True) if recursive else files.ls(whole, detail=False)
-        return [each for each in self._addresses(found) if each != whole]
+        result = files.find(whole, withdirs=True) if recursive else files.ls(whole, detail=False)
+        return [each for each in self._addresses(result) if each != whole]
 
     def glob(self, pattern: str, recursive: bool = False) -> list[str]:
         """Addresses that match a shell's pattern, sorted.
@@ -82,9 +82,9 @@ class FileSystem:
         folder, _, last = self._project.path(pattern).rpartition("/")
         return self._addresses(self._project.files.glob(f"{folder}/**/{last}" if recursive else f"{folder}/{last}"))
 
-    def _addresses(self, found: Iterable[str]) -> list[str]:
+    def _addresses(self, result: Iterable[str]) -> list[str]:
         above = self._project.files._strip_protocol(self._project.root)
-        return sorted(f"{self._project.root}{each.removeprefix(above)}" for each in found)
+        return sorted(f"{self._project.root}{each.removeprefix(above)}" for each in result)
 
     def create_directory(self, path: str) -> None:
         """Makes a folder, with those above it."""
@@ -236,7 +236,7 @@ def project_name() -> str:
 
 
 def project_user() -> str:
-    """Who runs this."""
+    """Returns the user that runs this program."""
     return f"{project_name()}__{getpass.getuser()}"
 
 

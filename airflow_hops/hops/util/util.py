@@ -20,13 +20,13 @@ def lists_of(given: Any, argument: str) -> dict[str, list[Any]]:
     """
     if not isinstance(given, Mapping):
         raise BadInput(f"{argument} is {given!r}; expected a dict with a list for each argument")
-    found = {}
+    results = {}
     for name, values in given.items():
         is_list = isinstance(values, list | tuple | range) or getattr(values, "ndim", 0) == 1
         if not isinstance(name, str) or not is_list:
             raise BadInput(f"{argument}[{name!r}] is {values!r}; expected the name of an argument, and a list")
-        found[name] = [plain(value) for value in values]
-    return found
+        results[name] = [plain(value) for value in values]
+    return results
 
 
 def grid_params(args_dict: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:

@@ -63,7 +63,7 @@ _numbers: dict[str, int] = {}
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is to be run.
+    """The description of an experiment.
 
     Attributes:
         function: The user's function.
@@ -125,7 +125,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an experiment.
+    """The outcome of an experiment.
 
     Attributes:
         path: Its folder in the store.
@@ -149,15 +149,15 @@ def run_experiment(experiment: Experiment) -> Outcome:
     check_forkable()
     options, user, project = experiment.options(), experiment.user_function, Project.current()
     rows = user.rows or [dict.fromkeys(experiment.space or {})]
-    for given in rows:
-        user.check_takes(given)
+    for values in rows:
+        user.check_takes(values)
     notebook = project.spec.params.get("notebook")
     there = isinstance(notebook, str) and any((Path(p) / notebook).is_file() for p in project.spec.code_paths)
     resources = read_resources(project, [*experiment.versioned_resources, *([str(notebook)] if there else [])])
     named = {Path(path).name: resources[Path(path).name] for path in experiment.versioned_resources}
     roles = Roles.of_training(TrainingOptions(**options.training))
-    found = LocalRanks(cpu_ranks=len(roles.cpu_ranks))
-    launcher = found if get_num_gpus() else LocalRanks(max(found.slots, roles.ranks))
+    result = LocalRanks(cpu_ranks=len(roles.cpu_ranks))
+    launcher = result if get_num_gpus() else LocalRanks(max(result.slots, roles.ranks))
     ranks = Roles.of_training(TrainingOptions(**options.training)).ranks
     room = max(1, (experiment.executors or launcher.slots) // ranks)
     _numbers[project.spec.step] = number = _numbers.get(project.spec.step, 0) + 1
@@ -216,8 +216,8 @@ def _search(
 ) -> Outcome:
     user, spec = experiment.user_function, folder.project.spec
     run = TrainingRun(spec, folder.study.uri)
-    told = {"train": user.name, "name": experiment.name, "function": experiment.called, "run": folder.run}
-    runs = StudyRuns(run, ledger.study, lambda: run.begin(told, None, None, spec.code_paths))
+    report = {"train": user.name, "name": experiment.name, "function": experiment.called, "run": folder.run}
+    runs = StudyRuns(run, ledger.study, lambda: run.begin(report, None, None, spec.code_paths))
     done = [trial.params for trial in ledger.current if trial.state in ("complete", "running")]
     running[-1].leave_out(done)
     study = OptunaStudy(options, ledger.trials, done, experiment.make_sampler)
@@ -302,7 +302,7 @@ def _raised_when_asked_to_end() -> Iterator[None]:
 
 
 def _returned(folder: ExperimentFolder, name: str, trial: TrialRecord) -> Mapping[str, Any]:
-    """What the function returned in a trial, whose folder is kept."""
+    """Returns the return value of the function in a trial, whose folder remains."""
     uri = f"{folder.uri}/{name}/training.json"
     try:
         summary = folder.project.store.read_json(uri)

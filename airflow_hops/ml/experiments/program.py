@@ -23,7 +23,7 @@ _NUMBER = "row number"
 
 @dataclasses.dataclass(frozen=True)
 class UserFunction:
-    """What an experiment runs.
+    """The user's code of an experiment.
 
     Attributes:
         function: The user's.
@@ -47,7 +47,7 @@ class UserFunction:
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """Returns a name for people."""
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     @property
@@ -69,8 +69,8 @@ class UserFunction:
         try:
             inspect.signature(self.function).bind(**params)
         except TypeError as error:
-            given = ", ".join(params) or "no arguments"
-            raise BadInput(f"{self.name}() cannot be called with {given}: {error}") from None
+            values = ", ".join(params) or "no arguments"
+            raise BadInput(f"{self.name}() cannot be called with {values}: {error}") from None
         except ValueError:
             return
 
@@ -118,7 +118,7 @@ running: list[UserFunction] = []
 
 
 def call(context: TrainContext) -> Any:
-    """What a training calls: the function, with the trial's parameters.
+    """Returns the function of a training, with the trial's parameters.
 
     Returns:
         What it returned, NumPy's numbers as Python's.

@@ -35,7 +35,7 @@ class Project:
 
     @classmethod
     def current(cls) -> Project:
-        """That of this step, notebook, or program.
+        """Returns the project of this step, notebook, or program.
 
         Raises:
             BadInput: it is no step, and its environment names no store.

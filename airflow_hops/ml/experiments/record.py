@@ -1,4 +1,4 @@
-"""What is kept of an experiment in the store: ``Experiments/<app>/run.<n>/``."""
+"""The record of an experiment in the store: ``Experiments/<app>/run.<n>/``."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class ExperimentFolder:
 
     @property
     def seed(self) -> int:
-        """Of the random numbers: the same for every try of the task, and for one that reproduces it."""
+        """Returns the seed: the same for every try of the task, and for one that reproduces it."""
         app = self.project.spec.services.get(run_record.REPRODUCED_APP, self.uri.split("/")[-2])
         return zlib.crc32(f"{app}/{self.run}".encode())
 
@@ -171,7 +171,7 @@ class ExperimentFolder:
 
 
 def app_id(project: Project) -> str:
-    """What Hopsworks calls the application of the step."""
+    """Returns the name of the step's application in Hopsworks' terms."""
     return run_record.app_id(project.spec.producer)
 
 
@@ -200,15 +200,15 @@ def read_resources(project: Project, paths: Sequence[str]) -> dict[str, bytes]:
     Raises:
         BadInput: one is not there, or would take another one's place.
     """
-    found: dict[str, bytes] = {}
+    results: dict[str, bytes] = {}
     for path in paths:
         name, content = Path(path).name, read_file(project, path)
-        if name in (RECORD_NAME, LOCK_NAME) or found.get(name, content) != content:
+        if name in (RECORD_NAME, LOCK_NAME) or results.get(name, content) != content:
             raise BadInput(
                 f"versioned_resources: {path} would be kept as {name}, as another file of the experiment is; rename it"
             )
-        found[name] = content
-    return found
+        results[name] = content
+    return results
 
 
 def new_record(

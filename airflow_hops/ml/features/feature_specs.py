@@ -115,7 +115,7 @@ class FeatureSpecs:
         if self.classes is not None:
             value["classes"] = list(self.classes)
         optional = ("problem", "weight", "more_labels")
-        value |= {name: told for name in optional if (told := getattr(self, name)) is not None}
+        value |= {name: report for name in optional if (report := getattr(self, name)) is not None}
         if self.extra_inputs:
             value["extra_inputs"] = list(self.extra_inputs)
         return json.dumps(value, indent=1)
@@ -206,7 +206,7 @@ def read_raw_features(
 
 
 def _width(feature: Any, schema_path: Path) -> str:
-    """What a vector's dtype has behind that of its numbers; nothing for a feature of one value a row."""
+    """Returns the width of a vector's dtype; nothing for a feature of one value a row."""
     low, high = feature.value_count.min, feature.value_count.max
     if feature.HasField("shape"):
         sizes = [dim.size for dim in feature.shape.dim]
@@ -215,9 +215,9 @@ def _width(feature: Any, schema_path: Path) -> str:
     if sizes in ([], [1]):
         return ""
     if len(sizes) > 1 or sizes[0] < 1 or feature.type != schema_pb2.FLOAT:
-        found = f"shape {sizes}" if feature.HasField("shape") else f"{low} to {high or 'any number of'} values a row"
+        result = f"shape {sizes}" if feature.HasField("shape") else f"{low} to {high or 'any number of'} values a row"
         raise BadInput(
-            f"{schema_path}: feature {feature.name!r} is {schema_pb2.FeatureType.Name(feature.type)}, {found}; "
+            f"{schema_path}: feature {feature.name!r} is {schema_pb2.FeatureType.Name(feature.type)}, {result}; "
             "expected one value, or vectors of floats of one length; correct it in prepare()"
         )
     return f"[{sizes[0]}]"

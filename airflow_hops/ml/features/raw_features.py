@@ -65,9 +65,9 @@ def check_columns(path: Path, inputs: Mapping[str, str], *, of: str = "the schem
                 f"{path}: there is no column {name!r}, which {of} has as {dtype}; the columns are "
                 f"{', '.join(schema.names)}"
             )
-        found = schema.field(name).type
-        if not _fits(found, dtype):
-            raise BadInput(f"{path}: column {name!r} is {found}, but {dtype} in {of}; cast it in prepare()")
+        result = schema.field(name).type
+        if not _fits(result, dtype):
+            raise BadInput(f"{path}: column {name!r} is {result}, but {dtype} in {of}; cast it in prepare()")
 
 
 def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -153,21 +153,21 @@ def _as_bytes(value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else value or b""
 
 
-def _fits(found: Any, dtype: str) -> bool:
+def _fits(result: Any, dtype: str) -> bool:
     values, width = split_dtype(dtype)
     if width is not None:
         # How long lists of any length are is seen when they are read.
-        size = found.list_size if pa.types.is_fixed_size_list(found) else width
-        return is_list(found) and size == width and _fits(found.value_type, values)
-    if pa.types.is_dictionary(found):
-        found = found.value_type
+        size = result.list_size if pa.types.is_fixed_size_list(result) else width
+        return is_list(result) and size == width and _fits(result.value_type, values)
+    if pa.types.is_dictionary(result):
+        result = result.value_type
     if dtype == "string":
         return bool(
-            pa.types.is_string(found)
-            or pa.types.is_large_string(found)
-            or pa.types.is_binary(found)
-            or pa.types.is_large_binary(found)
+            pa.types.is_string(result)
+            or pa.types.is_large_string(result)
+            or pa.types.is_binary(result)
+            or pa.types.is_large_binary(result)
         )
     if dtype == "int64":
-        return bool(pa.types.is_integer(found) or pa.types.is_boolean(found))
-    return bool(pa.types.is_floating(found) or pa.types.is_integer(found))
+        return bool(pa.types.is_integer(result) or pa.types.is_boolean(result))
+    return bool(pa.types.is_floating(result) or pa.types.is_integer(result))

@@ -18,7 +18,7 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 def argument_names(columns: Iterable[str]) -> dict[str, str]:
-    """What TensorFlow is to call columns as arguments of a function: their own names, where it bears them.
+    """Returns names of columns that TensorFlow accepts as arguments of a function: their own where possible.
 
     Returns:
         By column, names that differ in more than case.
@@ -89,8 +89,8 @@ class LoadedSignature:
 
     def __call__(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs of tensors by input."""
-        found: dict[str, Any] = self._function(**{self._arguments[name]: value for name, value in tensors.items()})
-        return found
+        result: dict[str, Any] = self._function(**{self._arguments[name]: value for name, value in tensors.items()})
+        return result
 
 
 def _is_plain(name: str) -> bool:

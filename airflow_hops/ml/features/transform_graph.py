@@ -77,7 +77,7 @@ def trace_transform(
 
     tracker = ResourceTracker()
     specs: dict[str, OutputSpec] = {}
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     made: dict[str, Any] = {}
     arguments = argument_names(inputs)
 
@@ -90,14 +90,14 @@ def trace_transform(
         except Exception as error:
             raise BadInput(f"preprocessing function {name!r} raised {_describe(error, preprocess)}") from error
         specs.update(_output_specs(outputs, constants, name))
-        given.update(features)
+        values.update(features)
         made.update({output: tf.identity(tensor) for output, tensor in outputs.items()})
         return dict(made)
 
     function = tf.function(transform, autograph=False).get_concrete_function(**_raw_specs(inputs, arguments))
     # A lookup runs whether or not it is asked for, but nothing comes of it; an assertion does.
     effects = [op for op in function.graph.control_outputs if not op.type.startswith("LookupTable")]
-    read = {output: _inputs_of(tensor, given, effects) for output, tensor in made.items()}
+    read = {output: _inputs_of(tensor, values, effects) for output, tensor in made.items()}
     outputs = {output: replace(spec, inputs=read[output]) for output, spec in specs.items()}
     return TracedTransform(function, outputs, list(tracker.resources), arguments)
 
@@ -203,9 +203,9 @@ def export_serving_model(
             if name not in inputs
         }
         outputs = transform({**features, **unused})
-        given = {name: outputs[name] for name in names}
-        found = model(given, training=False) if is_keras else model(given)  # type: ignore[call-arg]
-        return served_outputs(found, specs.target)
+        values = {name: outputs[name] for name in names}
+        result = model(values, training=False) if is_keras else model(values)  # type: ignore[call-arg]
+        return served_outputs(result, specs.target)
 
     def serve_columns(**tensors: Any) -> dict[str, Any]:
         return serve({column: tensors[argument] for column, argument in arguments.items()})
@@ -226,7 +226,7 @@ def export_serving_model(
 
 
 def _raw_specs(inputs: Mapping[str, str], arguments: Mapping[str, str]) -> dict[str, Any]:
-    """What a function of raw features takes, by argument."""
+    """Returns the tensor specs of a function of raw features, by argument."""
     import tensorflow as tf
 
     return {
@@ -289,20 +289,20 @@ def served_outputs(found: Any, target: Target) -> dict[str, Any]:
     return outputs
 
 
-def _served_head(found: Any, target: Target) -> dict[str, Any]:
+def _served_head(result: Any, target: Target) -> dict[str, Any]:
     """The outputs for one label, by name."""
     import tensorflow as tf
 
-    shape = found.shape
+    shape = result.shape
     width = 1 if shape.rank == 1 else shape[1] if shape.rank == 2 else None
     classes = len(target.classes or ())
     if width not in {REGRESSION: (1,), BINARY: (1, 2)}.get(target.problem, (classes,)):
         expected = "[batch, classes]" if target.problem == MULTICLASS else "[batch] or [batch, 1]"
         of = "the label is a number" if target.problem == REGRESSION else f"there are {classes or 2} classes"
         raise BadInput(f"the model's output has shape {shape}, but {of}; expected {expected}")
-    numbers = tf.cast(found, tf.float32)
+    numbers = tf.cast(result, tf.float32)
     if target.problem == MULTICLASS:
-        return {OUTPUTS[MULTICLASS]: numbers, CLASS: tf.gather(tf.constant(target.classes), tf.argmax(found, axis=1))}
+        return {OUTPUTS[MULTICLASS]: numbers, CLASS: tf.gather(tf.constant(target.classes), tf.argmax(result, axis=1))}
     one = tf.reshape(numbers, [-1]) if width == 1 else numbers[:, 1]
     return {OUTPUTS[target.problem]: one}
 

@@ -200,7 +200,7 @@ def row_scores(metric: str, labels: Array, probabilities: Array) -> Array:
 
 
 def _shares(labels: Array, chosen: Array, classes: int, weights: Array | None) -> tuple[Array, Array, Array]:
-    """Of each class: the weight of its rows, of those said to be of it, and of those that are both."""
+    """Returns for each class the weight of its rows, of those predicted as it, and of those that are both."""
     w = even_weights(weights, len(labels))
     of_class, said = (np.bincount(of, w, classes) for of in (labels, chosen))
     return of_class, said, np.bincount(labels, w * (chosen == labels), classes)

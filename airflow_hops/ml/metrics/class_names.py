@@ -152,7 +152,7 @@ def _names_of(name: str, model: ServedModel, properties: ModelProperties, exampl
 
 
 def _numbers(names: tuple[str, ...], among: tuple[str, ...]) -> Array:
-    """Of each name its number among others; -1 if it is not there."""
+    """Returns for each name its number among others; -1 if it is missing."""
     places = {name: number for number, name in enumerate(among)}
     return np.array([places.get(name, -1) for name in names], np.int64)
 
@@ -161,6 +161,6 @@ def _columns(probabilities: Array, numbers: Array) -> Array:
     """Probabilities by class in another order; 0 for a class that the model does not know."""
     if probabilities.ndim == 1:
         return probabilities if numbers[1] == 1 else 1 - probabilities
-    found = probabilities[:, np.maximum(numbers, 0)]
-    found[:, numbers < 0] = 0.0
-    return found
+    result = probabilities[:, np.maximum(numbers, 0)]
+    result[:, numbers < 0] = 0.0
+    return result

@@ -36,22 +36,22 @@ class CustomMetric:
             BadInput: the function fails, or returns no number, or an infinite one.
         """
         try:
-            found = float(self.function(labels, predictions, even_weights(weights, len(labels))))
+            result = float(self.function(labels, predictions, even_weights(weights, len(labels))))
         except Exception as error:  # the user's code can fail in any way
             raise BadInput(
                 f"metrics: {self.name!r} failed on {len(labels)} rows ({type(error).__name__}: {error})"
             ) from error
-        if math.isinf(found):
+        if math.isinf(result):
             raise BadInput(
-                f"metrics: {self.name!r} is {found} on {len(labels)} rows, expected a finite number, or NaN where it "
+                f"metrics: {self.name!r} is {result} on {len(labels)} rows, expected a finite number, or NaN where it "
                 "is not defined"
             )
-        return found
+        return result
 
     def compare(self, labels: Array, candidate: Array, champion: Array, weights: Array | None) -> Difference | None:
         """A candidate's gain over a champion, with the interval of resampled rows; None if it is not defined."""
         sign = 1.0 if self.higher_is_better else -1.0
-        found = resampled_difference(
+        result = resampled_difference(
             self.name,
             lambda y, ours, theirs, w: sign * (self.value(y, ours, w) - self.value(y, theirs, w)),
             labels,
@@ -59,7 +59,7 @@ class CustomMetric:
             champion,
             weights,
         )
-        return found if math.isfinite(found.low) else None
+        return result if math.isfinite(result.low) else None
 
 
 def custom_metrics(given: Mapping[str, Sequence[str]] | None, taken: Collection[str]) -> dict[str, CustomMetric]:
@@ -72,7 +72,7 @@ def custom_metrics(given: Mapping[str, Sequence[str]] | None, taken: Collection[
     Raises:
         BadInput: an entry has another form, its name is taken, or the function does not exist.
     """
-    found = {}
+    results = {}
     for name, entry in (given or {}).items():
         if isinstance(entry, str) or len(entry) != 2 or entry[1] not in _DIRECTIONS:
             raise BadInput(
@@ -81,13 +81,13 @@ def custom_metrics(given: Mapping[str, Sequence[str]] | None, taken: Collection[
             )
         if not name.isidentifier() or name in taken or name.endswith(("_low", "_high")):
             raise BadInput(f"metrics: {name!r} is already used, or not a plain name; give the metric another name")
-        found[name] = CustomMetric(name, resolve(entry[0]), _DIRECTIONS[entry[1]])
-    return found
+        results[name] = CustomMetric(name, resolve(entry[0]), _DIRECTIONS[entry[1]])
+    return results
 
 
 def values_of(
     metrics: Mapping[str, CustomMetric], labels: Array, predictions: Array, weights: Array | None
 ) -> dict[str, float | None]:
     """The figures of a model on some rows; None if one is not defined."""
-    found = {name: metric.value(labels, predictions, weights) for name, metric in metrics.items() if len(labels)}
-    return {name: found[name] if math.isfinite(found.get(name, math.nan)) else None for name in metrics}
+    results = {name: metric.value(labels, predictions, weights) for name, metric in metrics.items() if len(labels)}
+    return {name: results[name] if math.isfinite(results.get(name, math.nan)) else None for name in metrics}

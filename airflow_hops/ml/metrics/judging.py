@@ -71,7 +71,7 @@ METRICS: Mapping[Problem, ProblemMetrics] = {
 
 @dataclass(frozen=True)
 class Judge:
-    """What models are judged by.
+    """The rules by which models are judged.
 
     Attributes:
         problem: What they predict.
@@ -87,14 +87,14 @@ class Judge:
 
     def figures(self, labels: Array, predictions: Array, weights: Array | None, *, detailed: bool = True) -> Metrics:
         """The figures of a model on some rows."""
-        found: Metrics
+        result: Metrics
         if self.problem == MULTICLASS:
-            found = class_metrics.class_metrics(labels, predictions, self.classes, weights, detailed=detailed)
+            result = class_metrics.class_metrics(labels, predictions, self.classes, weights, detailed=detailed)
         elif self.problem == REGRESSION:
-            found = regression_metrics.regression_metrics(labels, predictions, weights, detailed=detailed)
+            result = regression_metrics.regression_metrics(labels, predictions, weights, detailed=detailed)
         else:
-            found = binary_metrics.binary_metrics(labels, predictions, weights, detailed=detailed)
-        return replace(found, custom=values_of(self.custom, labels, predictions, weights)) if self.custom else found
+            result = binary_metrics.binary_metrics(labels, predictions, weights, detailed=detailed)
+        return replace(result, custom=values_of(self.custom, labels, predictions, weights)) if self.custom else result
 
     def gain(self, labels: Array, candidate: Array, champion: Array, weights: Array | None) -> Difference | None:
         """A candidate's gain over a champion on the same rows; None if the metric is not defined."""
@@ -111,7 +111,7 @@ class Judge:
         """
         sliced = {}
         for column, values in rows.slices.items():
-            found, counts = np.unique(values, return_counts=True)
+            result, counts = np.unique(values, return_counts=True)
             order = np.argsort(-counts, kind="stable")
             if len(order) > MAX_SLICE_VALUES:
                 log.warning(
@@ -119,7 +119,7 @@ class Judge:
                     column, len(order), MAX_SLICE_VALUES, int(counts[order[MAX_SLICE_VALUES:]].sum()),
                 )  # fmt: skip
             sliced[column] = [
-                {"value": str(found[index]), **self._figures(rows, values == found[index], detailed=False)}
+                {"value": str(result[index]), **self._figures(rows, values == result[index], detailed=False)}
                 for index in order[:MAX_SLICE_VALUES]
             ]
         return {**self._figures(rows, np.ones(len(rows.labels), bool), detailed=True), "slices": sliced}

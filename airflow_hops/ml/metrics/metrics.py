@@ -1,4 +1,4 @@
-"""What the figures of every problem have in common: their base, calibration, and intervals of gains. NumPy alone."""
+"""The common base of all metrics: calibration, and intervals of gains. NumPy alone."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class Metrics:
         ends = {
             f"{name}_{end}": v for name, of in intervals.items() for end, v in zip(("low", "high"), of, strict=True)
         }
-        kept = {name: v for name, v in figures.items() if v is not None or name != "weight"}
-        return {**kept, **ends, **custom}
+        retained = {name: v for name, v in figures.items() if v is not None or name != "weight"}
+        return {**retained, **ends, **custom}
 
 
 def even_weights(weights: Array | None, rows: int) -> Array:
@@ -98,7 +98,7 @@ def error_of_mean(values: Array, weights: Array | None = None) -> float:
 
 
 def mean_influence(values: Array, weights: Array | None = None) -> Array:
-    """By how much each row moves the weighted mean of values, shape ``[rows]``."""
+    """Returns how much each row moves the weighted mean of values, shape ``[rows]``."""
     w = even_weights(weights, len(values))
     influence: Array = (values - np.average(values, weights=w)) * w / w.sum()
     return influence

@@ -68,11 +68,11 @@ def regression_metrics(
     if not rows:
         return RegressionMetrics(rows=0, reason="no rows")
     predictions = predictions.astype(np.float64)
-    found = {name: _value_and_influence(name, labels, predictions, weights) for name in ("rmse", "mae", "r2")}
-    values = {name: each[0] for name, each in found.items() if each is not None}
+    results = {name: _value_and_influence(name, labels, predictions, weights) for name in ("rmse", "mae", "r2")}
+    values = {name: each[0] for name, each in results.items() if each is not None}
     intervals = {
         name: interval(each[0], spread(each[1]), *((-math.inf, 1.0) if name == "r2" else (0.0, math.inf)))
-        for name, each in found.items()
+        for name, each in results.items()
         if each is not None
     }
     quantiles = weighted_quantiles(labels - predictions, RESIDUAL_QUANTILES, weights)

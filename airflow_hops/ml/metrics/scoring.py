@@ -87,7 +87,7 @@ class ServedModel:
         return True
 
     def predict(self, arrays: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-        """What the model predicts of rows.
+        """Predicts rows with the model.
 
         Args:
             arrays: Raw features of shape ``[rows]``, of vectors ``[rows, width]``, by name.
@@ -111,10 +111,10 @@ class ServedModel:
 
     def likeliest(self, arrays: Mapping[str, Any]) -> np.ndarray[Any, Any] | None:
         """Names of the rows' likeliest classes, ``[rows]``; None of a model that does not say them."""
-        found = self._run(arrays).get(self._class)
-        if found is None or found.dtype != object:
+        result = self._run(arrays).get(self._class)
+        if result is None or result.dtype != object:
             return None
-        return np.array([name.decode() for name in found.ravel().tolist()], object)
+        return np.array([name.decode() for name in result.ravel().tolist()], object)
 
     def _run(self, arrays: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
         inputs = self._loaded.inputs.items()

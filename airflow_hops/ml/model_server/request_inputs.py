@@ -64,12 +64,12 @@ def request_inputs(folder: Path) -> dict[str, RequestInput] | None:
             return None
         (graph, *_) = SavedModel.FromString((folder / _SAVED_MODEL).read_bytes()).meta_graphs
         infos = graph.signature_def[SIGNATURE].inputs
-        found = {}
+        results = {}
         for name, info in infos.items():
             shape = info.tensor_shape
             sizes = None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
-            found[name] = RequestInput(tensors.BY_NUMBER[info.dtype].name, sizes)
-        return found or None
+            results[name] = RequestInput(tensors.BY_NUMBER[info.dtype].name, sizes)
+        return results or None
     except (SignatureFileError, ValueError, KeyError, OSError, DecodeError):
         return None  # opening it says what is wrong
 

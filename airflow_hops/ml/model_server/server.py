@@ -226,7 +226,7 @@ class ModelServer:
         return self.shares.read(model_name)
 
     def last_error(self, model_name: str, version: int) -> str:
-        """What the server says is wrong with a version now."""
+        """Returns the server's error of a version."""
         return next((state.error for state in self.status(model_name, version)), "")
 
     def wait_until_available(
@@ -292,7 +292,7 @@ class ModelServer:
         return False
 
     def counts(self, model_name: str) -> dict[int, dict[str, Any]]:
-        """What the server has counted of each version since it started (``GET /v1/stats?histograms=1``).
+        """Returns the server's counts of each version since it started (``GET /v1/stats?histograms=1``).
 
         Raises:
             BadInput: the connection names no REST port.

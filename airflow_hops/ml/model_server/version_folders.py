@@ -156,11 +156,11 @@ def _marker(version: int, fingerprint: str) -> str:
 
 def _check_same(target: Path | str, marker: str | None, fingerprint: str) -> None:
     try:
-        found = str(json.loads(marker or "")["fingerprint"])
+        result = str(json.loads(marker or "")["fingerprint"])
     except (ValueError, KeyError, TypeError):
-        found = "none"
-    if found != fingerprint:
+        result = "none"
+    if result != fingerprint:
         raise BadInput(
-            f"{target}: holds another model (fingerprint {found[:12]}, expected {fingerprint[:12]}): the registry and "
+            f"{target}: holds another model (fingerprint {result[:12]}, expected {fingerprint[:12]}): the registry and "
             "this folder do not belong together; clear the folder, or name another serving_base_path"
         )

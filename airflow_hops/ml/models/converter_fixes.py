@@ -56,9 +56,9 @@ def round_thresholds(model: Any) -> None:
 
     The converter takes the nearest float32, which may be a row's own value, above the threshold.
     """
-    found = [model.tree_.threshold] if hasattr(model, "tree_") else []
-    found += [tree.nodes["num_threshold"] for trees in getattr(model, "_predictors", ()) for tree in trees]
-    for thresholds in found:
+    result = [model.tree_.threshold] if hasattr(model, "tree_") else []
+    result += [tree.nodes["num_threshold"] for trees in getattr(model, "_predictors", ()) for tree in trees]
+    for thresholds in result:
         nearest = thresholds.astype(np.float32)
         thresholds[:] = np.where(nearest > thresholds, np.nextafter(nearest, np.float32(-np.inf)), nearest)
 
@@ -223,8 +223,8 @@ class BoosterInputs:
         """Those of a model of LightGBM or XGBoost."""
         if type(model).__module__.startswith("xgboost"):
             none = np.zeros(0, bool)
-            found = getattr(model, "missing", None)
-            return cls(none, none, none, np.nan if found is None else float(found))
+            result = getattr(model, "missing", None)
+            return cls(none, none, none, np.nan if result is None else float(result))
         booster = getattr(model, "booster_", model)
         dump = booster.dump_model()
         kinds: list[set[str]] = [set() for _ in range(booster.num_feature())]
@@ -334,8 +334,8 @@ def name_apart(model: Any, names: Sequence[str]) -> Any:
     columns: Mapping[str, str] = dict(zip([each.name for each in renamed.graph.input], names, strict=True))
     for node in renamed.graph.node:
         node.input[:] = [columns.get(name, name) for name in node.input]
-    for given in renamed.graph.input:
-        given.name = columns[given.name]
+    for values in renamed.graph.input:
+        values.name = columns[values.name]
     return renamed
 
 

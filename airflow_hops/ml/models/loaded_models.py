@@ -105,7 +105,7 @@ def model_folder(store: ArtifactStore, model: Artifact) -> Path:
 
 
 class _SavedModel(LoadedModel):
-    """By TensorFlow's own loader, which is not the model server's."""
+    """A model in TensorFlow's own loader, which is not the model server's."""
 
     def __init__(self, path: Path, signature: str) -> None:
         import tensorflow as tf
@@ -129,7 +129,7 @@ class _SavedModel(LoadedModel):
 
 
 class _Servable(LoadedModel):
-    """By the model server's own code."""
+    """A model in the model server's own code."""
 
     def __init__(self, path: Path, signature: str, kind: str, threads: int) -> None:
         from airflow_hops.core.serving_api import tensors

@@ -119,7 +119,7 @@ def convert_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
     types = importlib.import_module("skl2onnx.common.data_types")
     _register_boosters(model)
     inputs = _inputs_of(model, sample)
-    given = _given(inputs, types)
+    values = _given(inputs, types)
     # A scaler divides, as in scikit-learn and in its precision: otherwise a value may pass a threshold.
     is_single = {column.dtype for column in sample.columns() if column.dtype.kind != "O"} <= {np.dtype("float32")}
     scalers = {} if is_single else dict.fromkeys(_scalers(), scale_in_double)
@@ -132,7 +132,7 @@ def convert_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
         with missing_directions(), _numbered_features(step for _, step in steps_of(model)):
             graph = skl2onnx.convert_sklearn(
                 model,
-                initial_types=given,
+                initial_types=values,
                 options=options,
                 target_opset={"": _OPSET, "ai.onnx.ml": 3},
                 custom_conversion_functions=scalers,
@@ -143,7 +143,7 @@ def convert_scikit_learn(model: Any, sample: Sample, target: Target) -> Graph:
         ) from error
     correct_texts(graph.graph)
     correct_unknown_categories(graph.graph, unknown_categories(model))
-    graph = name_apart(graph, [name for name, _ in given])
+    graph = name_apart(graph, [name for name, _ in values])
     return Graph(graph.SerializeToString(), inputs, {"": _output(graph)})
 
 
@@ -167,7 +167,7 @@ def convert_boosted_trees(model: Any, sample: Sample, framework: str) -> Graph:
 
 
 def _given(inputs: EstimatorInputs, types: Any) -> list[tuple[str, Any]]:
-    """What a converter is told of the inputs, in its own types."""
+    """Returns the inputs in the converter's own types."""
     by_type = {"float": types.FloatTensorType, "int64": types.Int64TensorType, "string": types.StringTensorType}
     return [(name, by_type[kind.name]([None, inputs.width or 1])) for name, kind in inputs.columns.items()]
 
@@ -229,10 +229,10 @@ def convert_spark(model: Any, sample: Sample, target: Target) -> Graph:
     """Converts a fitted pipeline of Spark ML."""
     onnxmltools = _imported("onnxmltools", "Spark ML")
     types = importlib.import_module("onnxmltools.convert.common.data_types")
-    given = _given(sample.inputs, types)
+    values = _given(sample.inputs, types)
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # it prints coefficients
-            graph = onnxmltools.convert_sparkml(model, "model", given, target_opset=15, spark_session=spark_session())
+            graph = onnxmltools.convert_sparkml(model, "model", values, target_opset=15, spark_session=spark_session())
     except Exception as error:  # a converter can fail in any way
         raise NotConvertible(
             f"{_stage_that_failed(model, error)} does not convert to ONNX: {_first_line(error)}"
@@ -240,7 +240,7 @@ def convert_spark(model: Any, sample: Sample, target: Target) -> Graph:
     correct_spark(graph.graph)
     correct_unknown_categories(graph.graph, unknown_categories(model))
     (output,) = [number for number, of in enumerate(graph.graph.output) if of.name == spark_output(target)]
-    graph = name_apart(graph, [name for name, _ in given])
+    graph = name_apart(graph, [name for name, _ in values])
     return Graph(graph.SerializeToString(), sample.inputs, {"": str(graph.graph.output[output].name)})
 
 
@@ -273,8 +273,8 @@ def convert_torch(model: Any, sample: Sample) -> Graph:
     content = io.BytesIO()
     rows = rows_for_torch(model, sample.matrix[:2])
     with torch.no_grad():
-        found = model(rows)
-    names = {name: f"output/{name}" for name in found} if isinstance(found, Mapping) else {"": "output"}
+        result = model(rows)
+    names = {name: f"output/{name}" for name in result} if isinstance(result, Mapping) else {"": "output"}
 
     class Heads(torch.nn.Module):  # type: ignore[misc]
         """The outputs in their order, which is all that a graph knows of them."""
@@ -284,13 +284,13 @@ def convert_torch(model: Any, sample: Sample) -> Graph:
             self.model = model
 
         def forward(self, rows: Any) -> Any:
-            found = self.model(rows)
-            return tuple(found[name] for name in names)
+            result = self.model(rows)
+            return tuple(result[name] for name in names)
 
     axes = {name: {0: "batch"} for name in (MATRIX_INPUT, *names.values())}
     try:
         torch.onnx.export(
-            Heads().eval() if isinstance(found, Mapping) else model,
+            Heads().eval() if isinstance(result, Mapping) else model,
             (rows,),
             content,
             input_names=[MATRIX_INPUT],

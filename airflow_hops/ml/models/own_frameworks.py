@@ -155,5 +155,5 @@ class SparkMl(Framework):
 
 
 def _output_column(stage: Any) -> str | None:
-    found = stage.getOrDefault("outputCol") if stage.hasParam("outputCol") else None
-    return None if found is None else str(found)
+    result = stage.getOrDefault("outputCol") if stage.hasParam("outputCol") else None
+    return None if result is None else str(result)

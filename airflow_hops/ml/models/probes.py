@@ -58,8 +58,8 @@ class ProbeBatch:
         """
         rows, count = len(self.sample.labels) // len(self.changes), len(self.changes)
         try:
-            found = answers(self.sample)
-            return [{name: values[at : at + rows] for name, values in found.items()} for at in self._starts(rows)]
+            result = answers(self.sample)
+            return [{name: values[at : at + rows] for name, values in result.items()} for at in self._starts(rows)]
         except Exception as error:  # a model may refuse in any way
             if count == 1:
                 cause = error.__cause__ if isinstance(error, BadInput) and error.__cause__ else error

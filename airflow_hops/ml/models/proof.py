@@ -84,7 +84,7 @@ class TrainedAnswers:
             Differs: A row differs by more than the tolerance.
         """
         try:
-            found = exported(self.sample)
+            result = exported(self.sample)
         except Exception as error:
             message = f"the exported model ({what}) rejects the rows of the sample: {error}"
             raise Differs(message, "use another step or estimator", self.sample) from error
@@ -94,14 +94,14 @@ class TrainedAnswers:
         }
         labels = [f"row {label}" for label in self.sample.labels]
         differences = {
-            name: _by_row(found[name], values, spread[name], floor=False) for name, values in self.expected.items()
+            name: _by_row(result[name], values, spread[name], floor=False) for name, values in self.expected.items()
         }
         largest = {name: float(values.max()) for name, values in differences.items()}
         for name, values in differences.items():
             if not largest[name] <= tolerance:
                 rows = _worst(values, tolerance)
                 shown = "; ".join(
-                    f"{labels[row]}: {_shown(found[name][row])} and not {_shown(self.expected[name][row])}"
+                    f"{labels[row]}: {_shown(result[name][row])} and not {_shown(self.expected[name][row])}"
                     for row in rows[:_NAMED_ROWS]
                 )
                 output = f", output {name!r}" if len(self.expected) > 1 else ""
@@ -134,24 +134,24 @@ class TrainedAnswers:
         differing, asked, rows_that_differ = 0, 0, None
         for batch, answers in zip(probe_batches(self.sample), self.probes, strict=True):
             known = len(shown)
-            for at, (_, expected, found) in enumerate(zip(batch.changes, answers, batch.ask(exported), strict=True)):
+            for at, (_, expected, result) in enumerate(zip(batch.changes, answers, batch.ask(exported), strict=True)):
                 rows = len(batch.sample.labels) // len(batch.changes)
                 asked += rows
                 labels = batch.sample.labels[at * rows : (at + 1) * rows]
-                if isinstance(expected, str) or isinstance(found, str):
-                    if isinstance(expected, str) != isinstance(found, str):
+                if isinstance(expected, str) or isinstance(result, str):
+                    if isinstance(expected, str) != isinstance(result, str):
                         differing += rows
                         shown.append(
-                            f"{labels[0]}: {_said(found, self.expected)} and not {_said(expected, self.expected)}"
+                            f"{labels[0]}: {_said(result, self.expected)} and not {_said(expected, self.expected)}"
                         )
                     continue
                 for name, values in expected.items():
-                    by_row = _by_row(found[name], values, spread[name], floor=True)
+                    by_row = _by_row(result[name], values, spread[name], floor=True)
                     beyond = _worst(by_row, tolerance)
                     differing += len(beyond)
                     if len(beyond):
                         row = beyond[0]
-                        shown.append(f"{labels[row]}: {_shown(found[name][row])} and not {_shown(values[row])}")
+                        shown.append(f"{labels[row]}: {_shown(result[name][row])} and not {_shown(values[row])}")
             if len(shown) > known and rows_that_differ is None:
                 rows_that_differ = batch.sample
         if shown:

@@ -1,4 +1,4 @@
-"""What the web pages ask of the ML side: rows of Parquet files, runs of MLflow, statistics and schemas.
+"""Queries of the web pages to the ML side: rows of Parquet files, runs of MLflow, statistics and schemas.
 
 A small HTTP server (``python -m airflow_hops.ml.queries``), which Airflow's API server starts when somebody
 looks, answers *queries*: the functions in ``__all__`` of this package's modules, ``<module>/<function>``. A query is a

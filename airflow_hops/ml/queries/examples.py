@@ -37,7 +37,7 @@ class _Field:
 
 
 def splits(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """What rows there are.
+    """Returns the number of rows by split.
 
     Args:
         place: Where the artifact is.
@@ -48,7 +48,7 @@ def splits(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         :mod:`~airflow_hops.ml.queries.columns` names it; null if rows of it cannot be sent. A vector of
         fixed width is a column for each place, ``numeric[3]``.
     """
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     folder = place.folder(params["artifact"])
     for split in _split_names(folder):
         paths = _files(folder, split)
@@ -57,8 +57,8 @@ def splits(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         columns = [
             {"name": field.name, "type": str(field.type), "role": role_of(field.type)} for field in _fields(schema)
         ]
-        found[split] = {"rows": sum(group.rows for group in row_groups(paths)), "columns": columns}
-    return {"splits": found}
+        results[split] = {"rows": sum(group.rows for group in row_groups(paths)), "columns": columns}
+    return {"splits": results}
 
 
 def sample(place: Place, params: Mapping[str, Any]) -> bytes:

@@ -27,22 +27,24 @@ def compare(reference: Any, current: Any, *, judged: Mapping[str, Any], name: st
     """
     others = {feature_name(feature): feature for feature in current.features}
     shared = {
-        found: feature
+        result: feature
         for feature in reference.features
-        if (found := feature_name(feature)) in others and name in (None, found)
+        if (result := feature_name(feature)) in others and name in (None, result)
     }
-    told = ("measure", "score", "threshold", "p_value", "drifted")
-    lines = {found: [judged[found][column] for column in told] for found in shared if found in judged}
+    report = ("measure", "score", "threshold", "p_value", "drifted")
+    lines = {result: [judged[result][column] for column in report] for result in shared if result in judged}
     sides = {
         name: (distribution(each), distribution(others[name])) for name, each in shared.items() if name not in lines
     }
     lines |= zip(sides, _measured(list(sides.values())), strict=True)
-    columns = [list(column) for column in zip(*(lines[found] for found in shared), strict=True)] or [[] for _ in told]
+    columns = [list(column) for column in zip(*(lines[result] for result in shared), strict=True)] or [
+        [] for _ in report
+    ]
     every: dict[str, float] = {}
     if name in shared:
         one, other = distribution(shared[name]), distribution(others[name])
         if type(one) is type(other):
-            every = {measure: round(found, 6) for measure, found in every_score(one, other).items()}
+            every = {measure: round(result, 6) for measure, result in every_score(one, other).items()}
     named = dict(zip(("measures", "scores", "thresholds", "p_values", "drifted"), columns, strict=True))
     return {"names": list(shared), **named, "reported": bool(judged), "every": every}
 
@@ -69,11 +71,11 @@ def _measured(pairs: Sequence[_Pair]) -> list[list[Any]]:
             Curve(*(np.concatenate([getattr(curve, part) for curve in of]) for part in ("x", "f", "infinite")))
             for of in curves
         ]
-        for at, found in zip(group, jensen_shannon(*sides), strict=True):
-            lines[at] = _line("jensen_shannon", float(found), JENSEN_SHANNON)
+        for at, result in zip(group, jensen_shannon(*sides), strict=True):
+            lines[at] = _line("jensen_shannon", float(result), JENSEN_SHANNON)
     return lines
 
 
-def _line(measure: str, found: float, threshold: float | None) -> list[Any]:
-    found = round(found, 6)
-    return [measure, found, threshold, None, threshold is not None and found > threshold]
+def _line(measure: str, result: float, threshold: float | None) -> list[Any]:
+    result = round(result, 6)
+    return [measure, result, threshold, None, threshold is not None and result > threshold]

@@ -49,7 +49,7 @@ def detail(feature: Any, rows: int, *, weighted: bool) -> dict[str, Any]:
     """One feature in full; of a data set of ``rows``."""
     feature = feature if weighted else by_norm(feature)  # the sample has no weights
     view = _View.of(feature, weighted)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         **{name: value for name, value in _line(feature, rows, weighted).items() if name not in _SMALL},
         "rows": rows,
         "mean": _exact(view.number.mean) if view.has_numbers else None,
@@ -66,19 +66,19 @@ def detail(feature: Any, rows: int, *, weighted: bool) -> dict[str, Any]:
         kind = one.WhichOneof("val")
         value = _exact(one.num) if kind == "num" else one.str[:MAX_TEXT] if kind == "str" else None
         if value is not None and not one.name.startswith("Lift (Y="):
-            found["custom"][one.name] = value
+            results["custom"][one.name] = value
     if view.common is not None and view.common.num_non_missing:
         least, mean, most = (getattr(view.common, f"{name}_num_values") for name in ("min", "avg", "max"))
-        found["values_per_row"] = [int(least), _round(mean, 6), int(most)]
+        results["values_per_row"] = [int(least), _round(mean, 6), int(most)]
     if view.has_numbers:
-        found["standard"] = [[_exact(b.low_value), _exact(b.high_value), b.sample_count] for b in view.buckets(0)]
+        results["standard"] = [[_exact(b.low_value), _exact(b.high_value), b.sample_count] for b in view.buckets(0)]
         if view.curve is not None:
             values, shares = view.curve.x[0], view.curve.f[0]
-            found["curve"] = {"values": [_exact(x) for x in values], "shares": [round(float(f), 6) for f in shares]}
+            results["curve"] = {"values": [_exact(x) for x in values], "shares": [round(float(f), 6) for f in shares]}
     if view.ranks is not None:
-        found["values"] = [[b.label[:MAX_TEXT], b.sample_count] for b in view.ranks.buckets[:MAX_VALUES]]
-        found["other_values"] = max(0.0, view.values - sum(count for _, count in found["values"]))
-    return found
+        results["values"] = [[b.label[:MAX_TEXT], b.sample_count] for b in view.ranks.buckets[:MAX_VALUES]]
+        results["other_values"] = max(0.0, view.values - sum(count for _, count in results["values"]))
+    return results
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,11 @@ def annotate_run(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         HopsError: MLflow does not answer.
     """
     client, run = find_run(place, params)
-    run_id, given = run.info.run_id, dict(params["tags"])
+    run_id, values = run.info.run_id, dict(params["tags"])
     if params["note"] is not None:
-        given[_NOTE] = params["note"]
+        values[_NOTE] = params["note"]
     with mlflow_errors(client):
-        for name, value in given.items():
+        for name, value in values.items():
             if value is not None:
                 client.set_tag(run_id, name, value)
             elif name in run.data.tags:

@@ -1,4 +1,4 @@
-"""Where a query finds things."""
+"""The folders and services of a query."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def check(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     of = StatisticsProperties.of(Artifact.from_dict(params["statistics"]))
     folder = place.folder(params["statistics"])
     earlier = place.folder(params["previous"]) if params["previous"] else None
-    found: list[Anomaly] = []
+    results: list[Anomaly] = []
     for split in report["rows"]:
         previous = earlier / split / STATISTICS_FILE if earlier else None
         validated = validate_statistics(
@@ -54,7 +54,7 @@ def check(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
             previous=load_statistics(previous) if previous and previous.exists() else None,
             target=None if of.label is None else of.target,
         )
-        found += list_anomalies(validated, split)
+        results += list_anomalies(validated, split)
     named = ("split", "feature", "severity", "summary")
-    anomalies = [{name: getattr(anomaly, name) for name in named} for anomaly in found]
+    anomalies = [{name: getattr(anomaly, name) for name in named} for anomaly in results]
     return {"changes": changes, "features": names, "anomalies": anomalies}

@@ -1,4 +1,4 @@
-"""What runs were made from and with: data, libraries and code, and how the code of two runs differs.
+"""Provenance of runs: data, libraries and code, and how the code of two runs differs.
 
 It comes from the record that the store has of a run, or, for a run without one, from what the run logged to MLflow.
 """
@@ -36,7 +36,7 @@ _CONTEXT_LINES = 3
 
 
 def get(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run was made from and with.
+    """Returns the provenance of a run.
 
     Args:
         place: Names the tracking server and the store.
@@ -62,7 +62,7 @@ def get(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
             packages = {name.lower().replace("_", "-").replace(".", "-"): version for name, _, version in pairs}
         data = _logged_data(place, dag_id, run)
         return {"recorded": False, "python": None, "package": None, "packages": packages, "data": data}
-    data = [_data(place, dag_id, role, a) for role, given in record.artifacts().items() for a in given]
+    data = [_data(place, dag_id, role, a) for role, values in record.artifacts().items() for a in values]
     data += _statistics(place, dag_id, run, {each["uri"] for each in data})
     return {
         "recorded": True,
@@ -127,8 +127,8 @@ def _code(place: Place, params: Mapping[str, Any]) -> tuple[dict[str, str | byte
         if not sizes:
             return None
         paths = [path for path, size in sizes.items() if size is None or size <= _MAX_CHARACTERS][:_MAX_FILES]
-        given = [{**params, "path": path, "max_bytes": _MAX_CHARACTERS + 1} for path in paths]
-        files = {each["path"].removeprefix(_CODE): run_files.read(place, each) for each in given}
+        values = [{**params, "path": path, "max_bytes": _MAX_CHARACTERS + 1} for path in paths]
+        files = {each["path"].removeprefix(_CODE): run_files.read(place, each) for each in values}
         whole = logged["whole"] and len(paths) == len(sizes) and all(len(f) <= _MAX_CHARACTERS for f in files.values())
     return {name: _text(name, content) for name, content in files.items()}, whole
 
@@ -149,36 +149,36 @@ def _text(name: str, content: bytes) -> str | bytes:
 
 def _file_diff(path: str, before: str | bytes | None, after: str | bytes | None, until: float) -> dict[str, Any]:
     change = "added" if before is None else "removed" if after is None else "changed"
-    found: dict[str, Any] = {"path": path, "change": change, "diff": None, "why": None}
+    results: dict[str, Any] = {"path": path, "change": change, "diff": None, "why": None}
     if isinstance(before, bytes) or isinstance(after, bytes):
         return {
-            **found,
+            **results,
             "why": "only .py and .ipynb files are shown"
             if not path.endswith(_SOURCES)
             else "it is no text, or a long one",
         }
     if time.monotonic() > until:
-        return {**found, "why": "comparing the other files took too long"}
+        return {**results, "why": "comparing the other files took too long"}
     old, new = (before or "").splitlines(), (after or "").splitlines()
     if max(len(old), len(new)) > _MAX_LINES:
-        return {**found, "why": f"it has more than {_MAX_LINES:,} lines"}
+        return {**results, "why": f"it has more than {_MAX_LINES:,} lines"}
     lines = list(difflib.unified_diff(old, new, lineterm="", n=_CONTEXT_LINES))[2:]
     if len(lines) > _MAX_DIFF_LINES:
-        return {**found, "why": f"more than {_MAX_DIFF_LINES:,} lines differ"}
-    return {**found, "diff": "\n".join(lines)}
+        return {**results, "why": f"more than {_MAX_DIFF_LINES:,} lines differ"}
+    return {**results, "diff": "\n".join(lines)}
 
 
 def _logged_data(place: Place, dag_id: str, run: Any) -> list[dict[str, Any]]:
     """The data sets that a run without a record logged, each artifact once."""
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for each in run.inputs.dataset_inputs if run.inputs else []:
         try:
             source = json.loads(each.dataset.source)
             artifact = Artifact(source["uri"], source["kind"], source["fingerprint"])
         except (ValueError, LookupError, TypeError):
             continue
-        found.setdefault(artifact.uri, _data(place, dag_id, "examples", artifact))
-    return [*found.values(), *_statistics(place, dag_id, run, set(found))]
+        results.setdefault(artifact.uri, _data(place, dag_id, "examples", artifact))
+    return [*results.values(), *_statistics(place, dag_id, run, set(results))]
 
 
 def _statistics(place: Place, dag_id: str, run: Any, known: set[str]) -> Iterator[dict[str, Any]]:
@@ -192,17 +192,17 @@ def _statistics(place: Place, dag_id: str, run: Any, known: set[str]) -> Iterato
 
 
 def _data(place: Place, dag_id: str, role: str, artifact: Artifact) -> dict[str, Any]:
-    found = {"role": role, "uri": artifact.uri, "fingerprint": artifact.fingerprint}
+    results = {"role": role, "uri": artifact.uri, "fingerprint": artifact.fingerprint}
     try:
         manifest = place.store.manifest(artifact.uri)
     except HopsError:
-        return {**found, "window": None, "rows": {}, "made_by": None}
+        return {**results, "window": None, "rows": {}, "made_by": None}
     producer, kind = manifest.producer, manifest.kind
     if producer.dag_id != dag_id:  # who may see this pipeline may not see that one
-        return {**found, "window": None, "rows": {}, "made_by": None}
+        return {**results, "window": None, "rows": {}, "made_by": None}
     made_by = {"dag_id": producer.dag_id, "run_id": producer.run_id, "task_id": producer.task_id}
     return {
-        **found,
+        **results,
         "window": manifest.properties.get("window"),
         "rows": {split: counts.rows_out for split, counts in manifest.rows.items()},
         "made_by": {**made_by, "map_index": producer.map_index, "kind": kind},

@@ -37,11 +37,11 @@ def versions(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     if "'" in name:
         raise HopsError(f"model_name is {name!r}; MLflow cannot search for a quote")
     with mlflow_errors(client):
-        found = client.search_model_versions(
+        result = client.search_model_versions(
             f"name = '{name}'", max_results=int(params["max_results"]), order_by=["version_number DESC"]
         )
         models = client.search_registered_models(f"name = '{name}'")
-        run_ids = [version.run_id for version in found if version.run_id]
+        run_ids = [version.run_id for version in result if version.run_id]
         metrics: dict[str, dict[str, float]] = {}  # the last ones by run; a run that was deleted has none
         experiments = [each.experiment_id for each in client.search_experiments()] if run_ids else []
         for first in range(0, len(run_ids), _RUNS_AT_ONCE):
@@ -62,6 +62,6 @@ def versions(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
                 "run_id": version.run_id,
                 "metrics": metrics.get(version.run_id, {}),
             }
-            for version in found
+            for version in result
         ]
     }

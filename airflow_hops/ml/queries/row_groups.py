@@ -33,11 +33,11 @@ class RowGroup:
 
 def row_groups(paths: Sequence[Path]) -> list[RowGroup]:
     """The row groups of some files in order; of files that have no rows, one without rows."""
-    found = []
+    results = []
     for path in paths:
         footer = parquet.read_metadata(path)
-        found += [RowGroup(path, index, footer.row_group(index).num_rows) for index in range(footer.num_row_groups)]
-    return found or [RowGroup(paths[0], -1, 0)]
+        results += [RowGroup(path, index, footer.row_group(index).num_rows) for index in range(footer.num_row_groups)]
+    return results or [RowGroup(paths[0], -1, 0)]
 
 
 def rows_at(groups: Sequence[RowGroup], places: Any, columns: Sequence[str] | None = None) -> Any:

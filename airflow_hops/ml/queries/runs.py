@@ -114,14 +114,14 @@ def curves(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     wanted = params["metrics"]
     names = sorted(name for name in run.data.metrics if wanted is None or name in wanted)
     with mlflow_errors(client):
-        found = []
+        results = []
         for name in names:
             points = client.get_metric_history(run.info.run_id, name)
             shown = thin(sorted(points, key=lambda metric: (metric.step, metric.timestamp)), _CURVE_POINTS)
             columns = [[getattr(each, column) for each in shown] for column in ("step", "value", "timestamp")]
             curve = dict(zip(("steps", "values", "times"), columns, strict=True))
-            found.append({"run_id": run.info.run_id, "metric": name, "points": len(points), **curve})
-    return {"curves": found}
+            results.append({"run_id": run.info.run_id, "metric": name, "points": len(points), **curve})
+    return {"curves": results}
 
 
 def find_run(place: Place, params: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -164,22 +164,22 @@ _open = cache(open_tracking)
 
 def _page(client: Any, experiment: Any, params: Mapping[str, Any]) -> tuple[Sequence[Any], str | None]:
     own = f"tags.`hops.dag_id` = '{params['experiment']}'"
-    given = (params.get("filter") or "").strip()
-    query = f"{own} AND {given}" if given else own
+    values = (params.get("filter") or "").strip()
+    query = f"{own} AND {values}" if values else own
     order, limit = list(params.get("order_by") or []), int(params.get("max_results") or _PAGE)
     token = params.get("page_token")
     if len(order) == 1 and order[0].startswith(_OWN_ORDER):
-        runs = _sorted_here(client, experiment.experiment_id, query, order[0], given)
+        runs = _sorted_here(client, experiment.experiment_id, query, order[0], values)
         if token is not None and not str(token).isdecimal():
             raise BadInput(f"page_token is {token!r}; expected the next_page_token of an earlier answer")
         first = int(token or 0)
         return runs[first : first + limit], str(first + limit) if first + limit < len(runs) else None
-    page = _found(client, experiment.experiment_id, query, given, order, limit, token)
+    page = _found(client, experiment.experiment_id, query, values, order, limit, token)
     token = page.token.decode() if isinstance(page.token, bytes) else page.token
     return page, token or None
 
 
-def _found(client: Any, experiment_id: str, query: str, given: str, order: list[str], limit: int, token: Any) -> Any:
+def _found(client: Any, experiment_id: str, query: str, values: str, order: list[str], limit: int, token: Any) -> Any:
     from mlflow.exceptions import MlflowException
 
     try:
@@ -187,12 +187,12 @@ def _found(client: Any, experiment_id: str, query: str, given: str, order: list[
     except MlflowException as error:
         if error.error_code != "INVALID_PARAMETER_VALUE":
             raise
-        for position, comparison in _comparisons(given):
+        for position, comparison in _comparisons(values):
             try:
                 client.search_runs([experiment_id], comparison, max_results=1)
             except MlflowException as why:
                 raise BadInput(f"filter, character {position + 1}: {why.message}") from error
-        raise BadInput(f"filter {given!r}, order {order!r}: {error.message}") from error
+        raise BadInput(f"filter {values!r}, order {order!r}: {error.message}") from error
 
 
 def _comparisons(text: str) -> Iterator[tuple[int, str]]:
@@ -208,7 +208,7 @@ def _comparisons(text: str) -> Iterator[tuple[int, str]]:
     yield first, text[first:]
 
 
-def _sorted_here(client: Any, experiment_id: str, query: str, order: str, given: str) -> list[Any]:
+def _sorted_here(client: Any, experiment_id: str, query: str, order: str, arguments: str) -> list[Any]:
     """All runs that a filter lets through, in an order that MLflow does not have; kept for the pages that follow."""
     key, now = (client.tracking_uri, experiment_id, query, order), time.monotonic()
     for old in [each for each, (at, _) in list(_sorted.items()) if now - at > _KEEP_S]:
@@ -218,7 +218,7 @@ def _sorted_here(client: Any, experiment_id: str, query: str, order: str, given:
     runs: list[Any] = []
     token: Any = None
     while len(runs) < _MAX_SORTED:
-        page = _found(client, experiment_id, query, given, [], 1000, token)
+        page = _found(client, experiment_id, query, arguments, [], 1000, token)
         runs += page
         token = page.token
         if not token:
@@ -240,20 +240,20 @@ def _sorted_here(client: Any, experiment_id: str, query: str, order: str, given:
 def _versions(client: Any, run_ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
     """The registered versions by run."""
     named = ", ".join(f"'{run_id}'" for run_id in run_ids)
-    found: dict[str, list[dict[str, Any]]] = {}
+    results: dict[str, list[dict[str, Any]]] = {}
     if named:
         for version in client.search_model_versions(f"run_id IN ({named})", max_results=1000):
-            found.setdefault(version.run_id, []).append({"name": version.name, "version": int(version.version)})
-    return found
+            results.setdefault(version.run_id, []).append({"name": version.name, "version": int(version.version)})
+    return results
 
 
-def _dataset(given: Any) -> dict[str, Any]:
-    context = next((tag.value for tag in given.tags if tag.key == "mlflow.data.context"), None)
+def _dataset(values: Any) -> dict[str, Any]:
+    context = next((tag.value for tag in values.tags if tag.key == "mlflow.data.context"), None)
     try:
-        rows = json.loads(given.dataset.profile or "{}").get("num_rows")
+        rows = json.loads(values.dataset.profile or "{}").get("num_rows")
     except ValueError:
         rows = None
-    return {"name": given.dataset.name, "digest": given.dataset.digest, "context": context, "rows": rows}
+    return {"name": values.dataset.name, "digest": values.dataset.digest, "context": context, "rows": rows}
 
 
 def _run(run: Any) -> dict[str, Any]:

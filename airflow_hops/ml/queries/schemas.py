@@ -59,7 +59,7 @@ def describe(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     domains = {domain.name: domain for domain in schema.string_domain}
     environments = list(schema.default_environment)
     features = [
-        _feature(name, found, aspects[name], domains, environments) for name, found in flat_features(schema.feature)
+        _feature(name, result, aspects[name], domains, environments) for name, result in flat_features(schema.feature)
     ]
     whole = aspects[""]
     constraints = [{"name": name, "text": whole[name].phrase} for name in whole if name != "environments"]
@@ -80,20 +80,20 @@ def feature(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         BadInput: the feature does not exist, or the text does not parse.
     """
     schema = _parse(params["text"], params["source"])
-    found = dict(flat_features(schema.feature)).get(params["feature"])
-    if found is None:
+    result = dict(flat_features(schema.feature)).get(params["feature"])
+    if result is None:
         raise BadInput(f"feature is {params['feature']!r}, expected one of the schema's {len(schema.feature)}")
     part = type(schema)()
-    part.feature.add().CopyFrom(found)
-    domain = _string_domain(found, {domain.name: domain for domain in schema.string_domain})
-    if domain is not None and found.domain:
+    part.feature.add().CopyFrom(result)
+    domain = _string_domain(result, {domain.name: domain for domain in schema.string_domain})
+    if domain is not None and result.domain:
         part.string_domain.add().CopyFrom(domain)
     values = list(domain.value) if domain is not None else []
     return {"values": values[:_MAX_VALUES], "text": text_format.MessageToString(part, as_utf8=True)}
 
 
 def compare(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """What differs between two schemas, aspect by aspect.
+    """Compares two schemas, aspect by aspect.
 
     Args:
         place: Not used.
@@ -132,36 +132,36 @@ def _parse(text: str, source: str) -> Any:
 
 
 def _feature(
-    name: str, found: Any, aspects: Mapping[str, Any], domains: Mapping[str, Any], environments: Sequence[str]
+    name: str, result: Any, aspects: Mapping[str, Any], domains: Mapping[str, Any], environments: Sequence[str]
 ) -> dict[str, Any]:
     phrases = {aspect: said.phrase for aspect, said in aspects.items()}
-    named = dict.fromkeys([*environments, *found.in_environment])
+    named = dict.fromkeys([*environments, *result.in_environment])
     return {
         "name": name,
-        "type": schema_pb2.FeatureType.Name(found.type),
-        "deprecated": found.deprecated,
-        "required": found.presence.min_fraction >= 1,
+        "type": schema_pb2.FeatureType.Name(result.type),
+        "deprecated": result.deprecated,
+        "required": result.presence.min_fraction >= 1,
         "presence": phrases.get("presence", ""),
-        "min_fraction": found.presence.min_fraction,
+        "min_fraction": result.presence.min_fraction,
         "values_per_row": phrases.get("values per row", ""),
-        "shape": [dim.size for dim in found.shape.dim] if found.HasField("shape") else None,
-        "environments": [each for each in named if each not in found.not_in_environment],
-        "domain": _domain(found, phrases, domains),
-        "drift": _thresholds(found.drift_comparator),
-        "skew": _thresholds(found.skew_comparator),
+        "shape": [dim.size for dim in result.shape.dim] if result.HasField("shape") else None,
+        "environments": [each for each in named if each not in result.not_in_environment],
+        "domain": _domain(result, phrases, domains),
+        "drift": _thresholds(result.drift_comparator),
+        "skew": _thresholds(result.skew_comparator),
         "constraints": [
             {"name": aspect, "text": phrase} for aspect, phrase in phrases.items() if aspect not in _IN_COLUMNS
         ],
     }
 
 
-def _domain(found: Any, phrases: Mapping[str, str], domains: Mapping[str, Any]) -> dict[str, Any] | None:
-    field = found.WhichOneof("domain_info")
+def _domain(result: Any, phrases: Mapping[str, str], domains: Mapping[str, Any]) -> dict[str, Any] | None:
+    field = result.WhichOneof("domain_info")
     if field is None or field == "struct_domain":
         return None
     said: dict[str, Any] = {"size": None, "values": [], "low": None, "high": None}
     if field in ("domain", "string_domain"):
-        domain = _string_domain(found, domains)
+        domain = _string_domain(result, domains)
         values = [] if domain is None else list(domain.value)
         return {
             **said,
@@ -171,16 +171,16 @@ def _domain(found: Any, phrases: Mapping[str, str], domains: Mapping[str, Any]) 
             "values": values[:_FEW_VALUES],
         }
     if field in ("int_domain", "float_domain"):
-        bounds = getattr(found, field)
+        bounds = getattr(result, field)
         low, high = (getattr(bounds, side) if bounds.HasField(side) else None for side in ("min", "max"))
         return {**said, "kind": "range", "text": phrases["range"], "low": _finite(low), "high": _finite(high)}
     return {**said, "kind": field.removesuffix("_domain"), "text": phrases[field]}
 
 
-def _string_domain(found: Any, domains: Mapping[str, Any]) -> Any:
-    if found.WhichOneof("domain_info") == "string_domain":
-        return found.string_domain
-    return domains.get(found.domain) if found.domain else None
+def _string_domain(result: Any, domains: Mapping[str, Any]) -> Any:
+    if result.WhichOneof("domain_info") == "string_domain":
+        return result.string_domain
+    return domains.get(result.domain) if result.domain else None
 
 
 def _finite(value: float | None) -> float | None:

@@ -31,9 +31,9 @@ def thin(history: Sequence[Any], most: int) -> list[Any]:
     if len(history) <= most:
         return list(history)
     stretch = math.ceil(2 * len(history) / (most - 2))
-    kept = {0, len(history) - 1}
+    retained = {0, len(history) - 1}
     for first in range(0, len(history), stretch):
         part = [i for i in range(first, min(first + stretch, len(history))) if math.isfinite(history[i].value)]
         if part:
-            kept |= {min(part, key=lambda i: history[i].value), max(part, key=lambda i: history[i].value)}
-    return [history[index] for index in sorted(kept)]
+            retained |= {min(part, key=lambda i: history[i].value), max(part, key=lambda i: history[i].value)}
+    return [history[index] for index in sorted(retained)]

@@ -88,8 +88,8 @@ def find_query(name: str) -> Query:
                 raise
         else:
             if query in getattr(module, "__all__", ()):
-                found: Query = getattr(module, query)
-                return found
+                result: Query = getattr(module, query)
+                return result
     raise BadInput(f"there is no query {name!r}; expected <module>/<function> of {__package__}")
 
 

@@ -36,10 +36,10 @@ def datasets(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         ``datasets``: each with ``name``, ``rows``, ``weighted_rows`` (null without weights), ``features`` (how many)
         and ``slices``, each with ``key`` and ``rows``.
     """
-    found = []
+    results = []
     for name in _names(place, params["artifact"]):
         whole, *slices = _load(place, params["artifact"], name)
-        found.append(
+        results.append(
             {
                 "name": name,
                 "rows": int(whole.num_examples),
@@ -48,7 +48,7 @@ def datasets(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
                 "slices": [{"key": each.name, "rows": int(each.num_examples)} for each in slices],
             }
         )
-    return {"datasets": found}
+    return {"datasets": results}
 
 
 def features(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,8 +120,8 @@ def _names(place: Place, artifact: Mapping[str, Any]) -> list[str]:
     if artifact["kind"] == "skew":
         return [each.name for each in _parse(folder / _REPORT_PROTO, artifact["fingerprint"])]
     there = sorted(path.parent.relative_to(folder).as_posix() for path in folder.rglob(STATISTICS_FILE))
-    told = [name for name in artifact.get("properties", {}).get("splits") or [] if name in there]
-    return [*told, *(name for name in there if name not in told)]
+    names = [name for name in artifact.get("properties", {}).get("splits") or [] if name in there]
+    return [*names, *(name for name in there if name not in names)]
 
 
 def _dataset(place: Place, params: Mapping[str, Any]) -> Any:

@@ -43,17 +43,17 @@ def anomalies(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     """
     folder = place.folder(params["artifact"])
     report = read_json(folder / "anomalies.json")
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     measures: list[dict[str, Any]] = []
     for split, rows in report["rows"].items():
-        told = text_format.Parse((folder / f"{split}.pbtxt").read_text(encoding="utf-8"), anomalies_pb2.Anomalies())
+        reports = text_format.Parse((folder / f"{split}.pbtxt").read_text(encoding="utf-8"), anomalies_pb2.Anomalies())
         evidence = _Evidence(place, params, folder, split, rows, report["quarantined"].get(split, {}))
-        for feature, info in _infos(told):
+        for feature, info in _infos(reports):
             severity = "error" if info.severity == info.ERROR else "warning"
             reasons = [evidence.reason(feature, reason) for reason in info.reason]
-            found.append({"split": split, "feature": feature, "severity": severity, "reasons": reasons})
-        measures += _measures(told, split)
-    return {"anomalies": sorted(found, key=lambda anomaly: anomaly["severity"] != "error"), "measures": measures}
+            results.append({"split": split, "feature": feature, "severity": severity, "reasons": reasons})
+        measures += _measures(reports, split)
+    return {"anomalies": sorted(results, key=lambda anomaly: anomaly["severity"] != "error"), "measures": measures}
 
 
 def quarantine(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def quarantine(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Evidence:
-    """What is known of the rows of a split: by its quarantine, which counts, or by the statistics."""
+    """Evidence in the rows of a split: its quarantine, which counts rows, or its statistics."""
 
     def __init__(
         self,
@@ -147,15 +147,15 @@ class _Evidence:
         }
 
 
-def _infos(told: Any) -> Iterator[tuple[str, Any]]:
-    for key, info in sorted(told.anomaly_info.items()):
+def _infos(report: Any) -> Iterator[tuple[str, Any]]:
+    for key, info in sorted(report.anomaly_info.items()):
         yield anomalous_feature(key, info), info
-    if told.HasField("dataset_anomaly_info"):
-        yield "", told.dataset_anomaly_info
+    if report.HasField("dataset_anomaly_info"):
+        yield "", report.dataset_anomaly_info
 
 
-def _measures(told: Any, split: str) -> Iterator[dict[str, Any]]:
-    for info in told.drift_skew_info:
+def _measures(report: Any, split: str) -> Iterator[dict[str, Any]]:
+    for info in report.drift_skew_info:
         for measured in (*info.drift_measurements, *info.skew_measurements):
             yield {
                 "split": split,
@@ -174,7 +174,7 @@ def _quarantine_files(folder: Path, split: str) -> list[Path]:
 
 
 def _reason_texts(folder: Path, split: str) -> dict[str, list[tuple[str, int]]]:
-    """What the reasons say by ``<feature>: <kind>``, with how many rows say it, the most frequent first."""
+    """Returns the reasons by ``<feature>: <kind>``, with their numbers of rows, the most frequent first."""
     files = _quarantine_files(folder, split)
     if not files:
         return {}

@@ -24,10 +24,10 @@ def by_norm(feature: Any) -> Any:
 
     How many rows have one, and how many of their numbers are zero or NaN, is what it was.
     """
-    found = distribution(feature)
-    if not isinstance(found, Vectors):
+    result = distribution(feature)
+    if not isinstance(result, Vectors):
         return feature
-    norms = found.norms
+    norms = result.norms
     shown = type(feature)()
     shown.CopyFrom(feature)
     number = shown.num_stats
@@ -48,6 +48,6 @@ def by_norm(feature: Any) -> Any:
     others = [one for one in feature.custom_stats if one.name != SAMPLE]
     del shown.custom_stats[:]
     shown.custom_stats.extend(others)
-    told = f"norms of {len(norms):,} vectors of {found.rows.shape[1]} numbers, a sample"
-    shown.custom_stats.add(name="Distribution shown").str = told
+    report = f"norms of {len(norms):,} vectors of {result.rows.shape[1]} numbers, a sample"
+    shown.custom_stats.add(name="Distribution shown").str = report
     return shown

@@ -61,8 +61,8 @@ def infer_types(file: RawFile) -> Types:
 
 def given_types(header: list[str], file: RawFile) -> Types:
     """The types that the source gives; null of columns that it gives none."""
-    given = file.source.schema
-    return {name: type_named(given[name], name, file.source) if name in given else pa.null() for name in header}
+    values = file.source.schema
+    return {name: type_named(values[name], name, file.source) if name in values else pa.null() for name in header}
 
 
 def widen(types: Types, texts: pa.Table, file: RawFile, rows_before: int | None) -> None:
@@ -234,7 +234,7 @@ def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
 
 
 def end_of_rows(text: bytes, delimiter: str, *, first: bool = False) -> int:
-    """Where the last (or first) whole row ends; 0 if none does. A newline within quotes ends no row."""
+    """Returns the end of the last (or first) whole row; 0 if there is none. A newline within quotes ends no row."""
     end = text.find(b"\n") + 1 if first else text.rfind(b"\n") + 1
     if text.count(b'"', 0, end) % 2 == 0:
         return end

@@ -104,7 +104,7 @@ def _texts_of(table: pa.Table, source: Source, drop: Sequence[str]) -> dict[str,
 
 def _recognised(columns: Mapping[str, pa.Array]) -> tuple[dict[str, str], list[str]]:
     """Looks at text whose values may be times or numbers."""
-    found, notes = {}, []
+    result, notes = {}, []
     for name, values in columns.items():
         if type_of(values) != TEXT:
             continue
@@ -112,7 +112,7 @@ def _recognised(columns: Mapping[str, pa.Array]) -> tuple[dict[str, str], list[s
         layouts = [layout for layout in known if times_fit(values[:1], layout) and times_fit(values, layout)]
         shown, why = repr(values[0].as_py()), why_text(values)
         if len(layouts) == 1:
-            found[name] = layouts[0]
+            result[name] = layouts[0]
             notes.append(f"{name!r} has times such as {shown}, read as {layouts[0]}")
         elif layouts:
             options = " or ".join(f"--type {name}={layout}" for layout in layouts)
@@ -125,7 +125,7 @@ def _recognised(columns: Mapping[str, pa.Array]) -> tuple[dict[str, str], list[s
                 f"{name!r} is text, as its values, such as {shown}, are not numbers that are all written alike; "
                 "correct them, or drop it with --drop"
             )
-    return found, notes
+    return result, notes
 
 
 def _with_marks(columns: dict[str, pa.Array], source: Source) -> tuple[Source, list[str]]:
@@ -201,11 +201,11 @@ def missing_texts(table: pa.Table, source: Source, label: str, drop: Sequence[st
     for name, column in _texts(table, drop):
         values = pc.unique(column.drop_null())
         is_text = pc.is_in(values, value_set=pa.array(sorted(_MISSING_TEXTS | _MISSING_OR_CATEGORY)))
-        found, others = values.filter(is_text).to_pylist(), values.filter(pc.invert(is_text))
+        result, others = values.filter(is_text).to_pylist(), values.filter(pc.invert(is_text))
         if len(others) and type_of(plain_numbers(others, source)) in _NUMBERS:
-            among_numbers |= dict.fromkeys(found, name)
+            among_numbers |= dict.fromkeys(result, name)
         elif name == label or len(values) > 1:
-            among_texts |= dict.fromkeys(found if name == label else _MISSING_OR_CATEGORY & set(found), name)
+            among_texts |= dict.fromkeys(result if name == label else _MISSING_OR_CATEGORY & set(result), name)
     notes = [
         f"{text!r} does not count as missing, since it may be a value of {among_texts[text]!r}: {name!r}, which has it "
         "among its numbers, is text"

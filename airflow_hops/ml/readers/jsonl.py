@@ -135,15 +135,15 @@ def _widen(types: Types, block: bytes, file: RawFile, rows_before: int | None) -
         table = _by_arrow(block, times)
     if table is None:
         rows = _by_python(block, file, rows_before)
-        found = _types_of(rows)
+        results = _types_of(rows)
         count = len(rows)
     else:
         columns = {name: table.column(name).combine_chunks() for name in names}
-        found = {
+        results = {
             n: time_or_text(texts) if texts.type == TEXT else _type_of_array(texts) for n, texts in columns.items()
         }
         count = table.num_rows
-    for name, kind in found.items():
+    for name, kind in results.items():
         if name in file.source.schema:
             types[name] = type_named(file.source.schema[name], name, file.source)
             continue
@@ -164,8 +164,8 @@ def _read_block(
     if batch is not None:
         return batch
     rows = _by_python(block, file, rows_before)
-    found = _types_of(rows)
-    misfits = {name: kind for name, kind in found.items() if name not in types and is_wanted(name)}
+    result = _types_of(rows)
+    misfits = {name: kind for name, kind in result.items() if name not in types and is_wanted(name)}
     why = ""
     columns = []
     for name, kind in types.items():
@@ -175,7 +175,7 @@ def _read_block(
             continue
         columns.append(_array(values, kind))
         if columns[-1] is None:
-            misfits[name] = join(kind, found[name], of_text=True) or TEXT
+            misfits[name] = join(kind, result[name], of_text=True) or TEXT
             why = why or _first_misfit(rows, name, kind, misfits[name], rows_before)
     if misfits:
         raise TypesDoNotFit(file.name, misfits, why)
@@ -258,8 +258,8 @@ def _batch_by_arrow(
     block: bytes, file: RawFile, types: Types, is_wanted: Callable[[str], bool]
 ) -> pa.RecordBatch | None:
     """The block as Arrow parses it, or None if not all values are of these types, as far as Arrow can tell."""
-    given = file.source.schema
-    is_time = {name: kind in TIMES and name not in given for name, kind in types.items()}
+    values = file.source.schema
+    is_time = {name: kind in TIMES and name not in values for name, kind in types.items()}
     known = {name: TEXT if is_time[name] else kind for name, kind in types.items() if not pa.types.is_null(kind)}
     table = _by_arrow(block, known)
     if table is None or any(name not in types and is_wanted(name) for name in table.column_names):

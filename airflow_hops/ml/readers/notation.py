@@ -22,18 +22,18 @@ def as_given(texts: pa.Array, name: str, kind: pa.DataType, file: RawFile, rows_
     Raises:
         BadInput: a value is not of that type.
     """
-    given = file.source.schema[name]
+    values = file.source.schema[name]
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return texts.cast(kind)
-    is_layout = "%" in given
-    parse = partial(_times, layout=given, kind=kind) if is_layout else partial(_plain, kind=kind, source=file.source)
+    is_layout = "%" in values
+    parse = partial(_times, layout=values, kind=kind) if is_layout else partial(_plain, kind=kind, source=file.source)
     try:
         return parse(texts)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         index = first_bad(texts, lambda some: _succeeds(parse, some))
         raise BadInput(
             f"{file.name}, row {rows_before + index + 1}, column {name!r}: {texts[index].as_py()!r} is not of type "
-            f"{given if is_layout else kind}, which the source's 'schema' gives"
+            f"{values if is_layout else kind}, which the source's 'schema' gives"
         ) from error
 
 

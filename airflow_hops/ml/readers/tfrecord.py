@@ -56,7 +56,7 @@ def records(stream: Any, name: str) -> Iterator[bytes]:
 
 
 def record_bounds(stream: Any, name: str) -> Iterator[tuple[int, int]]:
-    """Where each record begins and ends, from the headers alone.
+    """Returns the start and end of each record, from the headers alone.
 
     Args:
         stream: A binary stream that can seek, at its start.

@@ -165,7 +165,7 @@ def type_named(name: str, column: str, source: Source) -> pa.DataType:
 
 
 def wanted(found: Types, file: RawFile) -> Types:
-    """Of the columns found in a file those that are wanted, with the source's own types where it gives some.
+    """Selects the wanted columns of a file, with the source's own types if it has some.
 
     Raises:
         BadInput: a column that the source names is not in the file.
@@ -181,12 +181,12 @@ def wanted(found: Types, file: RawFile) -> Types:
                     f"{file.name}: there is no column {column!r}, which the source's {argument!r} names; "
                     f"its columns are {', '.join(found)}"
                 )
-    kept = dict.fromkeys([*names, *([source.time_column] if source.time_column else [])])
+    retained = dict.fromkeys([*names, *([source.time_column] if source.time_column else [])])
     return {
         column: type_named(source.schema[column], column, source)
         if column in source.schema
         else normalised(found[column])
-        for column in kept
+        for column in retained
     }
 
 

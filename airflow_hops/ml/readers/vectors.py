@@ -58,8 +58,8 @@ def finite_vectors(array: pa.Array) -> pa.Array:
     offsets = np.asarray(array.offsets)
     bad = np.append(0, np.cumsum(~np.isfinite(values)))
     lacking = np.asarray(array.is_null()) | (bad[offsets[1:]] > bad[offsets[:-1]])
-    kept = array.take(pa.array(np.arange(len(array)), mask=lacking))
-    return kept
+    retained = array.take(pa.array(np.arange(len(array)), mask=lacking))
+    return retained
 
 
 def check_lengths(column: Any, name: str, width: int, where: str, *, missing: int = 0) -> None:

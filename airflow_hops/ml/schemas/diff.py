@@ -105,11 +105,11 @@ def diff_schemas(before: Any, after: Any) -> SchemaDiff:
 
 def _compared(name: str, old: dict[str, Aspect] | None, new: dict[str, Aspect] | None) -> Iterator[Change]:
     if old is None or new is None:
-        found = new or old or {}
-        value = {aspect: found[aspect].value for aspect in found}
-        told = ", ".join(f"{aspect} {found[aspect].phrase}" for aspect in _SUMMARY if aspect in found)
+        result = new or old or {}
+        value = {aspect: result[aspect].value for aspect in result}
+        report = ", ".join(f"{aspect} {result[aspect].phrase}" for aspect in _SUMMARY if aspect in result)
         if old is None:
-            yield Change(name, "feature", None, value, f"new feature: {told}" if told else "new feature")
+            yield Change(name, "feature", None, value, f"new feature: {report}" if report else "new feature")
         else:
             yield Change(name, "feature", value, None, "removed")
         return
@@ -246,7 +246,7 @@ def _names(values: Any) -> Aspect:
 
 
 def _rest(name: str, message: Any, *known: str) -> dict[str, Aspect]:
-    """What a message says besides the fields that are described in words."""
+    """Returns the part of a message besides the fields that are described in words."""
     rest = type(message)()
     rest.CopyFrom(message)
     for field in known:

@@ -63,10 +63,10 @@ def propose_schema(schema: Any, statistics: Any, *, environment: str = TRAINING)
 
 def _anomalies(schema: Any, statistics: Any, environment: str) -> dict[str, Any]:
     """The anomalies by feature, in the order of their names; those of the data set under no name."""
-    found = find_anomalies(statistics, schema, environment=environment)
-    anomalies = {name: found.anomaly_info[name] for name in sorted(found.anomaly_info)}
-    if found.HasField("dataset_anomaly_info"):
-        anomalies[""] = found.dataset_anomaly_info
+    result = find_anomalies(statistics, schema, environment=environment)
+    anomalies = {name: result.anomaly_info[name] for name in sorted(result.anomaly_info)}
+    if result.HasField("dataset_anomaly_info"):
+        anomalies[""] = result.dataset_anomaly_info
     return anomalies
 
 

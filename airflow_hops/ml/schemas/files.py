@@ -47,9 +47,9 @@ def parse_schema(text: str, source: str) -> Any:
     names: set[str] = set()
     for index, feature in enumerate(schema.feature):
         if not feature.name or feature.name in names:
-            found = f"a second one named {feature.name!r}" if feature.name else "none"
+            result = f"a second one named {feature.name!r}" if feature.name else "none"
             raise BadInput(
-                f"{source}: feature {index + 1} of {len(schema.feature)}: expected a name of its own, {found}"
+                f"{source}: feature {index + 1} of {len(schema.feature)}: expected a name of its own, {result}"
             )
         names.add(feature.name)
     return schema

@@ -99,8 +99,8 @@ def infer_schema(
     schema.default_environment.extend(environments)
     rows = statistics.datasets[0].num_examples
     for feature in schema.feature:
-        found = features[feature.name]
-        present = common_statistics(found).num_non_missing / rows if rows else 0.0
+        result = features[feature.name]
+        present = common_statistics(result).num_non_missing / rows if rows else 0.0
         if 0 < present < 1:
             feature.presence.min_fraction = round(max(0.0, present - presence_tolerance), 4)
         feature.not_in_environment.extend(name for name, absent in environments.items() if feature.name in absent)
@@ -108,17 +108,17 @@ def infer_schema(
             names, asks_for = labels[feature.name]
             if names is not None:
                 set_classes(feature, names)
-            elif asks_for != REGRESSION and _holds_0_and_1_at_the_ends(found):
-                domain = feature.int_domain if found.type == found.INT else feature.float_domain
+            elif asks_for != REGRESSION and _holds_0_and_1_at_the_ends(result):
+                domain = feature.int_domain if result.type == result.INT else feature.float_domain
                 domain.min, domain.max = 0, 1
         elif feature.name not in (key, time, weight) and feature.name not in comparators:
-            _add_default_comparators(feature, found, infinity_norm, jensen_shannon)
-        _add_comparators(feature, found, comparators.get(feature.name, {}))
+            _add_default_comparators(feature, result, infinity_norm, jensen_shannon)
+        _add_comparators(feature, result, comparators.get(feature.name, {}))
     return schema
 
 
-def _holds_0_and_1_at_the_ends(found: Any) -> bool:
-    return found.WhichOneof("stats") == "num_stats" and {found.num_stats.min, found.num_stats.max} <= {0.0, 1.0}
+def _holds_0_and_1_at_the_ends(result: Any) -> bool:
+    return result.WhichOneof("stats") == "num_stats" and {result.num_stats.min, result.num_stats.max} <= {0.0, 1.0}
 
 
 def set_classes(feature: Any, classes: Sequence[str]) -> None:
@@ -141,9 +141,9 @@ def classes_of(schema: Any, label: str) -> tuple[str, ...] | None:
 def _check_values(thresholds: Mapping[str, Any], max_domain_values: Any, comparators: Any, environments: Any) -> None:
     """Arguments may come from JSON: what is of another type is named, too."""
     thresholds = dict(thresholds)
-    for what, given in (("comparators", comparators), ("environments", environments)):
-        if not isinstance(given, Mapping):
-            raise BadInput(f"{what} is {given!r}, expected a mapping")
+    for what, values in (("comparators", comparators), ("environments", environments)):
+        if not isinstance(values, Mapping):
+            raise BadInput(f"{what} is {values!r}, expected a mapping")
     for name, measures in comparators.items():
         if not isinstance(measures, Mapping):
             raise BadInput(f"comparators[{name!r}] is {measures!r}, expected thresholds by measure")
@@ -164,28 +164,28 @@ def _check_known(what: str, names: Collection[str], features: Collection[str]) -
             raise BadInput(f"{what} {name!r} is not in the statistics; there are {', '.join(sorted(features))}")
 
 
-def _add_default_comparators(feature: Any, found: Any, infinity_norm: float, jensen_shannon: float) -> None:
-    kind = found.WhichOneof("stats")
-    if vector_width(found):
+def _add_default_comparators(feature: Any, result: Any, infinity_norm: float, jensen_shannon: float) -> None:
+    kind = result.WhichOneof("stats")
+    if vector_width(result):
         for comparator in (feature.drift_comparator, feature.skew_comparator):
             comparator.SetInParent()  # TFDV has no measure of vectors: the skew stage compares what has a comparator
-    elif kind == "num_stats" and not has_few_numbers(found):
-        _add_comparators(feature, found, {"jensen_shannon": jensen_shannon})
+    elif kind == "num_stats" and not has_few_numbers(result):
+        _add_comparators(feature, result, {"jensen_shannon": jensen_shannon})
     elif kind in ("num_stats", "string_stats"):
-        _add_comparators(feature, found, {"infinity_norm": infinity_norm})
+        _add_comparators(feature, result, {"infinity_norm": infinity_norm})
 
 
-def _add_comparators(feature: Any, found: Any, thresholds: Mapping[str, float]) -> None:
+def _add_comparators(feature: Any, result: Any, thresholds: Mapping[str, float]) -> None:
     for measure, threshold in thresholds.items():
         where = f"comparators[{feature.name!r}]"
         if measure not in MEASURES:
             raise BadInput(f"{where}: unknown measure {measure!r}, expected one of {', '.join(MEASURES)}")
-        if measure == "infinity_norm" and found.WhichOneof("stats") != "string_stats" and not has_few_numbers(found):
+        if measure == "infinity_norm" and result.WhichOneof("stats") != "string_stats" and not has_few_numbers(result):
             raise BadInput(
                 f"{where}: infinity_norm is for strings, and for numbers of at most {FEW} different values; expected "
                 "jensen_shannon for a number"
             )
-        if vector_width(found):
+        if vector_width(result):
             raise BadInput(
                 f"{where}: a vector has no such threshold; it is compared by its p-value, or by 'thresholds' of the "
                 "skew stage"

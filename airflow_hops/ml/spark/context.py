@@ -29,7 +29,7 @@ def on_this_machine() -> bool:
 
 
 def spark_conf() -> Any:
-    """What spark-submit was given, and what makes Python workers with TensorFlow start quickly.
+    """Returns the configuration of spark-submit, with the daemon that starts Python workers with TensorFlow.
 
     It imports PySpark, in the main thread: two threads that import at once can wait for each other for ever.
     """

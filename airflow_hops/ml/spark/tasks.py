@@ -1,4 +1,4 @@
-"""What the tasks of a Spark job write, and what they tell the driver."""
+"""Files that the tasks of a Spark job write, and the summaries that they send to the driver."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class InfraValidation:
-    """What came out.
+    """The result of an infra-validation.
 
     Attributes:
         blessed: Whether the model serves.
@@ -292,14 +292,14 @@ def _ask(
     answers["REST, row by row"], rest_ms = _timed(lambda request: _rest(url, request, model.output), singles)
     answers["REST, all rows"] = _rest(url, arrays, model.output)
     largest = 0.0
-    for name, found in answers.items():
-        check_answers(name, found, shape, model.problem)
-        difference = float(np.abs(found.astype(np.float64) - expected).max())
+    for name, result in answers.items():
+        check_answers(name, result, shape, model.problem)
+        difference = float(np.abs(result.astype(np.float64) - expected).max())
         largest = max(largest, difference)
         if difference > tolerance:
-            at = np.unravel_index(int(np.abs(found - expected).argmax()), shape)
+            at = np.unravel_index(int(np.abs(result - expected).argmax()), shape)
             raise Unfit(
-                f"{name}: the server answers {found[at]:.7g} for a row for which the model, loaded in this process, "
+                f"{name}: the server answers {result[at]:.7g} for a row for which the model, loaded in this process, "
                 f"gives {expected[at]:.7g}; allowed is a difference of {tolerance:g}"
             )
     return InfraValidation(

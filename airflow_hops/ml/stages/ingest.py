@@ -71,7 +71,7 @@ class Window:
 
 @dataclass
 class _Counts:
-    """What was read of a table: rows, those outside the window, those without a time, and the times' range."""
+    """The counts of a table: rows read, outside the window, without a time, and the range of times."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -84,10 +84,10 @@ class _Counts:
             self.rejected[reason] = self.rejected.get(reason, 0) + rows
 
     def widen(self, times: pa.Array) -> None:
-        found = pc.min_max(times).as_py()
-        if found["min"] is not None:
-            self.earliest = min(self.earliest or found["min"], found["min"])
-            self.latest = max(self.latest or found["max"], found["max"])
+        result = pc.min_max(times).as_py()
+        if result["min"] is not None:
+            self.earliest = min(self.earliest or result["min"], result["min"])
+            self.latest = max(self.latest or result["max"], result["max"])
 
 
 def run(
@@ -189,10 +189,10 @@ def _copy(files: list[RawFile], types: Types, window: Window, folder: Path, repo
     if time is not None and not pa.types.is_integer(columns[time]):
         columns[time] = pa.timestamp("us", "UTC")
     schema = pa.schema(list(columns.items()))
-    kept = [name for name in types if files[0].source.columns is None or name in files[0].source.columns]
-    check_names(kept, files[0].source.uri)
+    names = [name for name in types if files[0].source.columns is None or name in files[0].source.columns]
+    check_names(names, files[0].source.uri)
     selected = _select(files, types, window, counts, report)
-    write_parts((batch.select(kept) for batch in selected), pa.schema([schema.field(name) for name in kept]), folder)
+    write_parts((batch.select(names) for batch in selected), pa.schema([schema.field(name) for name in names]), folder)
     if plain := [name for name, type_ in types.items() if pa.types.is_timestamp(type_) and type_.tz is None]:
         log.info("%s: times without a zone are read as UTC: %s", files[0].source.uri, ", ".join(map(repr, plain)))
     return counts

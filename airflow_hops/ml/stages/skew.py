@@ -39,11 +39,11 @@ def run(context: StepContext, **options: Any) -> Artifact:
         BadInput: nothing serves, its statistics are gone, captured rows do not have its features; or inputs are not
             statistics with that split.
     """
-    given = SkewOptions(**options)
-    if given.model_name is None:
-        compared = _compare_spans(context, replace(given, comparator="drift"))
+    values = SkewOptions(**options)
+    if values.model_name is None:
+        compared = _compare_spans(context, replace(values, comparator="drift"))
     else:
-        compared = compare_captured(context, given.model_name, given)
+        compared = compare_captured(context, values.model_name, values)
     report = compared.report
     for line in str(report).splitlines():
         log.log(logging.INFO if report.verdict in (STABLE, INSUFFICIENT) else logging.WARNING, "%s", line)
@@ -111,9 +111,9 @@ def _statistics(context: StepContext, role: str, split: str, aside: set[str | No
     of = StatisticsProperties.of(artifact)
     aside = aside | {of.time, of.key, of.weight}
     dataset = statistics.datasets[0]
-    kept = [feature for feature in dataset.features if ".".join(feature.path.step) not in aside]
+    features = [feature for feature in dataset.features if ".".join(feature.path.step) not in aside]
     del dataset.features[:]
-    dataset.features.extend(kept)
+    dataset.features.extend(features)
     return statistics
 
 

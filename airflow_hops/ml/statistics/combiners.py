@@ -44,7 +44,7 @@ MAX_SLICES = 5_000
 
 @dataclass
 class SliceAccumulator:
-    """What is known of one slice: the generators' accumulators, and batches that are too small to be worth a call."""
+    """The state of one slice: the generators' accumulators, and batches that are too small to be worth a call."""
 
     parts: list[Any]
     waiting: list[pa.RecordBatch] = field(default_factory=list)
@@ -54,7 +54,7 @@ class SliceAccumulator:
 
 @dataclass
 class Accumulator:
-    """What is known of the rows seen so far; it pickles.
+    """The state of the rows seen so far; it pickles.
 
     Attributes:
         slices: By slice key; the whole data set alone if there are no slices, under the key None.
@@ -220,9 +220,9 @@ class Combiners:
         first = constants.DEFAULT_SLICE_KEY if self.is_sliced else None
         for key in sorted(accumulator.slices, key=lambda key: (key != first, key or "")):
             with histograms.made_at_once():
-                found = stats_impl.extract_statistics_output(accumulator.slices[key].parts, self.generators)
+                results = stats_impl.extract_statistics_output(accumulator.slices[key].parts, self.generators)
             dataset = result.datasets.add()
-            dataset.CopyFrom(found.datasets[0])
+            dataset.CopyFrom(results.datasets[0])
             if key is not None:
                 dataset.name = key
         return result
@@ -295,11 +295,11 @@ def _take(batch: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
 
 def _generators(options: tfdv.StatsOptions, looks_twice: bool) -> list[CombinerStatsGenerator]:
     try:
-        found = stats_impl.get_generators(copy.copy(options), in_memory=True)
+        result = stats_impl.get_generators(copy.copy(options), in_memory=True)
     except TypeError as error:
         raise BadInput(f"options: {error} Without Beam there are combiners alone") from error
     generators = []
-    for generator in found:
+    for generator in result:
         if type(generator) is TopKUniquesSketchStatsGenerator:
             generator = CountedTopValues(options, looks_twice=looks_twice)
         elif type(generator) is BasicStatsGenerator:

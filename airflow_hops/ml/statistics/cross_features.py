@@ -104,18 +104,18 @@ class CrossFeatureGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         Raises:
             BadInput: a feature of a pair is no number, or there are too many features to take all pairs.
         """
-        found = {}
+        results = {}
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             if self._wanted is None or name in self._wanted:
                 values = self._single_values(name, column)
                 if values is not None:
-                    found[name] = values
-        if self._crosses is None and len(found) > MAX_FEATURES:
+                    results[name] = values
+        if self._crosses is None and len(results) > MAX_FEATURES:
             raise BadInput(
-                f"cross_features: there are {len(found):,} numeric features, and all pairs are taken of at most "
+                f"cross_features: there are {len(results):,} numeric features, and all pairs are taken of at most "
                 f"{MAX_FEATURES}; name the pairs"
             )
-        return accumulator.merge(_moments(found)) if found else accumulator
+        return accumulator.merge(_moments(results)) if results else accumulator
 
     def merge_accumulators(self, accumulators: Iterable[Moments]) -> Moments:
         """The moments of all."""

@@ -48,8 +48,8 @@ class FrequentHashes:
         if left_out > 0:
             # The hashes of the greatest counts, less the greatest count that is left out.
             order = np.argpartition(counts, (left_out - 1, left_out))
-            kept, least = order[left_out:], counts[order[left_out - 1]]
-            hashes, counts = hashes[kept], counts[kept] - least
+            retained, least = order[left_out:], counts[order[left_out - 1]]
+            hashes, counts = hashes[retained], counts[retained] - least
         self.hashes, self.counts = hashes, counts
 
 
@@ -68,11 +68,11 @@ def most_frequent_hashes(hashes: Array, most: int) -> tuple[Array, Array, Array]
     met = np.bincount(places)
     least = max(np.partition(met, -most)[-most], 1) if len(met) > most else 1
     rows = np.flatnonzero((met >= least)[places])
-    found, inverse, counts = np.unique(hashes[rows], return_inverse=True, return_counts=True)
-    chosen = np.ones(len(found), bool)
-    if len(found) > most:
+    result, inverse, counts = np.unique(hashes[rows], return_inverse=True, return_counts=True)
+    chosen = np.ones(len(result), bool)
+    if len(result) > most:
         chosen[np.argpartition(counts, -most)[:-most]] = False
-    return found[chosen], counts[chosen], rows[chosen[inverse]]
+    return result[chosen], counts[chosen], rows[chosen[inverse]]
 
 
 def hashes_of(values: pa.Array, bytes_hashed: int) -> Array:
@@ -104,7 +104,7 @@ def hashes_of(values: pa.Array, bytes_hashed: int) -> Array:
 
 
 def contents(values: pa.Array) -> tuple[Array, Array]:
-    """Of strings or bytes, where each ends in Arrow's buffer, the start of the first before; and the bytes of all."""
+    """Returns the ends of strings or bytes in Arrow's buffer, the start of the first before; and the bytes of all."""
     wide = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
     _, ends, data = values.buffers()
     ends = np.frombuffer(ends, np.int64 if wide else np.int32)[values.offset : values.offset + len(values) + 1]

@@ -34,7 +34,7 @@ def equi_width_histogram(
     num_buckets: int,
     num_pos_inf: float,
 ) -> statistics_pb2.Histogram:
-    """What ``quantiles_util.generate_equi_width_histogram`` gives.
+    """Returns the histogram of ``quantiles_util.generate_equi_width_histogram``.
 
     Args:
         quantiles: Boundaries of quantiles, of shape ``[n]``, ascending.

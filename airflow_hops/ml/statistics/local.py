@@ -82,8 +82,8 @@ def accumulate(
     flat = [(one, share) for one, all_ in shares for share in all_]
     if len(flat) == 1:
         return _taken_in(combiners, 0, flat[0], report)
-    found = iter(_in_processes(combiners, flat, report, ended))
-    return combiners.merge_columns([combiners.merge(itertools.islice(found, len(all_))) for _, all_ in shares])
+    result = iter(_in_processes(combiners, flat, report, ended))
+    return combiners.merge_columns([combiners.merge(itertools.islice(result, len(all_))) for _, all_ in shares])
 
 
 def _in_processes(

@@ -58,8 +58,8 @@ class Counts:
         if len(self.values) <= KEPT:
             return self
         order = np.argsort(-self.counts, kind="stable")
-        kept, most = np.sort(order[:KEPT]), float(self.counts[order[KEPT]])
-        return Counts(self.values[kept], self.counts[kept], self.dropped + most, self.total)
+        retained, most = np.sort(order[:KEPT]), float(self.counts[order[KEPT]])
+        return Counts(self.values[retained], self.counts[retained], self.dropped + most, self.total)
 
     def listed(self) -> FrequentNumbers:
         """The numbers that are listed, the most frequent first."""
@@ -89,8 +89,8 @@ class NumberCounts(CombinerStatsGenerator):  # type: ignore[misc]
             for name, column in zip(batch.schema.names, batch.columns, strict=True):
                 if is_list(column.type) and _is_number(column.type.value_type):
                     single = len(column.values) <= len(column) - column.null_count
-                    found = Counts.of(column.values.to_numpy(zero_copy_only=False)) if single else None
-                    _merge(accumulator, name, found)
+                    result = Counts.of(column.values.to_numpy(zero_copy_only=False)) if single else None
+                    _merge(accumulator, name, result)
         return accumulator
 
     def merge_accumulators(self, accumulators: Iterable[Any]) -> Any:
@@ -116,10 +116,10 @@ def _is_number(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _merge(accumulator: dict[str, Counts | None], name: str, found: Counts | None) -> None:
+def _merge(accumulator: dict[str, Counts | None], name: str, result: Counts | None) -> None:
     """Adds a batch's counts; None, of a feature that has lists of numbers, stays None."""
-    mine = accumulator.get(name, found)
-    if mine is None or found is None:
+    mine = accumulator.get(name, result)
+    if mine is None or result is None:
         accumulator[name] = None
     else:
-        accumulator[name] = mine.merged(found) if name in accumulator else found
+        accumulator[name] = mine.merged(result) if name in accumulator else result

@@ -134,31 +134,31 @@ def options_from(value: Mapping[str, Any] | None, *, schema: Any = None) -> Any:
         BadInput: a key is unknown, or a value is not what is expected of it.
     """
     _check("options", value or {}, _CHECKS)
-    given = dict(value or {})
-    _check("options.lift", given.get("lift", {}), _LIFT_CHECKS)
-    if "lift" in given and "label_feature" not in given:
+    values = dict(value or {})
+    _check("options.lift", values.get("lift", {}), _LIFT_CHECKS)
+    if "lift" in values and "label_feature" not in values:
         raise BadInput("options.lift is given without options.label_feature, whose lift it is")
-    if "semantic_domains_sample_rate" in given and not given.get("semantic_domains"):
+    if "semantic_domains_sample_rate" in values and not values.get("semantic_domains"):
         raise BadInput("options.semantic_domains_sample_rate is given without options.semantic_domains")
-    if "features" in given:
-        for name, used in _used_features(given):
-            if used not in given["features"]:
+    if "features" in values:
+        for name, used in _used_features(values):
+            if used not in values["features"]:
                 raise BadInput(f"options.features has no {used!r}, which options.{name} needs; add it")
     import tensorflow_data_validation as tfdv
 
-    arguments = {name: given[name] for name in _AS_IN_TFDV if name in given}
-    arguments |= {argument: given[name] for name, argument in _RENAMED.items() if name in given}
-    if "features" in given:
-        arguments["feature_allowlist"] = list(given["features"])
-    if "per_feature_weight_override" in given:
-        overrides = given["per_feature_weight_override"]
+    arguments = {name: values[name] for name in _AS_IN_TFDV if name in values}
+    arguments |= {argument: values[name] for name, argument in _RENAMED.items() if name in values}
+    if "features" in values:
+        arguments["feature_allowlist"] = list(values["features"])
+    if "per_feature_weight_override" in values:
+        overrides = values["per_feature_weight_override"]
         arguments["per_feature_weight_override"] = {tfdv.FeaturePath([name]): by for name, by in overrides.items()}
-    options = tfdv.StatsOptions(schema=schema, use_sketch_based_topk_uniques=True, **arguments, **_slicing(given))
-    generators = _lift(given, schema, options)
-    if "cross_features" in given:
+    options = tfdv.StatsOptions(schema=schema, use_sketch_based_topk_uniques=True, **arguments, **_slicing(values))
+    generators = _lift(values, schema, options)
+    if "cross_features" in values:
         from airflow_hops.ml.statistics.cross_features import CrossFeatureGenerator
 
-        pairs = [tuple(pair) for pair in given["cross_features"]] if _names_pairs(given) else None
+        pairs = [tuple(pair) for pair in values["cross_features"]] if _names_pairs(values) else None
         generators.append(CrossFeatureGenerator(pairs))
     options.generators = generators or None
     return options
@@ -167,49 +167,49 @@ def options_from(value: Mapping[str, Any] | None, *, schema: Any = None) -> Any:
 def _check(where: str, value: Any, checks: Mapping[str, _Check]) -> None:
     if not isinstance(value, Mapping):
         raise BadInput(f"{where} is {value!r}, expected a mapping")
-    for name, found in value.items():
+    for name, result in value.items():
         if name not in checks:
             raise BadInput(f"{where} has {name!r}, expected some of {', '.join(checks)}")
         is_right, expected = checks[name]
-        if not is_right(found):
-            raise BadInput(f"{where}.{name} is {found!r}, expected {expected}")
+        if not is_right(result):
+            raise BadInput(f"{where}.{name} is {result!r}, expected {expected}")
 
 
-def _used_features(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _used_features(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Which option names which feature."""
     lists: dict[str, Iterable[str]] = {
-        "weight_feature": filter(None, [given.get("weight_feature")]),
-        "label_feature": filter(None, [given.get("label_feature")]),
-        "lift.features": given.get("lift", {}).get("features", ()),
-        "per_feature_weight_override": given.get("per_feature_weight_override", {}).values(),
-        "slice_by": itertools.chain(*_slices(given)),
-        "slice_values": given.get("slice_values", ()),
-        "cross_features": itertools.chain(*given["cross_features"]) if _names_pairs(given) else (),
+        "weight_feature": filter(None, [values.get("weight_feature")]),
+        "label_feature": filter(None, [values.get("label_feature")]),
+        "lift.features": values.get("lift", {}).get("features", ()),
+        "per_feature_weight_override": values.get("per_feature_weight_override", {}).values(),
+        "slice_by": itertools.chain(*_slices(values)),
+        "slice_values": values.get("slice_values", ()),
+        "cross_features": itertools.chain(*values["cross_features"]) if _names_pairs(values) else (),
     }
     for name, features in lists.items():
         for feature in features:
             yield name, feature
 
 
-def _names_pairs(given: Mapping[str, Any]) -> bool:
-    return isinstance(given.get("cross_features"), Sequence)
+def _names_pairs(values: Mapping[str, Any]) -> bool:
+    return isinstance(values.get("cross_features"), Sequence)
 
 
-def _slices(given: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _slices(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The features of each way to slice."""
-    slices = [(one,) if isinstance(one, str) else tuple(one) for one in given.get("slice_by", ())]
+    slices = [(one,) if isinstance(one, str) else tuple(one) for one in values.get("slice_by", ())]
     sliced = set(itertools.chain(*slices))
-    return slices + [(name,) for name in given.get("slice_values", ()) if name not in sliced]
+    return slices + [(name,) for name in values.get("slice_values", ()) if name not in sliced]
 
 
-def _slicing(given: Mapping[str, Any]) -> dict[str, Any]:
-    slices = _slices(given)
+def _slicing(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    slices = _slices(arguments)
     if not slices:
         return {}
     from tensorflow_data_validation.utils import slicing_util
     from tfx_bsl.public.proto import slicing_spec_pb2
 
-    values = given.get("slice_values", {})
+    values = arguments.get("slice_values", {})
     if values:
         # TFDV looks for a SlicingConfig's values, which are text, among bytes; as bytes it finds them, numbers too.
         wanted = {name: [str(value).encode() for value in some] for name, some in values.items()}
@@ -219,19 +219,19 @@ def _slicing(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"slicing_config": slicing_spec_pb2.SlicingConfig(slicing_specs=specs)}
 
 
-def _lift(given: Mapping[str, Any], schema: Any, options: Any) -> list[Any]:
-    if "label_feature" not in given:
+def _lift(values: Mapping[str, Any], schema: Any, options: Any) -> list[Any]:
+    if "label_feature" not in values:
         return []
     from tensorflow_data_validation.types import FeaturePath
     from tensorflow_data_validation.utils import schema_util
 
     from airflow_hops.ml.statistics.lift import LiftGenerator
 
-    label, lift = FeaturePath([given["label_feature"]]), given.get("lift", {})
+    label, lift = FeaturePath([values["label_feature"]]), values.get("lift", {})
     features = [FeaturePath([name]) for name in lift["features"]] if "features" in lift else None
     if schema is not None:
         if label not in {path for path, _ in schema_util.get_all_leaf_features(schema)}:
-            raise BadInput(f"options.label_feature is {given['label_feature']!r}, which is not in the schema")
+            raise BadInput(f"options.label_feature is {values['label_feature']!r}, which is not in the schema")
         if features is None:
             features = sorted(schema_util.get_categorical_features(schema) - {label})
     return [

@@ -70,7 +70,7 @@ class PairCounts:
 
 @dataclass
 class LiftAccumulator:
-    """What is known of the examples seen so far; it pickles.
+    """The state of the examples seen so far; it pickles.
 
     Attributes:
         examples: How many.

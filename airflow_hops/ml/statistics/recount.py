@@ -36,14 +36,14 @@ _MOST_PARTS = 32
 
 def candidates(combiners: Combiners, accumulator: Accumulator) -> dict[types.FeaturePath, np.ndarray]:
     """Hashes of the values to be counted, uint64, of features whose sketch was too small to have counted them."""
-    found: dict[types.FeaturePath, list[np.ndarray]] = {}
+    results: dict[types.FeaturePath, list[np.ndarray]] = {}
     for part in accumulator.slices.values():
         for generator, sketches in zip(combiners.generators, part.parts, strict=True):
             if isinstance(generator, CountedTopValues):
                 for path, sketch in sketches.items():
                     if not (sketch.is_exact or sketch.listed or pa.types.is_floating(sketch.kind)):
-                        found.setdefault(path, []).append(sketch.candidates())
-    return {path: np.unique(np.concatenate(hashes)) for path, hashes in found.items()}
+                        results.setdefault(path, []).append(sketch.candidates())
+    return {path: np.unique(np.concatenate(hashes)) for path, hashes in results.items()}
 
 
 def columns(found: Collection[types.FeaturePath], options: tfdv.StatsOptions) -> set[str] | None:
@@ -104,8 +104,8 @@ class CandidateCounts(CombinerStatsGenerator):
         options = self._options
         wanted = max(options.num_top_values, options.num_rank_histogram_buckets)
         for path, parts in accumulator.items():
-            found = ValueCounts.sum(parts)
-            listed = [most_frequent(found.values, counts, wanted) for counts in found.counts]
+            results = ValueCounts.sum(parts)
+            listed = [most_frequent(results.values, counts, wanted) for counts in results.counts]
             feature = top_k_uniques_stats_util.make_feature_stats_proto_topk_uniques(
                 feature_path=path,
                 num_top_values=options.num_top_values,
@@ -132,11 +132,11 @@ def replace_top_values(
     exact = {dataset.name: {tuple(f.path.step): f for f in dataset.features} for dataset in counted.datasets}
     for dataset in statistics.datasets:
         for feature in dataset.features:
-            found = exact.get(dataset.name, {}).get(tuple(feature.path.step))
+            result = exact.get(dataset.name, {}).get(tuple(feature.path.step))
             # The generator's own protos have paths; a name alone would be a feature of no path.
-            if found is None or feature.string_stats.unique < TOP_VALUES_BUCKETS:
+            if result is None or feature.string_stats.unique < TOP_VALUES_BUCKETS:
                 continue
-            ours, theirs = feature.string_stats, found.string_stats
+            ours, theirs = feature.string_stats, result.string_stats
             _replace(ours, theirs)
             if theirs.HasField("weighted_string_stats"):
                 _replace(ours.weighted_string_stats, theirs.weighted_string_stats)

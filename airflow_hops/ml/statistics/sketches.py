@@ -86,7 +86,7 @@ class CountedQuantiles:
 
 
 class CountedSketch(_CombinedSketch):  # type: ignore[misc]
-    """What is known of a feature's values.
+    """The state of a feature's values.
 
     Attributes:
         kind: Arrow's type of the values; null where there are none yet.
@@ -112,13 +112,13 @@ class CountedSketch(_CombinedSketch):  # type: ignore[misc]
 
     def candidates(self) -> Any:
         """Hashes of the values that may be frequent, uint64."""
-        found = [self.frequent.hashes, self.weighted.hashes]
+        results = [self.frequent.hashes, self.weighted.hashes]
         for sketch in (self._topk_unweighted, self._topk_weighted):
-            kept = sketch.Estimate().field(0)
+            retained = sketch.Estimate().field(0)
             if pa.types.is_integer(self.kind):
-                kept = kept.cast(pa.large_string()).cast(self.kind)
-            found.append(hashes_of(kept, LARGE_BYTES))
-        return np.concatenate(found)
+                retained = retained.cast(pa.large_string()).cast(self.kind)
+            results.append(hashes_of(retained, LARGE_BYTES))
+        return np.concatenate(results)
 
     def settle(self, wanted: int) -> None:
         """Lists so many of the values that have been kept, and keeps none any more."""
@@ -129,8 +129,8 @@ class CountedSketch(_CombinedSketch):  # type: ignore[misc]
             # For accumulators of other rows, with which this one may be merged.
             self.frequent.add(frequent, counts)
             rows = np.union1d(rows, rows_listed_together(values))
-            found = ValueCounts.of(named(values.take(pa.array(rows))), np.ones((1, len(rows))))
-            self.listed = most_frequent(found.values, found.counts[0], wanted)
+            result = ValueCounts.of(named(values.take(pa.array(rows))), np.ones((1, len(rows))))
+            self.listed = most_frequent(result.values, result.counts[0], wanted)
         self.kept = None
 
     def merge(self, other: CountedSketch) -> None:

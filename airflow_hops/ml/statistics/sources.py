@@ -1,4 +1,4 @@
-"""What statistics are computed from: files of any format, an Arrow table, or a stream of record batches.
+"""Sources of statistics: files of any format, an Arrow table, or a stream of record batches.
 
 A plan says what there is to read, in parts that processes read side by side. It holds no open file and, of files,
 pickles; its batches are of bounded size, whatever the size of the source.
@@ -73,7 +73,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(ABC):
-    """What there is to read of a source.
+    """The parts of a source to read.
 
     Attributes:
         name: The source, for messages.
@@ -224,7 +224,7 @@ class FilePlan(Plan):
         return replace(self, types=_joined(layouts, self.files, self.wanted))
 
     def without(self, file: str, reason: str) -> FilePlan:
-        files = {name: kept for name, kept in self.files.items() if name != file}
+        files = {name: retained for name, retained in self.files.items() if name != file}
         return _checked(
             replace(
                 self,
@@ -361,10 +361,10 @@ def _checked_batch(batch: Any, wanted: Wanted) -> pa.RecordBatch:
             "data frame, give pyarrow.Table.from_pandas(frame)"
         )
     types_of(batch.schema, "record batches")
-    kept = wanted.of(batch)
-    for column in kept.schema:
+    retained = wanted.of(batch)
+    for column in retained.schema:
         check_type(column.name, column.type, "record batches")
-    return kept
+    return retained
 
 
 def share_out(parts: Sequence[Any], workers: int) -> list[list[Any]]:

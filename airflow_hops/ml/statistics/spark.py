@@ -88,14 +88,14 @@ def plan_table(source: Any, *, exclude: Collection[str] = (), columns: Collectio
             frame, name = _session().table(source.removeprefix(TABLE)), source
         except (AnalysisException, ParseException) as error:
             raise BadInput(f"{source}: {str(error).splitlines()[0]}") from error
-    found = frame.columns
-    if twice := sorted({column for column in found if found.count(column) > 1}):
+    result = frame.columns
+    if twice := sorted({column for column in result if result.count(column) > 1}):
         raise BadInput(f"{name}: two columns are called {twice[0]!r}; rename or drop one of them")
-    kept = [column for column in found if column not in exclude and (columns is None or column in columns)]
-    if not kept:
+    retained = [column for column in result if column not in exclude and (columns is None or column in columns)]
+    if not retained:
         raise BadInput(f"{name}: no column is left to read; expected at least one")
     types: dict[str, pa.DataType] = {}
-    for column in kept:
+    for column in retained:
         try:
             types[column] = to_arrow_type(frame.schema[column].dataType)
         except TypeError as error:
@@ -134,14 +134,14 @@ def accumulate(plan: Plan | FramePlan, combiners: Combiners, *, progress: Progre
 
 @dataclass
 class _Outcome:
-    """What a task came to: an accumulator, or what is wrong with the data."""
+    """The outcome of a task: an accumulator, or an error of the data."""
 
     accumulator: Accumulator | None = None
     failures: tuple[Exception, ...] = ()
 
 
 class _Job:
-    """What every task needs; it travels once, as bytes, and is unpacked once a task."""
+    """The common input of every task; it travels once, as bytes, and is unpacked once a task."""
 
     def __init__(self, context: Any, plan: Plan | None, combiners: Combiners) -> None:
         from pyspark import cloudpickle

@@ -67,9 +67,9 @@ def summarize(statistics: Any) -> dict[str, Any]:
     summary |= _cross_features(whole)
     summary |= _lift(whole)
     if slices:
-        told = min(MAX_SLICES, max(1, MAX_SLICE_FEATURES // max(1, len(whole.features))))
+        report = min(MAX_SLICES, max(1, MAX_SLICE_FEATURES // max(1, len(whole.features))))
         summary["slices"] = {}
-        for dataset in sorted(slices, key=lambda dataset: (-dataset.num_examples, dataset.name))[:told]:
+        for dataset in sorted(slices, key=lambda dataset: (-dataset.num_examples, dataset.name))[:report]:
             rows = int(dataset.num_examples)
             features = {feature_name(feature): _feature(feature, rows, full=False) for feature in dataset.features}
             summary["slices"].setdefault(_text(dataset.name), {"rows": rows, "features": features})
@@ -182,7 +182,7 @@ def _weighted(feature: Any, kind: str) -> dict[str, Any]:
 
 
 def _custom(feature: Any) -> dict[str, Any]:
-    """What other generators found; lift, which TFDV repeats here for each feature, has a place of its own."""
+    """Returns the values of custom generators; lift, which TFDV repeats here for each feature, has its own place."""
     custom: dict[str, Any] = {}
     for one in feature.custom_stats:
         kind = one.WhichOneof("val")
@@ -206,7 +206,7 @@ def _cross_features(dataset: Any) -> dict[str, Any]:
     if not crosses:
         return {}
     crosses.sort(key=lambda cross: (-abs(cross.num_cross_stats.correlation), *_pair(cross)))
-    told = [
+    report = [
         {
             "x": _pair(cross)[0],
             "y": _pair(cross)[1],
@@ -216,7 +216,7 @@ def _cross_features(dataset: Any) -> dict[str, Any]:
         }
         for cross in crosses[:MAX_CROSSES]
     ]
-    return {"cross_features": told, **_left_out("cross_features", len(crosses) - len(told))}
+    return {"cross_features": report, **_left_out("cross_features", len(crosses) - len(report))}
 
 
 def _pair(cross: Any) -> tuple[str, str]:

@@ -76,9 +76,9 @@ class VectorSamples(CombinerStatsGenerator):  # type: ignore[misc]
         """Takes in a batch of list columns; None, of a slice that wants no sample, stays None."""
         if accumulator is not None:
             for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                found = _sample(column)
-                if found is not None:
-                    accumulator[name] = accumulator[name].merged(found) if name in accumulator else found
+                result = _sample(column)
+                if result is not None:
+                    accumulator[name] = accumulator[name].merged(result) if name in accumulator else result
         return accumulator
 
     def merge_accumulators(self, accumulators: Iterable[Any]) -> Any:
@@ -91,13 +91,13 @@ class VectorSamples(CombinerStatsGenerator):  # type: ignore[misc]
 
     def extract_output(self, accumulator: Mapping[str, Sample] | None) -> Any:
         """The samples, as custom statistics of their features."""
-        found = statistics_pb2.DatasetFeatureStatistics()
+        result = statistics_pb2.DatasetFeatureStatistics()
         for name, sample in (accumulator or {}).items():
             if sample.width > 1:
-                feature = found.features.add()
+                feature = result.features.add()
                 feature.path.step.append(name)
                 pack_sample(feature, sample.vectors)
-        return found
+        return result
 
 
 def with_vector_samples(options: Any) -> Any:

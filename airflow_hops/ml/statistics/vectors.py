@@ -50,6 +50,6 @@ def pack_sample(feature: Any, sample: np.ndarray[Any, Any]) -> None:
 def drop_samples(dataset: Any) -> None:
     """Takes what only comparisons need out of a ``DatasetFeatureStatistics``."""
     for feature in dataset.features:
-        kept = [one for one in feature.custom_stats if one.name not in (SAMPLE, NAME)]
+        ones = [one for one in feature.custom_stats if one.name not in (SAMPLE, NAME)]
         del feature.custom_stats[:]
-        feature.custom_stats.extend(kept)
+        feature.custom_stats.extend(ones)

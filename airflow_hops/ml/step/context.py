@@ -113,7 +113,7 @@ class StepContext:
         return writer
 
     def cost(self) -> dict[str, float]:
-        """What the step has cost so far, as :class:`~airflow_hops.core.contract.artifacts.Manifest` has it."""
+        """Returns the step's cost so far, as :class:`~airflow_hops.core.contract.artifacts.Manifest` has it."""
         return {"core_s": round(core_seconds(), 2), "gpu_s": round(sum(self.gpu_s), 2)}
 
     def progress(self, fraction: float, text: str, metrics: Mapping[str, float] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What TensorFlow writes into the temporary folder for itself."""
+"""Source files that TensorFlow generates in the temporary folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runtime environment holds and can do: ``python -m airflow_hops.ml.step.probe`` prints it as JSON."""
+"""Probe of the runtime environment: ``python -m airflow_hops.ml.step.probe`` prints libraries and devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MLflow is told of a model: its parameters and metrics, in the form that MLflow takes."""
+"""Parameters and metrics of a model, in the form that MLflow takes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARAM_CHARS = 6000
 
 
 def read_training(folder: Path) -> dict[str, Any]:
-    """What a training wrote of itself into its model artifact; empty where it wrote nothing."""
+    """Reads the record of a training in its model artifact; empty if there is none."""
     try:
         value = read_json(folder / "training.json")
     except FileNotFoundError:
@@ -33,12 +33,12 @@ def params_of(model: Artifact, training: Mapping[str, Any]) -> dict[str, str]:
             return bool(value) and all(isinstance(item, list | Mapping) for item in value.values())
         return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
 
-    given = {
+    values = {
         **{name: value for name, value in training.items() if not is_series(value)},
         **{name: model.properties[name] for name in ("window", "label", "features") if name in model.properties},
     }
     flat: dict[str, str] = {}
-    for name, value in given.items():
+    for name, value in values.items():
         if isinstance(value, Mapping):
             flat.update({f"{name}.{key}": param_text(item) for key, item in value.items()})
         else:
@@ -61,9 +61,9 @@ def log_params(client: Any, run_id: Any, params: Mapping[str, str]) -> None:
     """Logs parameters, however many there are, less credentials."""
     from mlflow.entities import Param
 
-    given = [Param(name, value) for name, value in masked(params).items()]
-    for first in range(0, len(given), 100):  # MLflow's limit for one call
-        client.log_batch(run_id, params=given[first : first + 100])
+    values = [Param(name, value) for name, value in masked(params).items()]
+    for first in range(0, len(values), 100):  # MLflow's limit for one call
+        client.log_batch(run_id, params=values[first : first + 100])
 
 
 def metrics_of(model: Artifact, training: Mapping[str, Any], evaluation: Artifact | None) -> list[Any]:

@@ -56,10 +56,10 @@ class ModelRegistry:
     def find(self, fingerprint: str) -> RegisteredVersion | None:
         """The version that was registered for a model artifact, by fingerprint."""
         with mlflow_errors(self.client):
-            found = self.client.search_model_versions(
+            result = self.client.search_model_versions(
                 f"name = '{self.model_name}' and tags.`hops.fingerprint` = '{fingerprint}'"
             )
-            newest = max(found, key=lambda version: int(version.version), default=None)
+            newest = max(result, key=lambda version: int(version.version), default=None)
             return RegisteredVersion(int(newest.version), newest.run_id, False) if newest else None
 
     def register(
@@ -80,9 +80,9 @@ class ModelRegistry:
             training: What the training wrote of itself (``training.json``).
             evaluation: The evaluation artifact, whose metrics are logged.
         """
-        found = self.find(model.fingerprint)
-        if found is not None:
-            return found
+        result = self.find(model.fingerprint)
+        if result is not None:
+            return result
         tags = {
             **lineage_tags(model),
             "hops.dag_id": producer.dag_id,
@@ -124,8 +124,8 @@ class ModelRegistry:
     def point_aliases(self, champion: int | None, challenger: int | None) -> None:
         """Has the aliases name what serves, whatever a killed task left; writes nothing where they do."""
         with mlflow_errors(self.client):
-            found = self.client.search_registered_models(f"name = '{self.model_name}'")
-        aliases = {alias: int(version) for model in found for alias, version in model.aliases.items()}
+            result = self.client.search_registered_models(f"name = '{self.model_name}'")
+        aliases = {alias: int(version) for model in result for alias, version in model.aliases.items()}
         for alias, version in ((CHAMPION, champion), (CHALLENGER, challenger)):
             if version is None and alias in aliases:
                 self.delete_alias(alias)

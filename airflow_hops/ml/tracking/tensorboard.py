@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Serves a folder on a free port of the loopback interface, until it is told to end."""
     parser = argparse.ArgumentParser(prog="python -m airflow_hops.ml.tracking.tensorboard", description=__doc__)
     parser.add_argument("--logdir", type=Path, required=True, help="folder of event files")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     end_with(os.environ.get(WORKER_VARIABLE, ""))
 
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     board.configure(
         argv=[
             "tensorboard",
-            f"--logdir={given.logdir}",
+            f"--logdir={args.logdir}",
             "--host=127.0.0.1",
             "--port=0",
             "--reload_interval=2",
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
             "--load_fast=false",
         ]
     )
-    print(f"TensorBoard of {given.logdir}: {board.launch()}", flush=True)
+    print(f"TensorBoard of {args.logdir}: {board.launch()}", flush=True)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

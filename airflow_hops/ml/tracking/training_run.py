@@ -173,7 +173,7 @@ def _datasets(examples: Artifact, manifest: Manifest) -> list[Any]:
     """The splits that a training reads, with where they come from."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    inputs = {role: [artifact.uri for artifact in given] for role, given in manifest.inputs.items()}
+    inputs = {role: [artifact.uri for artifact in values] for role, values in manifest.inputs.items()}
     source = {"uri": examples.uri, "kind": examples.kind, "fingerprint": examples.fingerprint, "made_from": inputs}
     return [
         DatasetInput(
@@ -196,5 +196,5 @@ def environment_lock() -> str:
     # Setuptools puts the packages that it carries on the path; they are not installed.
     own = [each for each in distributions() if "_vendor" not in Path(str(each.locate_file(""))).parts]
     metadata = [each.metadata for each in own]  # a property that reads a file
-    found = {f"{each['Name']}=={each['Version']}" for each in metadata if each["Name"]}
-    return "\n".join(sorted(found, key=str.lower)) + "\n"
+    results = {f"{each['Name']}=={each['Version']}" for each in metadata if each["Name"]}
+    return "\n".join(sorted(results, key=str.lower)) + "\n"

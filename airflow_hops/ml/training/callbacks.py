@@ -81,11 +81,11 @@ class _EpochCallback(keras.callbacks.Callback):
         steps = self.params.get("steps")
         by_rank = _gather_int(-1 if steps is None else steps, "hops_steps")
         if len(set(by_rank)) > 1:
-            found = ", ".join(
+            result = ", ".join(
                 f"rank {rank}: {steps if steps >= 0 else 'an unknown number'}" for rank, steps in enumerate(by_rank)
             )
             raise BadInput(
-                f"the ranks would take different numbers of steps an epoch ({found}), and all but the shortest "
+                f"the ranks would take different numbers of steps an epoch ({result}), and all but the shortest "
                 "would wait forever; give each rank equally many batches, as context.examples does"
             )
 
@@ -123,9 +123,9 @@ class _EpochCallback(keras.callbacks.Callback):
         _join(hvd.join)
         by_rank = _gather_int(self._steps, "hops_steps")
         if len(set(by_rank)) > 1:
-            found = ", ".join(f"rank {rank}: {steps}" for rank, steps in enumerate(by_rank))
+            result = ", ".join(f"rank {rank}: {steps}" for rank, steps in enumerate(by_rank))
             raise BadInput(
-                f"the ranks took different numbers of steps in {self._where} ({found}): the batches of "
+                f"the ranks took different numbers of steps in {self._where} ({result}): the batches of "
                 f"rank {by_rank.index(min(by_rank))} ran out first; give each rank equally many, as context.examples "
                 "does"
             )
@@ -246,7 +246,7 @@ def _gather_int(value: int, name: str) -> list[int]:
     """Gathers a number of each rank, by rank."""
     if hvd.size() == 1:
         return [value]
-    return [int(found) for found in hvd.allgather(tf.constant([value], tf.int64), name=name).numpy()]
+    return [int(result) for result in hvd.allgather(tf.constant([value], tf.int64), name=name).numpy()]
 
 
 def _counters(callbacks: Sequence[Any]) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
@@ -258,7 +258,7 @@ def _counters(callbacks: Sequence[Any]) -> tuple[dict[str, Any], dict[str, np.nd
         if hasattr(callback, "get_state"):
             values[key] = callback.get_state()
             continue
-        names = [name for kind, found in _COUNTERS.items() if isinstance(callback, kind) for name in found]
+        names = [name for kind, result in _COUNTERS.items() if isinstance(callback, kind) for name in result]
         own = {name: getattr(callback, name) for name in names}
         for name, weights in list(own.items()):
             if isinstance(weights, list):

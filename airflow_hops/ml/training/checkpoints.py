@@ -118,11 +118,11 @@ def check_files(path: Path) -> None:
     """
     for name, crc in _read_description(path)["files"].items():
         try:
-            found = zlib.crc32((path / name).read_bytes())
+            result = zlib.crc32((path / name).read_bytes())
         except OSError as error:
             raise HopsError(f"{path / name}: cannot be read ({error})") from None
-        if found != crc:
-            raise HopsError(f"{path / name}: damaged: its CRC-32 is {found:08x}, expected {crc:08x}")
+        if result != crc:
+            raise HopsError(f"{path / name}: damaged: its CRC-32 is {result:08x}, expected {crc:08x}")
 
 
 def copy_variables(model: Any, optimizer: Any = None) -> dict[str, np.ndarray[Any, Any]]:
@@ -214,10 +214,10 @@ def restore_variables(snapshot: Snapshot, model: Any, optimizer: Any = None, *, 
     variables, values = _variables(model, optimizer), snapshot.variables
     for name in [*variables, *values]:
         expected = tuple(variables[name].shape) if name in variables else None
-        found = values[name].shape if name in values else None
-        if expected != found:
+        result = values[name].shape if name in values else None
+        if expected != result:
             raise BadInput(
-                f"{where}: variable {name.partition('|')[2]!r} has shape {found} there and {expected} in the model; "
+                f"{where}: variable {name.partition('|')[2]!r} has shape {result} there and {expected} in the model; "
                 "the checkpoint is of another architecture: delete it to start again, or restore the model that it "
                 "was made with"
             )
@@ -322,12 +322,12 @@ def _variables(model: Any, optimizer: Any = None) -> dict[str, Any]:
     Paths begin with the layers' own names, which count up within a process, so only their last part is telling.
     """
     optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
-    found = {f"model-{i:04d}|{_path(v)}": v for i, v in enumerate(model.weights)}
+    results = {f"model-{i:04d}|{_path(v)}": v for i, v in enumerate(model.weights)}
     if optimizer is not None:
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
-        found |= {f"optimizer-{i:04d}|{_path(v)}": v for i, v in enumerate(optimizer.variables)}
-    return found
+        results |= {f"optimizer-{i:04d}|{_path(v)}": v for i, v in enumerate(optimizer.variables)}
+    return results
 
 
 def _path(variable: Any) -> str:

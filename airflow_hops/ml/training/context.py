@@ -101,7 +101,7 @@ class TrainContext:
 
     @property
     def position(self) -> Position:
-        """Where the training stands."""
+        """Returns the position of the training."""
         return self.state.position
 
     @property

@@ -39,22 +39,22 @@ def get_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
     Returns:
         In the order of the assignment, or of the PCI bus.
     """
-    found = _by_nvml()
+    result = _by_nvml()
     assigned = environment.get("CUDA_VISIBLE_DEVICES")
     if assigned is None:
-        return found
+        return result
     gpus: list[Gpu] = []
     for name in filter(None, (part.strip() for part in assigned.split(","))):
-        if name == "-1" or (found and name.isdigit() and int(name) >= len(found)):
+        if name == "-1" or (result and name.isdigit() and int(name) >= len(result)):
             break  # as CUDA itself: what comes after an invalid one does not count
-        gpus.append(_named(name, found))
+        gpus.append(_named(name, result))
     return gpus
 
 
-def _named(name: str, found: list[Gpu]) -> Gpu:
-    if name.isdigit() and int(name) < len(found):
-        return found[int(name)]
-    return next((gpu for gpu in found if gpu.id.startswith(name)), Gpu(name))
+def _named(name: str, result: list[Gpu]) -> Gpu:
+    if name.isdigit() and int(name) < len(result):
+        return result[int(name)]
+    return next((gpu for gpu in result if gpu.id.startswith(name)), Gpu(name))
 
 
 def _by_nvml() -> list[Gpu]:

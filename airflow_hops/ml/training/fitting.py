@@ -168,7 +168,7 @@ def fit_model(
 
 
 def _parts(start: Position, epochs: int) -> list[tuple[int, int, int]]:
-    """What is left to do: the first epoch, the last but one, and the first batch of each."""
+    """Returns the rest of the training: the first epoch, the last but one, and the first batch of each."""
     if start.stopped:
         return []
     if not start.batch:

@@ -108,7 +108,7 @@ def _capture(variables: Mapping[str, Any]) -> bytes:
 
 
 def _own_variables(model: Any) -> dict[str, Any]:
-    """What differs by rank: states of random layers and generators, and of metrics."""
+    """Returns the state that differs by rank: random layers, generators, and metrics."""
     from keras.src.random.seed_generator import global_seed_generator
 
     weights = {id(variable) for variable in model.weights}
@@ -123,6 +123,6 @@ def _own_variables(model: Any) -> dict[str, Any]:
 
 def _shared_variables(model: Any, optimizer: Any) -> dict[str, Any]:
     """Variables of the model and its optimizer that may differ by rank for a while."""
-    found = rank_variables(model) if optimizer is None else [*model.non_trainable_weights, *optimizer.variables]
+    result = rank_variables(model) if optimizer is None else [*model.non_trainable_weights, *optimizer.variables]
     seeds = {id(variable) for variable in _own_variables(model).values()}
-    return {f"shared-{i}": variable for i, variable in enumerate(found) if id(variable) not in seeds}
+    return {f"shared-{i}": variable for i, variable in enumerate(result) if id(variable) not in seeds}

@@ -64,7 +64,7 @@ class Shares:
         if split == TRAIN:
             context.columns_taken = names
         context.on_alive(f"reading {split}")
-        found = read_table(
+        result = read_table(
             folder,
             split,
             context.target,
@@ -73,8 +73,8 @@ class Shares:
             size=context.size,
             storage_options=context.storage_options,
         )
-        context.rows[split] = len(found)
-        return found
+        context.rows[split] = len(result)
+        return result
 
     def steps(self, split: str, batch_size: int) -> int:
         """See :meth:`airflow_hops.ml.training.context.TrainContext.steps`; only the files' footers are read."""
@@ -128,7 +128,7 @@ class Shares:
             raise BadInput(f"{', '.join(map(repr, unknown))} is not among the features: {', '.join(outputs)}")
 
     def _count_passes(self) -> Callable[[], int]:
-        """What numbers the passes of a dataset, those of an epoch from 0 on."""
+        """Numbers the passes of a dataset, those of an epoch from 0 on."""
         context, epoch, passes = self._context, -1, 0
 
         def number() -> int:

@@ -102,13 +102,13 @@ class SplitTable:
                     f"{self.where}: feature {name!r} holds strings, and a matrix holds numbers; use frame() with a "
                     "Pipeline that encodes it, leave it out (columns=…), or train on transformed examples"
                 )
-        found: Array = np.empty((len(self), len(self.names)), np.float32)
+        result: Array = np.empty((len(self), len(self.names)), np.float32)
         first = 0
         for array in self.arrays().values():
             width = 1 if array.ndim == 1 else array.shape[1]
-            found[:, first : first + width] = array.reshape(len(self), width)
+            result[:, first : first + width] = array.reshape(len(self), width)
             first += width
-        return found
+        return result
 
     def tensors(self) -> tuple[Any, Any]:
         """:meth:`matrix` and the labels as ``torch`` tensors; the labels are int64, or float32 in a regression."""
@@ -146,8 +146,8 @@ class SplitTable:
         dtype = "float32" if spec.dtype.startswith("float") else spec.dtype.replace("int32", "int64")
         if spec.width is not None:
             dtype = f"float32[{spec.width}]"
-        found: Array = dense_arrays(self.columns, {name: dtype}, self.where)[name]
-        return _as_text(found) if spec.dtype == "string" else found
+        result: Array = dense_arrays(self.columns, {name: dtype}, self.where)[name]
+        return _as_text(result) if spec.dtype == "string" else result
 
 
 def read_table(
@@ -183,8 +183,8 @@ def read_table(
             with pq.ParquetFile(files.local(number)) as file:
                 missing = [name for name in wanted if name not in file.schema_arrow.names]
                 if missing:
-                    found = ", ".join(file.schema_arrow.names)
-                    raise BadInput(f"{files.name(number)}: there is no column {missing[0]!r}; there are {found}")
+                    result = ", ".join(file.schema_arrow.names)
+                    raise BadInput(f"{files.name(number)}: there is no column {missing[0]!r}; there are {result}")
                 part = file.read(columns=wanted).select(wanted)
                 parts.append(_of_types(part, parts[0].schema, files.name(number)) if parts else part)
         except (OSError, pa.ArrowException) as error:
@@ -287,31 +287,31 @@ def _spec(field: pa.Field, width: int | None, where: str) -> OutputSpec:
 
 def plain_names(names: Sequence[str]) -> list[str]:
     """Names as every library of boosted trees takes them: letters, digits and ``_``, none of them twice."""
-    found: list[str] = []
+    results: list[str] = []
     for name in names:
         plain = re.sub(r"\W", "_", name)
-        found.append(plain if plain not in found else f"{plain}_{len(found)}")
-    return found
+        results.append(plain if plain not in results else f"{plain}_{len(results)}")
+    return results
 
 
 def _labels(table: pa.Table, target: Target, where: str) -> Array:
-    found = _numbers(table.column(target.label), f"{where}: label {target.label!r}")
-    bad = ~np.isfinite(found)
+    result = _numbers(table.column(target.label), f"{where}: label {target.label!r}")
+    bad = ~np.isfinite(result)
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise BadInput(
-            f"{where}: label {target.label!r} is {found[row]} in row {row}, and no number in {int(bad.sum())} of "
-            f"{len(found)} rows; leave them out in prepare()"
+            f"{where}: label {target.label!r} is {result[row]} in row {row}, and no number in {int(bad.sum())} of "
+            f"{len(result)} rows; leave them out in prepare()"
         )
     if target.problem == REGRESSION:
-        return found
+        return result
     classes = len(target.classes or ("0", "1"))
-    wrong = found[(found < 0) | (found >= classes) | (found != np.floor(found))]
+    wrong = result[(result < 0) | (result >= classes) | (result != np.floor(result))]
     if len(wrong):
         raise BadInput(
             f"{where}: label {target.label!r} is {wrong[0]:g} in a row, expected a class's number, 0 to {classes - 1}"
         )
-    return found.astype(np.int64)
+    return result.astype(np.int64)
 
 
 def _numbers(column: pa.ChunkedArray, what: str) -> Array:
@@ -319,10 +319,10 @@ def _numbers(column: pa.ChunkedArray, what: str) -> Array:
     if column.null_count:
         raise BadInput(f"{what} is missing in {column.null_count} of {len(column)} rows")
     try:
-        found: Array = column.combine_chunks().cast(pa.float64()).to_numpy(zero_copy_only=False)
+        result: Array = column.combine_chunks().cast(pa.float64()).to_numpy(zero_copy_only=False)
     except pa.ArrowException as error:
         raise BadInput(f"{what} is {column.type}, expected numbers ({error})") from None
-    return found
+    return result
 
 
 def _check_classes(labels: Array, target: Target, where: str) -> None:
@@ -342,15 +342,15 @@ def _check_classes(labels: Array, target: Target, where: str) -> None:
 def _weights(table: pa.Table, name: str | None, where: str) -> Array | None:
     if name is None:
         return None
-    found = _numbers(table.column(name), f"{where}: weight {name!r}")
-    wrong = found[~((found > 0) & (found < math.inf))]
+    result = _numbers(table.column(name), f"{where}: weight {name!r}")
+    wrong = result[~((result > 0) & (result < math.inf))]
     if len(wrong):
         raise BadInput(f"{where}: weight {name!r} is {wrong[0]:g} in a row, expected a number above 0")
-    return found
+    return result
 
 
 def _as_text(values: Array) -> Array:
     """Bytes as strings, each different one decoded once."""
     texts = {value: value.decode("utf-8", "replace") for value in set(values.tolist())}
-    found: Array = np.array([texts[value] for value in values.tolist()], object)
-    return found
+    result: Array = np.array([texts[value] for value in values.tolist()], object)
+    return result

@@ -42,9 +42,9 @@ class TrainingState:
     def __init__(self, context: TrainContext) -> None:
         self._context = context
         self._writer: CheckpointWriter | None = None
-        found = context.resumed_from
-        self.position = found.position if found else Position()
-        self.history: list[dict[str, float]] = [dict(metrics) for metrics in found.history] if found else []
+        result = context.resumed_from
+        self.position = result.position if result else Position()
+        self.history: list[dict[str, float]] = [dict(metrics) for metrics in result.history] if result else []
         self.snapshot: Snapshot | None = None
         self.is_restored = False
 
@@ -113,10 +113,10 @@ class TrainingState:
 
     def read_files(self) -> dict[str, bytes]:
         """Returns the files that :meth:`save_files` saved in the checkpoint that the training resumes from."""
-        found = self._context.resumed_from
-        if found is None:
+        result = self._context.resumed_from
+        if result is None:
             return {}
-        return {name: content.tobytes() for name, content in load_snapshot(found).variables.items()}
+        return {name: content.tobytes() for name, content in load_snapshot(result).variables.items()}
 
     def refuse_measurement(self, method: str) -> None:
         """A training loop of the user's own would go on to its end, once for each number of ranks.

@@ -53,16 +53,16 @@ class BlockBootstrap:
         if not counts[-1]:
             return 0.0, 0.0, 0.0
         mean = sums[-1] / counts[-1]
-        found = []
+        results = []
         for sample in self.samples:
             total = rows = 0.0
             for first in sample:
                 total += sums[first + self.block] - sums[first]
                 rows += counts[first + self.block] - counts[first]
-            found.append(total / rows if rows else mean)
-        found.sort()
-        moved = mean - fmean(found)
-        low, high = found[round(0.025 * (len(found) - 1))], found[round(0.975 * (len(found) - 1))]
+            results.append(total / rows if rows else mean)
+        results.sort()
+        moved = mean - fmean(results)
+        low, high = results[round(0.025 * (len(results) - 1))], results[round(0.975 * (len(results) - 1))]
         return mean, min(low + moved, mean), max(high + moved, mean)
 
 
@@ -73,7 +73,7 @@ def gain_of(
     *,
     lower_is_better: bool,
 ) -> Interval | None:
-    """By how much a candidate is better than a champion on average over the rows of some periods.
+    """Returns the mean gain of a candidate over a champion on the rows of some periods.
 
     The interval is that of the figures of each period. Both models are scored on the same rows, and so err alike; the
     interval takes them for independent, and is rather too wide.

@@ -30,7 +30,7 @@ Made = TypeVar("Made")
 
 
 def champion_properties(hook: RuntimeHook, model_name: str) -> ModelProperties:
-    """What is known of a model's champion.
+    """Returns the properties of a model's champion.
 
     Raises:
         BadInput: the model has none.
@@ -70,7 +70,7 @@ class Candidates:
 
     @property
     def notes(self) -> list[str]:
-        """What is not recorded, and what holds instead, in sentences."""
+        """Returns in sentences the facts that are not recorded, and the assumptions that replace them."""
         (skew, performance), notes = self._monitor, list(self._pipeline.notes)
         if not skew:
             notes.append("No comparison by a SkewOperator is recorded: its defaults hold, without a time_feature.")
@@ -107,21 +107,21 @@ class Candidates:
         """
         self._plan.check_names(self._champion)
         _ = self._history  # without which nothing need be trained
-        found = self.of(self._plan.start, self.ticks[0] - self._plan.shortest_delay)
-        earliest = self._earliest(Artifact.from_dict(found.candidate.statistics))
+        result = self.of(self._plan.start, self.ticks[0] - self._plan.shortest_delay)
+        earliest = self._earliest(Artifact.from_dict(result.candidate.statistics))
         if earliest is not None and earliest >= self._plan.start + self._plan.every:
             raise BadInput(
                 f"the history is to begin at {in_days(self._plan.start)}, but its first row is of {in_days(earliest)}; "
                 "begin it where its data begins"
             )
-        rows = [found.period(tick).rows for tick in self.ticks[1:]]
+        rows = [result.period(tick).rows for tick in self.ticks[1:]]
         if not rows[-1]:
             last = max((number for number, count in enumerate(rows, 1) if count), default=0)
             raise BadInput(
                 f"the history has no rows from {in_days(self.ticks[last])} to {in_days(self.ticks[-1])}, but is to end "
                 f"at {in_days(self._plan.end)}; end it where its data ends"
             )
-        return found
+        return result
 
     def of(self, start: datetime | None, end: datetime) -> AssessedCandidate:
         """The candidate of a window; of several threads that ask for it, one makes it.
@@ -148,7 +148,7 @@ class Candidates:
 
     @property
     def _pipeline(self) -> PipelineReplay:
-        """That of this thread, with a hook of its own."""
+        """Returns the pipeline of this thread, with a hook of its own."""
         if not hasattr(self._of_thread, "pipeline"):
             hook = self._of_thread.hook = RuntimeHook(self._hook.hops_conn_id, runtime=self._hook.runtime)
             hook.settings = self._hook.settings
@@ -202,11 +202,11 @@ class Candidates:
         }
         inputs = {"history": (self._history,)}
         for name in ("model", "statistics", "schema", "examples"):
-            if not (found := getattr(candidate, name)):
+            if not (result := getattr(candidate, name)):
                 raise BadInput(
                     f"the champion of {plan.model_name!r} was trained without {name}, with which it would be compared"
                 )
-            inputs[name] = (Artifact.from_dict(found),)
+            inputs[name] = (Artifact.from_dict(result),)
         # Back-tests of other ticks keep their assessments elsewhere.
         named = json.dumps([params, [each.fingerprint for (each,) in inputs.values()]], sort_keys=True)
         run_id = f"{plan.model_name}_assessed_{hashlib.sha256(named.encode()).hexdigest()[:16]}"
@@ -238,9 +238,9 @@ class Candidates:
 
     def _earliest(self, statistics: Artifact) -> datetime | None:
         """Time of the earliest row that statistics are of; None where that is not known."""
-        of, store, found = StatisticsProperties.of(statistics), self._hook.store, []
+        of, store, result = StatisticsProperties.of(statistics), self._hook.store, []
         for split in of.splits if of.time else ():
             features = store.read_json(f"{statistics.uri}/{split}/statistics.json")["features"]
-            found.append(features.get(of.time, {}).get("min"))
-        known = [seconds for seconds in found if seconds is not None]
+            result.append(features.get(of.time, {}).get("min"))
+        known = [seconds for seconds in result if seconds is not None]
         return datetime.fromtimestamp(min(known), UTC) if known else None

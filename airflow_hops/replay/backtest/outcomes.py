@@ -1,4 +1,4 @@
-"""What the courses of policies were worth, beside one another."""
+"""Outcomes of policies' courses, side by side."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Scoreboard:
     def outcome(
         self, name: str, policy: RetrainingPolicy | None, label_delay_s: float | None, course: Course
     ) -> PolicyOutcome:
-        """What a policy's course was worth.
+        """Returns the outcome of a policy's course.
 
         Args:
             name: The policy's name.

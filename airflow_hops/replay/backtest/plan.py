@@ -1,4 +1,4 @@
-"""What a back-test is to do: history, periods, policies by name."""
+"""The plan of a back-test: history, periods, policies by name."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ class BacktestPlan:
             )
         windows = {each.window for of in self.policies.values() for each in _of_kind(of, Performance)}
         if len(windows) > 1:
-            told = ", ".join(sorted(in_words(each) if each else "none" for each in windows))
-            raise BadInput(f"Performance has the windows {told} in these policies; run a back-test for each of them")
+            report = ", ".join(sorted(in_words(each) if each else "none" for each in windows))
+            raise BadInput(f"Performance has the windows {report} in these policies; run a back-test for each of them")
         if self.jobs < 1:
             raise BadInput(f"jobs is {self.jobs}, expected at least 1")
 
     @property
     def shortest_delay(self) -> timedelta:
-        """That of labels for policies that do not depend on them: they, too, train on rows with labels."""
+        """Returns the delay of labels for policies that do not depend on them: they, too, train on rows with labels."""
         return min(self.label_delays)
 
     def ticks(self, first: timedelta) -> list[datetime]:
@@ -136,10 +136,13 @@ class BacktestPlan:
 
     @property
     def measured_by(self) -> dict[str, Any]:
-        """What policies say of how performance is measured; estimates take long to compute."""
-        found = [each for of in self.policies.values() for each in _of_kind(of, Performance)]
-        windows = {each.window.total_seconds() for each in found if each.window is not None}
-        return {"estimates": any(each.estimates for each in found), **({"window_s": windows.pop()} if windows else {})}
+        """Returns how policies measure performance; estimates take long to compute."""
+        results = [each for of in self.policies.values() for each in _of_kind(of, Performance)]
+        windows = {each.window.total_seconds() for each in results if each.window is not None}
+        return {
+            "estimates": any(each.estimates for each in results),
+            **({"window_s": windows.pop()} if windows else {}),
+        }
 
     def check_names(self, model: ModelProperties) -> None:
         """Finds features and metrics that this model does not have, before anything is trained.
@@ -171,13 +174,13 @@ def named_policies(
     Raises:
         BadInput: there is no such policy.
     """
-    found: dict[str, RetrainingPolicy | None] = {}
+    results: dict[str, RetrainingPolicy | None] = {}
     for name in dict.fromkeys([names] if isinstance(names, str) else names):
         short = name.removesuffix(".json").rpartition("/")[2]
-        if short in found:
+        if short in results:
             raise BadInput(f"policy {name!r}: there is another policy {short!r}; name the file otherwise")
-        found[short] = _named(name, model, code_paths)
-    return found
+        results[short] = _named(name, model, code_paths)
+    return results
 
 
 def _named(name: str, model: ModelProperties, code_paths: Sequence[str]) -> RetrainingPolicy | None:
@@ -213,13 +216,13 @@ def _named(name: str, model: ModelProperties, code_paths: Sequence[str]) -> Retr
         known = [each for each in vars(imported) if not each.startswith("_")]
         file = getattr(imported, "__file__", module)
         raise BadInput(f"policy {name!r}: {file} has no {attribute!r}{suggestion(attribute, known)}")
-    found = getattr(imported, attribute)
-    tasks = getattr(found, "task_dict", {}).values()
-    given = (found, *(getattr(task, "policy", None) for task in tasks))
-    policies = [each for each in given if isinstance(each, RetrainingPolicy)]
+    result = getattr(imported, attribute)
+    tasks = getattr(result, "task_dict", {}).values()
+    values = (result, *(getattr(task, "policy", None) for task in tasks))
+    policies = [each for each in values if isinstance(each, RetrainingPolicy)]
     if len(policies) != 1:
         raise BadInput(
-            f"policy {name!r} is {type(found).__name__}, expected a RetrainingPolicy, or a DAG with one task that "
+            f"policy {name!r} is {type(result).__name__}, expected a RetrainingPolicy, or a DAG with one task that "
             f"requests retrainings (found {len(policies)})"
         )
     return policies[0]

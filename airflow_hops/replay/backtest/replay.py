@@ -34,15 +34,15 @@ class AssessedCandidate:
         return self.candidate.start, self.candidate.end
 
     def period(self, end: datetime) -> PeriodAssessment:
-        """What it was worth in the period that ends at a tick.
+        """Returns the worth in the period that ends at a tick.
 
         Raises:
             LookupError: it was not assessed then.
         """
-        found = next((each for each in self.assessment.periods if as_utc(each.end) == end), None)
-        if found is None:
+        result = next((each for each in self.assessment.periods if as_utc(each.end) == end), None)
+        if result is None:
             raise LookupError(f"the candidate of {self.candidate.end} has no assessment of the period until {end}")
-        return found
+        return result
 
 
 _UNLABELLED = "; no label has come since the change, so that it learns from the beginning of the history"
@@ -77,7 +77,7 @@ class Requested:
 
 @dataclass(frozen=True)
 class Course:
-    """What a policy did.
+    """The course of a policy.
 
     Attributes:
         serving: What served in each period.
@@ -147,7 +147,7 @@ def replay(
 
 
 def _situation(champion: AssessedCandidate, tick: datetime, version: int, label_delay_s: float) -> Situation:
-    """What the monitor would have known of the champion at a tick."""
+    """Returns the situation of the champion at a tick, as the monitor would have seen it."""
     period = champion.period(tick)
     skew = SkewProperties.from_dict(period.skew)
     skew = replace(

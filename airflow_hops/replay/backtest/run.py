@@ -118,9 +118,9 @@ def _replay_all(
             say(f"{name}: {in_days(tick)}, tick {done} of {len(ticks)}: a retraining{left}")
             return candidates.of(start, end)
 
-        found = replay(policy, ticks, first, train=train, gate=candidates.gate, label_delay_s=waits.total_seconds())
-        say(f"{name}: done; retrainings {len(found.requested)}, served {sum(of.promoted for of in found.requested)}")
-        return found
+        result = replay(policy, ticks, first, train=train, gate=candidates.gate, label_delay_s=waits.total_seconds())
+        say(f"{name}: done; retrainings {len(result.requested)}, served {sum(of.promoted for of in result.requested)}")
+        return result
 
     threads = ThreadPoolExecutor(plan.jobs, thread_name_prefix="backtest")
     try:

@@ -1,4 +1,4 @@
-"""What the server needs of grpcio that is not public: named in one place, and looked for before anything is served."""
+"""Private parts of grpcio that the server needs: named in one place, and checked before anything is served."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class ProfilerService:
         self._terminated = threading.Event()
 
     def handlers(self) -> Any:
-        """What a gRPC server takes."""
+        """Returns the handlers for a gRPC server."""
         methods = {
             "Profile": grpc.unary_unary_rpc_method_handler(
                 self._profile,
@@ -103,10 +103,10 @@ class ProfilerService:
                 if self._terminated.wait(min(left_s, _POLL_S)):
                     break
             profiler.stop()
-            found = next(staging.rglob("*.xplane.pb"), None)
-            if found is None:
+            result = next(staging.rglob("*.xplane.pb"), None)
+            if result is None:
                 return ProfileResponse(empty_trace=True)
-            found.replace(folder / f"{request.host_name.replace(':', '_')}.xplane.pb")
+            result.replace(folder / f"{request.host_name.replace(':', '_')}.xplane.pb")
             return ProfileResponse()
         except OpError as error:
             context.abort(grpc.StatusCode.INTERNAL, error.message)

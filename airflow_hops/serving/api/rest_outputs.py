@@ -42,7 +42,7 @@ def write_outputs(outputs: Mapping[str, np.ndarray], body_format: Format) -> byt
 
 
 def _plain(name: str, array: np.ndarray) -> Any:
-    """What orjson writes for a tensor: arrays as they are, strings as text or base64, NaN as Python floats."""
+    """Returns a tensor for orjson: arrays as they are, strings as text or base64, NaN as Python floats."""
     if array.dtype.kind in "cV":
         raise invalid_argument(f"Failed to write JSON value for tensor type: {type_of(array).name}")
     if array.dtype == object:

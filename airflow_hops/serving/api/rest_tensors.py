@@ -239,9 +239,9 @@ def _read_floats(flat: list[Any], has_integers: bool, tensor_type: TensorType) -
     except OverflowError:
         raise _lossy(max(flat, key=abs), tensor_type) from None
     if has_integers:
-        kept = _INTEGERS_KEPT[tensor_type.name]
+        retained = _INTEGERS_KEPT[tensor_type.name]
         for value in flat:
-            if type(value) is int and abs(value) >= kept:
+            if type(value) is int and abs(value) >= retained:
                 raise _lossy(value, tensor_type)
     largest = np.finfo(tensor_type.numpy).max
     too_large = np.isfinite(wide) & (np.abs(wide) > largest)

@@ -48,7 +48,7 @@ class TakenCounts:
 
 
 class CaptureSource(Protocol):
-    """What knows how capturing goes, and can have all of it written."""
+    """The state of capturing, which can also write all of it."""
 
     def status(self) -> dict[str, Any]:
         """Returns the options in effect, the counts by model, and how far files are behind."""

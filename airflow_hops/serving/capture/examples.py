@@ -69,14 +69,14 @@ def read_inferences(call: CapturedCall) -> list[Inference]:
     return [Inference(signature, len(examples) or call.rows, inputs, outputs) for signature, outputs in results]
 
 
-def _examples(given: Any) -> list[Any]:
-    kind = given.WhichOneof("kind")
+def _examples(values: Any) -> list[Any]:
+    kind = values.WhichOneof("kind")
     if kind != "example_list_with_context":
-        return list(given.example_list.examples)
+        return list(values.example_list.examples)
     merged = []
-    for example in given.example_list_with_context.examples:
+    for example in values.example_list_with_context.examples:
         whole = protocol.Example()
-        whole.CopyFrom(given.example_list_with_context.context)
+        whole.CopyFrom(values.example_list_with_context.context)
         whole.MergeFrom(example)
         merged.append(whole)
     return merged
@@ -89,10 +89,10 @@ def _features(examples: Sequence[Any]) -> dict[str, np.ndarray]:
         features = example.features.feature
         for name in features:
             kind = features[name].WhichOneof("kind")
-            found = getattr(features[name], kind).value if kind else []
-            if len(found) != 1 or kinds.setdefault(name, kind) != kind:
+            result = getattr(features[name], kind).value if kind else []
+            if len(result) != 1 or kinds.setdefault(name, kind) != kind:
                 return _serialized(examples)
-            values.setdefault(name, []).append(found[0])
+            values.setdefault(name, []).append(result[0])
         if any(len(column) != row + 1 for column in values.values()):
             return _serialized(examples)
     arrays: dict[str, np.ndarray] = {}
@@ -123,6 +123,6 @@ def _outputs(result: Any) -> dict[str, np.ndarray]:
     classes: np.ndarray = np.empty(shape, object)
     scores: np.ndarray = np.empty(shape, np.float32)
     for index, row in enumerate(rows):
-        classes[index] = [found.label.encode() for found in row.classes]
-        scores[index] = [found.score for found in row.classes]
+        classes[index] = [results.label.encode() for results in row.classes]
+        scores[index] = [results.score for results in row.classes]
     return {"classes": classes, "scores": scores}

@@ -57,14 +57,14 @@ def _label(entry: Any, where: str, now_us: int) -> CapturedLabel:
     )
 
 
-def _values(given: Any, where: str) -> dict[str, Label]:
-    values = given if isinstance(given, dict) else {_ONLY_NAME: given}
+def _values(arguments: Any, where: str) -> dict[str, Label]:
+    values = arguments if isinstance(arguments, dict) else {_ONLY_NAME: arguments}
     if not values:
-        raise _wrong(where, "'label'", given, "a value, or an object of values by name")
+        raise _wrong(where, "'label'", arguments, "a value, or an object of values by name")
     for name, value in values.items():
         plain = isinstance(value, (bool, int, float, str)) and _is_unicode(name) and _is_unicode(value)
         if not plain or (type(value) is int and not -(2**63) <= value < 2**63):
-            which = "'label'" if values is not given else f"'label', {name!r}"
+            which = "'label'" if values is not arguments else f"'label', {name!r}"
             raise _wrong(where, which, value, "a number, a text, true or false")
     return dict(values)
 
@@ -78,20 +78,20 @@ def _is_unicode(value: Any) -> bool:
     return True
 
 
-def _time_us(given: Any, where: str) -> int:
+def _time_us(values: Any, where: str) -> int:
     expected = "a time of ISO 8601, or seconds since 1970"
     try:
-        if isinstance(given, str):
-            at = datetime.fromisoformat(given)
+        if isinstance(values, str):
+            at = datetime.fromisoformat(values)
             seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
-        elif isinstance(given, (int, float)) and not isinstance(given, bool) and math.isfinite(given):
-            seconds = datetime.fromtimestamp(given, UTC).timestamp()
+        elif isinstance(values, (int, float)) and not isinstance(values, bool) and math.isfinite(values):
+            seconds = datetime.fromtimestamp(values, UTC).timestamp()
         else:
-            raise _wrong(where, "'at'", given, expected)
+            raise _wrong(where, "'at'", values, expected)
     except (ValueError, OverflowError, OSError):
-        raise _wrong(where, "'at'", given, expected) from None
+        raise _wrong(where, "'at'", values, expected) from None
     return int(seconds * 1e6)
 
 
-def _wrong(where: str, what: str, found: Any, expected: str) -> ServingError:
-    return invalid_argument(f"{where}{what} is {json.dumps(found)[:100]}; expected {expected}")
+def _wrong(where: str, what: str, result: Any, expected: str) -> ServingError:
+    return invalid_argument(f"{where}{what} is {json.dumps(result)[:100]}; expected {expected}")

@@ -102,16 +102,16 @@ class LocalFiles(CapturedFiles):
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Returns the size of each captured file of a folder by name."""
-        found = {}
+        results = {}
         try:
             with os.scandir(self._base / folder) as entries:
                 for entry in entries:
                     if time_of(entry.name) is not None:
                         with contextlib.suppress(FileNotFoundError):
-                            found[entry.name] = entry.stat().st_size
+                            results[entry.name] = entry.stat().st_size
         except (FileNotFoundError, NotADirectoryError):
             pass
-        return found
+        return results
 
     def folders(self) -> list[str]:
         """Returns the folders of models."""

@@ -94,10 +94,10 @@ def make_batch(waiting: WaitingRecords, options: CaptureOptions) -> Batch:
         encode = partial(_prediction_logs, calls)
         folder = f"{folder_name(model)}/{PREDICTION_LOG_FOLDER}"
         batch.parts.append(Part(model, folder, f"v{version}", "tfrecord", rows, 0, encode))
-    for (model, _), given in labels.items():
+    for (model, _), values in labels.items():
         folder = f"{folder_name(model)}/{FEEDBACK_FOLDER}"
-        encode = partial(_parquet, partial(labels_table, given))
-        batch.parts.append(Part(model, folder, "labels", "parquet", 0, len(given), encode))
+        encode = partial(_parquet, partial(labels_table, values))
+        batch.parts.append(Part(model, folder, "labels", "parquet", 0, len(values), encode))
     return batch
 
 

@@ -31,15 +31,15 @@ def remove_old(files: CapturedFiles, model_folder: str, days: float, limit_bytes
         days: Age beyond which a file is removed, by the time in its name; 0 for any age.
         limit_bytes: Size of all files beyond which the oldest are removed; 0 for any size.
     """
-    found = sorted(
+    result = sorted(
         (name, folder, size)
         for folder in (f"{model_folder}/{name}".rstrip("/") for name in FOLDERS)
         for name, size in files.sizes(folder).items()
     )
     oldest_kept = datetime.now(UTC) - timedelta(days=days) if days else None
-    excess_bytes = sum(size for _, _, size in found) - limit_bytes if limit_bytes else 0
+    excess_bytes = sum(size for _, _, size in result) - limit_bytes if limit_bytes else 0
     removed = removed_bytes = 0
-    for name, folder, size in found:
+    for name, folder, size in result:
         at = time_of(name)
         assert at is not None
         if not ((oldest_kept is not None and at < oldest_kept) or removed_bytes < excess_bytes):

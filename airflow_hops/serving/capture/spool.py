@@ -1,4 +1,4 @@
-"""Where captured requests wait to be written: files that outlive the process, to which records are appended.
+"""The spool of captured requests: files that outlive the process, to which records are appended.
 
 A spool is a folder of *segments*, ``<number>.segment``. What was written to one is the kernel's, and stays when the
 process is killed. A record is its length and CRC-32C (4 bytes each) and its bytes, so that one that is torn shows: at
@@ -220,9 +220,9 @@ def read_spool(
     """
     at = start
     while until is None or at < until:
-        found = _read_segment(folder, at, until)
+        segment = _read_segment(folder, at, until)
         sound = True
-        for record, after in found:
+        for record, after in segment:
             if record is None:
                 sound = False
                 break

@@ -101,8 +101,8 @@ class WriterState:
             slots = (folder / _FILE).read_bytes()
         except FileNotFoundError:
             return cls()
-        found = [_content(slots[at : at + _SLOT_BYTES]) for at in (0, _SLOT_BYTES)]
-        content = max(found)[1]
+        results = [_content(slots[at : at + _SLOT_BYTES]) for at in (0, _SLOT_BYTES)]
+        content = max(results)[1]
         if not content:
             return cls()
         value: dict[str, Any] = json.loads(zlib.decompress(content))

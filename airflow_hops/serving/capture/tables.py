@@ -84,15 +84,15 @@ def _decode(call: CapturedCall, mode: CaptureMode) -> list[tuple[str, int, list[
 
 
 def _tensors(kind: str, protos: Any) -> list[Tensor]:
-    found = []
+    results = []
     for alias in sorted(protos):
         proto = protos[alias]
         tensor_type = tensors.BY_NUMBER.get(proto.dtype)
         if tensor_type is None:
             raise TensorError(f"{kind} {alias!r}: dtype number {proto.dtype} is not supported")
         shape = tuple([dim.size for dim in proto.tensor_shape.dim])
-        found.append(Tensor(f"{kind}.{alias}", tensor_type, shape, proto))
-    return found
+        results.append(Tensor(f"{kind}.{alias}", tensor_type, shape, proto))
+    return results
 
 
 def _arrays(kind: str, arrays: Mapping[str, np.ndarray]) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""What the fronts count, as one server's."""
+"""Counts of all fronts, added up as one server's."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class FrontCounts:
 
 
 class PastCounts:
-    """What fronts counted that have ended; what they captured still goes from their spools into files."""
+    """Counts of fronts that have ended; their captured requests still go from their spools into files."""
 
     def __init__(self) -> None:
         self._total = FrontCounts()

@@ -41,7 +41,7 @@ ALIVE_EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class FrontAssignment:
-    """What a front is started with.
+    """The input of a new front.
 
     Attributes:
         flags: How it answers.
@@ -65,7 +65,7 @@ class FrontModel:
 
 @dataclass(frozen=True)
 class FrontState:
-    """What all fronts are to be like from now on.
+    """The state that all fronts are to have.
 
     Attributes:
         models: Those with available versions, by name.
@@ -190,7 +190,7 @@ class _Front:
             self._lifecycle.drain()
 
     def counts(self) -> FrontCounts:
-        """What it counted so far; of requests, the kinds that there were since it was last asked."""
+        """Returns the counts so far; of requests, the kinds that occurred since the last call."""
         endpoint = self._endpoint
         requests = endpoint.stats.changed(self._told)
         counts = FrontCounts(
@@ -241,8 +241,8 @@ class _FrontCatalog(Catalog):
 
     def statuses(self, model: str, version: int | None = None) -> list[VersionStatus]:
         """Returns the states of a model's versions, which all fronts share."""
-        found: list[VersionStatus] = self._peer.ask("statuses", model, version)
-        return found
+        result: list[VersionStatus] = self._peer.ask("statuses", model, version)
+        return result
 
 
 class _FrontControls:
@@ -257,13 +257,13 @@ class _FrontControls:
 
     def traffic(self, model: str) -> dict[str, Any]:
         """Returns the split of a model."""
-        found: dict[str, Any] = self._peer.ask("traffic", model)
-        return found
+        result: dict[str, Any] = self._peer.ask("traffic", model)
+        return result
 
     def set_traffic(self, model: str, percents: Percents | None) -> dict[str, Any]:
         """Sets the split of a model."""
-        found: dict[str, Any] = self._peer.ask("set_traffic", model, percents)
-        return found
+        result: dict[str, Any] = self._peer.ask("set_traffic", model, percents)
+        return result
 
 
 class _ForwardingHandler(logging.Handler):

@@ -1,4 +1,4 @@
-"""What is shown of a server with fronts, under the names that a server of one process has."""
+"""Reports of a server with fronts, under the names that a server of one process has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class FrontsCapture:
-    """What all fronts captured."""
+    """Captured requests of all fronts."""
 
     def __init__(self, fronts: Fronts) -> None:
         self._fronts = fronts
@@ -22,10 +22,10 @@ class FrontsCapture:
 
     def status(self) -> dict[str, Any]:
         """Returns what ``GET /v1/capture`` answers."""
-        found = self._fronts.total().capture
-        if "spool_path" in found:
-            found["spool_path"] = str(Path(found["spool_path"]).parent)
-        self._before = {**self._before, **found}
+        result = self._fronts.total().capture
+        if "spool_path" in result:
+            result["spool_path"] = str(Path(result["spool_path"]).parent)
+        self._before = {**self._before, **result}
         return self._before
 
     def flush(self, timeout_s: float = 60.0) -> bool:

@@ -64,9 +64,9 @@ def compare(method: Method, returned: bytes, shadow: bytes, tolerance: float) ->
         By the output's alias; of Classify and Regress ``scores``, ``labels`` and ``value``, of MultiInference those of
         each task behind ``signature_name.``.
     """
-    expected, found = outputs_of(method, returned), outputs_of(method, shadow)
-    return {name: _difference(array, found.get(name), tolerance) for name, array in expected.items()} | {
-        name: OutputDifference(_rows(array), _rows(array)) for name, array in found.items() if name not in expected
+    expected, result = outputs_of(method, returned), outputs_of(method, shadow)
+    return {name: _difference(array, result.get(name), tolerance) for name, array in expected.items()} | {
+        name: OutputDifference(_rows(array), _rows(array)) for name, array in result.items() if name not in expected
     }
 
 

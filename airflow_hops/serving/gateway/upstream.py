@@ -289,8 +289,8 @@ def count_rows(method: Method, message: bytes) -> int:
         return 1
     multi = method is Method.MULTI_INFERENCE
     kind = protocol.SerializedMultiInferenceRequest if multi else protocol.SerializedInferenceRequest
-    given = kind.FromString(message).input
-    return len(given.example_list.examples) or len(given.example_list_with_context.examples) or 1
+    values = kind.FromString(message).input
+    return len(values.example_list.examples) or len(values.example_list_with_context.examples) or 1
 
 
 def _head(choose: Callable[[Any], None]) -> bytes:

@@ -143,10 +143,10 @@ class UpstreamWatcher:
                 grpc.StatusCode.UNAVAILABLE, f"No upstream can be reached for model {model}: {addresses}"
             )
         with self._changed:
-            found = any(upstream.statuses.get(model) for upstream in answered)
-            if found:
+            result = any(upstream.statuses.get(model) for upstream in answered)
+            if result:
                 self._models.add(model)
-        return found
+        return result
 
     def _still_loading(self) -> bool:
         """Whether a model of the config has no version yet, and may get one: an upstream that starts is away."""

@@ -65,12 +65,12 @@ def read_batching_parameters(path: str | os.PathLike[str]) -> BatchingOptions:
         text_format.Parse(Path(path).read_text(encoding="utf-8"), message)
     except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
         raise invalid_argument(f"Invalid protobuf file: '{path}': {error}") from error
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for field, value in message.ListFields():
-        given[field.name] = value if isinstance(value, bool) else getattr(value, "value", None)
+        values[field.name] = value if isinstance(value, bool) else getattr(value, "value", None)
     if message.allowed_batch_sizes:
-        given["allowed_batch_sizes"] = tuple(message.allowed_batch_sizes)
-    options = BatchingOptions(**given)
+        values["allowed_batch_sizes"] = tuple(message.allowed_batch_sizes)
+    options = BatchingOptions(**values)
     for name in ("max_batch_size", "max_enqueued_batches", "num_batch_threads"):
         if getattr(options, name) < 1:
             raise invalid_argument(f"{path}: {name} must be positive; was {getattr(options, name)}")

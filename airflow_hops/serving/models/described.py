@@ -73,12 +73,12 @@ class DescribedServable(LocalServable):
             ServingError: The transform graph refuses the inputs.
         """
         if signature.name == DEFAULT_SIGNATURE:
-            given = dict(zip(signature.inputs, feeds, strict=True))
+            columns = dict(zip(signature.inputs, feeds, strict=True))
         else:
-            given = read_columns(feeds[0].ravel().tolist(), self._signature.requests)
+            columns = read_columns(feeds[0].ravel().tolist(), self._signature.requests)
         if self._transform is not None:
-            given = self._transform.run(given, deadline_s)
-        return self._signature.arrange(given)
+            columns = self._transform.run(columns, deadline_s)
+        return self._signature.arrange(columns)
 
 
 class _TransformGraph:
@@ -113,11 +113,11 @@ class _TransformGraph:
         feeds = [
             columns[name] if name in columns else self._unused(rows, name, kind) for name, kind in self._types.items()
         ]
-        found = self._graph._run(self._inputs, feeds, self._wanted, deadline_s)
-        return dict(zip(self._wanted, found, strict=True))
+        result = self._graph._run(self._inputs, feeds, self._wanted, deadline_s)
+        return dict(zip(self._wanted, result, strict=True))
 
     def _unused(self, rows: int, name: str, kind: tensors.TensorType) -> np.ndarray:
-        """What stands for a raw feature from which nothing is computed that the model takes."""
+        """Returns a placeholder for a raw feature that the model takes and does not use."""
         return np.full((rows, *self._row_shapes[name]), b"" if kind is tensors.STRING else 0, kind.numpy)
 
     def close(self) -> None:
@@ -140,10 +140,12 @@ def _check_graph(inputs: Signature, signature: ModelSignature, folder: Path) -> 
     if signature.requests.width is not None:
         raise invalid_argument(f"{folder}: requests hold a matrix; expected the graph's raw features, as columns")
     for name, tensor_type in signature.requests.columns.items():
-        found = inputs.input_types.get(name)
-        if found is not tensor_type:
+        result = inputs.input_types.get(name)
+        if result is not tensor_type:
             there = (
-                "there is none of that name" if name not in inputs.inputs else f"the graph's is {found and found.name}"
+                "there is none of that name"
+                if name not in inputs.inputs
+                else f"the graph's is {result and result.name}"
             )
             raise invalid_argument(f"{folder}: requests hold a column {name!r} of type {tensor_type.name}; {there}")
     for name in signature.wanted:

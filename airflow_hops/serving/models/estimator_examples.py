@@ -57,15 +57,15 @@ def _values(
     features: Any, name: str, tensor_type: TensorType, width: int, where: str, *, may_be_missing: bool
 ) -> Sequence[Any]:
     kind = features[name].WhichOneof("kind") if name in features else None
-    found = getattr(features[name], kind).value if kind else ()
-    if not found and may_be_missing and tensor_type.numpy.kind == "f":
+    result = getattr(features[name], kind).value if kind else ()
+    if not result and may_be_missing and tensor_type.numpy.kind == "f":
         return [np.nan] * width
     lists = _LISTS.get(tensor_type.numpy.kind, ())
-    if found and kind not in lists:
+    if result and kind not in lists:
         raise ValueError(f"{where}: feature {name!r} is a {kind}; expected {' or '.join(lists) or tensor_type.name}")
-    if len(found) != width:
-        raise ValueError(f"{where}: feature {name!r} has {len(found)} values; expected {width}")
-    return list(found)
+    if len(result) != width:
+        raise ValueError(f"{where}: feature {name!r} has {len(result)} values; expected {width}")
+    return list(result)
 
 
 def _as_array(rows: list[Sequence[Any]], name: str, tensor_type: TensorType) -> np.ndarray:

@@ -77,8 +77,8 @@ class EstimatorInputs:
         columns = {name: _column(name, inputs[name]) for name in self.columns}
         lengths = {len(values) for values in columns.values()}
         if len(lengths) > 1:
-            found = ", ".join(f"{name} {len(values)}" for name, values in columns.items())
-            raise ValueError(f"inputs differ in their 0th dimension: {found}")
+            result = ", ".join(f"{name} {len(values)}" for name, values in columns.items())
+            raise ValueError(f"inputs differ in their 0th dimension: {result}")
         return pd.DataFrame(columns)
 
     def to_document(self) -> dict[str, Any]:

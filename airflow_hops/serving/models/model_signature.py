@@ -1,4 +1,4 @@
-"""What ``signature.json`` says of a model: what requests hold, what of it the model takes, and what it predicts."""
+"""The file ``signature.json`` of a model: inputs of requests, features of the model, and outputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRANSFORM_GRAPH = "transform_graph"
 
 @dataclass(frozen=True)
 class Head:
-    """What a model predicts for a further label.
+    """The output of a model for a further label.
 
     Attributes:
         outputs: The outputs that are served, whose names begin with the label's.
@@ -128,8 +128,8 @@ class ModelSignature:
         if width != self.model.width:
             raise ValueError(f"{', '.join(self.order)} are {width} wide together; expected {self.model.width}")
         if any(len(array) != rows for array in arrays):
-            found = ", ".join(f"{part} {len(values[part])}" for part in self.order)
-            raise ValueError(f"inputs differ in their 0th dimension: {found}")
+            result = ", ".join(f"{part} {len(values[part])}" for part in self.order)
+            raise ValueError(f"inputs differ in their 0th dimension: {result}")
         # Column by column: np.concatenate takes three times as long for a row.
         matrix: np.ndarray = np.empty((rows, width), tensor_type.numpy)
         column = 0
@@ -214,12 +214,12 @@ def _predicted(outputs: ProblemOutputs) -> dict[str, Any]:
 
 
 def _names(document: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
-    found = document.get(key)
-    if found is None:
+    result = document.get(key)
+    if result is None:
         return None
-    if not isinstance(found, list) or not found or not all(isinstance(name, str) for name in found):
-        raise ValueError(f"{key!r} is {found!r}; expected a list of names")
-    return tuple(found)
+    if not isinstance(result, list) or not result or not all(isinstance(name, str) for name in result):
+        raise ValueError(f"{key!r} is {result!r}; expected a list of names")
+    return tuple(result)
 
 
 def _check(signature: ModelSignature, folder: Path) -> None:

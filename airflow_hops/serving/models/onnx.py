@@ -111,32 +111,32 @@ class OnnxServable(DescribedServable):
         try:
             names = [signature.outputs[alias] for alias in aliases]
             if not self._is_described:
-                given = {name: _as_given(feed) for name, feed in zip(signature.inputs, feeds, strict=True)}
-                return [_as_answer(value) for value in self._run_graph(names, given, deadline_s)]
+                values = {name: _as_given(feed) for name, feed in zip(signature.inputs, feeds, strict=True)}
+                return [_as_answer(value) for value in self._run_graph(names, values, deadline_s)]
             arranged = self._arranged(signature, feeds, deadline_s)
             self._signature.refused.check(arranged)
-            given = {name: _as_input(node, arranged) for name, node in self._inputs.items()}
+            values = {name: _as_input(node, arranged) for name, node in self._inputs.items()}
             if self._signature.outputs is None:
-                return [_as_answer(value) for value in self._run_graph(names, given, deadline_s)]
-            made, rows = [self._made[name] for name in names], len(next(iter(given.values())))
+                return [_as_answer(value) for value in self._run_graph(names, values, deadline_s)]
+            made, rows = [self._made[name] for name in names], len(next(iter(values.values())))
             wanted = list(dict.fromkeys(output for output, _ in made))
-            found = dict(zip(wanted, self._run_graph(wanted, given, deadline_s), strict=True))
+            result = dict(zip(wanted, self._run_graph(wanted, values, deadline_s), strict=True))
             return [
-                _as_answer(found[output]) if head is None else head.array(name, head.scores(found[output], rows))
+                _as_answer(result[output]) if head is None else head.array(name, head.scores(result[output], rows))
                 for name, (output, head) in zip(names, made, strict=True)
             ]
         except (ValueError, TypeError) as error:
             raise invalid_argument(str(error)) from error
 
-    def _run_graph(self, names: Sequence[Any], given: Mapping[str, Any], deadline_s: float) -> list[Any]:
+    def _run_graph(self, names: Sequence[Any], values: Mapping[str, Any], deadline_s: float) -> list[Any]:
         started_s = time.monotonic()
         try:
             if deadline_s < math.inf and (self._has_loops or self._was_long):
                 with _ended_at(deadline_s) as run_options:
-                    found: list[Any] = self._session.run(names, given, run_options)
+                    result: list[Any] = self._session.run(names, values, run_options)
             else:
-                found = self._session.run(names, given)
-            return found
+                result = self._session.run(names, values)
+            return result
         except (states.InvalidArgument, states.Fail, states.RuntimeException, states.NotImplemented) as error:
             check_deadline(deadline_s)
             if "terminate flag" in str(error):
@@ -147,7 +147,7 @@ class OnnxServable(DescribedServable):
 
 
 def graph_inputs(folder: Path) -> EstimatorInputs:
-    """What the graph of a version folder takes: columns by name, or one matrix of several.
+    """Returns the inputs of a version folder's graph: columns by name, or one matrix of several.
 
     Raises:
         ServingError: It does not load.
@@ -304,20 +304,20 @@ def _fill_outputs(
 def _output(outputs: Sequence[Any], name: str | None) -> str:
     """The output that is the prediction: the one of that name, or the only one of numbers that are no integers."""
     if name is None:
-        found = [node.name for node in outputs if node.type in ("tensor(float)", "tensor(double)")]
+        results = [node.name for node in outputs if node.type in ("tensor(float)", "tensor(double)")]
     else:
-        found = [node.name for node in outputs if node.name == name and _type_of(node)]
-    if len(found) != 1:
+        results = [node.name for node in outputs if node.name == name and _type_of(node)]
+    if len(results) != 1:
         listed = ", ".join(f"{node.name} ({node.type})" for node in outputs)
         raise ValueError(
             f"the graph's outputs are {listed}; expected {repr(name) if name else 'one of floats'}: name the "
             f"prediction in 'output' of {SIGNATURE_FILE}"
         )
-    return str(found[0])
+    return str(results[0])
 
 
 def _as_input(node: Any, arranged: Mapping[str, np.ndarray]) -> Any:
-    """What an input of the graph takes: its only one the matrix, others the column of their name."""
+    """Returns the value for an input of the graph: the matrix for its only one, otherwise the column of its name."""
     values = arranged[node.name] if node.name in arranged else next(iter(arranged.values()))
     expected = _type_of(node).numpy
     if values.ndim != len(node.shape):

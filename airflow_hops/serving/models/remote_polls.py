@@ -86,19 +86,19 @@ class RemoteLooks:
         self._pools[store].submit(self._run, path, looks, looks.current, looks.asked)
 
     def _run(self, path: str, looks: _Looks, current: object, asked: int) -> None:
-        found: list[RemoteVersion] | Exception
+        result: list[RemoteVersion] | Exception
         try:
-            found = looks.base_path.look()
+            result = looks.base_path.look()
         except Exception as error:
-            found = error
+            result = error
         with self._changed:
             if looks.current is not current or self._looks.get(path) is not looks:
                 return
             looks.current = None
             looks.answered = asked
             # An empty base path is an answer, too.
-            looks.away = isinstance(found, Exception) and not isinstance(found, FileNotFoundError)
-            self._on_look(path, found)
+            looks.away = isinstance(result, Exception) and not isinstance(result, FileNotFoundError)
+            self._on_look(path, result)
             if looks.asked > asked:
                 self._begin(path, looks)
             self._changed.notify_all()

@@ -75,7 +75,7 @@ class RemoteVersion:
         return any(file.name in model_files() for file in self.files)
 
     def fingerprint(self) -> tuple[RemoteFile, ...]:
-        """Of its files, as the look has shown them."""
+        """Returns the fingerprint of its files at the last poll."""
         return self.files
 
     def is_quiet(self) -> bool:
@@ -116,11 +116,11 @@ class RemoteBasePath:
             Exception: The store cannot be reached, refuses, or its library is not installed.
         """
         began_s = time.monotonic()
-        found = list(self._list(self.url))
-        if not found:
+        result = list(self._list(self.url))
+        if not result:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         listed: dict[str, list[RemoteFile]] = {}
-        for file in found:
+        for file in result:
             folder, _, name = file.name.partition("/")
             if name and version_number(folder) is not None:
                 listed.setdefault(folder, []).append(file._replace(name=name))

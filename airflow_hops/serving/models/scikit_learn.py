@@ -81,29 +81,29 @@ class EstimatorServable(DescribedServable):
         self, signature: Signature, feeds: Sequence[np.ndarray], aliases: tuple[str, ...], deadline_s: float
     ) -> Sequence[np.ndarray]:
         try:
-            given = self._signature.model.arrange(self._arranged(signature, feeds, deadline_s))
+            values = self._signature.model.arrange(self._arranged(signature, feeds, deadline_s))
             names = [signature.outputs[alias] for alias in aliases]
             if (outputs := self._signature.outputs) is None:
-                return [self._output(name, given) for name in names]
+                return [self._output(name, values) for name in names]
             if outputs.problem == REGRESSION:
-                found = self._estimator.predict(given)
+                result = self._estimator.predict(values)
             else:
-                found = self._estimator.predict_proba(given)
-            scores = outputs.scores(np.asarray(found), len(given))
+                result = self._estimator.predict_proba(values)
+            scores = outputs.scores(np.asarray(result), len(values))
             return [outputs.array(name, scores) for name in names]
         except (ValueError, TypeError, KeyError) as error:
             raise invalid_argument(f"{type(self._estimator).__name__}: {error}") from error
 
-    def _output(self, tensor: str, given: Any) -> np.ndarray:
+    def _output(self, tensor: str, arguments: Any) -> np.ndarray:
         if tensor in (PREDICTIONS, VALUES):
-            values = self._estimator.predict(given)
+            values = self._estimator.predict(arguments)
         elif tensor in (PROBABILITIES, SCORES):
-            values = self._estimator.predict_proba(given)
+            values = self._estimator.predict_proba(arguments)
         elif tensor == LABELS and SCORES not in self._output_types:
-            values = np.asarray(self._estimator.predict(given))[:, np.newaxis]
+            values = np.asarray(self._estimator.predict(arguments))[:, np.newaxis]
         else:
             assert self._labels is not None
-            values = np.tile(self._labels, (len(given), 1))
+            values = np.tile(self._labels, (len(arguments), 1))
         return _as_type(np.asarray(values), self._output_types[tensor])
 
 

@@ -99,27 +99,27 @@ class ProblemOutputs:
         fill_info(classify.outputs["classes"], LABELS, tensors.STRING, (-1, len(names)))
         fill_info(classify.outputs["scores"], SCORES, number, (-1, len(names)))
 
-    def scores(self, found: np.ndarray, rows: int) -> np.ndarray:
+    def scores(self, output: np.ndarray, rows: int) -> np.ndarray:
         """Returns what the outputs are made of, float32: ``[rows]``, or, of several classes, ``[rows, classes]``.
 
         Args:
-            found: What the model gave: ``[rows]`` or ``[rows, 1]``, or probabilities of all classes.
+            output: What the model gave: ``[rows]`` or ``[rows, 1]``, or probabilities of all classes.
             rows: Rows that it was given.
 
         Raises:
             ValueError: It is of another shape, or is not of numbers.
         """
-        if self.problem == BINARY and found.ndim == 2 and found.shape[1] == 2:
-            found = found[:, 1]
-        elif self.problem != MULTICLASS and found.ndim == 2 and found.shape[1] == 1:
-            found = found[:, 0]
+        if self.problem == BINARY and output.ndim == 2 and output.shape[1] == 2:
+            output = output[:, 1]
+        elif self.problem != MULTICLASS and output.ndim == 2 and output.shape[1] == 1:
+            output = output[:, 0]
         expected = (rows, len(self._names)) if self.problem == MULTICLASS else (rows,)
-        if found.shape != expected or found.dtype.kind not in "fiu":
+        if output.shape != expected or output.dtype.kind not in "fiu":
             raise ValueError(
-                f"the model's output is {found.dtype} of shape {list(found.shape)}; expected numbers of shape "
+                f"the model's output is {output.dtype} of shape {list(output.shape)}; expected numbers of shape "
                 f"{list(expected)}, since it is {self.problem}"
             )
-        numbers: np.ndarray = found.astype(np.float32, copy=False)
+        numbers: np.ndarray = output.astype(np.float32, copy=False)
         return numbers
 
     def array(self, tensor: str, scores: np.ndarray) -> np.ndarray:

@@ -50,7 +50,7 @@ class StoredVersion(Protocol):
         ...
 
     def fingerprint(self) -> Fingerprint:
-        """Of its files."""
+        """Returns the fingerprint of its files."""
         ...
 
     def is_quiet(self) -> bool:
@@ -90,7 +90,7 @@ class VersionFolder:
         return format_of(self.path) is not None
 
     def fingerprint(self) -> Fingerprint:
-        """Of its files, as they are now."""
+        """Returns the fingerprint of its files, as they are now."""
         return tuple(sorted((str(file), status.st_size, status.st_mtime_ns) for file, status in _stats(self.path)))
 
     def is_quiet(self) -> bool:
@@ -108,12 +108,12 @@ class VersionFolder:
 
 
 def _stats(folder: Path) -> list[tuple[Path, os.stat_result]]:
-    found = []
+    results = []
     for path in folder.rglob("*"):
         # What is gone by now was a temporary file.
         with contextlib.suppress(OSError):
-            found.append((path, path.stat()))
-    return found
+            results.append((path, path.stat()))
+    return results
 
 
 def version_number(name: str) -> int | None:

@@ -63,14 +63,14 @@ class TfLiteServable(LocalServable):
                 definitions, written = SignatureDefMap(), SignatureDefMap()
                 inputs, outputs = _details(interpreter)
                 for name, serialized in _serialized_signatures(path).items():
-                    definition, given = definitions.signature_def[name], written.signature_def[name]
-                    given.ParseFromString(serialized)
+                    definition, values = definitions.signature_def[name], written.signature_def[name]
+                    values.ParseFromString(serialized)
                     sides = [
                         {alias: _named_tensor(details, name, info.name) for alias, info in infos.items()}
-                        for infos, details in ((given.inputs, inputs), (given.outputs, outputs))
+                        for infos, details in ((values.inputs, inputs), (values.outputs, outputs))
                     ]
                     _fill_definition(definition, *sides)
-                    definition.method_name = given.method_name or PREDICT
+                    definition.method_name = values.method_name or PREDICT
                 self._by_tensor = bool(definitions.signature_def) or not interpreter.get_signature_list()
                 if not definitions.signature_def:
                     definitions = _signature_defs(interpreter)
@@ -189,13 +189,13 @@ def _fill_definition(definition: Any, inputs: dict[str, Detail], outputs: dict[s
                 info.tensor_shape.dim.add(size=size)
 
 
-def _run(interpreter: Interpreter, given: dict[str, np.ndarray], wanted: Sequence[str]) -> list[np.ndarray]:
+def _run(interpreter: Interpreter, values: dict[str, np.ndarray], wanted: Sequence[str]) -> list[np.ndarray]:
     """Runs a model by the names of its tensors."""
     inputs, outputs = _details(interpreter)
-    for name, value in given.items():
+    for name, value in values.items():
         interpreter.resize_tensor_input(inputs[name]["index"], value.shape)
     interpreter.allocate_tensors()
-    for name, value in given.items():
+    for name, value in values.items():
         interpreter.set_tensor(inputs[name]["index"], value)
     interpreter.invoke()
     return [interpreter.get_tensor(outputs[name]["index"]) for name in wanted]

@@ -72,12 +72,12 @@ class WantedModel:
 
     @property
     def loaded(self) -> dict[int, Servable]:
-        """What answers, by version."""
+        """Returns the loaded versions."""
         return {number: version.servable for number, version in self.versions.items() if version.servable}
 
     @property
     def superseded(self) -> dict[int, Servable]:
-        """What answers, is not wanted, and may go, by version: one that is wanted answers, or none is wanted."""
+        """Returns loaded versions that are not wanted and may go: one that is wanted answers, or none is wanted."""
         wanted = [version for version in self.versions.values() if version.wanted]
         if wanted and not any(version.servable for version in wanted):
             return {}

@@ -155,10 +155,10 @@ class WantedModels:
             self._storage_log.check(model.config, versions)
             model.growing = ()
             return
-        found = sort_versions(versions, {number: known.folder.place for number, known in model.versions.items()})
-        self._storage_log.check(model.config, found)
-        model.growing = found.growing
-        model.want(wanted_versions(model.config, found.ready))
+        result = sort_versions(versions, {number: known.folder.place for number, known in model.versions.items()})
+        self._storage_log.check(model.config, result)
+        model.growing = result.growing
+        model.want(wanted_versions(model.config, result.ready))
 
 
 def due_after(interval_s: float) -> float:

@@ -97,7 +97,7 @@ class LogBuffer(logging.Handler):
         with self.lock or threading.RLock():
             lines = list(self._lines)
         levels = logging.getLevelNamesMapping()
-        found = (
+        result = (
             line
             for line in reversed(lines)
             if line.at_s > since_s
@@ -105,7 +105,7 @@ class LogBuffer(logging.Handler):
             and version in (0, line.version)
             and levels.get(line.level, 0) >= level
         )
-        return list(islice(found, count))[::-1]
+        return list(islice(result, count))[::-1]
 
 
 BUFFER = LogBuffer()

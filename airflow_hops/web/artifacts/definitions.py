@@ -131,8 +131,8 @@ class Definitions:
             with self._lock:
                 self._known.update(read)
         with self._lock:
-            found = ((dag_id, self._known.get(dag_id, ("", None))[1]) for dag_id in newest)
-            return {dag_id: pipeline for dag_id, pipeline in found if pipeline is not None}
+            result = ((dag_id, self._known.get(dag_id, ("", None))[1]) for dag_id in newest)
+            return {dag_id: pipeline for dag_id, pipeline in result if pipeline is not None}
 
     def pipeline(self, session: Session, dag_id: str) -> PipelineDag | None:
         """One pipeline; None where there is no such DAG, or it has no task of this package."""

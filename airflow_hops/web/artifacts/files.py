@@ -120,11 +120,11 @@ def _known_scripts(page: str) -> Iterator[str]:
             yield f"'sha256-{b64encode(sha256(unescape(match[0]).encode()).digest()).decode()}'"
 
 
-def _stream(found: FoundArtifact, file: str) -> Iterator[bytes]:
-    if not found.has(file):
-        raise HTTPException(404, f"the {found.artifact.kind} has no file {file!r}" if file else "this is no notebook")
-    with reaching(found.store):
+def _stream(result: FoundArtifact, file: str) -> Iterator[bytes]:
+    if not result.has(file):
+        raise HTTPException(404, f"the {result.artifact.kind} has no file {file!r}" if file else "this is no notebook")
+    with reaching(result.store):
         try:
-            return found.store.stream(found.store.file(found.artifact.uri, file))
+            return result.store.stream(result.store.file(result.artifact.uri, file))
         except FileNotFoundError:
-            raise HTTPException(410, f"{file} of {found.artifact.uri} was deleted") from None
+            raise HTTPException(410, f"{file} of {result.artifact.uri} was deleted") from None

@@ -96,7 +96,7 @@ def last_returned(session: Session, dag_ids: Collection[str], kind: str, last: i
     )
     same = and_(*(ranked.c[column.key] == column for column in identity))
     newest = select(*_COLUMNS).join(ranked, same).where(ranked.c.rank <= last).order_by(XComModel.timestamp.desc())
-    return [found for found in _artifacts(session.execute(newest)) if found.artifact.kind == kind]
+    return [result for result in _artifacts(session.execute(newest)) if result.artifact.kind == kind]
 
 
 def _artifacts(rows: Iterable[Any]) -> Iterator[ReturnedArtifact]:

@@ -58,7 +58,7 @@ class FoundArtifact:
 
     @property
     def fingerprint(self) -> str:
-        """What an answer that is made from it is cached by."""
+        """Returns the fingerprint by which derived answers are cached."""
         return self.artifact.fingerprint
 
     def has(self, path: str) -> bool:
@@ -231,10 +231,10 @@ def open_artifact(store: ArtifactStore, artifact: Artifact) -> tuple[Artifact, M
     there = manifest_at(store, artifact.uri)
     if there is not None and there.fingerprint == artifact.fingerprint:
         return artifact, there
-    kept = kept_version(artifact.uri, artifact.fingerprint)
-    manifest = manifest_at(store, kept)
+    retained = kept_version(artifact.uri, artifact.fingerprint)
+    manifest = manifest_at(store, retained)
     if manifest is not None:
-        return replace(artifact, uri=kept), manifest
+        return replace(artifact, uri=retained), manifest
     if there is not None:
         raise HTTPException(410, f"{artifact.uri} was replaced by a later try or run of its task")
     if isinstance(store.files, LocalFiles) and not store.files.path(store.root).is_dir():
@@ -267,7 +267,7 @@ def _open(user: GetUserDep, dag_id: str, hook: RuntimeHook, artifact: Artifact) 
 
 
 def _returned(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int, kind: str) -> Artifact | None:
-    """What the task instance returned or pushed, if it is an artifact of that kind."""
+    """Returns the artifact that the task instance returned or pushed, if it is of that kind."""
     rows: Iterable[Any] = session.scalars(
         XComModel.get_many(run_id=run_id, dag_ids=dag_id, task_ids=task_id, map_indexes=map_index)
     )
@@ -279,7 +279,7 @@ def _returned(session: Session, dag_id: str, run_id: str, task_id: str, map_inde
 
 
 def published(store: ArtifactStore, producer: Producer, kind: str) -> Artifact | None:
-    """What a task published that has not returned: it failed after that, or waits for a person."""
+    """Returns the artifact of a task that has not returned: it failed after that, or waits for a person."""
     try:
         uri = store.address(producer, kind)
     except BadInput:

@@ -153,7 +153,7 @@ def list_runs(
         for each in returned_by_runs(session, dag_id, list(held)):
             if with_kind in (None, each.artifact.kind):
                 held[each.run_id].append(each)
-        found = [
+        results = [
             RunSummary(
                 run_id=run.run_id,
                 state=str(run.state),
@@ -166,7 +166,7 @@ def list_runs(
             )
             for run in runs
         ]
-    return RunPage(total_entries=total, runs=found)
+    return RunPage(total_entries=total, runs=results)
 
 
 @router.get("/runs/{run_id}/artifacts", dependencies=[READS_RUNS, READS_ARTIFACTS])
@@ -205,7 +205,7 @@ def list_run_artifacts(dag_id: str, run_id: str) -> RunArtifacts:
         return None if artifact is None else _entry(address, artifact, store)
 
     with reading_threads() as readers:
-        entries = [found for found in readers.map(entry, [*held, *silent]) if found is not None]
+        entries = [result for result in readers.map(entry, [*held, *silent]) if result is not None]
     return RunArtifacts(artifacts=sorted(entries, key=lambda e: (order.get(e.task_id, len(order)), e.map_index)))
 
 
@@ -221,7 +221,7 @@ def get_artifact(
         uri=found.artifact.uri,
         try_number=manifest.producer.try_number,
         files=[FileSummary(path=file.path, size_bytes=file.size_bytes) for file in manifest.files],
-        inputs={role: [_input(found, user, each) for each in given] for role, given in manifest.inputs.items()},
+        inputs={role: [_input(found, user, each) for each in values] for role, values in manifest.inputs.items()},
         cache_key_parts=dict(manifest.cache_key_parts),
     )
 
@@ -276,9 +276,9 @@ def _present(address: ArtifactAddress, artifact: Artifact, manifest: Manifest) -
     )
 
 
-def _input(found: FoundArtifact, user: GetUserDep, artifact: Artifact) -> InputArtifact:
+def _input(result: FoundArtifact, user: GetUserDep, artifact: Artifact) -> InputArtifact:
     try:
-        manifest = manifest_at(found.store, artifact.uri)
+        manifest = manifest_at(result.store, artifact.uri)
     except HTTPException:
         return InputArtifact(kind=artifact.kind, state="unreachable", fingerprint=artifact.fingerprint, address=None)
     if manifest is None:

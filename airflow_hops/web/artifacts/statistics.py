@@ -225,13 +225,13 @@ def list_distances(
     )
 
 
-def _answer(request: Request, found: FoundArtifact, query: str, params: dict[str, Any]) -> Response:
-    params = {"artifact": _checked(found, "kind"), **params}
-    return cached_answer(request, (found.fingerprint, *params.values()), lambda: ask_bytes(found.hook, query, params))
+def _answer(request: Request, result: FoundArtifact, query: str, params: dict[str, Any]) -> Response:
+    params = {"artifact": _checked(result, "kind"), **params}
+    return cached_answer(request, (result.fingerprint, *params.values()), lambda: ask_bytes(result.hook, query, params))
 
 
-def _checked(found: FoundArtifact, parameter: str) -> dict[str, Any]:
+def _checked(result: FoundArtifact, parameter: str) -> dict[str, Any]:
     """The reference of an artifact that has statistics."""
-    if found.artifact.kind not in _KINDS:
-        raise HTTPException(422, f"{parameter} is {found.artifact.kind!r}, expected {' or '.join(_KINDS)}")
-    return found.artifact.to_dict()
+    if result.artifact.kind not in _KINDS:
+        raise HTTPException(422, f"{parameter} is {result.artifact.kind!r}, expected {' or '.join(_KINDS)}")
+    return result.artifact.to_dict()

@@ -164,13 +164,13 @@ def _distances(start: Key, links: Collection[tuple[Key, Key]], sign: int) -> dic
     for source, target in links:
         near, far = (target, source) if sign < 0 else (source, target)
         steps.setdefault(near, set()).add(far)
-    found = {start: 0}
+    results = {start: 0}
     level, distance = {start}, 0
     while level and distance < len(links) + 1:
         distance += 1
         level = {far for near in level for far in steps.get(near, ())}
-        found |= dict.fromkeys(level, sign * distance)
-    return found
+        results |= dict.fromkeys(level, sign * distance)
+    return results
 
 
 def _node(
@@ -236,7 +236,7 @@ def _runs(holders: Iterable[ReturnedArtifact]) -> list[RunAddress]:
 
 
 def _served(manifest: Manifest, deployed: Mapping[str, tuple[str, int]], records: Records) -> list[ServedMark]:
-    """What serves of a model, or of what a deployment brought."""
+    """Returns the serving version of a model, or of a deployment's model."""
     marks = []
     facts = manifest.properties
     brought = (facts.get("model_name"), facts.get("version"))
@@ -253,16 +253,16 @@ def _served(manifest: Manifest, deployed: Mapping[str, tuple[str, int]], records
 
 def _deployed(store: ArtifactStore, returned: Iterable[ReturnedArtifact]) -> dict[str, tuple[str, int]]:
     """Model and version of what was deployed once, by the fingerprints of deployment and model."""
-    found: dict[str, tuple[str, int]] = {}
+    results: dict[str, tuple[str, int]] = {}
     for each in returned:
         of = DeploymentProperties.of(each.artifact) if each.artifact.kind == "deployment" else DeploymentProperties()
         if of.model_name is not None and of.version is not None:
             named = (of.model_name, of.version)
-            found.setdefault(each.artifact.fingerprint, named)
+            results.setdefault(each.artifact.fingerprint, named)
             for link in known_links.get(store, each.artifact):
                 if link.role == "model":
-                    found.setdefault(link.source.fingerprint, named)
-    return found
+                    results.setdefault(link.source.fingerprint, named)
+    return results
 
 
 def _notes(opened: Iterable[Opened], edges: Iterable[LineageEdge], candidates: int) -> list[str]:

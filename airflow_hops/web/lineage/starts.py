@@ -76,10 +76,10 @@ def list_deployed_versions(user: GetUserDep, dag_id: str) -> DeployedVersions:
             for event in record.history:
                 if event.event in ("deployed", "canary"):
                     first.setdefault(event.version, event)
-            found = []
+            results = []
             for number in sorted(first, reverse=True):
                 began = record.began(number)
-                found.append(
+                results.append(
                     DeployedVersion(
                         model=model,
                         version=number,
@@ -89,7 +89,7 @@ def list_deployed_versions(user: GetUserDep, dag_id: str) -> DeployedVersions:
                         deployment=_deployment(session, user, model, number, began.made_by if began else {}),
                     )
                 )
-            versions += found
+            versions += results
     return DeployedVersions(versions=versions)
 
 
@@ -118,7 +118,7 @@ def get_reproduction(found: TaskArtifact) -> Reproduction:
 def _deployment(
     session: Session, user: GetUserDep, model: str, version: int, by: Mapping[str, str]
 ) -> ArtifactAddress | None:
-    """What the run that deployed a version made of it."""
+    """Returns the deployment of the run that deployed a version."""
     if "run_id" not in by or not may_read(user, by["dag_id"], DagAccessEntity.XCOM):
         return None
     for each in returned_by_runs(session, by["dag_id"], [by["run_id"]]):

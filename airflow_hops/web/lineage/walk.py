@@ -64,7 +64,7 @@ class Opened:
 
     @property
     def key(self) -> Key:
-        """What names it."""
+        """Returns the name."""
         return self.artifact.uri, self.artifact.fingerprint
 
 
@@ -78,11 +78,11 @@ class Walk:
 
 
 def links_of(manifest: Manifest) -> list[Link]:
-    """What an artifact was made from: its inputs, and what its properties lead to beside them."""
-    found = [Link(artifact, role) for role, given in manifest.inputs.items() for artifact in given]
-    known = {link.source.uri for link in found}
+    """Returns the sources of an artifact: its inputs, and those that its properties name."""
+    results = [Link(artifact, role) for role, values in manifest.inputs.items() for artifact in values]
+    known = {link.source.uri for link in results}
     stated = [Link(artifact, role, recorded=False, followed=role != COMPARED) for role, artifact in _stated(manifest)]
-    return found + [link for link in stated if link.source.uri not in known]
+    return results + [link for link in stated if link.source.uri not in known]
 
 
 def walk_back(store: ArtifactStore, start: Opened, may_see: Callable[[Manifest], bool]) -> Walk:
@@ -106,9 +106,9 @@ def walk_back(store: ArtifactStore, start: Opened, may_see: Callable[[Manifest],
             room = MAX_NODES - len(walk.opened)
             walk.is_whole = walk.is_whole and len(wanted) <= room
             taken = list(wanted.values())[:room]
-            found = list(readers.map(lambda link: open_one(store, link.source), taken))
-            walk.opened |= {each.key: each for each in found}
-            level = [each for each, link in zip(found, taken, strict=True) if link.followed]
+            result = list(readers.map(lambda link: open_one(store, link.source), taken))
+            walk.opened |= {each.key: each for each in result}
+            level = [each for each, link in zip(result, taken, strict=True) if link.followed]
     walk.links = {ends: link for ends, link in walk.links.items() if ends[0] in walk.opened}
     return walk
 
@@ -124,7 +124,7 @@ def walk_on(
             made_from.setdefault((link.source.uri, link.source.fingerprint), []).append((artifact, link))
     level = [start]
     while level:
-        found: list[Opened] = []
+        results: list[Opened] = []
         for each in level:
             if each.manifest is None or not may_see(each.manifest):
                 continue
@@ -135,9 +135,9 @@ def walk_on(
                         walk.is_whole = False
                         continue
                     walk.opened[key] = open_one(store, artifact)
-                    found.append(walk.opened[key])
+                    results.append(walk.opened[key])
                 walk.links[(each.key, key)] = link
-        level = found
+        level = results
     return walk
 
 
@@ -159,7 +159,7 @@ class _KnownLinks:
         self._lock = threading.Lock()
 
     def get(self, store: ArtifactStore, artifact: Artifact) -> list[Link]:
-        """What an artifact was made from; nothing where it is gone."""
+        """Returns the sources of an artifact; nothing if it is gone."""
         key = (artifact.uri, artifact.fingerprint)
         with self._lock:
             if key in self._links:

@@ -121,15 +121,15 @@ def _read(served: ServedModelOf, backtest_id: str) -> Backtest:
     try:
         content = store.read_json(store.file(folder, REPORT_FILE))
         made_by = content.get("by") or {}
-        found = Backtest(
+        result = Backtest(
             id=backtest_id,
             by=DecidedBy(**{name: made_by.get(name) for name in DecidedBy.model_fields}) if made_by else None,
             has_policy=POLICY_FILE in store.names(folder),
             report={**content, "by": {}},  # type: ignore[arg-type]  # read and checked by its fields' types
         )
-        if found.report.model_name == served.name:
-            return found
-        problem = f"model_name: {found.report.model_name!r}, expected {served.name!r}"
+        if result.report.model_name == served.name:
+            return result
+        problem = f"model_name: {result.report.model_name!r}, expected {served.name!r}"
     except ValidationError as error:
         first = error.errors()[0]
         problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
@@ -152,15 +152,15 @@ def find_backtest(
     none = HTTPException(404, f"model {served.name!r} has no back-test {backtest!r}")
     with reaching(served.hook.store):
         try:
-            found = _read(served, backtest)
+            result = _read(served, backtest)
         except FileNotFoundError:
             raise none from None
         except _Damaged as error:
             raise (none if _is_hidden(error.dag_id, may_read) else error) from None
-    if _is_hidden(found.report.dag_id, may_read):
+    if _is_hidden(result.report.dag_id, may_read):
         raise none
-    by = found.by.dag_id if found.by else None
-    return found.model_copy(update={"by": None}) if _is_hidden(by, may_read) else found
+    by = result.by.dag_id if result.by else None
+    return result.model_copy(update={"by": None}) if _is_hidden(by, may_read) else result
 
 
 def _is_hidden(dag_id: str | None, may_read: MayRead) -> bool:
@@ -186,8 +186,8 @@ def list_model_backtests(user: GetUserDep, served: Served, limit: Limit = 50, of
 
     with reaching(store), reading_threads() as threads:
         listed = backtest_ids(store, served.name)
-        found = list(threads.map(read, listed[offset : offset + limit]))
-    shown = [each[1] for each in found if each and not _is_hidden(each[0], may_read)]
+        result = list(threads.map(read, listed[offset : offset + limit]))
+    shown = [each[1] for each in result if each and not _is_hidden(each[0], may_read)]
     return BacktestPage(
         backtests=[each for each in shown if isinstance(each, BacktestEntry)],
         damaged=[each for each in shown if isinstance(each, str)],

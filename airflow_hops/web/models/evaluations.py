@@ -126,8 +126,8 @@ def evaluation_answer(request: Request, artifact: FoundArtifact, address: Artifa
 
 def registry_tags(served: ServedModelOf, version: int) -> Mapping[str, str]:
     """MLflow's tags of a version; none where it does not know it."""
-    found = ask(served.hook, "registry/versions", {"model_name": served.name, "max_results": 1000})["versions"]
-    return next((each["tags"] for each in found if each["version"] == version), {})
+    result = ask(served.hook, "registry/versions", {"model_name": served.name, "max_results": 1000})["versions"]
+    return next((each["tags"] for each in result if each["version"] == version), {})
 
 
 def _evaluation_of(of: EvaluationReport | LabelReport, label: str | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from airflow_hops.web.types import Json, Model, Number, Time
 
 
 class DecidedBy(Model):
-    """Who decided: a person, or a task; for a DAG that the user may not read, only that it was another one."""
+    """The person or task that decided; for a DAG that the user may not read, only that it was another one."""
 
     user: str | None
     dag_id: str | None

@@ -129,7 +129,7 @@ def get_live_model(
         series = _series(server, served.name, minutes) if server.is_bundled else None
     except (ServerAway, BadInput, FileNotFoundError) as error:  # something else may listen there
         return LiveModel(**facts, problem=str(error), since=None, versions=[], series=None)
-    counted = {int(v): found for v, found in stats.get("models", {}).get(served.name, {}).get("versions", {}).items()}
+    counted = {int(v): result for v, result in stats.get("models", {}).get(served.name, {}).get("versions", {}).items()}
     versions = []
     for version in sorted(states.keys() | counted.keys(), reverse=True):
         state: Mapping[str, Any] = states.get(version, {})
@@ -155,26 +155,26 @@ def tail_model_logs(
         )
     wanted: dict[str, str | int | float] = {"model": served.name, "version": version, "level": level, "lines": lines}
     try:
-        found = server.get("/v1/logs", wanted)["lines"]
+        result = server.get("/v1/logs", wanted)["lines"]
     except FileNotFoundError as error:
         raise HTTPException(404, f"the model server at {server.url} does not provide its log ({error})") from error
-    return LogTail(lines=[LogLine(**{**line, "version": line["version"] or None}) for line in found])
+    return LogTail(lines=[LogLine(**{**line, "version": line["version"] or None}) for line in result])
 
 
 def _series(server: AskedServer, model_name: str, minutes: float) -> Series | None:
     since_s = time.time() - 60 * minutes
     try:
-        found = server.get("/v1/stats/series", {"model": model_name, "since": since_s})
+        result = server.get("/v1/stats/series", {"model": model_name, "since": since_s})
     except (BadInput, FileNotFoundError):  # a server of an earlier version
         return None
-    versions = found["models"].get(model_name, {"versions": {}})["versions"]
-    batching = found["batching"]
+    versions = result["models"].get(model_name, {"versions": {}})["versions"]
+    batching = result["batching"]
     if batching is not None:
         sizes = [BatchSize(rows=rows, batches=batches) for rows, batches in batching["sizes"]]
         batching = Batching(**{**batching, "sizes": sizes})
     return Series(
-        at=found["at"],
-        seconds=found["seconds"],
+        at=result["at"],
+        seconds=result["seconds"],
         versions=[VersionSeries(version=int(version), **columns) for version, columns in versions.items()],
         batching=batching,
     )

@@ -70,7 +70,7 @@ Served = Annotated[ServedModelOf, Depends(find_model)]
 def registered_versions(served: ServedModelOf) -> tuple[dict[int, Mapping[str, Any]], str | None]:
     """MLflow's versions by number; and why they are not known, where they are not. Of very many, the newest."""
     try:
-        found = ask(served.hook, "registry/versions", {"model_name": served.name, "max_results": _VERSIONS})
+        result = ask(served.hook, "registry/versions", {"model_name": served.name, "max_results": _VERSIONS})
     except HTTPException as error:
         return {}, str(error.detail)
-    return {each["version"]: each for each in found["versions"]}, None
+    return {each["version"]: each for each in result["versions"]}, None

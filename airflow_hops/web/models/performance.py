@@ -1,4 +1,4 @@
-"""What the served versions of a model were worth, as far as labels have come."""
+"""Performance of a model's served versions, as far as labels have come."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def get_model_performance(
         pipelines = definitions.pipelines(session, list(readable)).values()
         watching = together(pipelines, [(served.hops_conn_id, served.name)])
         dag_ids = [each.dag_id for each in watching if each.dag_id in may_read]
-        found = last_returned(session, dag_ids, "performance")
-    of_model = [(PerformanceProperties.of(each.artifact), each) for each in found]
+        result = last_returned(session, dag_ids, "performance")
+    of_model = [(PerformanceProperties.of(each.artifact), each) for each in result]
     by_label = [(of.label, each) for of, each in of_model if of.model_name == served.name]
     labels = sorted({name for name, _ in by_label})
     newest = next((each for name, each in by_label if name == (label or labels[0])), None)

@@ -88,16 +88,16 @@ def served_models(
     with reading_threads() as readers:
         read = dict(zip(models, readers.map(_read, models), strict=True))
         evaluated = {
-            model: (found[0], _evaluation(session, found[1], readable))
-            for model, found in read.items()
-            if not isinstance(found, HTTPException)
+            model: (result[0], _evaluation(session, result[1], readable))
+            for model, result in read.items()
+            if not isinstance(result, HTTPException)
         }
         metrics = dict(zip(evaluated, readers.map(_metric_of, evaluated.values()), strict=True))
     served = {}
     for dag_id, model in named.items():
-        found = read[model]
-        problem = str(found.detail) if isinstance(found, HTTPException) else None
-        champion, challenger = shares_of(ModelRecord() if isinstance(found, HTTPException) else found[1])
+        result = read[model]
+        problem = str(result.detail) if isinstance(result, HTTPException) else None
+        champion, challenger = shares_of(ModelRecord() if isinstance(result, HTTPException) else result[1])
         served[dag_id] = ServedModel(
             name=model[1], champion=champion, challenger=challenger, metric=metrics.get(model), problem=problem
         )

@@ -66,15 +66,15 @@ def candidates_of(evaluations: Iterable[ReturnedArtifact], champion: str | None)
         evaluations: The newest first.
         champion: Fingerprint of the champion, which is left out.
     """
-    found: dict[str, Candidate] = {}
+    results: dict[str, Candidate] = {}
     for each in evaluations:
         model, _ = compared_models(each.artifact)
-        if model.uri and model.fingerprint not in ("", champion, *found):
+        if model.uri and model.fingerprint not in ("", champion, *results):
             why = "" if verdict_against(each.artifact) is None else why_refused(each.artifact)
-            found[model.fingerprint] = Candidate(
+            results[model.fingerprint] = Candidate(
                 at=each.at, why=why, judged=returned_address(each), fingerprint=model.fingerprint, uri=model.uri
             )
-    return list(found.values())
+    return list(results.values())
 
 
 def judged(
@@ -94,7 +94,7 @@ def judged(
         if may_read(user, pipeline.dag_id, DagAccessEntity.XCOM)
     ]
     returned = last_returned(session, [pipeline.dag_id for pipeline in pipelines], _JUDGE, last=last)
-    found = {}
+    results = {}
     for model in models:
         judging = together(pipelines, [model])
         judges = set()
@@ -103,8 +103,8 @@ def judged(
             named = {model[1]} if pipeline.models() != [model] else {model[1], None}
             tasks = (task for task in pipeline.tasks if task.kind in (_JUDGE, None) and task.model_name in named)
             judges |= {(pipeline.dag_id, task.task_id) for task in tasks}
-        found[model] = [each for each in returned if (each.dag_id, each.task_id) in judges]
-    return found
+        results[model] = [each for each in returned if (each.dag_id, each.task_id) in judges]
+    return results
 
 
 def _refused(returned: ReturnedArtifact) -> RefusedCandidate:

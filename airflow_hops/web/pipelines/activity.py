@@ -70,7 +70,7 @@ class Activity(Model):
 
 
 class Activities(Model):
-    """By DAG, without those whose results the user may not read."""
+    """Activities by DAG, without those whose results the user may not read."""
 
     pipelines: dict[str, Activity]
 
@@ -84,7 +84,7 @@ def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> A
         shown = {each: known[each] for each in dag_id if each in known and each in allowed}
         watching = [pipeline for pipeline in known.values() if "skew" in pipeline.stages()]
         watchers = {name: together(watching, pipeline.models()) for name, pipeline in shown.items()}
-        watcher_ids = {each.dag_id for found in watchers.values() for each in found if each.dag_id in allowed}
+        watcher_ids = {each.dag_id for result in watchers.values() for each in result if each.dag_id in allowed}
         reports = last_returned(session, watcher_ids, "skew", last=_CHECKS)
     models = {name: pipeline.models()[0] for name, pipeline in shown.items() if pipeline.models()}
     conn_ids = {name: shown[name].server_conn_id(*model) for name, model in models.items()}
@@ -117,7 +117,7 @@ def _traffic(said: tuple[Mapping[str, Any], Mapping[str, Any] | None] | str, mod
         return Traffic(problem=said, versions=[], requests=None)
     stats, series = said
     counted = (stats.get("models") or {}).get(model_name, {}).get("versions", {})
-    versions = [LiveShare(**{**found, "version": int(version)}) for version, found in counted.items()]
+    versions = [LiveShare(**{**result, "version": int(version)}) for version, result in counted.items()]
     requests = _requests(series, model_name) if series else None
     return Traffic(problem=None, versions=sorted(versions, key=lambda each: each.version), requests=requests)
 

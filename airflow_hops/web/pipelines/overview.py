@@ -46,7 +46,7 @@ class StartingAsset(Model):
 
 
 class Schedule(Model):
-    """What starts a DAG."""
+    """The schedule of a DAG."""
 
     dag_id: str
     is_paused: bool
@@ -128,7 +128,7 @@ def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str)
             proposed=[],
             schedules=[_schedule(seen, seen.dags[each.dag_id], each) for each in family],
         )
-    proposed = [found for each in unasked if (found := _proposal(pipeline, each)) is not None]
+    proposed = [result for each in unasked if (result := _proposal(pipeline, each)) is not None]
     return overview.model_copy(update={"proposed": proposed})
 
 
@@ -139,8 +139,8 @@ def _leader(seen: Seen, allowed: Container[str], pipeline: PipelineDag) -> Pipel
         return pipeline
     training = [each for each in leaders if pipeline in seen.watchers(each) and each.dag_id in allowed]
     deploying = [each for each in training if any(each.decides_on(name) for _, name in pipeline.models())]
-    found = deploying or training
-    return found[0] if len(found) == 1 else pipeline
+    result = deploying or training
+    return result[0] if len(result) == 1 else pipeline
 
 
 def _questions(session: Session, user: GetUserDep, pipelines: Iterable[PipelineDag]) -> list[AskedQuestion]:
@@ -152,17 +152,17 @@ def _questions(session: Session, user: GetUserDep, pipelines: Iterable[PipelineD
         .order_by(HITLDetail.created_at)
         .limit(_QUESTIONS)
     )
-    found = []
+    results = []
     for asked, instance in session.execute(waiting):
         task = by_dag[instance.dag_id].task(instance.task_id)
-        found.append(
+        results.append(
             AskedQuestion(
                 task=TaskAddress.of(instance),
                 stage=task.stage if task else None,
                 question=make_question(user, instance, asked, schema_changed=False),
             )
         )
-    return found
+    return results
 
 
 def _unasked(session: Session, pipeline: PipelineDag) -> list[ReturnedArtifact]:
@@ -185,13 +185,13 @@ def _unasked(session: Session, pipeline: PipelineDag) -> list[ReturnedArtifact]:
 
 
 def _proposal(pipeline: PipelineDag, validation: ReturnedArtifact) -> ProposedSchema | None:
-    """What a validation proposes, as long as the schema is the one that it looked at."""
+    """Returns the proposal of a validation, as long as the schema is the one that it compared with."""
     try:
         hook = hook_of(pipeline.conn_id(validation.task_id))
-        found = FoundArtifact(hook, *open_artifact(hook.store, validation.artifact))
-        if not waits_for_decision(found):
+        result = FoundArtifact(hook, *open_artifact(hook.store, validation.artifact))
+        if not waits_for_decision(result):
             return None
-        features = [each.feature for each in anomalous_features(hook.store, found.artifact)]
+        features = [each.feature for each in anomalous_features(hook.store, result.artifact)]
     except HTTPException:  # it was deleted, or the store is away, which other parts of the page say
         return None
     return ProposedSchema(

@@ -110,7 +110,7 @@ class Seen:
 def summaries_of(
     session: Session, seen: Seen, shown: Collection[PipelineDag], allowed: Container[str]
 ) -> list[PipelineSummary]:
-    """What the list says of some pipelines.
+    """Returns the list's entries of some pipelines.
 
     Args:
         session: Of Airflow's database.
@@ -121,10 +121,10 @@ def summaries_of(
     watchers = {pipeline.dag_id: seen.watchers(pipeline) for pipeline in shown}
     open_ones = [pipeline for pipeline in shown if pipeline.dag_id in allowed]
     dag_ids = [pipeline.dag_id for pipeline in open_ones]
-    watcher_ids = {each.dag_id for found in watchers.values() for each in found if each.dag_id in allowed}
+    watcher_ids = {each.dag_id for result in watchers.values() for each in result if each.dag_id in allowed}
     models = served_models(session, open_ones, allowed)
     runs = last_runs(session, [seen.pipelines[dag_id] for dag_id in {*dag_ids, *watcher_ids}])
-    newest = {dag_id: found[0] for dag_id, found in runs.items()}
+    newest = {dag_id: result[0] for dag_id, result in runs.items()}
     reports = last_returned(session, watcher_ids, "skew")
     trained = retrainings(session, dag_ids, allowed)
     return [

@@ -110,17 +110,17 @@ def retrainings(session: Session, dag_ids: Collection[str], readable: Container[
             newest.setdefault(model.dag_id, model)
     made = tuple_(DagRun.dag_id, DagRun.run_id).in_([(model.dag_id, model.run_id) for model in newest.values()])
     runs = session.scalars(select(DagRun).where(made).options(selectinload(DagRun.consumed_asset_events)))
-    found = {}
+    results = {}
     for run in runs:
         extras = (event.extra or {} for event in run.consumed_asset_events if event.source_dag_id in readable)
-        found[run.dag_id] = LastRetraining(
+        results[run.dag_id] = LastRetraining(
             run_id=run.run_id,
             at=newest[run.dag_id].at,
             run_type=str(run.run_type),
             reason=next((str(extra["reason"]) for extra in extras if extra.get("reason")), None),
             triggered_by=run.triggering_user_name,
         )
-    return found
+    return results
 
 
 def _about(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> Iterator[ReturnedArtifact]:

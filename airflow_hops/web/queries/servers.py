@@ -24,7 +24,7 @@ _ADDRESS = re.compile(rb"^[^\n]+: (http://\S+?)/?$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class ServerProgram:
-    """What is run: ``python -m <module> <arguments>``, whose first line ends with its address.
+    """A program: ``python -m <module> <arguments>``, whose first line ends with its address.
 
     Attributes:
         name: For messages.
@@ -140,9 +140,9 @@ def _read_address(process: subprocess.Popen[bytes]) -> str | None:
         if not chunk:
             return None
         said += chunk
-        found = _ADDRESS.search(said)
-        if found is not None and b"\n" in said[found.start() :]:
-            return found[1].decode()
+        match = _ADDRESS.search(said)
+        if match is not None and b"\n" in said[match.start() :]:
+            return match[1].decode()
     return None
 
 

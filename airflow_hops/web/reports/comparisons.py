@@ -134,8 +134,8 @@ def _curves(dag_id: str, runs: Sequence[TrainingRunDetail], names: Sequence[str]
     for name, run in zip(names, runs, strict=True):
         many = [metric for metric, figures in run.figures.items() if figures.count > 1]
         params = {"experiment": dag_id, "run_id": run.run_id, "metrics": many}
-        for told in ask(tracking_hook(dag_id), "runs/curves", params)["curves"] if many else ():
-            curve = MetricCurve(**told)
+        for report in ask(tracking_hook(dag_id), "runs/curves", params)["curves"] if many else ():
+            curve = MetricCurve(**report)
             values = [(float(x), y) for x, y in zip(curve.steps, curve.values, strict=True) if y is not None]
             by_metric.setdefault(curve.metric, {})[name] = values
     charts: list[Chart | str] = [Chart(lines, f"{metric} by step") for metric, lines in sorted(by_metric.items())]

@@ -1,4 +1,4 @@
-"""What training runs were made from and with, and how their code differs: for comparing them.
+"""Provenance of training runs, and how their code differs: for comparing them.
 
 Code is shown to those who may see the code of the DAG, too.
 """
@@ -45,7 +45,7 @@ class RunData(Model):
 
 
 class RunProvenance(Model):
-    """What a run was made from and with."""
+    """The provenance of a run."""
 
     recorded: bool
     """Whether the store has a record of the run, by which it can be reproduced."""

@@ -153,17 +153,17 @@ def last_runs(session: Session, pipelines: Collection[PipelineDag], last: int = 
     by_run: dict[tuple[str, str], list[ReturnedArtifact]] = {}
     for each in judged:
         by_run.setdefault((each.dag_id, each.run_id), []).append(each)
-    found: dict[str, list[LastRun]] = {}
+    results: dict[str, list[LastRun]] = {}
     for run in runs:
         named = (run.dag_id, run.run_id)
-        found.setdefault(run.dag_id, []).append(
+        results.setdefault(run.dag_id, []).append(
             LastRun(
                 **RunState.facts(run, by_run.get(named, [])),
                 stages=stages.get(named, []),
                 failure=failures.get(named),
             )
         )
-    return found
+    return results
 
 
 def refusals_in(returned: Iterable[ReturnedArtifact]) -> list[Refusal]:
@@ -218,7 +218,7 @@ def skip_reasons(session: Session, dag_id: str, run_id: str) -> dict[tuple[str, 
 
 
 def progress_of(pipeline: PipelineDag, producer: Producer, try_number: int) -> TaskProgress | None:
-    """What a task instance says of one of its tries; None where it says nothing, or the store cannot be read."""
+    """Reads the progress of a task instance's try; None if there is none, or the store cannot be read."""
     try:
         store = hook_of(pipeline.conn_id(producer.task_id)).store
         with reaching(store):

@@ -134,7 +134,7 @@ class TrialCurves(Model):
 
 
 class TrialLog(Model):
-    """What is known of a trial that has failed."""
+    """The log of a failed trial."""
 
     number: int
     reason: str
@@ -143,7 +143,7 @@ class TrialLog(Model):
 
 
 class StopBody(Model):
-    """What is to be stopped."""
+    """The trials to stop."""
 
     trial: Annotated[int, Field(ge=0, lt=2**31)] | None
     """A trial's number; null for the whole search."""
@@ -196,8 +196,8 @@ def list_studies(dag_id: str, limit: Limit = 100, offset: Offset = 0) -> StudyPa
     records, damaged = [], []
     for store in stores.values():
         with reaching(store):
-            found, errors = recorded_studies(store, dag_id)
-        records += [record for _, record in found]
+            result, errors = recorded_studies(store, dag_id)
+        records += [record for _, record in result]
         damaged += [str(error) for error in errors]
     page = sorted(records, key=lambda each: each.started, reverse=True)[offset : offset + limit]
     studies = [StudyEntry(**_described(*each)) for each in zip(page, task_states(page), strict=True)]

@@ -88,22 +88,22 @@ def _find_events(dag_id: str, run_id: str, task_id: str, map_index: int) -> tupl
         hook = RuntimeHook(conn_id)
         store, runtime = hook.store, hook.settings.runtime
         if isinstance(model, dict) and model.get("kind") == "model":
-            found: Path | None = store.local(Artifact.from_dict(model), checked=False) / "tensorboard"
+            result: Path | None = store.local(Artifact.from_dict(model), checked=False) / "tensorboard"
         else:
-            found = _staged(store, store.address(Producer(dag_id, run_id, task_id, map_index), "model"))
+            result = _staged(store, store.address(Producer(dag_id, run_id, task_id, map_index), "model"))
     except HopsError as error:
         raise HTTPException(404, str(error)) from error
-    if found is None:
+    if result is None:
         raise HTTPException(
             404,
             f"task {task_id!r} of run {run_id!r} has no event files yet: they are there from its first epoch on, if "
             f"the artifact store is on this machine ({store.root}), else when it has finished",
         )
-    return found, runtime
+    return result, runtime
 
 
 def _staged(store: ArtifactStore, uri: str) -> Path | None:
-    """Where the event files of a training in progress are: in its writer's staging folder."""
+    """Returns the folder of a training in progress' event files: its writer's staging folder."""
     if not isinstance(store.files, LocalFiles):
         return None
     staged = sorted(store.files.staged(uri), key=_modified, reverse=True)
@@ -129,7 +129,7 @@ async def _pass_on(request: Request, url: str) -> Response:
             )
     except httpx.HTTPError as error:
         raise HTTPException(502, f"TensorBoard does not respond ({type(error).__name__}: {error})") from error
-    kept = {name: value for name, value in answer.headers.items() if name.lower() in _RESPONSE_HEADERS}
+    retained = {name: value for name, value in answer.headers.items() if name.lower() in _RESPONSE_HEADERS}
     # Of what says no policy, none but ours of frames: TensorBoard's workers obey that of their script.
-    kept.setdefault("content-security-policy", NO_OTHER_SITE)
-    return Response(answer.content, answer.status_code, kept)
+    retained.setdefault("content-security-policy", NO_OTHER_SITE)
+    return Response(answer.content, answer.status_code, retained)

@@ -149,17 +149,17 @@ def list_training_runs(
     order = f"{entity}.`{name}`" if dot else entity
     order_by = [f"{order} {'DESC' if wanted['down'] else 'ASC'}"]
     params = {"filter": search, "order_by": order_by, "max_results": limit, "page_token": page_token or None}
-    found = ask(tracking_hook(dag_id), "runs/search", {"experiment": dag_id, **params})
-    runs = _with_dag_runs(dag_id, found["runs"])
-    return TrainingRunPage(runs=[ListedRun(**run) for run in runs], next_page_token=found["next_page_token"])
+    result = ask(tracking_hook(dag_id), "runs/search", {"experiment": dag_id, **params})
+    runs = _with_dag_runs(dag_id, result["runs"])
+    return TrainingRunPage(runs=[ListedRun(**run) for run in runs], next_page_token=result["next_page_token"])
 
 
 @router.get("/{mlflow_run_id}")
 def get_training_run(user: GetUserDep, dag_id: str, mlflow_run_id: RunId) -> TrainingRunDetail:
     """One training run."""
-    found = ask(tracking_hook(dag_id), "runs/get", {"experiment": dag_id, "run_id": mlflow_run_id})
-    found["children"] = _with_dag_runs(dag_id, found["children"])
-    (run,) = _with_dag_runs(dag_id, [found])
+    result = ask(tracking_hook(dag_id), "runs/get", {"experiment": dag_id, "run_id": mlflow_run_id})
+    result["children"] = _with_dag_runs(dag_id, result["children"])
+    (run,) = _with_dag_runs(dag_id, [result])
     return TrainingRunDetail(**run, may_annotate=may_change(user, dag_id))
 
 

@@ -129,7 +129,7 @@ class Proposal:
 
     @property
     def folder(self) -> str:
-        """Where decisions are kept."""
+        """Returns the folder of decisions."""
         return _folder(self.schema)
 
     @property
@@ -138,7 +138,7 @@ class Proposal:
         return _record(self.folder, self.found)
 
     def decisions(self) -> list[ProposalDecision]:
-        """What was decided, the oldest first."""
+        """Returns the decisions, the oldest first."""
         return _decisions(self.found, self.record)
 
     def closed(self) -> str | None:
@@ -160,7 +160,7 @@ class Proposal:
         return all(may_change(self.user, dag_id) for dag_id in dag_ids)
 
     def review(self, decisions: list[ProposalDecision]) -> ProposalReview:
-        """What the page shows."""
+        """Returns the review for the page."""
         closed = self.closed()
         may_decide = closed is None and self.may_decide()
         return ProposalReview(
@@ -172,14 +172,14 @@ class Proposal:
         )
 
     def check(self, text: str) -> Mapping[str, Any]:
-        """What the ML side says of a schema: ``changes``, ``features``, ``anomalies``.
+        """Returns the ML side's check of a schema: ``changes``, ``features``, ``anomalies``.
 
         Raises:
             HTTPException: 422, it does not parse.
         """
         inputs = {role: input_of(self.found, self.user, self.task.dag_id, role) for role in ("statistics", "previous")}
         params = {
-            **{role: given[0].to_dict() if given else None for role, given in inputs.items()},
+            **{role: values[0].to_dict() if values else None for role, values in inputs.items()},
             **{"text": text, "source": "the schema", "before": self.before, "before_source": self.schema.uri},
             "artifact": self.found.artifact.to_dict(),
         }
@@ -211,14 +211,14 @@ def find_proposal(
             read; 502, the store cannot be read.
     """
     text = found.read_text(PROPOSED_FILE)
-    given = schema_of(found.manifest)
+    values = schema_of(found.manifest)
     there = input_of(found, user, dag_id, "schema")
-    if given is None or there is None:
+    if values is None or there is None:
         raise HTTPException(
             410, "the schema that the data was held against was deleted, or you do not have permission to read it"
         )
     task = TaskAddress(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
-    return Proposal(found, user, task, text, given, text_of(found, there[0]))
+    return Proposal(found, user, task, text, values, text_of(found, there[0]))
 
 
 TaskProposal = Annotated[Proposal, Depends(find_proposal)]
@@ -227,10 +227,10 @@ TaskProposal = Annotated[Proposal, Depends(find_proposal)]
 @router.get("", response_model=SchemaComparison)
 def get_proposal(request: Request, proposal: TaskProposal) -> Response:
     """The changes of the proposed schema compared with the one that the data was validated against."""
-    found, schema = proposal.found, proposal.schema
+    result, schema = proposal.found, proposal.schema
     texts = proposal.before, proposal.text
-    made_from = (found.fingerprint, schema.fingerprint, schema.uri)
-    return cached_answer(request, made_from, lambda: compare_texts(found, *texts, schema.uri, PROPOSED_FILE))
+    made_from = (result.fingerprint, schema.fingerprint, schema.uri)
+    return cached_answer(request, made_from, lambda: compare_texts(result, *texts, schema.uri, PROPOSED_FILE))
 
 
 @router.get("/review")
@@ -300,15 +300,15 @@ def _folder(schema: Artifact) -> str:
     return f"{schema.uri.rpartition('/')[0]}/proposals"
 
 
-def _record(folder: str, found: FoundArtifact) -> str:
-    maker = found.manifest.producer
-    about = [maker.dag_id, maker.run_id, maker.task_id, maker.map_index, found.fingerprint]
+def _record(folder: str, result: FoundArtifact) -> str:
+    maker = result.manifest.producer
+    about = [maker.dag_id, maker.run_id, maker.task_id, maker.map_index, result.fingerprint]
     return f"{folder}/{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]}.json"
 
 
-def _decisions(found: FoundArtifact, record: str) -> list[ProposalDecision]:
+def _decisions(result: FoundArtifact, record: str) -> list[ProposalDecision]:
     try:
-        told = found.store.read_json(record)
+        json = result.store.read_json(record)
     except FileNotFoundError:
         return []
-    return [ProposalDecision.model_validate(each) for each in told]
+    return [ProposalDecision.model_validate(each) for each in json]

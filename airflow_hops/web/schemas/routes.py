@@ -155,7 +155,7 @@ def list_schemas(dag_id: str, readable: ReadableDags) -> SchemaList:
     store = hook_of(pipeline.conn_id()).store
     with reaching(store):
         names = store.names(store.uri(dag_id, "_frozen"))
-        schemas = [found for name in names if (found := _summary(store, dag_id, name)) is not None]
+        schemas = [result for name in names if (result := _summary(store, dag_id, name)) is not None]
     elsewhere = sorted(other.dag_id for other in related if "schema" in other.stages())
     return SchemaList(schemas=schemas, elsewhere=elsewhere)
 
@@ -207,7 +207,7 @@ def compare_schema_versions(
 def compare_texts(
     found: FoundArtifact, before: str, after: str, before_source: str, after_source: str
 ) -> SchemaComparison:
-    """What differs between two texts of schemas.
+    """Compares two texts of schemas.
 
     Args:
         found: An artifact of the pipeline, for its runtime environment.
@@ -238,17 +238,17 @@ def _summary(store: ArtifactStore, dag_id: str, name: str) -> SchemaSummary | No
     )
 
 
-def _text(found: FoundArtifact, version: int | None) -> str:
-    with reaching(found.store):
+def _text(result: FoundArtifact, version: int | None) -> str:
+    with reaching(result.store):
         try:
-            found.store.file(found.artifact.uri, SCHEMA_FILE)
-            return schema_text(found.store, found.artifact.uri, version)
+            result.store.file(result.artifact.uri, SCHEMA_FILE)
+            return schema_text(result.store, result.artifact.uri, version)
         except BadInput as error:
             raise HTTPException(422, str(error)) from error
 
 
-def _source(found: FoundArtifact, version: int | None) -> str:
-    return f"{found.artifact.uri}/{SCHEMA_FILE}" if version is None else f"version {version}"
+def _source(result: FoundArtifact, version: int | None) -> str:
+    return f"{result.artifact.uri}/{SCHEMA_FILE}" if version is None else f"version {version}"
 
 
 def _digest(text: str) -> str:

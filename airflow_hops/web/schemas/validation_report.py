@@ -126,9 +126,9 @@ def get_validation_report(request: Request, found: TaskArtifact, user: GetUserDe
             "statistics": statistics[0].to_dict() if statistics else None,
             "schema": text_of(found, schema[0]) if schema else None,
         }
-        told = Anomalies.model_validate(ask(found.hook, "validation/anomalies", params))
+        reports = Anomalies.model_validate(ask(found.hook, "validation/anomalies", params))
         return ValidationReport(
-            **dict(told),
+            **dict(reports),
             rows=report["rows"],
             quarantined={
                 split: rows.rows_rejected for split, rows in found.artifact.rows.items() if report["quarantined"]
@@ -139,7 +139,7 @@ def get_validation_report(request: Request, found: TaskArtifact, user: GetUserDe
         )
 
     # Validations that found the same have the same fingerprint, of whatever data: of most, nothing was found.
-    about = [given[0].to_dict() if given else None for given in (statistics, schema)]
+    about = [values[0].to_dict() if values else None for values in (statistics, schema)]
     maker = address_of(statistics[1]).model_dump() if statistics else None
     made_from = (found.artifact.to_dict(), about, maker, against and against.model_dump())
     return cached_answer(request, made_from, make)
@@ -168,10 +168,10 @@ def list_quarantined_rows(
 
 
 def input_of(found: FoundArtifact, user: GetUserDep, dag_id: str, role: str) -> tuple[Artifact, Manifest] | None:
-    """What the validation was given, if it is there, and the user may read it."""
-    for given in found.manifest.inputs.get(role, ()):
+    """Returns the validation's input, if it is there, and the user may read it."""
+    for values in found.manifest.inputs.get(role, ()):
         with contextlib.suppress(HTTPException):
-            artifact, manifest = open_artifact(found.store, given)
+            artifact, manifest = open_artifact(found.store, values)
             maker = manifest.producer.dag_id
             if maker == dag_id or may_read(user, maker, DagAccessEntity.XCOM):
                 return artifact, manifest
@@ -191,14 +191,14 @@ def text_of(found: FoundArtifact, schema: Artifact) -> str:
             raise HTTPException(410, f"{SCHEMA_FILE} of {schema.uri} was deleted") from None
 
 
-def _validated_against(found: FoundArtifact) -> ValidatedSchema | None:
+def _validated_against(result: FoundArtifact) -> ValidatedSchema | None:
     """The frozen schema of the validation, if it is one of this store."""
-    schema = schema_of(found.manifest)
+    schema = schema_of(result.manifest)
     parts = schema.uri.split("/") if schema else []
     if schema is None or len(parts) < 4 or parts[-3] != "_frozen":
         return None
     try:
-        versions = schema_history(found.store, schema.uri)
+        versions = schema_history(result.store, schema.uri)
     except (HopsError, FileNotFoundError):
         versions = []
     matching = [each.version for each in versions if each.fingerprint == schema.fingerprint]

@@ -190,11 +190,11 @@ def anomalous_features(store: ArtifactStore, artifact: Artifact) -> list[Anomalo
     features = [
         AnomalousFeature(
             feature=feature,
-            severity="error" if any(each["severity"] == "error" for each in found) else "warning",
-            splits=[each["split"] for each in found],
-            summaries=list(dict.fromkeys(each["summary"] for each in found)),
+            severity="error" if any(each["severity"] == "error" for each in result) else "warning",
+            splits=[each["split"] for each in result],
+            summaries=list(dict.fromkeys(each["summary"] for each in result)),
         )
-        for feature, found in by_feature.items()
+        for feature, result in by_feature.items()
     ]
     return sorted(features, key=lambda each: each.severity != "error")
 

@@ -52,7 +52,7 @@ def monitor_failures(
     makers = [Producer(pipeline.dag_id, row.run_id, row.task_id, row.map_index) for row in rows]
     with reading_threads() as readers:
         reports = list(readers.map(lambda by, row: progress_of(pipeline, by, row.try_number), makers, rows))
-    found = [
+    results = [
         MonitorFailure(
             task=TaskAddress.of(by),
             at=row.end_date,
@@ -61,4 +61,4 @@ def monitor_failures(
         )
         for by, row, said in zip(makers, rows, reports, strict=True)
     ]
-    return found[::-1], rows[0].total if rows else 0
+    return results[::-1], rows[0].total if rows else 0

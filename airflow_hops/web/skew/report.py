@@ -154,7 +154,7 @@ def expect_skew(found: FoundArtifact) -> None:
 
 
 def describe_comparison(report: dict[str, Any], features: bool = True) -> SkewComparison:
-    """What a report says, with its features one by one or without."""
+    """Describes a report, with its features one by one or without."""
     attribution, rows = report.get("attribution") or {}, report.get("row_skew")
     if not features:
         report = {**report, "features": {}}

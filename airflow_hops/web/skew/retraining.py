@@ -100,7 +100,7 @@ def decisions(
         said = left.get((run_id, task_id, map_index), {})
         askers.setdefault(run_id, []).append(_Asker(task, str(state) if state else None, ended_at, said))
     started = _started(session, pipeline.dag_id, run_ids, task_ids)
-    found = {}
+    results = {}
     for check in checks:
         for asker in askers.get(check.run_id, []):
             # A task says which comparison it decided about, or can have meant no other.
@@ -109,9 +109,9 @@ def decisions(
                 not named and is_alone and asker.task.map_index in (-1, check.map_index)
             ):
                 runs = [run for run in started.get((check.run_id, asker.task.task_id), []) if run.dag_id in readable]
-                found[(check.run_id, check.map_index)] = _decision(asker, check, runs)
+                results[(check.run_id, check.map_index)] = _decision(asker, check, runs)
                 break
-    return found
+    return results
 
 
 def _decision(asker: _Asker, check: ReturnedArtifact, started: list[RunAddress]) -> RetrainingDecision:
@@ -125,8 +125,8 @@ def _decision(asker: _Asker, check: ReturnedArtifact, started: list[RunAddress])
         reason=reason,
         conditions=[
             RetrainingCondition(forbids=bool(number), condition=leaf.condition, held=leaf.held, text=leaf.text)
-            for number, found in enumerate(asker.said.get("findings") or ())
-            for leaf in Finding.from_dict(found).leaves()
+            for number, result in enumerate(asker.said.get("findings") or ())
+            for leaf in Finding.from_dict(result).leaves()
         ],
         limits=list(asker.said.get("limits") or ()),
         window_start=asker.said.get("window_start"),
@@ -150,8 +150,8 @@ def _started(
         )
         .options(selectinload(AssetEvent.created_dagruns))
     )
-    found: dict[tuple[str, str], list[RunAddress]] = {}
+    results: dict[tuple[str, str], list[RunAddress]] = {}
     for event in events:
-        runs = found.setdefault((str(event.source_run_id), str(event.source_task_id)), [])
+        runs = results.setdefault((str(event.source_run_id), str(event.source_task_id)), [])
         runs += [RunAddress(dag_id=run.dag_id, run_id=run.run_id) for run in event.created_dagruns]
-    return found
+    return results

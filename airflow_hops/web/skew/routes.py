@@ -164,20 +164,20 @@ def get_skew_timeline(
             return SkewTimeline(
                 total_entries=0, sources=[], source=None, checks=[], features=[], events=[], failures=[]
             )
-        total, found = _returned(session, chosen, limit, offset)
+        total, result = _returned(session, chosen, limit, offset)
         visible = MayRead(user, DagAccessEntity.XCOM)
-        decided = decisions(session, chosen.pipeline, found, visible)
-        since = found[0].at if 0 < len(found) < total else None
-        told = chosen.pipeline.dag_id in may_read_results(user)
-        failures, failed = monitor_failures(session, chosen.pipeline, since) if told else ([], None)
-    scores = [SkewProperties.of(each.artifact).scores for each in found]
+        decided = decisions(session, chosen.pipeline, result, visible)
+        since = result[0].at if 0 < len(result) < total else None
+        report = chosen.pipeline.dag_id in may_read_results(user)
+        failures, failed = monitor_failures(session, chosen.pipeline, since) if report else ([], None)
+    scores = [SkewProperties.of(each.artifact).scores for each in result]
     names = dict.fromkeys(name for check in reversed(scores) for name in check)
     nothing = (None, None)
     return SkewTimeline(
         total_entries=total,
         sources=[task.described() for task in tasks],
         source=chosen.described(),
-        checks=[_check(each, decided.get((each.run_id, each.map_index))) for each in found],
+        checks=[_check(each, decided.get((each.run_id, each.map_index))) for each in result],
         features=[
             FeatureTimeline(
                 name=name,
@@ -186,7 +186,7 @@ def get_skew_timeline(
             )
             for name in names
         ],
-        events=_events(chosen, found, visible),
+        events=_events(chosen, result, visible),
         failures=failures,
         total_failures=failed,
     )
@@ -207,10 +207,10 @@ def get_feature_history(
         chosen = _chosen(_tasks(session, user, dag_id, readable), source)
         if chosen is None:
             return FeatureHistory(total_entries=0, feature=feature, points=[])
-        total, found = _returned(session, chosen, limit, offset)
+        total, result = _returned(session, chosen, limit, offset)
     store = hook_of(chosen.task.hops_conn_id).store
-    said = features_of(store, [each.artifact for each in found], feature)
-    points = [_point(each, skew) for each, skew in zip(found, said, strict=True)]
+    said = features_of(store, [each.artifact for each in result], feature)
+    points = [_point(each, skew) for each, skew in zip(result, said, strict=True)]
     return FeatureHistory(total_entries=total, feature=feature, points=points)
 
 
@@ -231,11 +231,11 @@ def _tasks(session: Session, user: GetUserDep, dag_id: str, readable: Iterable[s
 def _chosen(tasks: Sequence[_Task], source: str | None) -> _Task | None:
     if source is None:
         return tasks[0] if tasks else None
-    found = next((task for task in tasks if task.name == source), None)
-    if found is None:
+    result = next((task for task in tasks if task.name == source), None)
+    if result is None:
         names = ", ".join(task.name for task in tasks) or "none"
         raise HTTPException(422, f"source is {source!r}, expected a task that compares: {names}")
-    return found
+    return result
 
 
 def _returned(session: Session, task: _Task, limit: int, offset: int) -> tuple[int, list[ReturnedArtifact]]:
@@ -262,9 +262,9 @@ def _check(returned: ReturnedArtifact, decision: RetrainingDecision | None) -> S
     )
 
 
-def _events(task: _Task, found: Sequence[ReturnedArtifact], readable: Container[str]) -> list[VersionEvent]:
+def _events(task: _Task, result: Sequence[ReturnedArtifact], readable: Container[str]) -> list[VersionEvent]:
     """How the versions of the compared models came and went."""
-    names = {SkewProperties.of(each.artifact).reference.model for each in found}
+    names = {SkewProperties.of(each.artifact).reference.model for each in result}
     names |= {task.task.model_name} | {name for _, name in task.pipeline.models()}
     store = hook_of(task.task.hops_conn_id).store
     events = []
@@ -295,5 +295,5 @@ def _point(returned: ReturnedArtifact, said: Mapping[str, Any] | HTTPException |
         return FeaturePoint(fingerprint=fingerprint, state=state, detail=str(said.detail))
     if said is None:
         return FeaturePoint(fingerprint=fingerprint, state="not_compared")
-    kept = {name: value for name, value in said.items() if name in FeaturePoint.model_fields}
-    return FeaturePoint(**{**kept, "fingerprint": fingerprint, "state": "compared"})
+    retained = {name: value for name, value in said.items() if name in FeaturePoint.model_fields}
+    return FeaturePoint(**{**retained, "fingerprint": fingerprint, "state": "compared"})

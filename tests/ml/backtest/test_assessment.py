@@ -1,4 +1,4 @@
-"""What a candidate of a back-test was worth in each period, and what the monitors would have said of it."""
+"""Assessment of a back-test's candidate in each period, and the reports of its monitors."""
 
 from __future__ import annotations
 
@@ -96,15 +96,21 @@ class Tried:
         self.inputs["model"] = self.model()
 
     def model(self, **properties: Any) -> Artifact:
-        found: Artifact = self.run(_write_model, kind="model", inputs=self.inputs, **properties)
-        return found
+        result: Artifact = self.run(_write_model, kind="model", inputs=self.inputs, **properties)
+        return result
 
     def assess(self, splits: dict[str, Any], history: Any = None, **params: Any) -> tuple[Artifact, Assessment]:
-        given = {"ticks": TICKS, "trained_until": TICKS[0], "delays_s": [0.0], "skew": SKEW, "performance": PERFORMANCE}
+        values = {
+            "ticks": TICKS,
+            "trained_until": TICKS[0],
+            "delays_s": [0.0],
+            "skew": SKEW,
+            "performance": PERFORMANCE,
+        }
         of = {"key": None, "problem": "binary", **(history or {})}
         examples = flights_examples.write_examples(self.store, splits, run_id="history", **of)
         inputs = {**self.inputs, **params.pop("inputs", {}), "history": examples}
-        artifact = self.run(backtest.run, kind="assessment", inputs=inputs, **{**given, **params})
+        artifact = self.run(backtest.run, kind="assessment", inputs=inputs, **{**values, **params})
         value = json.loads((self.store.local(artifact) / "assessment.json").read_text())
         return artifact, Assessment.from_dict(value)
 
@@ -143,22 +149,22 @@ def test_an_assessment_says_what_the_monitors_would_have_said_of_the_same_rows(t
     delays = [0.0, 10.0 * DAY]
     splits = {"eval": WEEKS[0], "newest": WEEKS[1], "train": pd.concat(WEEKS[2:])}
     monitor = {**PERFORMANCE, "label_delay_s": 9.0 * WEEK}  # the delays that are tried stand in its place
-    artifact, found = tried.assess(splits, delays_s=delays, performance=monitor)
+    artifact, result = tried.assess(splits, delays_s=delays, performance=monitor)
     assert artifact.rows["history"].rows_in == artifact.rows["history"].rows_out == sum(ROWS)
-    assert [each.rows for each in found.periods] == list(ROWS)
+    assert [each.rows for each in result.periods] == list(ROWS)
     captured = CaptureFolder(tmp_path / "captured")
     services = {"serving_capture_path": str(captured.path)}
-    for period, week in zip(found.periods, WEEKS, strict=True):
+    for period, week in zip(result.periods, WEEKS, strict=True):
         _ask(captured, tried, week)
         live = tried.run(skew.run, kind="skew", task_id="monitor", services=services, **SKEW)
         # Rows are asked for a week at a time there, and each at its own time here.
         requests = dict.fromkeys(("captured_from", "captured_until"))
         assert {**period.skew, **requests} == {**live.properties, **requests}
         assert period.compared == live.metrics["rows_current"]
-    verdicts = [SkewProperties.from_dict(each.skew) for each in found.periods]
+    verdicts = [SkewProperties.from_dict(each.skew) for each in result.periods]
     # The second week has too few rows, which wait for the third.
     assert [each.verdict for each in verdicts] == ["stable", "insufficient", "drift", "drift"]
-    assert [each.compared for each in found.periods] == [1500, 600, 1500, 1200]
+    assert [each.compared for each in result.periods] == [1500, 600, 1500, 1200]
     assert verdicts[2].drifted == ("x",) and 0.1 < verdicts[2].effects["x"] < 0.6
     assert (verdicts[2].window_start, verdicts[2].window_end) == (TICKS[1], TICKS[3])
 
@@ -173,12 +179,12 @@ def test_an_assessment_says_what_the_monitors_would_have_said_of_the_same_rows(t
                 time_feature=TIME, source={"uri": str(tmp_path / "labels.parquet")}, label_time="known_at",
             )  # fmt: skip
             (expected,) = PerformanceProperties.of(live).versions
-            measured = found.periods[number].measured[delay_key(delay)]
+            measured = result.periods[number].measured[delay_key(delay)]
             assert measured == expected
             assert measured.figures and measured.estimates and measured.baseline and measured.drop
             assert measured.rows > measured.measured if delay else measured.rows == measured.measured
     # All labels count here, whenever they come: the last week's are those of 1,200 rows.
-    value, low, high = found.periods[3].figures["accuracy"]
+    value, low, high = result.periods[3].figures["accuracy"]
     x = WEEKS[3]["x"].fillna(0) + 0.1 * (WEEKS[3]["carrier"] == "AA")
     assert value == pytest.approx(((x >= 0) == (WEEKS[3]["late"] == 1)).mean()) and low < value < high
 
@@ -193,18 +199,18 @@ def test_rows_are_conserved_in_any_order_and_those_that_say_nothing_are_told(tri
     mixed.loc[of_last, "late"] = None
     mixed.loc[of_last[:3], "x"] = np.inf
     params: dict[str, Any] = {"skew": {**SKEW, "alpha": None, "attribute": False, "min_rows": 100}}
-    artifact, found = tried.assess({"train": mixed.iloc[::2], "eval": mixed.iloc[1::2]}, **params)
+    artifact, result = tried.assess({"train": mixed.iloc[::2], "eval": mixed.iloc[1::2]}, **params)
     counts = artifact.rows["history"]
     of_weeks = pd.cut(mixed[TIME].dropna().astype(float), [START + k * WEEK - 0.5 for k in range(5)], labels=False)
-    assert [each.rows for each in found.periods] == [int((of_weeks == k).sum()) for k in range(4)]
+    assert [each.rows for each in result.periods] == [int((of_weeks == k).sum()) for k in range(4)]
     assert counts.rejected["no time"] == 5 and counts.rejected["before the periods"] >= 25
     assert counts.rows_in == len(mixed) == counts.rows_out + counts.rows_rejected
-    first, empty, of_one_class, unlabelled = found.periods
+    first, empty, of_one_class, unlabelled = result.periods
     assert empty.figures == unlabelled.figures == {} and empty.skew["verdict"] == "insufficient"
     assert (empty.skew["window_end"], empty.compared) == (None, 0)
     assert "auc" in first.figures and set(of_one_class.figures) == {"log_loss", "accuracy", "brier"}
     assert unlabelled.measured["0"].rows == of_one_class.rows + unlabelled.rows - 3 > unlabelled.measured["0"].labelled
-    said = " ".join(found.notes)
+    said = " ".join(result.notes)
     assert "Rows of which probability is NaN or infinite: 3; they are compared, but not measured" in said
     assert "whose 'scheduled_at' is no time in seconds since the epoch: 5; left out" in said
     assert f"without a label: {unlabelled.rows}; they are compared, but not measured" in said
@@ -216,9 +222,9 @@ def test_classes_are_matched_by_name_and_unknown_ones_are_told(tried: Tried) -> 
     params["inputs"] = {"model": tried.model(classes=["late", "on time"])}
     with pytest.raises(BadInput, match="of the problem 'binary', and the label 'late' of the examples is 'multiclass'"):
         tried.assess({"train": WEEKS[0]}, {"classes": ["a", "b", "c"], "problem": "multiclass"}, **params)
-    _, found = tried.assess({"train": WEEKS[0]}, {"classes": ["on time", "late"]}, **params)
-    assert found.periods[0].figures["auc"][0] < 0.4  # what the model calls 0 is 1 in the history
-    assert any("no baseline" in note and "which the model does not know" in note for note in found.notes)
+    _, result = tried.assess({"train": WEEKS[0]}, {"classes": ["on time", "late"]}, **params)
+    assert result.periods[0].figures["auc"][0] < 0.4  # what the model calls 0 is 1 in the history
+    assert any("no baseline" in note and "which the model does not know" in note for note in result.notes)
     names = ClassNames(("a", "b", "c"), {"candidate": ("c", "a")})
     labels, unusable = labels_of(pa.array([0, 1, 2, None, 7]), names, regression=False)
     assert labels.tolist() == pytest.approx([1, np.nan, 0, np.nan, np.nan], nan_ok=True)
@@ -228,8 +234,8 @@ def test_classes_are_matched_by_name_and_unknown_ones_are_told(tried: Tried) -> 
 def test_periods_before_the_end_of_the_training_are_left_out(tried: Tried) -> None:
     params: dict[str, Any] = {"skew": {**SKEW, "alpha": None, "attribute": False}, "performance": {}}
     ticks = [iso(START - WEEK), *TICKS[:2]]
-    _, found = tried.assess({"train": WEEKS[0]}, ticks=ticks, **params)
-    assert [(each.start, each.end) for each in found.periods] == [(TICKS[0], TICKS[1])]
+    _, result = tried.assess({"train": WEEKS[0]}, ticks=ticks, **params)
+    assert [(each.start, each.end) for each in result.periods] == [(TICKS[0], TICKS[1])]
     with pytest.raises(BadInput, match="no period begins after the candidate's training data, which ends 2013-04-01"):
         tried.assess({"train": WEEKS[0]}, ticks=ticks[:2])
 

@@ -37,17 +37,17 @@ def test_auc_is_exact_also_with_ties() -> None:
 
 
 def test_metrics_are_what_their_definitions_say() -> None:
-    found = binary_metrics(np.array([1, 0, 1, 0]), np.array([0.8, 0.4, 0.3, 0.5]))
-    assert found.log_loss == pytest.approx(-np.log([0.8, 0.6, 0.3, 0.5]).mean())
-    assert found.brier == pytest.approx(np.square([0.2, 0.4, 0.7, 0.5]).mean())
-    assert (found.accuracy, found.mean_prediction, found.mean_label) == (0.5, 0.5, 0.5)
-    assert (found.rows, found.positives) == (4, 2)
+    result = binary_metrics(np.array([1, 0, 1, 0]), np.array([0.8, 0.4, 0.3, 0.5]))
+    assert result.log_loss == pytest.approx(-np.log([0.8, 0.6, 0.3, 0.5]).mean())
+    assert result.brier == pytest.approx(np.square([0.2, 0.4, 0.7, 0.5]).mean())
+    assert (result.accuracy, result.mean_prediction, result.mean_label) == (0.5, 0.5, 0.5)
+    assert (result.rows, result.positives) == (4, 2)
 
 
 def test_one_class_has_no_auc_and_says_why() -> None:
-    found = binary_metrics(np.zeros(5, int), np.full(5, 0.2))
-    assert found.auc is None and found.reason == "all 5 labels are 0; the AUC needs both classes"
-    assert found.accuracy == 1.0
+    result = binary_metrics(np.zeros(5, int), np.full(5, 0.2))
+    assert result.auc is None and result.reason == "all 5 labels are 0; the AUC needs both classes"
+    assert result.accuracy == 1.0
     assert compare("auc", np.zeros(5, int), np.full(5, 0.2), np.full(5, 0.3)) is None
     assert binary_metrics(np.zeros(0, int), np.zeros(0)).reason == "no rows"
 
@@ -63,8 +63,8 @@ def test_intervals_of_a_gain_hold_the_truth_19_times_in_20(metric: str) -> None:
 
     truth = compare(metric, *sample(0, 1_000_000))
     assert truth is not None and truth.difference > 0
-    found = [compare(metric, *sample(seed, 1500)) for seed in range(1, 401)]
-    covered = np.mean([gain is not None and gain.low <= truth.difference <= gain.high for gain in found])
+    results = [compare(metric, *sample(seed, 1500)) for seed in range(1, 401)]
+    covered = np.mean([gain is not None and gain.low <= truth.difference <= gain.high for gain in results])
     assert 0.92 <= covered <= 0.98
 
 
@@ -89,8 +89,8 @@ NO_CLASSES = binary_metrics(np.zeros(9, int), np.full(9, 0.1))
 )  # fmt: skip
 def test_a_candidate_must_not_be_worse_anywhere_and_be_better_somewhere(gains: Any, blessed: bool, words: str) -> None:
     candidate = {"eval": METRICS, "newest": NO_CLASSES if gains["newest"] is None else METRICS}
-    found, reasons = bless(BlessingRule(), candidate, gains)
-    assert found is blessed
+    result, reasons = bless(BlessingRule(), candidate, gains)
+    assert result is blessed
     assert any(words in reason for reason in reasons), reasons
 
 

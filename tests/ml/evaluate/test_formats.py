@@ -140,8 +140,8 @@ def test_a_model_behind_a_transform_graph_is_validated_in_a_server_and_predicts_
     folder = tmp_path / "onnx"
     files = [shared_store.local(examples(KIND)) / "eval" / "part-0.parquet"]
     (tmp_path / "scratch").mkdir()
-    found = infra_validate.validate_serving(folder, files, tmp_path / "scratch", requests=4)
-    assert found.blessed, found.error
+    result = infra_validate.validate_serving(folder, files, tmp_path / "scratch", requests=4)
+    assert result.blessed, result.error
 
     plan = PredictionPlan(str(folder), "serving_default", str(tmp_path), ("age",), 150)
     summary = json.loads(predict_task(plan, TransformTask("eval", str(files[0]), (0,), ROWS, 0)))
@@ -197,8 +197,8 @@ def test_lists_of_integers_and_of_strings_reach_a_model_as_they_are(tmp_path: Pa
         same = tf.function(lambda x: {"same": tf.identity(x)}, input_signature=[tf.TensorSpec(shape, dtype, name="x")])
         module.same = same
         tf.saved_model.save(module, str(tmp_path / "m"), signatures=same.get_concrete_function())
-        found: list[Any] = SignatureModel(tmp_path / "m", "serving_default").predict(batch, "file")["same"].tolist()
-        return found
+        result: list[Any] = SignatureModel(tmp_path / "m", "serving_default").predict(batch, "file")["same"].tolist()
+        return result
 
     large = [[2**60 + 1, 2], [3, 4]]
     assert predict(tf.int64, lists(large, pa.list_(pa.int64()))) == large

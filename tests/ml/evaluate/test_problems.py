@@ -43,11 +43,11 @@ SHARES = random.dirichlet([1, 1, 1], ROWS) * 0.6 + 0.4 * np.eye(3)[CLASSES]
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["even", "weighted"])
 def test_figures_are_those_of_scikit_learn(weights: Any) -> None:
     of = {"sample_weight": weights}
-    found = regression_metrics(NUMBERS, GUESSES, weights)
-    assert found.rmse == pytest.approx(sklearn.mean_squared_error(NUMBERS, GUESSES, **of) ** 0.5)
-    assert found.mae == pytest.approx(sklearn.mean_absolute_error(NUMBERS, GUESSES, **of))
-    assert found.r2 == pytest.approx(sklearn.r2_score(NUMBERS, GUESSES, **of))
-    assert found.median_absolute_error == pytest.approx(sklearn.median_absolute_error(NUMBERS, GUESSES, **of))
+    result = regression_metrics(NUMBERS, GUESSES, weights)
+    assert result.rmse == pytest.approx(sklearn.mean_squared_error(NUMBERS, GUESSES, **of) ** 0.5)
+    assert result.mae == pytest.approx(sklearn.mean_absolute_error(NUMBERS, GUESSES, **of))
+    assert result.r2 == pytest.approx(sklearn.r2_score(NUMBERS, GUESSES, **of))
+    assert result.median_absolute_error == pytest.approx(sklearn.median_absolute_error(NUMBERS, GUESSES, **of))
     chosen, several = SHARES.argmax(axis=1), class_metrics(CLASSES, SHARES, "abc", weights)
     assert several.auc == pytest.approx(sklearn.roc_auc_score(CLASSES, SHARES, multi_class="ovr", **of))
     by_class = [sklearn.roc_auc_score(number == CLASSES, SHARES[:, number], **of) for number in range(3)]
@@ -66,18 +66,18 @@ def test_figures_are_those_of_scikit_learn(weights: Any) -> None:
         assert two.intervals["accuracy"] == wilson(two.accuracy or 0.0, len(labels))
     assert two.auc == pytest.approx(sklearn.roc_auc_score(labels, p, **of))
     tied = np.round(p, 1)
-    for scores, found in ((p, two), (tied, binary_metrics(labels, tied, weights))):
-        assert found.average_precision == pytest.approx(sklearn.average_precision_score(labels, scores, **of))
-        low, high = found.intervals["average_precision"]
-        assert low < found.average_precision < high
+    for scores, result in ((p, two), (tied, binary_metrics(labels, tied, weights))):
+        assert result.average_precision == pytest.approx(sklearn.average_precision_score(labels, scores, **of))
+        low, high = result.intervals["average_precision"]
+        assert low < result.average_precision < high
     assert two.log_loss == pytest.approx(sklearn.log_loss(labels, p, **of))
     assert two.brier == pytest.approx(sklearn.brier_score_loss(labels, p, **of))
     assert two.accuracy == pytest.approx(sklearn.accuracy_score(labels, p >= 0.5, **of))
 
 
 def test_residuals_and_labels_that_do_not_differ() -> None:
-    found = regression_metrics(np.arange(101.0), np.zeros(101))
-    assert found.residual_quantiles == {"5": 5.0, "25": 25.0, "50": 50.0, "75": 75.0, "95": 95.0}
+    result = regression_metrics(np.arange(101.0), np.zeros(101))
+    assert result.residual_quantiles == {"5": 5.0, "25": 25.0, "50": 50.0, "75": 75.0, "95": 95.0}
     same = regression_metrics(np.full(4, 2.0), np.array([1.0, 2.0, 3.0, 2.0]))
     assert same.r2 is None and same.reason == "all 4 labels are 2; R² needs labels that differ"
     assert compare_regressions("r2", np.full(4, 2.0), np.ones(4), np.zeros(4)) is None
@@ -108,8 +108,8 @@ def test_intervals_of_a_regressions_gain_hold_the_truth_19_times_in_20(metric: s
 
     truth = compare_regressions(metric, *sample(0, 1_000_000))
     assert truth is not None and truth.difference > 0
-    found = [compare_regressions(metric, *sample(seed, 1000)) for seed in range(1, 401)]
-    covered = np.mean([gain is not None and gain.low <= truth.difference <= gain.high for gain in found])
+    results = [compare_regressions(metric, *sample(seed, 1000)) for seed in range(1, 401)]
+    covered = np.mean([gain is not None and gain.low <= truth.difference <= gain.high for gain in results])
     assert 0.92 <= covered <= 0.98
 
 
@@ -146,9 +146,9 @@ def test_a_class_that_a_model_does_not_tell_apart_shows_in_the_worst_auc() -> No
     labels = np.where(np.arange(2000) % 200 == 0, 2, np.arange(2000) % 2)
     shares = np.stack([labels == 0, labels == 1, np.zeros(2000)], axis=1) * 0.9 + 0.03
     shares[labels == 2] = [0.93, 0.03, 0.03]
-    found = class_metrics(labels, shares)
-    assert found.accuracy is not None and found.accuracy > 0.99
-    assert found.worst_auc == pytest.approx(0.5)
+    result = class_metrics(labels, shares)
+    assert result.accuracy is not None and result.accuracy > 0.99
+    assert result.worst_auc == pytest.approx(0.5)
 
 
 class Bench:
@@ -186,8 +186,8 @@ class Bench:
     def evaluate(self, model: Artifact, examples: Artifact, **params: Any) -> tuple[Artifact, Any]:
         inputs = {"model": model, "examples": examples}
         params = {"model_name": "served", **params}
-        found = self.run_stage(stage.run, kind="evaluation", inputs=inputs, **params)
-        return found, json.loads((self.store.local(found) / "evaluation.json").read_text())
+        result = self.run_stage(stage.run, kind="evaluation", inputs=inputs, **params)
+        return result, json.loads((self.store.local(result) / "evaluation.json").read_text())
 
 
 @pytest.fixture
@@ -202,11 +202,11 @@ def test_a_result_that_is_too_good_is_warned_of_with_the_feature(
     honest, leaking = random.uniform(0.2, 0.8, 400), np.where(labels == 1, 0.9, 0.1) + random.uniform(0, 0.09, 400)
     columns = {"label": labels, "honest": honest, "refund": leaking}
     examples = bench.examples(columns)
-    found, report = bench.evaluate(bench.model("leaks", "probability", ["refund"]), examples)
+    result, report = bench.evaluate(bench.model("leaks", "probability", ["refund"]), examples)
     assert report["blessed"] is True
     warning = report["reasons"][0]
     assert warning.startswith("warning: eval: auc 1.0000 is too good to be true of most tasks; 'refund' alone predicts")
-    assert found.properties["reasons"][0] == warning
+    assert result.properties["reasons"][0] == warning
     assert [record.levelname for record in caplog.records if record.message == warning] == ["WARNING"]
     _, report = bench.evaluate(bench.model("honest", "probability", ["honest"]), examples, minimum={})
     assert not [reason for reason in report["reasons"] if reason.startswith("warning")]
@@ -236,16 +236,18 @@ def test_a_regression_is_judged_in_the_units_of_its_label(
     bench.model("old", "prediction", ["far"], champion=True, problem="regression")
     candidate = bench.model("new", "prediction", ["near"], problem="regression")
     metrics = {"cost": ["hangar_costs:cost", "lower"]}
-    found, report = bench.evaluate(candidate, examples, slices=["site"], metrics=metrics, minimum={"cost": 20, "r2": 0})
-    assert found.properties["blessed"] is True, report["reasons"]
+    result, report = bench.evaluate(
+        candidate, examples, slices=["site"], metrics=metrics, minimum={"cost": 20, "r2": 0}
+    )
+    assert result.properties["blessed"] is True, report["reasons"]
     assert (report["rule"]["metric"], report["problem"], report["label"]) == ("rmse", "regression", "label")
     assert report["rule"]["higher_is_better"]["cost"] is False
     overall = report["splits"]["eval"]
     expected = np.sqrt(np.average(np.square(NUMBERS - np.float32(GUESSES)), weights=WEIGHTS))
-    assert overall["candidate"]["rmse"] == pytest.approx(expected) == found.metrics["eval_rmse"]
+    assert overall["candidate"]["rmse"] == pytest.approx(expected) == result.metrics["eval_rmse"]
     assert overall["gain"]["difference"] == pytest.approx(overall["champion"]["rmse"] - overall["candidate"]["rmse"])
     assert overall["candidate"]["rmse_low"] < expected < overall["candidate"]["rmse_high"]
-    assert overall["candidate"]["cost"] == found.metrics["eval_cost"] < overall["champion"]["cost"]
+    assert overall["candidate"]["cost"] == result.metrics["eval_cost"] < overall["champion"]["cost"]
     assert len(overall["candidate"]["calibration"]) == 10
     assert [entry["rows"] for entry in overall["slices"]["site"]] == [400, 200]
     # What may be lost is a hundredth of the champion's figure, in whatever unit that is.
@@ -269,7 +271,7 @@ def test_classes_are_compared_by_name_whatever_their_order(bench: Bench) -> None
     _, report = bench.evaluate(candidate, examples, min_improvement=None, max_regression=1.0)
     overall = report["splits"]["eval"]
     assert overall["candidate"]["log_loss"] == pytest.approx(sklearn.log_loss(CLASSES, SHARES), rel=1e-5)
-    assert [found["name"] for found in overall["candidate"]["classes"]] == ["c", "a", "b"]
+    assert [result["name"] for result in overall["candidate"]["classes"]] == ["c", "a", "b"]
     known = CLASSES < 2
     assert overall["champion"]["rows"] == known.sum() < overall["candidate"]["rows"] == ROWS
     theirs = np.stack([columns["a_or"], columns["or_b"]], axis=1)[known]
@@ -309,10 +311,10 @@ def parcels(bench: Bench) -> Artifact:
 def test_a_further_label_has_figures_of_its_own_and_the_first_one_decides_against_the_champion(
     bench: Bench, parcels: Artifact
 ) -> None:
-    told = {"problem": "binary", "more_labels": MORE}
-    bench.model("old", "probability", ["p"], champion=True, more={"minutes_prediction": "guess"}, **told)
-    candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "off"}, **told)
-    found, report = bench.evaluate(candidate, parcels, min_improvement=None, minimum={"minutes/rmse": 20})
+    reports = {"problem": "binary", "more_labels": MORE}
+    bench.model("old", "probability", ["p"], champion=True, more={"minutes_prediction": "guess"}, **reports)
+    candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "off"}, **reports)
+    result, report = bench.evaluate(candidate, parcels, min_improvement=None, minimum={"minutes/rmse": 20})
     minutes = report["more_labels"]["minutes"]
     assert (minutes["problem"], minutes["rule"]["metric"], minutes["rule"]["minimum"]) == (
         "regression", "rmse", {"rmse": 20},
@@ -322,19 +324,19 @@ def test_a_further_label_has_figures_of_its_own_and_the_first_one_decides_agains
         expected = sklearn.mean_squared_error(NUMBERS, column, sample_weight=WEIGHTS) ** 0.5
         assert figures[of]["rmse"] == pytest.approx(expected)
     assert figures["gain"]["high"] < 0 and report["blessed"], "worse minutes than the champion's decide nothing"
-    assert found.metrics["eval_minutes/rmse"] == figures["candidate"]["rmse"]
-    assert found.metrics["champion_eval_minutes/rmse"] == figures["champion"]["rmse"]
+    assert result.metrics["eval_minutes/rmse"] == figures["candidate"]["rmse"]
+    assert result.metrics["champion_eval_minutes/rmse"] == figures["champion"]["rmse"]
     assert report["rule"]["minimum"] == {"auc": 0.6}
-    found, report = bench.evaluate(candidate, parcels, min_improvement=None, minimum={"minutes/rmse": 1})
+    result, report = bench.evaluate(candidate, parcels, min_improvement=None, minimum={"minutes/rmse": 1})
     assert not report["blessed"] and any(
         re.match(r"minutes: eval: rmse [\d.]+ is above 1", said) for said in report["reasons"]
     )
 
 
 def test_a_model_or_champion_without_an_output_for_a_further_label_is_told_of(bench: Bench, parcels: Artifact) -> None:
-    told = {"problem": "binary", "more_labels": MORE}
+    reports = {"problem": "binary", "more_labels": MORE}
     bench.model("old", "probability", ["p"], champion=True, problem="binary")
-    candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "guess"}, **told)
+    candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "guess"}, **reports)
     report = bench.evaluate(candidate, parcels, min_improvement=None)[1]
     assert report["more_labels"]["minutes"]["splits"]["eval"]["champion"] is None
     assert "minutes: not compared, as the champion does not predict it" in report["reasons"]
@@ -360,8 +362,10 @@ def test_a_model_or_champion_without_an_output_for_a_further_label_is_told_of(be
 def test_a_champion_of_another_problem_for_a_further_label_is_told_of_and_not_shown(
     bench: Bench, parcels: Artifact, output: str, theirs: Any, words: str
 ) -> None:
-    told = {"minutes": theirs}
-    bench.model("old", "probability", ["p"], champion=True, more={output: "guess"}, problem="binary", more_labels=told)
+    reports = {"minutes": theirs}
+    bench.model(
+        "old", "probability", ["p"], champion=True, more={output: "guess"}, problem="binary", more_labels=reports
+    )
     candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "guess"}, more_labels=MORE)
     report = bench.evaluate(candidate, parcels, min_improvement=None, minimum={"minutes/rmse": 20})[1]
     assert report["blessed"] and report["splits"]["eval"]["champion"]

@@ -16,12 +16,12 @@ from airflow_hops.core.store import ArtifactStore
 def step(
     environment: dict[str, str], root: str, folder: Path, function: Callable[[], Any], of: Mapping[str, Any]
 ) -> Any:
-    """What the process does."""
+    """Runs the process."""
     from airflow_hops.ml.step.context import make_current
     from tests.ml.conftest import step_context
 
     os.environ |= environment
     sys.path.insert(0, PATH_ENTRY)
-    given = {"run_id": "one", "task_id": "explore", **of}
-    make_current(step_context(ArtifactStore(root), folder, **given))
+    values = {"run_id": "one", "task_id": "explore", **of}
+    make_current(step_context(ArtifactStore(root), folder, **values))
     return function()

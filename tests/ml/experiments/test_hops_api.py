@@ -61,10 +61,10 @@ def test_six_parallel_experiments_leave_a_folder_each(
     for folder in folders.values():
         assert list(folder.glob("events.out.*")) and (folder / "training.json").is_file(), list(folder.iterdir())
     assert "tensorflow==" in (Path(path) / "requirements.txt").read_text()
-    found = record(path)
-    assert found["status"] == "FINISHED" and found["function"] == "launch" and found["metric"] is None
-    assert found["_id"] == "tests.one.explore.run.1" and found["finished"] > found["started"]
-    states = [trial.state for trial in study_folder(store, "tests", "explore", found["study"]).trials()]
+    result = record(path)
+    assert result["status"] == "FINISHED" and result["function"] == "launch" and result["metric"] is None
+    assert result["_id"] == "tests.one.explore.run.1" and result["finished"] > result["started"]
+    states = [trial.state for trial in study_folder(store, "tests", "explore", result["study"]).trials()]
     assert states == ["complete"] * 6
     client = MlflowClient(tracking)
     runs = client.search_runs([client.get_experiment_by_name("tests").experiment_id])
@@ -99,8 +99,8 @@ def test_searches_return_path_best_parameters_and_value(as_step: AsStep) -> None
     assert grid[1:] == ({"x": 3, "y": 1}, {"metric": 0})
     assert named[1:] == ({"x": 5}, {"loss": 1, "other": 1.0})
     assert record(grid[0])["hyperparameter"] == "x=3.y=1" and record(grid[0])["metric"] == 0
-    for found, count in ((drawn, 4), (evolved, 12)):
-        path, best, returned = found
+    for result, count in ((drawn, 4), (evolved, 12)):
+        path, best, returned = result
         assert isinstance(best["y"], int) and returned["metric"] == -((best["x"] - 3) ** 2) - (best["y"] - 1) ** 2
         values = [json.loads(f.read_text())["value"] for f in Path(path).glob("*/training.json")]
         assert len(values) == count and max(values) == returned["metric"]
@@ -158,7 +158,7 @@ def test_a_function_is_another_one_as_soon_as_what_it_is_bound_to_changes() -> N
         bound = functools.partial(made, factor, default=2)
         return [made(factor), bound, functools.partial(made(3), factor), Trainer(rate), Trainer(rate).__call__]
 
-    before, same, other = (list(map(identity, ways(*given))) for given in ((2, 0.5), (2, 0.5), (4, 0.25)))
+    before, same, other = (list(map(identity, ways(*values))) for values in ((2, 0.5), (2, 0.5), (4, 0.25)))
     assert before == same and not set(before) & set(other) and identity(made(2, 2)) != before[0]
     assert identity(made(threading.Lock())) != identity(made(threading.Lock())) and identity(len) != identity(len)
 
@@ -237,9 +237,9 @@ def test_distributed_training_keeps_checkpoints_and_notebook(as_step: AsStep) ->
     assert returned == {"metric": 0.5}  # the mean of the ranks' gradients, 0 and -2, from 0
     assert (Path(path) / "inception/checkpoint-0.index").is_file()
     assert (Path(path) / "inc.ipynb").is_file()
-    found = record(path)
-    assert found["name"] == "inception" and found["versioned_resources"] == ["inc.ipynb"]
-    assert found["description"] == "A inception example with hidden layers" and found["executors"] == 2
+    result = record(path)
+    assert result["name"] == "inception" and result["versioned_resources"] == ["inc.ipynb"]
+    assert result["description"] == "A inception example with hidden layers" and result["executors"] == 2
     assert summed == {"metric": 3.0} and (Path(collective) / "no-name/eval/done").exists()
 
 
@@ -410,8 +410,8 @@ def asked_to_end() -> None:
 
 def test_an_experiment_of_a_step_that_was_asked_to_end_says_so(as_step: AsStep, tmp_path: Path) -> None:
     as_step(asked_to_end)
-    found = record(f"{tmp_path}/store/Experiments/tests.one.explore/run.1")
-    assert (found["status"], found["error"]) == ("KILLED", "the step was asked to end") and found["finished"]
+    result = record(f"{tmp_path}/store/Experiments/tests.one.explore/run.1")
+    assert (result["status"], result["error"]) == ("KILLED", "the step was asked to end") and result["finished"]
 
 
 def failing() -> Any:
@@ -426,7 +426,7 @@ def failing() -> Any:
     def silent(x: int) -> None:
         return None
 
-    found = []
+    results = []
     for call in (
         lambda: experiment.launch(fails, {"x": [7]}),
         lambda: experiment.launch(fails),
@@ -447,12 +447,12 @@ def failing() -> Any:
     ):
         with pytest.raises(HopsError) as raised:
             call()
-        found.append(str(raised.value))
-    return found
+        results.append(str(raised.value))
+    return results
 
 
 def test_what_cannot_be_run_is_refused_by_name(as_step: AsStep, tmp_path: Path) -> None:
-    found = as_step(failing)
+    result = as_step(failing)
     expected = (
         "no 7",
         "cannot be called with no arguments",
@@ -471,7 +471,7 @@ def test_what_cannot_be_run_is_refused_by_name(as_step: AsStep, tmp_path: Path) 
         "would be kept as experiment.json",
         "metric 'seconds' was not reported",
     )
-    for error, words in zip(found, expected, strict=True):
+    for error, words in zip(result, expected, strict=True):
         assert words in error, error
     first = record(f"{tmp_path}/store/Experiments/tests.one.explore/run.1")
     assert first["status"] == "FAILED" and "no 7" in first["error"]
@@ -551,7 +551,7 @@ def stopped() -> Any:
 def test_calls_that_somebody_stops_are_not_taken_for_all_of_them(as_step: AsStep, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="2 of 3 calls have not ended: mallory stopped the search"):
         as_step(stopped)
-    found = record(f"{tmp_path}/store/Experiments/tests.one.explore/run.1")
-    assert found["status"] == "KILLED" and "mallory" in found["error"]
+    result = record(f"{tmp_path}/store/Experiments/tests.one.explore/run.1")
+    assert result["status"] == "KILLED" and "mallory" in result["error"]
     path, returned = as_step(stopped)  # the task is cleared
     assert len(returned) == 3 and record(path)["trials"] == {"complete": 3}

@@ -1,4 +1,4 @@
-"""What ranks on other hosts and on executors do, until something happens to them."""
+"""Work of ranks on other hosts and on executors, until something happens to them."""
 
 from __future__ import annotations
 
@@ -101,18 +101,18 @@ def meet(
     placement: Placement, channel: Channel, *, folders: Mapping[str, Path], accident: str, reduces: bool = False
 ) -> None:
     """Says where it is; then something happens to rank 1, while rank 0 waits."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     if reduces:
         import horovod.tensorflow as hvd
         import tensorflow as tf
 
         hvd.init()
         total = float(hvd.allreduce(tf.constant(placement.rank + 1.0), op=hvd.Sum))
-        found = {"total": total, "local": [hvd.local_rank(), hvd.local_size()]}
+        results = {"total": total, "local": [hvd.local_rank(), hvd.local_size()]}
     executor = _executor()
     channel.send("alive", where="the first all-reduce")
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
-    channel.send("hello", pid=os.getpid(), executor=executor.pid, devices=devices, **found)
+    channel.send("hello", pid=os.getpid(), executor=executor.pid, devices=devices, **results)
     if placement.rank == 1:
         print("rank 1 is about to have an accident", flush=True)
         accidents: dict[str, Callable[[], Any]] = {

@@ -24,7 +24,7 @@ from airflow_hops.ml.training.gang.leases import FOLDER_VARIABLE, GpuLeases
 
 
 def _look(folder: Path, hold_s: float, placement: Placement, channel: Channel) -> list[Any]:
-    """What a rank sees of the GPUs; it may hold its own for a while, saying so by a file."""
+    """Returns the GPUs that a rank sees; it may hold its own for a while, and reports so by a file."""
     if hold_s:
         (folder / "held").write_text(str(os.getpid()))
         time.sleep(hold_s)

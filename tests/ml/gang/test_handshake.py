@@ -15,7 +15,7 @@ from airflow_hops.ml.training.gang.handshake import answer_task, call_driver
 
 
 def _driver_hears(call: Callable[[tuple[str, int]], None]) -> Any:
-    """What the driver learns of a caller."""
+    """Returns the driver's view of a caller."""
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
         calling = threads.submit(call, listener.getsockname())
         connection, _ = listener.accept()

@@ -1,4 +1,4 @@
-"""What names the hosts of a gang, and what does not."""
+"""Names of the hosts of a gang, good and bad."""
 
 from __future__ import annotations
 

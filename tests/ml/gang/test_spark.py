@@ -51,16 +51,16 @@ class Cluster:
         self.connection.send((size, code_paths, params))
 
     def hear(self) -> Any:
-        """What the driver says next: who has met, or how the gang ended."""
+        """Returns the driver's next message: who has met, or how the gang ended."""
         assert self.connection.poll(120), "the driver says nothing"
         return self.connection.recv()
 
     def run(self, size: int, code_paths: tuple[str, ...], **params: Any) -> Ended:
         """Runs a gang; how it ended."""
         self.begin(size, code_paths, **params)
-        while not isinstance(found := self.hear(), Ended):
+        while not isinstance(result := self.hear(), Ended):
             pass
-        return found
+        return result
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def drive(connection: Any, environment: dict[str, str], folder: Path) -> None:
-    """What the driver does; of Spark's complaints when it is killed, nobody is to hear."""
+    """Runs the driver; hides Spark's complaints when it is killed."""
     os.environ |= environment
     with (folder / "driver.log").open("w") as log:
         os.dup2(log.fileno(), 2)

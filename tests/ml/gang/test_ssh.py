@@ -80,13 +80,13 @@ class Gang:
 
         params = {"accident": accident, "notes": str(self.folder), **params}
         job = RankJob("rank_work:work", params, code_paths=self.code, inputs={"words": inputs}, output=output)
-        found = parse_hosts(hosts)
+        result = parse_hosts(hosts)
         try:
             self.result = run_gang(
                 job,
-                sum(host.slots for host in found),
+                sum(host.slots for host in result),
                 logs=self.folder / "logs",
-                launcher=SshRanks(found, self.ssh),
+                launcher=SshRanks(result, self.ssh),
                 on_message=on_message,
                 stall_timeout_s=stall_timeout_s,
             )
@@ -126,7 +126,7 @@ def make_gang(
 
 @pytest.fixture(scope="module")
 def silent(make_gang: Callable[..., Gang]) -> Iterator[dict[str, Future[Any]]]:
-    """What takes a silence of 15 s to end; the other gangs run meanwhile."""
+    """Starts the gangs that a silence of 15 s ends, while others run."""
     with ThreadPoolExecutor(3) as pool:
         gangs = {"agent stopped": make_gang(), "supervisor stopped": make_gang()}
         forking = forkserver()

@@ -105,9 +105,9 @@ def test_a_regression_is_served_as_the_estimator_predicts(tmp_path: Path) -> Non
     assert {"scikit-learn", "skl2onnx", "onnxruntime"} <= exported.versions.keys()
     assert exported.inputs == dict.fromkeys(x.columns, "float32")
     rows = x.iloc[:7].astype(np.float32)
-    found = ask(tmp_path / "onnx", as_request(rows))
-    assert found.keys() == {"prediction"} and found["prediction"].dtype == np.float32
-    assert found["prediction"] == pytest.approx(model.predict(x.iloc[:7]), rel=1e-5)
+    result = ask(tmp_path / "onnx", as_request(rows))
+    assert result.keys() == {"prediction"} and result["prediction"].dtype == np.float32
+    assert result["prediction"] == pytest.approx(model.predict(x.iloc[:7]), rel=1e-5)
     with pytest.raises(FileExistsError, match="written once"):
         export_model(model, tmp_path, framework="sklearn", target=PRICE, sample=x)
 
@@ -119,10 +119,10 @@ def test_several_classes_have_names_and_probabilities(tmp_path: Path) -> None:
     exported = export_model(model, tmp_path, framework="sklearn", target=WINE, sample=x, order=names)
     assert list(exported.inputs) == names
     rows = x[::20].astype(np.float32)
-    found = ask(tmp_path / "onnx", {name: rows[:, number] for number, name in enumerate(names)})
+    result = ask(tmp_path / "onnx", {name: rows[:, number] for number, name in enumerate(names)})
     expected = model.predict_proba(rows)
-    assert found["probabilities"] == pytest.approx(expected, abs=1e-6)
-    assert found["class"].tolist() == [WINE.classes[best].encode() for best in expected.argmax(axis=1)]
+    assert result["probabilities"] == pytest.approx(expected, abs=1e-6)
+    assert result["class"].tolist() == [WINE.classes[best].encode() for best in expected.argmax(axis=1)]
 
 
 def test_columns_of_a_pipeline_go_into_its_graph_by_name(tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ def test_columns_of_a_pipeline_go_into_its_graph_by_name(tmp_path: Path) -> None
     exported = export_model(model, tmp_path, framework="sklearn", target=LATE, sample=table)
     assert exported.inputs == RAW
     rows = table.iloc[:5].assign(carrier=["AA", "UA", "", "never seen", "é"])
-    found = ask(tmp_path / "onnx", as_request(rows))
-    assert found["probability"] == pytest.approx(model.predict_proba(rows)[:, 1], abs=1e-6)
+    result = ask(tmp_path / "onnx", as_request(rows))
+    assert result["probability"] == pytest.approx(model.predict_proba(rows)[:, 1], abs=1e-6)
 
 
 @pytest.mark.parametrize("as_frame", [True, False])
@@ -154,8 +154,8 @@ def test_transform_graph_precedes_any_model(tmp_path: Path, transform_graph: Pat
     )
     raw = ["distance", "hour"] if as_frame else ["carrier", "distance"]
     assert list(exported.inputs) == raw
-    found = ask(tmp_path / "onnx", as_request(table[raw]))
-    assert found["probability"] == pytest.approx(model.predict_proba(taken)[:, 1], abs=1e-6)
+    result = ask(tmp_path / "onnx", as_request(table[raw]))
+    assert result["probability"] == pytest.approx(model.predict_proba(taken)[:, 1], abs=1e-6)
 
 
 def test_fall_back_stores_with_skops(tmp_path: Path, transform_graph: Path) -> None:
@@ -164,18 +164,18 @@ def test_fall_back_stores_with_skops(tmp_path: Path, transform_graph: Path) -> N
     taken = pd.DataFrame({"squared": table.distance**2})
     steps = [FunctionTransformer(np.sqrt), LogisticRegression()]
     model = make_pipeline(*steps).fit(taken, late)
-    given = {"framework": "sklearn", "target": LATE, "sample": taken, "transform_graph": transform_graph}
+    values = {"framework": "sklearn", "target": LATE, "sample": taken, "transform_graph": transform_graph}
     with pytest.raises(
         BadInput, match=r"step 'functiontransformer' \(FunctionTransformer\) does not convert to ONNX.*"
     ):
-        export_model(model, tmp_path, **given)
+        export_model(model, tmp_path, **values)
     assert list(tmp_path.iterdir()) == []
-    exported = export_model(model, tmp_path, fall_back=True, **given)
+    exported = export_model(model, tmp_path, fall_back=True, **values)
     assert exported.format == "skops" and "skops" in exported.versions
     assert "functiontransformer" in (exported.not_converted or "")
-    found = ask(tmp_path / "skops", as_request(table[["distance"]]))
-    assert found.keys() == {"probability"}
-    assert found["probability"] == pytest.approx(model.predict_proba(taken)[:, 1], abs=1e-6)
+    result = ask(tmp_path / "skops", as_request(table[["distance"]]))
+    assert result.keys() == {"probability"}
+    assert result["probability"] == pytest.approx(model.predict_proba(taken)[:, 1], abs=1e-6)
 
 
 def test_difference_beyond_tolerance_names_rows(tmp_path: Path) -> None:
@@ -238,11 +238,11 @@ def test_packages_and_names_that_are_missing_are_named(
     ):
         export_model(Booster(), tmp_path, framework="jax", target=PRICE, sample=X)
     model = Ridge().fit(X, Y)
-    given = {"framework": "sklearn", "target": PRICE, "sample": X, "transform_graph": transform_graph}
+    values = {"framework": "sklearn", "target": PRICE, "sample": X, "transform_graph": transform_graph}
     with pytest.raises(BadInput, match="the sample is a matrix, and order is None; expected the names"):
-        export_model(model, tmp_path, **given)
+        export_model(model, tmp_path, **values)
     with pytest.raises(BadInput, match=r"takes 'm0', 'm1'.* which are not among the transform's outputs: carriers"):
-        export_model(model, tmp_path, order=NAMES, **given)
+        export_model(model, tmp_path, order=NAMES, **values)
 
 
 @pytest.mark.parametrize(

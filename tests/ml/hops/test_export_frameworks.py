@@ -59,15 +59,17 @@ def boosters(use_packages: Callable[..., None]) -> None:
 
 
 def served(model: Any, folder: Path, framework: str, target: Target, sample: Any, **options: Any) -> dict[str, Any]:
-    """What the exported model answers to the first rows."""
+    """Returns the exported model's answers to the first rows."""
     exported = export_model(model, folder, framework=framework, target=target, sample=sample, **options)
     assert (exported.format, exported.framework) == ("onnx", framework)
     assert exported.largest_difference < 1e-4
     rows = np.asarray(sample, np.float32)[:5]
     servable: Any = open_model("m", 1, folder / "onnx", ModelOptions())
     try:
-        found: dict[str, Any] = servable.predict({name: rows[:, number] for number, name in enumerate(exported.inputs)})
-        return found
+        result: dict[str, Any] = servable.predict(
+            {name: rows[:, number] for number, name in enumerate(exported.inputs)}
+        )
+        return result
     finally:
         servable.close()
 
@@ -78,15 +80,15 @@ def test_trees_of_lightgbm(boosters: None, tmp_path: Path) -> None:
     data, growth = load_diabetes(return_X_y=True, as_frame=True)
     data.iloc[::3, 2] = np.nan
     regressor = lightgbm.LGBMRegressor(n_estimators=20, verbose=-1).fit(data, growth)
-    found = served(regressor, tmp_path / "regressor", "lightgbm", GROWTH, data)
-    assert found["prediction"] == pytest.approx(regressor.predict(data.iloc[:5]), rel=1e-4)
+    result = served(regressor, tmp_path / "regressor", "lightgbm", GROWTH, data)
+    assert result["prediction"] == pytest.approx(regressor.predict(data.iloc[:5]), rel=1e-4)
     params = {"objective": "multiclass", "num_class": 3, "verbose": -1}
     booster = lightgbm.train(params, lightgbm.Dataset(X, Y), 10)
-    found = served(booster, tmp_path / "booster", "lightgbm", WINE, X, order=NAMES)
-    assert found["probabilities"] == pytest.approx(booster.predict(X[:5]), abs=1e-5)
+    result = served(booster, tmp_path / "booster", "lightgbm", WINE, X, order=NAMES)
+    assert result["probabilities"] == pytest.approx(booster.predict(X[:5]), abs=1e-5)
     two = make_pipeline(StandardScaler(), lightgbm.LGBMClassifier(n_estimators=10, verbose=-1)).fit(X, Y > 0)
-    found = served(two, tmp_path / "pipeline", "sklearn", RED, X, order=NAMES)
-    assert found["probability"] == pytest.approx(two.predict_proba(X[:5])[:, 1], abs=1e-5)
+    result = served(two, tmp_path / "pipeline", "sklearn", RED, X, order=NAMES)
+    assert result["probability"] == pytest.approx(two.predict_proba(X[:5])[:, 1], abs=1e-5)
 
 
 def test_trees_of_xgboost(boosters: None, tmp_path: Path) -> None:
@@ -95,16 +97,16 @@ def test_trees_of_xgboost(boosters: None, tmp_path: Path) -> None:
 
     frame = pd.DataFrame(X, columns=NAMES)
     classifier = xgboost.XGBClassifier(n_estimators=10).fit(frame, Y)
-    found = served(classifier, tmp_path / "classifier", "xgboost", WINE, frame)
-    assert found["probabilities"] == pytest.approx(classifier.predict_proba(frame[:5]), abs=1e-5)
+    result = served(classifier, tmp_path / "classifier", "xgboost", WINE, frame)
+    assert result["probabilities"] == pytest.approx(classifier.predict_proba(frame[:5]), abs=1e-5)
     assert classifier.get_booster().feature_names == NAMES
     matrix = xgboost.DMatrix(X, Y > 0)
     booster = xgboost.train({"objective": "binary:logistic"}, matrix, 10)
-    found = served(booster, tmp_path / "booster", "xgboost", RED, X, order=NAMES)
-    assert found["probability"] == pytest.approx(booster.predict(matrix)[:5], abs=1e-5)
+    result = served(booster, tmp_path / "booster", "xgboost", RED, X, order=NAMES)
+    assert result["probability"] == pytest.approx(booster.predict(matrix)[:5], abs=1e-5)
     pipeline = make_pipeline(StandardScaler(), xgboost.XGBRegressor(n_estimators=10)).fit(frame, Y)
-    found = served(pipeline, tmp_path / "pipeline", "sklearn", GROWTH, frame)
-    assert found["prediction"] == pytest.approx(pipeline.predict(frame[:5]), rel=1e-4)
+    result = served(pipeline, tmp_path / "pipeline", "sklearn", GROWTH, frame)
+    assert result["prediction"] == pytest.approx(pipeline.predict(frame[:5]), rel=1e-4)
     numbers = xgboost.train({"objective": "multi:softmax", "num_class": 3}, xgboost.DMatrix(X, Y), 2)
     with pytest.raises(
         BadInput, match=r"Booster gives \[178\] for 178 rows; expected \[178, 3\], since the problem is"
@@ -150,8 +152,8 @@ def check_values(model: Any, folder: Path, frame: Any, values: list[float]) -> N
             rows = frame[::9].assign(**{name: np.float32(value)})
             if "StandardScaler" in repr(model) and np.isinf(value):
                 continue  # which it refuses
-            found = servable.predict({column: rows[column].to_numpy("float32") for column in rows})
-            np.testing.assert_allclose(found["probabilities"], model.predict_proba(rows), atol=1e-5)
+            result = servable.predict({column: rows[column].to_numpy("float32") for column in rows})
+            np.testing.assert_allclose(result["probabilities"], model.predict_proba(rows), atol=1e-5)
     servable.close()
 
 
@@ -175,8 +177,8 @@ def test_a_network_of_pytorch(use_packages: Callable[..., None], tmp_path: Path)
     torch.manual_seed(1)
     logits = torch.nn.Sequential(torch.nn.Linear(len(NAMES), 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
     network = torch.nn.Sequential(logits, torch.nn.Softmax(1))
-    found = served(network, tmp_path / "network", "torch", WINE, X, order=NAMES)
-    assert found["probabilities"] == pytest.approx(network(torch.from_numpy(X[:5])).detach().numpy(), abs=1e-6)
+    result = served(network, tmp_path / "network", "torch", WINE, X, order=NAMES)
+    assert result["probabilities"] == pytest.approx(network(torch.from_numpy(X[:5])).detach().numpy(), abs=1e-6)
     check_embedding(tmp_path / "embedding")
     with pytest.raises(BadInput, match="which are not probabilities; end a network with Sigmoid or Softmax"):
         served(logits, tmp_path / "logits", "torch", WINE, X, order=NAMES)

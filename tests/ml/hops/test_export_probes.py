@@ -228,8 +228,8 @@ def test_unexplained_difference_is_not_blamed_on_float32(tmp_path: Path) -> None
     assert "step 'simpleimputer' (SimpleImputer) is converted inexactly; float32 features are not" in str(raised.value)
     assert "train on float32 values" not in str(raised.value)
     assert export(model, tmp_path, WINE, gaps, fall_back=True).format == "skops"
-    found = ask(tmp_path / "skops", gaps)["probabilities"]
-    np.testing.assert_allclose(found, model.predict_proba(gaps), atol=1e-6)
+    result = ask(tmp_path / "skops", gaps)["probabilities"]
+    np.testing.assert_allclose(result, model.predict_proba(gaps), atol=1e-6)
 
 
 def test_columns_may_have_the_names_of_a_graphs_results(tmp_path: Path) -> None:
@@ -245,9 +245,9 @@ def test_columns_may_have_the_names_of_a_graphs_results(tmp_path: Path) -> None:
     other.fit(table, GRAPES > 0)
     target = Target("wine", "multiclass", WINE.classes, more=(LATE,))
     export({"wine": one, "late": other}, tmp_path / "both", target, table)
-    found = ask(tmp_path / "both" / "onnx", table)
-    np.testing.assert_allclose(found["probabilities"], expected, atol=1e-5)
-    np.testing.assert_allclose(found["late_probability"], other.predict_proba(table)[:, 1], atol=1e-5)
+    result = ask(tmp_path / "both" / "onnx", table)
+    np.testing.assert_allclose(result["probabilities"], expected, atol=1e-5)
+    np.testing.assert_allclose(result["late_probability"], other.predict_proba(table)[:, 1], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["label", "probabilities", "variable", "text"])
@@ -260,5 +260,5 @@ def test_texts_may_be_the_only_features(name: str, tmp_path: Path) -> None:
         model = make_pipeline(first, Ridge()).fit(rows, LIKED.astype(float))
         exported = export(model, tmp_path / str(number), PRICE, rows)
         assert list(exported.inputs) == list(rows)
-        found = ask(tmp_path / str(number) / "onnx", rows)["prediction"]
-        np.testing.assert_allclose(found, model.predict(rows), atol=1e-5)
+        result = ask(tmp_path / str(number) / "onnx", rows)["prediction"]
+        np.testing.assert_allclose(result, model.predict(rows), atol=1e-5)

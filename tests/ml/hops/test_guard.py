@@ -151,8 +151,8 @@ def test_the_checksum_is_of_the_bytes_of_all_variables() -> None:
     shapes = [("float32", (3, 5)), ("float16", (7,)), ("bfloat16", (1,)), ("float64", (2, 2)), ("float32", ())]
     variables = [keras.Variable(random.normal(size=shape), dtype=dtype) for dtype, shape in shapes]
     raw = b"".join(variable.numpy().tobytes() for variable in variables)
-    found = weights.short_checksum(variables).to_bytes(8, "little", signed=True)
-    assert hashlib.sha256(raw).digest().startswith(found)
+    result = weights.short_checksum(variables).to_bytes(8, "little", signed=True)
+    assert hashlib.sha256(raw).digest().startswith(result)
 
 
 def test_the_checksum_sees_what_a_sum_would_not() -> None:

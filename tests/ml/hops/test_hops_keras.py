@@ -343,10 +343,10 @@ def _have_waited(first: dict[str, Any], second: dict[str, Any]) -> None:
 
 
 def test_three_ranks_match_one_process(three_ranks: Any) -> None:
-    found = three_ranks(_against_one_process, "accumulated")
-    assert found[0]["difference"] < 1e-5
-    assert len({rank["checksum"] for rank in found}) == 1
-    _have_waited(*found[:2])
+    result = three_ranks(_against_one_process, "accumulated")
+    assert result[0]["difference"] < 1e-5
+    assert len({rank["checksum"] for rank in result}) == 1
+    _have_waited(*result[:2])
 
 
 def test_a_loop_of_ones_own_averages_gradients_too(two_ranks: Any) -> None:
@@ -360,7 +360,7 @@ def test_sparse_gradients_make_the_same_weights(two_ranks: Any) -> None:
 
 
 def test_gradients_that_travel_in_16_bits_are_near(two_ranks: Any) -> None:
-    """What is rounded on its way makes a small difference, and it does make one."""
+    """Rounding on the way makes a small difference, and it does make one."""
     first, second = two_ranks(_against_one_process, "fp16")
     assert first["checksum"] == second["checksum"]
     assert 1e-6 < first["difference"] < 1e-3, "without compression it is less than 1e-6"
@@ -380,9 +380,9 @@ def test_horovods_own_wrapper_fails_with_keras_3(two_ranks: Any) -> None:
 
 
 def test_learning_rate_warms_up_by_batch(two_ranks: Any) -> None:
-    found = two_ranks(_with_warmup)
-    assert found[0]["difference"] < 1e-5
-    for rank in found:
+    result = two_ranks(_with_warmup)
+    assert result[0]["difference"] < 1e-5
+    for rank in result:
         assert rank["rates"] == pytest.approx(rank["expected"])
         assert rank["after"] == [0.5] * 6
 
@@ -402,13 +402,13 @@ def _scaled() -> list[float]:
 
 
 def test_metrics_of_uneven_shards_match_one_process(two_ranks: Any) -> None:
-    found = two_ranks(_metrics)
-    expected = found[0]["expected"]
-    for rank in found:
+    result = two_ranks(_metrics)
+    expected = result[0]["expected"]
+    for rank in result:
         assert rank["found"].pop("extra") == pytest.approx(0.5)
         assert rank["found"] == pytest.approx(expected, abs=1e-6)
         assert rank["without_validation"] == pytest.approx(expected["auc"], abs=1e-6)
-    mean = sum(rank["own"]["auc"] for rank in found) / 2
+    mean = sum(rank["own"]["auc"] for rank in result) / 2
     assert abs(mean - expected["auc"]) > 0.01, "the mean of the ranks' AUCs is another figure"
 
 

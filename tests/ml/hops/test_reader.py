@@ -92,19 +92,19 @@ def _example(row: int) -> bytes:
 
 
 def shares(folder: Path, batch_size: int, size: int, mode: str) -> list[dict[str, Any]]:
-    """What each rank is given in two shuffled passes, and in the order of the files: the rows of each batch."""
+    """Returns the rows of each batch of each rank in two shuffled passes, and in the order of the files."""
     ranks = []
     for rank in range(size):
         reader = open_split(folder, COLUMNS, label="y", rank=rank, size=size, **MODES[mode])
         dataset = reader.dataset(batch_size, shuffle_seed=5)
         passes = [[_rows(element) for element in dataset] for _ in range(2)]
-        given = reader.rows_given()
+        values = reader.rows_given()
         ranks.append(
             {
                 "passes": passes,
                 "ordered": [_rows(element) for element in reader.dataset(batch_size)],
                 "rows": reader.rows,
-                "given": given,
+                "given": values,
                 "totals": [reader.total_rows, reader.smallest_rows],
                 "steps": reader.steps(batch_size),
                 "cardinality": int(dataset.cardinality()),
@@ -190,10 +190,10 @@ def test_resumed_pass_keeps_its_order(mode: str, tmp_path: Path) -> None:
         assert batches(dataset) == second[at["step"] :]
         assert reader.rows_given() == reader.rows
     at["step"] = 2
-    given = sum(len(batch) for batch in second[:2])
+    values = sum(len(batch) for batch in second[:2])
     for batch in dataset:
-        given += int(batch["x"].shape[0])
-        assert reader.rows_given() == given
+        values += int(batch["x"].shape[0])
+        assert reader.rows_given() == values
     at["step"] = 99
     with pytest.raises(tf.errors.OpError):
         list(dataset)
@@ -230,15 +230,15 @@ def test_parquet_and_tfrecord_give_same_batches(tmp_path: Path) -> None:
         "id": OutputSpec("int64"),
         "text": OutputSpec("string"),
     }
-    found = {}
+    results = {}
     for format in ("parquet", "tfrecord"):
         reader = open_split(folder, specs, label="late", format=format, cache_dir=tmp_path / "cache")
-        found[format] = [
+        results[format] = [
             [{name: value.numpy().tolist().__repr__() for name, value in features.items()}, label.numpy().tolist()]
             for features, label in reader.dataset(64, shuffle_seed=1)
         ]
-    assert found["parquet"] == found["tfrecord"]
-    assert len(found["parquet"]) == 5
+    assert results["parquet"] == results["tfrecord"]
+    assert len(results["parquet"]) == 5
     assert [list(spec.shape) for spec in reader.dataset(64).element_spec[0].values()] == [
         [None, 4],
         [None, 1],

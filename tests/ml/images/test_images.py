@@ -217,7 +217,7 @@ def prepare(
 
 @pytest.fixture(scope="module")
 def prepared(prepare: Callable[[str], Artifact], sources: Path, shared_store: ArtifactStore) -> Callable[[str], Any]:
-    """What a case made, read back."""
+    """Reads back the result of a case."""
 
     @cache
     def prepared(case: str) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def look_at(store: ArtifactStore, artifact: Artifact, root: Path) -> dict[str, A
     spec = specs.outputs["image"].image
     assert spec is not None
     graph = load_transform(folder / "transform_graph")
-    found: dict[str, Any] = {"splits": {}, "spec": spec.to_dict(), "same": {}}
+    results: dict[str, Any] = {"splits": {}, "spec": spec.to_dict(), "same": {}}
     for split in artifact.properties["splits"]:
         table = pa.concat_tables([pq.read_table(path) for path in sorted((folder / split).glob("*.parquet"))])
         records = [
@@ -249,26 +249,26 @@ def look_at(store: ArtifactStore, artifact: Artifact, root: Path) -> dict[str, A
             specs.label: [record[specs.label].int64_list.value[0] for record in records],
         }
         decoded = np.stack([decode_image(image, spec) for image in rows["image"]])
-        found["same"][split] = {
+        results["same"][split] = {
             "records and columns": rows == {name: table.column(name).to_pylist() for name in rows},
             "reader and graph": bool(np.array_equal(decoded, graph(image=np.array(rows["image"], object))["image"])),
         }
-        found["splits"][split] = dict(zip(rows["key"], rows[specs.label], strict=True))
-        found["mean"] = {**found.get("mean", {}), split: decoded.mean(axis=(0, 1, 2)).tolist()}
-        found["std"] = {**found.get("std", {}), split: decoded.std(axis=(0, 1, 2)).tolist()}
+        results["splits"][split] = dict(zip(rows["key"], rows[specs.label], strict=True))
+        results["mean"] = {**results.get("mean", {}), split: decoded.mean(axis=(0, 1, 2)).tolist()}
+        results["std"] = {**results.get("std", {}), split: decoded.std(axis=(0, 1, 2)).tolist()}
         originals = [root / "train" / key for key in rows["key"] if (root / "train" / key).is_file()]
         if originals and split == "train":
             served = graph(image=np.array([path.read_bytes() for path in originals], object))["image"]
-            found["same"][split]["originals, served"] = bool(np.array_equal(decoded, served))
+            results["same"][split]["originals, served"] = bool(np.array_equal(decoded, served))
     rejected = sorted((folder / "rejected").glob("*.parquet"))
     if rejected:
         rows_rejected = pa.concat_tables([pq.read_table(path) for path in rejected]).to_pylist()
-        found["rejected"] = [{**row, "image": row["image"] is not None} for row in rows_rejected]
-    found["files"] = {
+        results["rejected"] = [{**row, "image": row["image"] is not None} for row in rows_rejected]
+    results["files"] = {
         str(path.relative_to(folder)): path.read_bytes().hex()[-64:] for path in sorted(folder.glob("*/part-*"))
     }
-    found["counts"] = {path.parent.name: path.read_text() for path in folder.glob("*/counts.json")}
-    return found
+    results["counts"] = {path.parent.name: path.read_text() for path in folder.glob("*/counts.json")}
+    return results
 
 
 def test_an_image_is_what_its_definition_says() -> None:
@@ -399,17 +399,17 @@ def _below(root: Path, source: Any) -> Any:
 
 
 def test_every_image_is_split_or_rejected(prepared: Any) -> None:
-    found = prepared("folders")
-    rows = found["rows"]
+    result = prepared("folders")
+    rows = result["rows"]
     assert {name: counts["rows_out"] for name, counts in rows.items()} == {
-        name: len(keys) for name, keys in found["splits"].items()
+        name: len(keys) for name, keys in result["splits"].items()
     }
-    keys = {**found["splits"]["train"], **found["splits"]["eval"]}
+    keys = {**result["splits"]["train"], **result["splits"]["eval"]}
     assert len(keys) == 60 and Counter(keys.values()) == {0: 20, 1: 20, 2: 20}
     assert all(["bird", "cat", "dog"][number] == key.partition("/")[0] for key, number in keys.items())
-    assert 5 < len(found["splits"]["eval"]) < 35 and len(found["splits"]["test"]) == 6
+    assert 5 < len(result["splits"]["eval"]) < 35 and len(result["splits"]["test"]) == 6
     assert sum(rows[split]["rows_in"] for split in ("train", "eval")) == 66
-    rejected = {row["key"]: row for row in found["rejected"]}
+    rejected = {row["key"]: row for row in result["rejected"]}
     assert {key: row["reason"] for key, row in rejected.items()} == {
         "bird/empty.png": "image is missing",
         "cat/broken.png": "not an image",
@@ -424,7 +424,7 @@ def test_every_image_is_split_or_rejected(prepared: Any) -> None:
     for counts in rows.values():
         totals.update(counts["rejected"])
     assert totals == Counter(row["reason"] for row in rejected.values())
-    properties = found["properties"]
+    properties = result["properties"]
     assert (properties["classes"], properties["splits"]) == (["bird", "cat", "dog"], ["train", "eval", "test"])
     assert properties["by_class"]["test"] == {"bird": 2, "cat": 2, "dog": 2}
     assert (properties["label"], properties["key"], properties["features"]) == ("label", "key", ["image"])
@@ -464,25 +464,25 @@ def test_counts_tell_the_records_of_each_file(prepared: Any) -> None:
 
 
 def test_idx_images_have_the_names_of_their_classes(prepared: Any) -> None:
-    found = prepared("idx")
-    keys = {**found["splits"]["train"], **found["splits"]["eval"]}
+    result = prepared("idx")
+    keys = {**result["splits"]["train"], **result["splits"]["eval"]}
     assert keys == {f"train/{n:08d}": n % 4 for n in range(200)}
-    assert found["properties"]["classes"] == NAMES
+    assert result["properties"]["classes"] == NAMES
 
 
 def test_rejected_parquet_rows_keep_bytes(prepared: Any) -> None:
-    found = prepared("parquet")
-    assert found["rows"]["train"] == {
+    result = prepared("parquet")
+    assert result["rows"]["train"] == {
         "rows_in": 30,
         "rows_out": 24,
         "rejected": {"smaller than the crop": 3, "image is missing": 1, "not an image": 1, "label is missing": 1},
     }
-    rejected = {row["key"]: (row["reason"], row["image"]) for row in found["rejected"]}
+    rejected = {row["key"]: (row["reason"], row["image"]) for row in result["rejected"]}
     assert rejected["photo 24"] == ("smaller than the crop", True)
     assert rejected["photo 27"] == ("image is missing", False)
     assert rejected["photo 28"] == ("not an image", True)
     assert rejected["photo 29"] == ("label is missing", True)
-    assert set(found["splits"]["train"]) == {f"photo {number}" for number in range(24)}
+    assert set(result["splits"]["train"]) == {f"photo {number}" for number in range(24)}
 
 
 def test_a_number_without_a_class_is_set_aside(prepared: Any) -> None:
@@ -541,14 +541,14 @@ def test_imported_multiclass_model_is_served(
     )
 
     def judge(model: Artifact, **params: Any) -> Any:
-        given = {"model_name": "marks", "splits": ["eval"], "metric": "accuracy", **params}
-        return run_shared_stage(evaluate.run, kind="evaluation", inputs={"model": model, "examples": images}, **given)
+        values = {"model_name": "marks", "splits": ["eval"], "metric": "accuracy", **params}
+        return run_shared_stage(evaluate.run, kind="evaluation", inputs={"model": model, "examples": images}, **values)
 
     blessed = judge(model, splits=["train"], minimum={"accuracy": 0.5})
     assert blessed.properties["blessed"] is True, blessed.properties["reasons"]
     report = json.loads((shared_store.local(blessed) / "evaluation.json").read_text())
     figures = report["splits"]["train"]["candidate"]
-    assert [found["name"] for found in figures["classes"]] == NAMES
+    assert [result["name"] for result in figures["classes"]] == NAMES
     assert np.sum(figures["confusion"]) == figures["rows"] == len(prepared("idx")["splits"]["train"])
     assert np.trace(figures["confusion"]) / figures["rows"] == pytest.approx(figures["accuracy"])
     assert judge(guess, minimum={"accuracy": 0.9}).properties["blessed"] is False
@@ -567,18 +567,18 @@ def test_imported_multiclass_model_is_served(
 def test_figures_of_classes_are_what_their_definitions_say() -> None:
     labels = np.array([0, 0, 1, 2])
     p = np.array([[0.7, 0.2, 0.1], [0.3, 0.6, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]])
-    found = class_metrics(labels, p, ("a", "b", "c"))
-    assert found.accuracy == 0.75 and found.balanced_accuracy == pytest.approx((0.5 + 1 + 1) / 3)
-    assert found.log_loss == pytest.approx(-np.log([0.7, 0.3, 0.8, 0.6]).mean())
-    assert found.brier == pytest.approx((0.14 + 0.86 + 0.06 + 0.24) / 4)
-    assert found.confusion == ((1, 1, 0), (0, 1, 0), (0, 0, 1))
-    assert [(c.name, c.rows, c.recall, c.precision) for c in found.classes] == [
+    result = class_metrics(labels, p, ("a", "b", "c"))
+    assert result.accuracy == 0.75 and result.balanced_accuracy == pytest.approx((0.5 + 1 + 1) / 3)
+    assert result.log_loss == pytest.approx(-np.log([0.7, 0.3, 0.8, 0.6]).mean())
+    assert result.brier == pytest.approx((0.14 + 0.86 + 0.06 + 0.24) / 4)
+    assert result.confusion == ((1, 1, 0), (0, 1, 0), (0, 0, 1))
+    assert [(c.name, c.rows, c.recall, c.precision) for c in result.classes] == [
         ("a", 2, 0.5, 1.0),
         ("b", 1, 1.0, 0.5),
         ("c", 1, 1.0, 1.0),
     ]
     # Wilson's interval of 3 in 4.
-    assert found.intervals["accuracy"] == pytest.approx((0.3006, 0.9544), abs=1e-4)
+    assert result.intervals["accuracy"] == pytest.approx((0.3006, 0.9544), abs=1e-4)
     nothing = class_metrics(labels[:0], p[:0])
     assert nothing.accuracy is None and nothing.reason == "no rows"
     gain = compare_classifiers("accuracy", labels, p, np.roll(p, 1, axis=1))

@@ -42,9 +42,9 @@ def brought(run_stage: Callable[..., Any], examples: Artifact) -> Callable[..., 
     """Imports a model."""
 
     def run(source: Path, **params: Any) -> Artifact:
-        found = run_stage(import_model.run, kind="model", inputs={"examples": examples}, source=str(source), **params)
-        assert isinstance(found, Artifact)
-        return found
+        result = run_stage(import_model.run, kind="model", inputs={"examples": examples}, source=str(source), **params)
+        assert isinstance(result, Artifact)
+        return result
 
     return run
 
@@ -72,8 +72,8 @@ def test_matrix_graph_takes_named_columns(brought: Callable[..., Artifact], grap
     assert properties.inputs == properties.features == ("age", "visits") and properties.synchronized
     assert json.loads((folder / "import.json").read_text())["rows"] == 15
     served = ServedModel(folder / "onnx")
-    found = served.predict({name: ROWS[name].to_numpy("float32") for name in ROWS})
-    assert ((found > 0.5) == LATE).mean() > 0.9
+    result = served.predict({name: ROWS[name].to_numpy("float32") for name in ROWS})
+    assert ((result > 0.5) == LATE).mean() > 0.9
     with pytest.raises(BadInput, match=r"takes a matrix of 2 columns, and features names 1; expected the columns"):
         brought(graph, features=["age"])
     with pytest.raises(BadInput, match=r"there is no column 'miles'"):
@@ -98,10 +98,10 @@ def test_probability_maps_become_a_tensor(
             model = brought(folder, features=["age", "visits"], **options)
             classes = ModelProperties.of(model).classes
             assert classes == (("punctual", "late") if names == (0, 1) else ("late", "punctual"))
-            found = ServedModel(store.local(model) / "onnx").predict(
+            result = ServedModel(store.local(model) / "onnx").predict(
                 {name: matrix[:, n] for n, name in enumerate(ROWS)}
             )
-            np.testing.assert_allclose(found, estimator.predict_proba(matrix)[:, 1], atol=1e-6)
+            np.testing.assert_allclose(result, estimator.predict_proba(matrix)[:, 1], atol=1e-6)
         with pytest.raises(BadInput, match=r"output_label.* expected"):
             brought(folder, features=["age", "visits"], prediction="nothing")
 
@@ -120,10 +120,10 @@ def test_further_labels_match_outputs(
 ) -> None:
     wait = ROWS["age"] * 2.0 + 1.0
     table = ROWS.assign(late=LATE, wait=wait, cost=wait, key=[f"row-{number}" for number in range(len(ROWS))])
-    told = {"wait": {"problem": "regression"}, "cost": {"problem": "regression"}}
-    of = {"label": "late", "key": "key", "time": None, "problem": "binary", "more_labels": told}
+    report = {"wait": {"problem": "regression"}, "cost": {"problem": "regression"}}
+    of = {"label": "late", "key": "key", "time": None, "problem": "binary", "more_labels": report}
     examples = flights_examples.write_examples(store, {"train": table, "eval": table[:15]}, **of)
-    target = Target.told("late", "binary", None, None, {"wait": told["wait"]})
+    target = Target.told("late", "binary", None, None, {"wait": report["wait"]})
     estimators = {"late": LogisticRegression().fit(ROWS, LATE), "wait": LinearRegression().fit(ROWS, wait)}
     export_model(estimators, tmp_path, framework="sklearn", target=target, sample=ROWS)
     inputs = {"examples": examples}
@@ -154,8 +154,8 @@ def test_further_label_keeps_class_order(run_stage: Callable[..., Any], store: A
     model = run_stage(import_model.run, kind="model", inputs=inputs, source=str(tmp_path / "yes" / "onnx"))
     assert ModelProperties.of(model).more_labels == told(["yes", "no"])
     inputs = {"model": model, "examples": examples}
-    found = run_stage(evaluate.run, kind="evaluation", inputs=inputs, model_name="parcels")
-    assert found.metrics["eval_lost/auc"] > 0.9
+    result = run_stage(evaluate.run, kind="evaluation", inputs=inputs, model_name="parcels")
+    assert result.metrics["eval_lost/auc"] > 0.9
     with pytest.raises(BadInput, match=r"the model's classes of 'lost' are off, on; the examples' are no, yes"):
         run_stage(import_model.run, kind="model", inputs={"examples": examples}, source=str(tmp_path / "off" / "onnx"))
 
@@ -227,11 +227,11 @@ def test_renamed_classes_are_refused(tmp_path: Path) -> None:
     )
     tf.saved_model.save(module, str(tmp_path / "model"), signatures={"serving_default": module.serve})
     ROWS.assign(size=np.arange(40) % 3).to_parquet(tmp_path / "rows.parquet")
-    files, given = [tmp_path / "rows.parquet"], {"rows": 40, "source": "there"}
+    files, values = [tmp_path / "rows.parquet"], {"rows": 40, "source": "there"}
     own = Target("kind", "multiclass", ("flat", "shed", "house"))
-    assert check_model(tmp_path / "model", files, own, **given)[1] == 40
+    assert check_model(tmp_path / "model", files, own, **values)[1] == 40
     with pytest.raises(BadInput, match=r"calls a class 'shed' that the examples call 'house'; prepare"):
-        check_model(tmp_path / "model", files, Target("kind", "multiclass", ("flat", "house", "shed")), **given)
+        check_model(tmp_path / "model", files, Target("kind", "multiclass", ("flat", "house", "shed")), **values)
 
 
 @pytest.mark.parametrize(

@@ -58,11 +58,11 @@ def test_a_model_that_serves_is_blessed_with_its_latencies(
 ) -> None:
     artifact = validate(flights_model, requests=12)
     assert artifact.properties == {"blessed": True}
-    found = json.loads((shared_store.local(artifact) / "infra_validation.json").read_text())
-    assert 8 <= found["rows"] <= 12 and found["requests"] == 2 * (found["rows"] + 1)
-    assert found["largest_difference"] < 1e-5
-    assert 0 < found["grpc"]["median_ms"] <= found["grpc"]["max_ms"]
-    assert 0 < found["rest"]["median_ms"] <= found["rest"]["max_ms"]
+    result = json.loads((shared_store.local(artifact) / "infra_validation.json").read_text())
+    assert 8 <= result["rows"] <= 12 and result["requests"] == 2 * (result["rows"] + 1)
+    assert result["largest_difference"] < 1e-5
+    assert 0 < result["grpc"]["median_ms"] <= result["grpc"]["max_ms"]
+    assert 0 < result["rest"]["median_ms"] <= result["rest"]["max_ms"]
     assert artifact.metrics["load_seconds"] > 0
 
 
@@ -92,9 +92,9 @@ def test_a_regression_serves_whatever_the_size_of_its_numbers(tmp_path: Path) ->
     pq.write_table(pa.table({"price": np.linspace(1e6, 3e6, 50) / 3}), tmp_path / "rows.parquet")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    found = infra_validate.validate_serving(model, [tmp_path / "rows.parquet"], scratch, requests=4)
-    assert found.blessed, found.error
-    assert found.rows == 4
+    result = infra_validate.validate_serving(model, [tmp_path / "rows.parquet"], scratch, requests=4)
+    assert result.blessed, result.error
+    assert result.rows == 4
 
 
 @pytest.mark.parametrize(

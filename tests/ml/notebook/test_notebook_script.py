@@ -45,8 +45,8 @@ def test_source_is_recorded_without_outputs_and_what_is_too_large_is_told(
     notebook = nbformat.read(write_notebook(tmp_path / "train.ipynb", "x = 1"), as_version=4)
     notebook.cells[1].outputs = [new_output("stream", text="z" * (3 << 20))]
     nbformat.write(notebook, tmp_path / "train.ipynb")
-    found = Program(script="train.ipynb").sources([str(tmp_path)])["train.ipynb"]
-    assert nbformat.reads(found, as_version=4).cells[1].source == "x = 1" and len(found) < 2000
+    result = Program(script="train.ipynb").sources([str(tmp_path)])["train.ipynb"]
+    assert nbformat.reads(result, as_version=4).cells[1].source == "x = 1" and len(result) < 2000
     (tmp_path / "large.py").write_text("#" * (3 << 20))
     assert Program(script="large.py").sources([str(tmp_path)]) == {}
     assert "large.py: its source is not recorded" in caplog.text

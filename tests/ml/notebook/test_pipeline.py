@@ -1,4 +1,4 @@
-"""What a notebook imports as ``pipeline``, called in this process."""
+"""The module ``pipeline`` of notebooks, called in this process."""
 
 from __future__ import annotations
 

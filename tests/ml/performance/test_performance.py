@@ -1,4 +1,4 @@
-"""What served predictions were worth, once their labels have come."""
+"""Performance of served predictions, once their labels have come."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ class Served:
             pq.write_table(pa.Table.from_pandas(labels, preserve_index=False), path)
             options = {"source": {"uri": str(path)}, "keys": KEYS, "label_time": "known_at", **options}
             options = {"time_feature": "scheduled_at", **options}
-        artifact, found = self._run({"serving_capture_path": str(self.captured.path)}, options)
-        report = PerformanceReport.from_dict(found)
+        artifact, result = self._run({"serving_capture_path": str(self.captured.path)}, options)
+        report = PerformanceReport.from_dict(result)
         assert artifact.properties == report.properties.to_dict()
         return report
 
@@ -236,11 +236,11 @@ def test_of_several_labels_the_last_counts_and_contradictions_are_told(serve: Ca
     corrected, contradicted, repeated = turned.iloc[:7], turned.iloc[10:15], served.rows.iloc[20:23]
     unknown = served.rows.iloc[30:34].assign(flight="nobody's")
     future = served.rows.iloc[40:42].assign(known_at=int(datetime(2999, 1, 1, tzinfo=UTC).timestamp()))
-    given = [
+    values = [
         keyless, corrected.assign(known_at=corrected["known_at"] + 1), contradicted, repeated, unknown, future,
         served.rows.assign(late=served.rows["late"].where(served.rows.index != 50, 7)),
     ]  # fmt: skip
-    report = served.measured(pd.concat(given), as_of="2013-04-11T00:00:00Z")
+    report = served.measured(pd.concat(values), as_of="2013-04-11T00:00:00Z")
     counts = report.labels
     assert (counts.given, counts.future, counts.unknown) == (DAYS * ROWS + 19, 2, 4)
     assert (counts.corrected, counts.contradictory, counts.repeated, counts.invalid) == (7, 5, 3, 1)
@@ -336,8 +336,8 @@ def test_classes_of_a_version_that_is_not_found_are_not_taken_from_another(deplo
 
 def test_keys_of_several_columns_are_numbered_whatever_their_types() -> None:
     texts, numbers = pa.array(["a", "b", "a", "a", None]), pa.array([1, 1, 2, 1, 1], pa.int16())
-    keys, found = Keys.of([comparable(of, "labels") for of in (texts, numbers)])
-    assert (keys.count, found.tolist()) == (3, [0, 1, 2, 0, -1])
+    keys, result = Keys.of([comparable(of, "labels") for of in (texts, numbers)])
+    assert (keys.count, result.tolist()) == (3, [0, 1, 2, 0, -1])
     others = [pa.chunked_array([["a", "c"], ["b"]]).dictionary_encode(), pa.array(["2", "1", "1"])]
     assert keys.numbers([comparable(of, "captured") for of in others]).tolist() == [2, -1, 1]
     with pytest.raises(BadInput, match="captured: a key is of the type double; expected integers, strings or times"):

@@ -62,10 +62,10 @@ def test_client_and_pipeline_give_a_flight_the_same_features(
     both = trained.merge(served, on=identity, suffixes=("", "_served"), validate="one_to_one")
     assert len(both) == len(trained)
     for name in (name for name in [*INPUTS, "late"] if name not in identity):
-        expected, found = both[name], both[f"{name}_served"]
+        expected, result = both[name], both[f"{name}_served"]
         if name == "plane_manufacturer":
             expected = expected.fillna("")  # as a missing string reaches the model
         else:
-            expected, found = expected.astype("float32"), found.astype("float32")
-        differ = both[~((expected == found) | (expected.isna() & found.isna()))]
+            expected, result = expected.astype("float32"), result.astype("float32")
+        differ = both[~((expected == result) | (expected.isna() & result.isna()))]
         assert differ.empty, f"{name}: {len(differ)} of {len(both)}:\n{differ[[name, f'{name}_served']].head()}"

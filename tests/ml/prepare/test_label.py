@@ -1,4 +1,4 @@
-"""What a label asks for, and the numbers of its classes, as its values tell."""
+"""The target of a label, and the numbers of its classes, as its values tell."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_further_labels_are_other_columns_and_say_what_they_ask_for(told: Any, w
 
 
 def test_each_further_label_has_options_of_its_own() -> None:
-    given = PrepareOptions("m:f", "y", classes=["a", "b"], weight="w", more_labels={"z": "regression", "k": [3, 1, 2]})
-    of = [(each.label, each.problem, each.classes, each.weight) for each in given.of_labels]
+    values = PrepareOptions("m:f", "y", classes=["a", "b"], weight="w", more_labels={"z": "regression", "k": [3, 1, 2]})
+    of = [(each.label, each.problem, each.classes, each.weight) for each in values.of_labels]
     assert of == [("y", None, ["a", "b"], "w"), ("z", "regression", None, None), ("k", None, [3, 1, 2], None)]
-    assert PrepareOptions(**given.to_dict()).of_labels[2].named == Target("k", "multiclass", ("3", "1", "2"))
+    assert PrepareOptions(**values.to_dict()).of_labels[2].named == Target("k", "multiclass", ("3", "1", "2"))

@@ -183,11 +183,11 @@ def test_a_row_never_changes_side_and_equal_rows_give_equal_files(
 def test_rows_without_key_are_split_by_their_features_the_same_in_every_run(
     prepare: Prepare, shared_store: ArtifactStore
 ) -> None:
-    found = prepare("plain", key=None, time=None)
-    assert (found.properties["key"], found.properties["time"]) == (None, None)
-    assert found.rows["orders"] == RowCounts(ORDERS, ORDERS)
-    assert prepare("plain_in_another_order", key=None, time=None).fingerprint == found.fingerprint
-    train, evaluation = (rows_of(shared_store, found, split) for split in ("train", "eval"))
+    result = prepare("plain", key=None, time=None)
+    assert (result.properties["key"], result.properties["time"]) == (None, None)
+    assert result.rows["orders"] == RowCounts(ORDERS, ORDERS)
+    assert prepare("plain_in_another_order", key=None, time=None).fingerprint == result.fingerprint
+    train, evaluation = (rows_of(shared_store, result, split) for split in ("train", "eval"))
     assert train.column_names == ["returned", "customer", "number"]
     assert 0.16 < evaluation.num_rows / ORDERS < 0.24
     # Every row stands twice, with one label and the other: its features are on one side.
@@ -214,8 +214,8 @@ def test_without_a_window_the_newest_rows_are_counted_from_the_last_one(
     prepare: Prepare, shared_store: ArtifactStore
 ) -> None:
     snapshot = write_snapshot(shared_store, has_window=False)
-    found = prepare("timed", tables=snapshot, key=None, **NEWEST)
-    times = rows_of(shared_store, found, "newest")["placed_at"].to_pylist()
+    result = prepare("timed", tables=snapshot, key=None, **NEWEST)
+    times = rows_of(shared_store, result, "newest")["placed_at"].to_pylist()
     latest = int((START + timedelta(hours=ORDERS - 1)).timestamp())
     assert (min(times), max(times), len(times)) == (latest - 100 * 3600, latest, 101)
 
@@ -228,17 +228,17 @@ def test_as_many_rows_are_rejected_as_are_allowed(prepare: Prepare) -> None:
 def test_classes_are_numbered_as_they_are_named_and_rows_of_others_or_without_a_weight_are_rejected(
     prepare: Prepare, shared_store: ArtifactStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = prepare("priced", label="price", classes=["low", "high", "fair"], weight="trust")
-    assert found.rows["orders"].rejected == {
+    result = prepare("priced", label="price", classes=["low", "high", "fair"], weight="trust")
+    assert result.rows["orders"].rejected == {
         "price is none of the classes": 60,
         "price is missing": 20,
         "trust is missing": 20,
         "trust is not a number above 0": 40,
     }
-    told = {"problem": "multiclass", "classes": ["low", "high", "fair"], "weight": "trust", "label": "price"}
-    assert {name: found.properties[name] for name in told} == told
+    report = {"problem": "multiclass", "classes": ["low", "high", "fair"], "weight": "trust", "label": "price"}
+    assert {name: result.properties[name] for name in report} == report
     assert "price is none of the classes ('low', 'high', 'fair'): 'dear' in 60 rows" in caplog.text
-    train = rows_of(shared_store, found, "train")
+    train = rows_of(shared_store, result, "train")
     assert train.column_names == ["order_id", "placed_at", "price", "trust", "number"]
     assert (train.schema.field("price").type, train.schema.field("trust").type) == (pa.int64(), pa.float64())
     # The number's remainder by three says the class, and its remainder by seven the weight.

@@ -40,8 +40,8 @@ NORMAL, SHIFTED = _random.normal(0.3, 0.1, 500), _random.normal(0.5, 0.1, 500)
 
 
 def histogram(values: Any) -> Histogram:
-    found, counts = np.unique(np.searchsorted(EDGES, values), return_counts=True)
-    return Histogram.of([(EDGES[i - 1], EDGES[i], n) for i, n in zip(found, counts, strict=True)])
+    result, counts = np.unique(np.searchsorted(EDGES, values), return_counts=True)
+    return Histogram.of([(EDGES[i - 1], EDGES[i], n) for i, n in zip(result, counts, strict=True)])
 
 
 def counts(requests: int, errors: int, latencies: Any = (), refused: int = 0) -> Counts:
@@ -107,8 +107,8 @@ def test_welch_and_the_area_under_the_curve_give_worked_values() -> None:
 def test_errors_count_only_beyond_the_limit_and_beyond_chance(
     canary: Counts, stable: Counts, verdict: str, text: str
 ) -> None:
-    found = compare_errors(canary, stable, **GIVEN)
-    assert (found.verdict, found.text[: len(text)]) == (verdict, text)
+    result = compare_errors(canary, stable, **GIVEN)
+    assert (result.verdict, result.text[: len(text)]) == (verdict, text)
 
 
 def test_errors_are_told_in_numbers_and_kept() -> None:
@@ -132,10 +132,10 @@ def test_errors_are_told_in_numbers_and_kept() -> None:
 def test_a_canary_that_refuses_what_the_stable_version_takes_is_bad(
     canary: Counts, stable: Counts, verdict: str
 ) -> None:
-    found = compare_refusals(canary, stable, **GIVEN)
-    assert found.verdict == verdict
+    result = compare_refusals(canary, stable, **GIVEN)
+    assert result.verdict == verdict
     if verdict == "bad":
-        assert found.text.startswith(
+        assert result.text.startswith(
             "20 of 20 requests refused because of errors in the requests, 1 of 80 at the stable"
         )
 
@@ -183,11 +183,11 @@ def test_a_canary_just_within_the_limit_of_latency_is_seldom_ended() -> None:
 def test_predictions_that_cannot_be_right_are_found_and_others_go_on_record(
     canary: Any, stable: Any, verdict: str, says: str
 ) -> None:
-    found = compare_predictions(canary, stable, "probability", **GIVEN)
-    assert found.verdict == verdict
-    assert says in found.text
+    result = compare_predictions(canary, stable, "probability", **GIVEN)
+    assert result.verdict == verdict
+    assert says in result.text
     if stable is SHIFTED:
-        assert found.numbers["ks_p_value"] < 1e-50
+        assert result.numbers["ks_p_value"] < 1e-50
 
 
 def test_a_distance_of_predictions_counts_where_one_is_tolerated() -> None:
@@ -261,21 +261,21 @@ def test_a_delayed_label_tells_a_class_by_name_or_number(
     labels: list[Any], classes: str | None, known: str | None, numbers: list[int], unknown: int
 ) -> None:
     answers = captured(probabilities=SHARES)
-    found = read_labelled(answers, feedback(labels), "species", classes, known)["probabilities"]
-    assert (found.labels.tolist(), found.unknown, found.problem) == (numbers, unknown, "multiclass")
-    assert found.predictions.shape == (len(numbers), 3)
+    result = read_labelled(answers, feedback(labels), "species", classes, known)["probabilities"]
+    assert (result.labels.tolist(), result.unknown, result.problem) == (numbers, unknown, "multiclass")
+    assert result.predictions.shape == (len(numbers), 3)
 
 
 def test_a_delayed_label_is_of_the_outputs_that_predict_it() -> None:
     answers = captured(prediction=[1.0, 2.0], spread=[0.1, 0.2])
     for name in ("price", "value"):
-        found = read_labelled(answers, feedback([1.5, 4.0], name), "price")
-        assert list(found) == ["prediction"] and found["prediction"].problem == "regression"
+        labelled = read_labelled(answers, feedback([1.5, 4.0], name), "price")
+        assert list(labelled) == ["prediction"] and labelled["prediction"].problem == "regression"
     assert (
         read_labelled(captured(probability=[0.5]), feedback(["yes"]), "late", ("no", "yes"))["probability"].labels == 1
     )
-    told = read_labelled(answers, feedback(["dear", "2"]), "price")["prediction"]
-    assert (told.labels.tolist(), told.unknown) == ([2.0], 1), "a text is no number, unless it says one"
+    report = read_labelled(answers, feedback(["dear", "2"]), "price")["prediction"]
+    assert (report.labels.tolist(), report.unknown) == ([2.0], 1), "a text is no number, unless it says one"
 
 
 @pytest.mark.parametrize("name", ["minutes", "minutes_prediction", "cause_class", "prediction"])
@@ -305,9 +305,9 @@ def test_labels_tell_a_model_that_names_classes_worse() -> None:
 def test_predictions_of_classes_are_compared_class_by_class_by_name() -> None:
     ours, theirs = _random.dirichlet([1, 1, 1], 500), _random.dirichlet([1, 1, 4], 500)
     tolerant = replace(LIMITS, max_prediction_distance=0.2)
-    found = compare_predictions(ours, theirs, "probabilities", tolerant, 0.01, ["a", "b", "c"])
-    assert found.verdict == "bad" and found.numbers["class"] == "c"
-    assert found.numbers["stable_mean"] == pytest.approx(2 / 3, abs=0.05)
+    result = compare_predictions(ours, theirs, "probabilities", tolerant, 0.01, ["a", "b", "c"])
+    assert result.verdict == "bad" and result.numbers["class"] == "c"
+    assert result.numbers["stable_mean"] == pytest.approx(2 / 3, abs=0.05)
     turned = captured(probabilities=ours[:, [2, 0, 1]]).of_classes(("c", "a", "b"), ["a", "b"])
     assert (turned.outputs["probabilities"] == ours[:, :2]).all()
     of_two = captured(probability=[0.9, 0.4]).of_classes(("late", "punctual"), ["punctual", "late"])
@@ -356,5 +356,5 @@ def test_tests_of_a_rollout_share_its_significance() -> None:
     assert at_end == 0.01 / 8
     assert early == [0.01 / 16, 0.01 / 32, 0.01 / 64]
     assert 4 * (at_end + 2 * early[0]) == pytest.approx(0.01)
-    found = [PLAN.after(5), PLAN.after(30), PLAN.after(100), PLAN.steps_from(20), PLAN.steps_from(100)]
-    assert found == [25, 50, None, 4, 1]
+    results = [PLAN.after(5), PLAN.after(30), PLAN.after(100), PLAN.steps_from(20), PLAN.steps_from(100)]
+    assert results == [25, 50, None, 4, 1]

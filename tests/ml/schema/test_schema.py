@@ -1,4 +1,4 @@
-"""What a schema is inferred to be, and that the step returns a frozen one untouched."""
+"""Inference of schemas; the step returns a frozen one untouched."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_label_is_absent_in_serving_and_is_0_or_1(inferred: Inferred) -> None:
 def test_a_share_that_is_predicted_is_no_class_though_the_first_window_has_0_and_1(
     problem: str | None, bounds: tuple[float, float] | None
 ) -> None:
-    found = generate_statistics(pa.table({"share": [0.0, 1.0, 1.0]}))
-    (label,) = schema.infer_schema(found, label="share", problem=problem).feature
+    result = generate_statistics(pa.table({"share": [0.0, 1.0, 1.0]}))
+    (label,) = schema.infer_schema(result, label="share", problem=problem).feature
     domain = label.float_domain
     assert ((domain.min, domain.max) if label.HasField("float_domain") else None) == bounds
 
@@ -101,8 +101,8 @@ def test_thresholds_come_from_the_arguments(
     run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_statistics: Artifact
 ) -> None:
     params = {"infinity_norm": 0.01, "jensen_shannon": 0.3, "max_domain_values": 10}
-    found = run_shared_stage(schema.run, kind="schema", inputs={"statistics": flights_statistics}, **params)
-    inferred = Inferred(load_schema(shared_store.local(found) / SCHEMA_FILE))
+    result = run_shared_stage(schema.run, kind="schema", inputs={"statistics": flights_statistics}, **params)
+    inferred = Inferred(load_schema(shared_store.local(result) / SCHEMA_FILE))
     assert inferred.thresholds("carrier")[0] == ("infinity_norm", 0.01)
     assert inferred.thresholds("temp")[1] == ("jensen_shannon_divergence", 0.3)
     assert inferred.domain("origin") and not inferred.domain("dest")
@@ -146,16 +146,16 @@ def test_statistics_without_a_train_split_or_the_label_are_refused(
     run_stage: Callable[..., Any], store: ArtifactStore, split: str, words: str
 ) -> None:
     examples = flights_examples.write_examples(store, {split: pa.table({"x": [1, 2]})})
-    found = run_stage(feature_statistics.run, kind="statistics", inputs={"examples": examples})
+    result = run_stage(feature_statistics.run, kind="statistics", inputs={"examples": examples})
     with pytest.raises(BadInput, match=words):
-        run_stage(schema.run, kind="schema", inputs={"statistics": found})
+        run_stage(schema.run, kind="schema", inputs={"statistics": result})
 
 
 def test_a_schema_of_a_source(run_stage: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "flights.csv").write_text("carrier,delay\nUA,1.5\nAA,2\n")
     source = {"source": {"uri": str(tmp_path / "flights.csv")}, "split": "data"}
-    found = run_stage(feature_statistics.run, kind="statistics", source=source)
-    assert run_stage(schema.run, kind="schema", inputs={"statistics": found}).properties["features"] == [
+    result = run_stage(feature_statistics.run, kind="statistics", source=source)
+    assert run_stage(schema.run, kind="schema", inputs={"statistics": result}).properties["features"] == [
         "carrier", "delay",
     ]  # fmt: skip
 

@@ -51,7 +51,7 @@ class Searches:
     ) -> Any:
         """Searches with a function of the steps; the loss is to be small, unless it is said otherwise."""
         how = {"strategy": SINGLE, "np": 1, "train": f"search_functions:{train}", "params": params or {}}
-        given = SearchOptions(
+        values = SearchOptions(
             training=TrainingOptions(**{**how, **(training or {})}).to_dict(),
             space=space,
             metrics=metrics or ["loss"],
@@ -63,7 +63,7 @@ class Searches:
         place = (self.store.root, self.store.storage_options)
         try:
             return self.own_process(
-                search, dict(os.environ), place, self.folder, said, run_id, services, inputs or {}, given.to_dict()
+                search, dict(os.environ), place, self.folder, said, run_id, services, inputs or {}, values.to_dict()
             )
         finally:
             self.lines[:] = [parse_line(line).text for line in said.read_text().split("\n")]
@@ -93,7 +93,7 @@ def search(
     inputs: Mapping[str, Artifact],
     given: dict[str, Any],
 ) -> Any:
-    """What the process does."""
+    """Runs the process."""
     import sys
 
     from airflow_hops.ml.stages.search import run

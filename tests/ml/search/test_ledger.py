@@ -21,17 +21,17 @@ def begin(
     store: ArtifactStore, *, base: str = "base", run: str = "one", shared: bool = False, **options: Any
 ) -> Ledger:
     """A ledger, anew or of a study that is there."""
-    given = {"training": {}, "space": {"x": Uniform(0, 1)}, "metrics": ["loss"], "directions": ["minimize"]}
-    found = SearchOptions(**{**given, "study": "shared" if shared else None, **options})
-    study = new_study(found, "model:train", base, Producer("d", run, "t"))
+    values = {"training": {}, "space": {"x": Uniform(0, 1)}, "metrics": ["loss"], "directions": ["minimize"]}
+    result = SearchOptions(**{**values, "study": "shared" if shared else None, **options})
+    study = new_study(result, "model:train", base, Producer("d", run, "t"))
     return Ledger(study_folder(store, "d", "t", study.name), study, shared=shared)
 
 
 def trial(number: int, values: list[float] | None, *, base: str = "base", **fields: Any) -> TrialRecord:
     """A trial, complete where it has values."""
     params = {"x": number / 100}
-    given = {"state": "failed" if values is None else "complete", "values": values or [], **fields}
-    return TrialRecord(number=number, params=params, started="", key=trial_key(base, params), run_id="one", **given)
+    arguments = {"state": "failed" if values is None else "complete", "values": values or [], **fields}
+    return TrialRecord(number=number, params=params, started="", key=trial_key(base, params), run_id="one", **arguments)
 
 
 def test_first_of_ties_is_best(store: ArtifactStore) -> None:
@@ -120,6 +120,6 @@ def test_unreachable_store_is_retried(
 
 
 def test_a_long_series_keeps_its_first_and_its_last_value() -> None:
-    found = thinned([(step, 1.0) for step in range(12345)])
-    assert len(found) <= 100 and found[0][0] == 0 and found[-1][0] == 12344
+    result = thinned([(step, 1.0) for step in range(12345)])
+    assert len(result) <= 100 and result[0][0] == 0 and result[-1][0] == 12344
     assert thinned([]) == [] and thinned([(3, 1.0)]) == [[3, 1.0]]

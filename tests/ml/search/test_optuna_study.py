@@ -33,26 +33,26 @@ def loss(params: dict[str, Any]) -> float:
 
 def search(given: SearchOptions, trials: int, earlier: list[TrialRecord] | None = None) -> list[TrialRecord]:
     """The trials of a search that goes on from others."""
-    study, found = OptunaStudy(given, earlier or []), []
-    while len(found) < trials and (proposal := study.ask()) is not None:
+    study, result = OptunaStudy(given, earlier or []), []
+    while len(result) < trials and (proposal := study.ask()) is not None:
         values = [loss(proposal.params)]
         study.tell(proposal.number, values)
         number, params = proposal.number, proposal.params
-        found.append(
+        result.append(
             TrialRecord(number=number, state="complete", params=params, values=values, started="", key="", run_id="")
         )
-    return found
+    return result
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe", "cmaes", "differential_evolution"])
 def test_samplers_are_reproducible(sampler: str) -> None:
-    given = options(sampler=sampler, trials=60)
-    trials = search(given, 40)
-    assert [trial.params for trial in search(given, 40)] == [trial.params for trial in trials]
+    values = options(sampler=sampler, trials=60)
+    trials = search(values, 40)
+    assert [trial.params for trial in search(values, 40)] == [trial.params for trial in trials]
     assert all(set(trial.params) == set(SPACE) and trial.params["constant"] == 7 for trial in trials)
     assert {type(trial.params["layers"]) for trial in trials} == {list}
     assert {trial.params["k"] for trial in trials} <= {1, 4, 7}
-    more = search(given, 20, trials)
+    more = search(values, 20, trials)
     assert [trial.number for trial in more] == list(range(40, 60))
     assert not [trial for trial in more if trial.params in [each.params for each in trials]]
 
@@ -74,8 +74,8 @@ def test_differential_evolution_is_better_than_chance() -> None:
 
 
 def test_grid_has_every_remaining_point_once() -> None:
-    given = options(sampler="grid", space={"a": [1, 2, 3], "b": [[4], [5]], "c": True}, trials=None)
-    study = OptunaStudy(given, [], [{"a": 2, "b": [4], "c": True}])
+    values = options(sampler="grid", space={"a": [1, 2, 3], "b": [[4], [5]], "c": True}, trials=None)
+    study = OptunaStudy(values, [], [{"a": 2, "b": [4], "c": True}])
     points = []
     while (proposal := study.ask()) is not None:
         points.append((proposal.params["a"], proposal.params["b"]))
@@ -98,45 +98,45 @@ def test_a_pruner_ends_what_is_worse_than_others(pruner: str) -> None:
 
 
 def test_what_a_pruner_remembers_comes_back() -> None:
-    given = options(pruner="asha", sampler="random")
-    study, found = OptunaStudy(given, []), []
+    values = options(pruner="asha", sampler="random")
+    study, result = OptunaStudy(values, []), []
     for number in range(8):
         proposal = study.ask()
         assert proposal is not None
         for step in range(1, 9):
             study.report(number, step, 0.0)
         state = study.tell(number, [0.0])
-        found.append(
+        result.append(
             TrialRecord(number=number, state="complete", params=proposal.params, values=[0.0], started="", key="",
                         run_id="", pruner_state=state, intermediate=[[s, 0.0] for s in range(1, 9)])
         )  # fmt: skip
-    assert found[-1].pruner_state
-    again = OptunaStudy(given, found)
+    assert result[-1].pruner_state
+    again = OptunaStudy(values, result)
     assert again.ask() is not None
     assert again.report(8, 1, 99.0)
 
 
 def test_importance_names_what_matters() -> None:
-    given = options(sampler="random", trials=60)
-    study = OptunaStudy(given, search(given, 60))
-    found = study.importance()
-    assert found["x"] > 0.8 and "constant" not in found
-    assert OptunaStudy(given, []).importance() == {}
+    values = options(sampler="random", trials=60)
+    study = OptunaStudy(values, search(values, 60))
+    result = study.importance()
+    assert result["x"] > 0.8 and "constant" not in result
+    assert OptunaStudy(values, []).importance() == {}
 
 
 def test_a_function_makes_the_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = options(space="search_functions:conditional", sampler="random", trials=20)
-    study, found = OptunaStudy(given, []), []
+    values = options(space="search_functions:conditional", sampler="random", trials=20)
+    study, result = OptunaStudy(values, []), []
     for number in range(20):
         proposal = study.ask()
         assert proposal is not None
         study.tell(number, [0.0])
-        found.append(
+        result.append(
             TrialRecord(number=number, state="complete", params=proposal.params, values=[0.0], started="", key="",
                         run_id="", distributions=proposal.distributions)
         )  # fmt: skip
-    assert {tuple(sorted(trial.params)) for trial in found} == {("x",), ("x", "y")}
-    assert OptunaStudy(given, found).ask() is not None
+    assert {tuple(sorted(trial.params)) for trial in result} == {("x",), ("x", "y")}
+    assert OptunaStudy(values, result).ask() is not None
     study = OptunaStudy(options(space="search_functions:dependent", sampler="random"), [])
     for number in range(8):
         proposal = study.ask()

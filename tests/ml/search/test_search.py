@@ -26,7 +26,7 @@ pytestmark = pytest.mark.runtime
 
 @pytest.fixture
 def notes(tmp_path: Path) -> Path:
-    """What trials note when they begin."""
+    """Returns the notes of trials at their start."""
     return tmp_path / "notes"
 
 
@@ -53,8 +53,8 @@ def test_the_best_trial_is_found_and_recorded(searches: Searches) -> None:
 
 
 def test_a_free_slot_takes_the_next_trial_at_once(searches: Searches, notes: Path) -> None:
-    space, given = {"x": [3.0, 0.1, 0.2, 0.3]}, {"notes": str(notes)}
-    searches("patient", space, sampler="grid", trials=None, parallel=2, params=given)
+    space, values = {"x": [3.0, 0.1, 0.2, 0.3]}, {"notes": str(notes)}
+    searches("patient", space, sampler="grid", trials=None, parallel=2, params=values)
     long, *short = searches.trials()
     assert long.ended is not None and all(trial.started < long.ended for trial in short)
     assert long.seconds is not None and long.seconds < 60
@@ -69,8 +69,8 @@ def test_pruned_trial_is_not_a_failure(searches: Searches) -> None:
 
 
 def test_trial_that_asks_should_stop_ends_itself(searches: Searches, notes: Path) -> None:
-    given: dict[str, Any] = {"sampler": "grid", "trials": None, "pruner": "median", "params": {"notes": str(notes)}}
-    searches("heeding", {"x": [1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 9.5]}, **given)
+    values: dict[str, Any] = {"sampler": "grid", "trials": None, "pruner": "median", "params": {"notes": str(notes)}}
+    searches("heeding", {"x": [1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 9.5]}, **values)
     *_, heeding, deaf = searches.trials()
     assert (heeding.state, heeding.values, deaf.state) == ("pruned", [], "pruned")
     assert noted(notes) == [1.0, 2.0, 3.0, 4.0, 5.0, 9.0]
@@ -132,11 +132,11 @@ def test_failed_trial_has_its_reason(searches: Searches) -> None:
 
 
 def test_killed_search_resumes(searches: Searches, notes: Path) -> None:
-    given: dict[str, Any] = {"sampler": "grid", "trials": None, "params": {"notes": str(notes)}}
+    values: dict[str, Any] = {"sampler": "grid", "trials": None, "params": {"notes": str(notes)}}
     with pytest.raises(BrokenProcessPool):
-        searches("deadly", {"x": IntUniform(0, 6)}, **given)
+        searches("deadly", {"x": IntUniform(0, 6)}, **values)
     assert searches.record().state == "running"
-    value = searches("deadly", {"x": IntUniform(0, 6)}, **given)
+    value = searches("deadly", {"x": IntUniform(0, 6)}, **values)
     assert noted(notes) == [0, 1, 2, 3, 3, 4, 5, 6]
     trials = searches.trials()
     assert [(trial.number, trial.params["x"], trial.state) for trial in trials] == [
@@ -147,24 +147,24 @@ def test_killed_search_resumes(searches: Searches, notes: Path) -> None:
 
 
 def test_a_trial_that_was_run_before_is_taken_over(searches: Searches, notes: Path) -> None:
-    given: dict[str, Any] = {"sampler": "grid", "trials": None, "params": {"notes": str(notes)}}
-    given["inputs"] = {"rows": Artifact("file:///rows", "snapshot", "a fingerprint")}
-    searches("parabola", {"x": [1.5, 2.0]}, **given)
+    values: dict[str, Any] = {"sampler": "grid", "trials": None, "params": {"notes": str(notes)}}
+    values["inputs"] = {"rows": Artifact("file:///rows", "snapshot", "a fingerprint")}
+    searches("parabola", {"x": [1.5, 2.0]}, **values)
     searches.study("damaged").store.write_text(f"{searches.study('damaged').uri}/study.json", "{")
-    searches("parabola", {"x": [1.5, 2.0, 2.5]}, run_id="two", **given)
+    searches("parabola", {"x": [1.5, 2.0, 2.5]}, run_id="two", **values)
     assert any("study are not taken over" in line for line in searches.lines)
     assert noted(notes) == [1.5, 2.0, 2.5]
     trials = searches.trials("two")
     assert [trial.taken_from for trial in trials] == ["one#0", "one#1", None]
     assert [trial.values for trial in trials] == [[0.25], [1.0], [2.25]] and searches.record("two").best == 0
-    searches("parabola", {"x": [1.5, 2.0]}, run_id="far", metrics=["distance"], directions=["maximize"], **given)
+    searches("parabola", {"x": [1.5, 2.0]}, run_id="far", metrics=["distance"], directions=["maximize"], **values)
     assert [(t.taken_from, t.values) for t in searches.trials("far")] == [("one#0", [1.5]), ("one#1", [2.0])]
     assert searches.record("far").best == 1
-    searches("parabola", {"x": [1.5]}, run_id="three", **{**given, "params": {"notes": str(notes), "steps": 1}})
+    searches("parabola", {"x": [1.5]}, run_id="three", **{**values, "params": {"notes": str(notes), "steps": 1}})
     for _ in range(2):
-        searches("parabola", {"x": [1.5]}, run_id="four", reuse=False, **given)
+        searches("parabola", {"x": [1.5]}, run_id="four", reuse=False, **values)
     assert noted(notes) == [1.5, 1.5, 1.5, 1.5, 2.0, 2.5]
-    searches("parabola", {"x": [1.5]}, run_id="no key knows the data", **{**given, "inputs": {}})
+    searches("parabola", {"x": [1.5]}, run_id="no key knows the data", **{**values, "inputs": {}})
     assert noted(notes) == [1.5, 1.5, 1.5, 1.5, 1.5, 2.0, 2.5]
 
 
@@ -226,7 +226,7 @@ def test_trials_are_nested_runs(
     model_searches: Searches, write_examples: Any, start_mlflow: Any, make_context: Any, tmp_path: Path
 ) -> None:
     examples, services = write_examples(train=[301], eval=[101]), {"tracking_uri": start_mlflow(tmp_path)}
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         "metrics": ["eval_accuracy"],
         "directions": ["maximize"],
         "sampler": "grid",
@@ -234,7 +234,7 @@ def test_trials_are_nested_runs(
         "inputs": {"examples": examples},
         "services": services,
     }
-    model = model_searches("tree", {"leaf": [200, 3], "depth": [1, 4]}, run_id="kept", **given)
+    model = model_searches("tree", {"leaf": [200, 3], "depth": [1, 4]}, run_id="kept", **values)
     assert isinstance(model, Artifact) and model.kind == "model"
     record, trials = model_searches.record("kept"), model_searches.trials("kept")
     best = trials[record.best or 0]
@@ -252,10 +252,10 @@ def test_trials_are_nested_runs(
         assert run["params"] == {name: str(value) for name, value in trial.params.items()}
         assert run["metrics"]["eval_accuracy"] == [(1, trial.values[0])]
     context = make_context(services=services)
-    told = look_up(context, run_id=str(trials[1].mlflow_run))
-    assert (told["study"], told["trial"], told["dag_run_id"], told["model"]) == ("kept", 1, "kept", None)
+    report = look_up(context, run_id=str(trials[1].mlflow_run))
+    assert (report["study"], report["trial"], report["dag_run_id"], report["model"]) == ("kept", 1, "kept", None)
     assert look_up(context, run_id=str(record.mlflow_run))["model"] == model.uri
-    refitted = model_searches("tree", {"leaf": [200, 3], "depth": [1, 4]}, run_id="refitted", refit=True, **given)
+    refitted = model_searches("tree", {"leaf": [200, 3], "depth": [1, 4]}, run_id="refitted", refit=True, **values)
     assert [trial.taken_from for trial in model_searches.trials("refitted")] == [f"kept#{n}" for n in range(4)]
     assert refitted.properties["params"] == best.params and refitted.uri != model.uri
     assert datetime.fromisoformat(record.started) < datetime.fromisoformat(record.ended or "")

@@ -89,7 +89,7 @@ class Load:
 
 
 class Operations:
-    """What is done to the server meanwhile."""
+    """Changes of the server during the load."""
 
     def __init__(self, load: Load, folder: str, config_file: str) -> None:
         self._load, self._folder, self._config_file = load, folder, config_file

@@ -215,7 +215,7 @@ def write_estimators(folder: Path) -> None:
 def write_onnx(folder: Path, version: int = 1, *, shift: float = 0.0) -> None:
     """``wine`` has three classes, ``litres`` is a regression, both of named columns; their two features are numbers."""
     numbers = np.stack([np.linspace(0, 1, 60), np.tile([0.0, 1.0], 30)], axis=1).astype(np.float32)
-    given = {"framework": "sklearn", "sample": numbers, "order": ["alcohol", "hue"]}
+    values = {"framework": "sklearn", "sample": numbers, "order": ["alcohol", "hue"]}
     classes = (numbers[:, 0] * 3).astype(int).clip(0, 2)
     wine = LogisticRegression(max_iter=1000).fit(numbers, classes)
     litres = LinearRegression().fit(numbers, 2 * numbers[:, 0] + shift)
@@ -223,7 +223,7 @@ def write_onnx(folder: Path, version: int = 1, *, shift: float = 0.0) -> None:
         ("wine", wine, Target("kind", "multiclass", ("barolo", "grignolino", "barbera"))),
         ("litres", litres, Target("litres", "regression")),
     ):
-        export_model(model, folder / f"{name}-export", target=target, **given)
+        export_model(model, folder / f"{name}-export", target=target, **values)
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / f"{name}-export" / "onnx").rename(folder / name / str(version))
         (folder / f"{name}-export").rmdir()

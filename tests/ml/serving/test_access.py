@@ -1,4 +1,4 @@
-"""Who may do what: every RPC and route of the table, asked with each kind of token, over TLS."""
+"""Access control: every RPC and route of the table, asked with each kind of token, over TLS."""
 
 from __future__ import annotations
 

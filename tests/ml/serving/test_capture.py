@@ -49,7 +49,7 @@ def captured(folder: Path) -> pa.Table:
 
 def writers_of(spool_root: Path) -> list[int]:
     """Process ids of the writers of the spools below a folder."""
-    found = []
+    results = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -57,8 +57,8 @@ def writers_of(spool_root: Path) -> list[int]:
             except OSError:
                 continue
             if b"airflow_hops.serving.capture.writer" in arguments and arguments[-2].startswith(bytes(spool_root)):
-                found.append(int(entry.name))
-    return found
+                results.append(int(entry.name))
+    return results
 
 
 def has_ended(pid: int) -> bool:
@@ -174,10 +174,10 @@ def test_flush_writes_each_row_with_features_and_outputs(
     for metadata in (), [("x-request-id", "")], [("x-request-id", "third")]:
         _, call = predict.with_call(request.SerializeToString(), metadata=metadata)
         answers.append({key: value for key, value in call.trailing_metadata() if key.startswith("x-")})
-    unasked, made, given = answers
+    unasked, made, values = answers
     assert unasked == {}, "a client that asks for nothing is told what TensorFlow Serving tells it"
-    assert made["x-captured"] == given["x-captured"] == "1"
-    assert given["x-request-id"] == "third"
+    assert made["x-captured"] == values["x-captured"] == "1"
+    assert values["x-request-id"] == "third"
     status, counts = server.call("/v1/capture:flush", b"")
     assert (status, counts["flushed"], counts["error"], counts["lag_seconds"]) == (200, True, None, 0.0)
     flights = counts["models"]["flights"]
@@ -225,8 +225,8 @@ def test_flush_writes_each_row_with_features_and_outputs(
     assert vectors["serving_default"]["output.y"].to_pylist() == [[2.0, 4.0, 6.0], [8.0, 10.0, 12.0]]
     assert vectors["strings"]["input.text"].to_pylist() == [b"text", b"\xff"]
 
-    found = {t["signature"][0].as_py(): t for t in map(pq.read_table, (capture_path / "examples").glob("*.parquet"))}
-    classified, regressed = found["serving_default"], found["value"]
+    results = {t["signature"][0].as_py(): t for t in map(pq.read_table, (capture_path / "examples").glob("*.parquet"))}
+    classified, regressed = results["serving_default"], results["value"]
     assert (classified["input.x"].to_pylist(), classified["input.bias"].to_pylist()) == ([1.5, 2.5], [0.5, 0.0])
     assert classified["output.classes"].to_pylist() == [["up", "down"]] * 2
     assert [scores[0] for scores in classified["output.scores"].to_pylist()] == [3.5, 5.0]
@@ -332,8 +332,8 @@ def test_acknowledged_rows_survive_kill_9_of_the_server_and_of_both(
             # The writer outlives the server, writes what it left, and ends.
             wait_for(lambda: not (capture_path / ".spool").exists(), "the spool is gone")
             wait_for(lambda: not writers_of(capture_path / ".spool"), "the writer has ended")
-            found = set(captured(capture_path / "flights")["request_id"].to_pylist())
-            assert acknowledged <= found
+            result = set(captured(capture_path / "flights")["request_id"].to_pylist())
+            assert acknowledged <= result
         server = start()
     # Here nobody was left but the next server, whose writer takes on what it finds; a flush waits for that.
     assert server.call("/v1/capture:flush", b"")[0] == 200
@@ -472,9 +472,9 @@ def test_the_oldest_files_of_a_model_go_beyond_a_size_and_names_stay_in_order(
     wait_for(lambda: sum(p.stat().st_size for p in folder.iterdir()) <= 35_000, "the oldest are removed")
     ask(offer=3)
     assert ask(flush=60) is True
-    found = sorted(path.name for path in folder.glob("*.parquet"))
-    assert found[:-1] == names[2:]
-    assert found[-1] > names[-1]
+    result = sorted(path.name for path in folder.glob("*.parquet"))
+    assert result[:-1] == names[2:]
+    assert result[-1] > names[-1]
     assert wait_for(lambda: ask(status=True)["models"].get("m0", {}).get("removed_files"), "they are counted") == 2
 
 

@@ -1,4 +1,4 @@
-"""Who may read captured requests."""
+"""Permissions of captured requests."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def listener_at(path: Path) -> socket.socket:
 
 
 def first_answer(server: ServerProcess, ask: Callable[[], Any]) -> Any:
-    """What the first connection that is accepted is answered."""
+    """Returns the answer on the first connection that is accepted."""
     while True:
         assert server.process.poll() is None, server.log()
         try:

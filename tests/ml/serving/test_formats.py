@@ -128,8 +128,8 @@ def test_tensorflow_lite_is_asked_by_many_clients_at_once(formats_server: Server
     def ask(number):
         rows = 1 + number % 5
         x = np.full((rows, 3), float(number), np.float32)
-        given = {"x": x, "n": np.full(rows, number)}
-        outputs = client.predict("lite", given).outputs
+        values = {"x": x, "n": np.full(rows, number)}
+        outputs = client.predict("lite", values).outputs
         return outputs["y"].tolist() == [6.0 * number] * rows and outputs["plus"].tolist() == [number + 1] * rows
 
     with ModelServerClient(formats_server.address) as client, ThreadPoolExecutor(16) as pool:
@@ -163,8 +163,8 @@ def test_an_estimator_of_a_matrix_takes_rows(formats_server: ServerProcess) -> N
 def test_an_estimator_may_work_in_place() -> None:
     """As ``StandardScaler(copy=False)`` does: what comes as the bytes of a message is not what it gets."""
     message = np.arange(4.0).tobytes()
-    given = {MATRIX_INPUT: np.frombuffer(message).reshape(2, 2)}
-    matrix = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["double"]}, 2).arrange(given)
+    values = {MATRIX_INPUT: np.frombuffer(message).reshape(2, 2)}
+    matrix = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["double"]}, 2).arrange(values)
     assert matrix.tolist() == [[0, 1], [2, 3]]
     matrix -= 1
     assert message == np.arange(4.0).tobytes()
@@ -175,9 +175,9 @@ def test_an_estimator_classifies_and_regresses_examples(formats_server: ServerPr
     predictions = formats_server.predict("delays", {"instances": rows})["predictions"]
     expected = [list(zip(row["classes"], row["probabilities"], strict=True)) for row in predictions]
     _, body = formats_server.call("/v1/models/delays:classify", {"examples": rows})
-    for found, classes in zip(body["results"], expected, strict=True):
-        assert [label for label, _ in found] == ["late", "on time"]
-        assert [score for _, score in found] == pytest.approx([score for _, score in classes], abs=1e-6)
+    for result, classes in zip(body["results"], expected, strict=True):
+        assert [label for label, _ in result] == ["late", "on time"]
+        assert [score for _, score in result] == pytest.approx([score for _, score in classes], abs=1e-6)
     # What all examples share comes once; others of their features are nobody's business.
     shared = {"context": {"carrier": "AA", "hour": 3, "tail": "N1"}, "examples": [{"distance": 3.0}]}
     _, again = formats_server.call("/v1/models/delays:classify", {"signature_name": "classify", **shared})
@@ -220,9 +220,9 @@ def test_an_estimator_classifies_and_regresses_examples(formats_server: ServerPr
 def test_wrong_examples_of_an_estimator_are_said_in_words(
     formats_server: ServerProcess, path: str, example: object, message: str
 ) -> None:
-    status, found = formats_server.error(f"/v1/models/{path}", {"examples": [example]})
+    status, result = formats_server.error(f"/v1/models/{path}", {"examples": [example]})
     assert status == 400
-    assert message in found
+    assert message in result
 
 
 @pytest.mark.parametrize(
@@ -251,9 +251,9 @@ def test_wrong_examples_of_an_estimator_are_said_in_words(
 def test_wrong_inputs_are_said_in_words(
     formats_server: ServerProcess, model: str, inputs: object, message: str
 ) -> None:
-    status, found = formats_server.error(f"/v1/models/{model}:predict", {"inputs": inputs})
+    status, result = formats_server.error(f"/v1/models/{model}:predict", {"inputs": inputs})
     assert status == 400
-    assert message in found
+    assert message in result
 
 
 @pytest.mark.parametrize(
@@ -357,8 +357,8 @@ def test_a_version_folder_is_made_whole_or_not_at_all_and_can_be_published(tmp_p
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             scikit_learn.save(estimator, bad, sample)
-    found = sorted(str(found.relative_to(tmp_path)) for found in tmp_path.rglob("*") if found.is_file())
-    assert [name for name in found if not name.startswith("served")] == [
+    result = sorted(str(result.relative_to(tmp_path)) for result in tmp_path.rglob("*") if result.is_file())
+    assert [name for name in result if not name.startswith("served")] == [
         "good/1/model.skops",
         "good/1/signature.json",
         "imputed/model.skops",

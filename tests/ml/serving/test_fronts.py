@@ -84,7 +84,7 @@ def server(
 
 
 def each(ask: Callable[[], Any]) -> list[Any]:
-    """What is answered over many new connections, which the kernel deals to the fronts."""
+    """Returns the answers over many new connections, which the kernel deals to the fronts."""
     return [ask() for _ in range(CONNECTIONS)]
 
 
@@ -113,7 +113,7 @@ def wait_in_spite_of_ends(server: ServerProcess, condition: Callable[[], bool]) 
 
 def wait_for_two(server: ServerProcess, without: set[int]) -> None:
     """Waits for two fronts, none of these."""
-    wait_in_spite_of_ends(server, lambda: len(found := fronts(server)) == 2 and not found.keys() & without)
+    wait_in_spite_of_ends(server, lambda: len(result := fronts(server)) == 2 and not result.keys() & without)
 
 
 def test_fronts_share_the_requests_and_answer_them_alike(server: ServerProcess) -> None:
@@ -355,13 +355,13 @@ def test_folder_that_is_changed_changes_no_answer_until_all_fronts_have_ended(
 def test_port_that_is_taken_is_told_before_anything_starts(
     server: ServerProcess, start_server: Callable[..., ServerProcess], tmp_path: Path
 ) -> None:
-    given = {**server.flags, "capture_base_path": None}
+    values = {**server.flags, "capture_base_path": None}
     for flag, port in (("port", server.ports["port"]), ("rest_api_port", server.ports["rest_api_port"])):
-        second = start_server(wait=False, **{**given, flag: port})
+        second = start_server(wait=False, **{**values, flag: port})
         assert second.process.wait() == 1
         assert f"--{flag}={port}: port {port} of 127.0.0.1 is taken by another program" in second.log()
     (tmp_path / "file").write_text("")
-    refused = start_server(wait=False, **{**given, "capture_base_path": tmp_path / "file"})
+    refused = start_server(wait=False, **{**values, "capture_base_path": tmp_path / "file"})
     assert refused.process.wait() == 1
     assert f"--capture_base_path={tmp_path / 'file'}" in refused.log()
 
@@ -393,8 +393,8 @@ def test_what_fronts_cannot_share_is_refused(flag: str, capsys: pytest.CaptureFi
 
 def test_limits_are_shared_among_fronts() -> None:
     limits = {"max_in_flight": 10, "grpc_max_threads": 8, "max_request_memory_bytes": 3000}
-    given = {"fronts": 3, "model_config_file": "c", **limits, "capture_spool_bytes": 300_000}
-    flags, _ = parse_flags([f"--{name}={value}" for name, value in given.items()])
+    values = {"fronts": 3, "model_config_file": "c", **limits, "capture_spool_bytes": 300_000}
+    flags, _ = parse_flags([f"--{name}={value}" for name, value in values.items()])
     share = front_flags(flags, 1, 2)
     assert (share.port, share.rest_api_port) == (1, 2)
     assert (share.max_in_flight, share.grpc_max_threads, share.rest_api_num_threads) == (4, 3, 3)
@@ -447,7 +447,7 @@ def test_kinds_of_requests_that_did_not_change_are_not_told_again() -> None:
 
 def test_peers_call_each_other_and_learn_of_errors_and_ends() -> None:
     ours, theirs = socket.socketpair()
-    told: list[str] = []
+    report: list[str] = []
 
     def refuse() -> None:
         raise ServingError(grpc.StatusCode.NOT_FOUND, "no such model")
@@ -464,7 +464,7 @@ def test_peers_call_each_other_and_learn_of_errors_and_ends() -> None:
     release = threading.Event()
     methods = {"echo": lambda *given: given, "refuse": refuse, "fail": fail, "odd": fail_oddly, "wait": release.wait}
     methods["lock"] = threading.Lock
-    there = Peer(theirs, {**methods, "ask": lambda: there.ask("back")}, {"tell": told.append})
+    there = Peer(theirs, {**methods, "ask": lambda: there.ask("back")}, {"tell": report.append})
     other_end = socket.socket(fileno=os.dup(ours.fileno()))
     here = Peer(ours, {"back": lambda: "from here"})
     there.start()
@@ -484,7 +484,7 @@ def test_peers_call_each_other_and_learn_of_errors_and_ends() -> None:
     here.tell("tell", "a")
     here.tell("tell", "b")
     assert here.ask("echo") == ()
-    assert told == ["a", "b"]
+    assert report == ["a", "b"]
     waiting = here.call("wait")
     other_end.shutdown(socket.SHUT_RDWR)
     with pytest.raises(PeerGone):

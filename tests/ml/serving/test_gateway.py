@@ -186,7 +186,7 @@ def test_gateway_holds_no_tensorflow(gateway: ServerProcess) -> None:
 def test_gateway_splits_counts_and_captures_by_version(gateway: ServerProcess) -> None:
     def answered() -> Counter[str]:
         versions = gateway.call("/v1/stats")[1]["models"]["flights"]["versions"]
-        return Counter({version: found["codes"].get("OK", 0) for version, found in versions.items()})
+        return Counter({version: result["codes"].get("OK", 0) for version, result in versions.items()})
 
     gateway.predict("flights", ROW)
     gateway.call("/v1/models/flights:traffic", {"percents": {"1": 25, "2": 75}})
@@ -231,10 +231,12 @@ def test_versions_that_come_and_go_upstream_are_learnt_and_reloads_are_handed_on
         assert time.monotonic() < deadline_s, gateway.log()
     publish("vectors", 7, tmp_path / "vectors")
     assert gateway.error("/v1/models/vectors:predict", {"inputs": [[1.0, 2.0, 3.0]]})[0] == 404
-    given = f'model_config_list {{ config {{ name: "vectors" base_path: "{tmp_path}/vectors" }} }}'
-    labelled = given.replace(tmp_path.name, "nowhere").replace(" } }", ' version_labels { key: "stable" value: 5 } } }')
+    values = f'model_config_list {{ config {{ name: "vectors" base_path: "{tmp_path}/vectors" }} }}'
+    labelled = values.replace(tmp_path.name, "nowhere").replace(
+        " } }", ' version_labels { key: "stable" value: 5 } } }'
+    )
     with ModelServerClient(gateway.address, timeout_s=60) as client:
-        client.reload_config(parse_config(given, "given"))
+        client.reload_config(parse_config(values, "given"))
         assert client.predict("vectors", {"x": [[1.0, 2.0, 3.0]]}).outputs["y"].tolist() == [[2.0, 4.0, 6.0]]
         with pytest.raises(ModelServerError, match="label stable to version 5") as refused:
             client.reload_config(parse_config(labelled, "given"))

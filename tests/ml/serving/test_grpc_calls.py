@@ -192,9 +192,9 @@ def test_a_rare_long_run_among_quick_ones_is_remembered(long: tuple[float, float
 
 
 def test_grpcio_is_the_one_that_the_parts_that_are_not_public_were_tried_with() -> None:
-    found = version("grpcio")
-    assert found.startswith(f"{KNOWN}."), (
-        f"grpcio {found}: run the tests of serving and benchmarks/serving.py, then set KNOWN in grpc_internals.py"
+    result = version("grpcio")
+    assert result.startswith(f"{KNOWN}."), (
+        f"grpcio {result}: run the tests of serving and benchmarks/serving.py, then set KNOWN in grpc_internals.py"
     )
 
 

@@ -93,9 +93,9 @@ def test_every_kind_of_feature_is_read(formats_server: ServerProcess) -> None:
     ],
 )
 def test_wrong_body_gets_tensorflow_servings_message(formats_server: ServerProcess, body: object, message: str) -> None:
-    status, found = formats_server.error(CLASSIFY, body)
+    status, result = formats_server.error(CLASSIFY, body)
     assert status == 400
-    assert message in found
+    assert message in result
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_wrong_signature_gets_tensorflow_servings_message(
     formats_server: ServerProcess, verb: str, signature: str, message: str
 ) -> None:
     body = {"signature_name": signature, "examples": [{"x": 1.0}, {"x": 2.0}]}
-    status, found = formats_server.error(f"/v1/models/examples:{verb}", body)
+    status, result = formats_server.error(f"/v1/models/examples:{verb}", body)
     assert status == 400
-    assert message in found
+    assert message in result
 
 
 def example(**features: float) -> tf.train.Example:
@@ -252,7 +252,7 @@ def test_the_client_classifies_and_regresses(formats_server: ServerProcess) -> N
 
 
 def test_tensorflows_profiler_client_captures_a_profile(formats_server: ServerProcess) -> None:
-    """What TensorBoard's "capture profile" does."""
+    """As TensorBoard's "capture profile" does."""
     folder = formats_server.ready_file.parent / "profiles"
 
     stop = threading.Event()

@@ -36,22 +36,22 @@ CLASSES = ["barolo", "grignolino", "barbera"]
 
 def test_a_graph_is_asked_by_every_method_of_both_apis(formats_server: ServerProcess) -> None:
     with ModelServerClient(formats_server.address) as client:
-        found = client.predict("wine", ROWS).outputs
-        assert found["probabilities"].shape == (2, 3) and found["probabilities"].dtype == np.float32
-        assert found["class"].tolist() == [b"barolo", b"barbera"]
+        result = client.predict("wine", ROWS).outputs
+        assert result["probabilities"].shape == (2, 3) and result["probabilities"].dtype == np.float32
+        assert result["class"].tolist() == [b"barolo", b"barbera"]
         litres = client.predict("litres", ROWS).outputs["prediction"]
         assert litres == pytest.approx([0.2, 1.8], abs=1e-5)
         examples = [{"alcohol": 0.1, "hue": 0.0}, {"alcohol": 0.9, "hue": 1}]
         assert "barbera" in str(client.classify("wine", examples))
         assert "1.8" in str(client.regress("litres", examples[1:]))
     answer = formats_server.predict("wine", {"inputs": ROWS})["outputs"]
-    assert np.array(answer["probabilities"]) == pytest.approx(found["probabilities"], abs=1e-6)
+    assert np.array(answer["probabilities"]) == pytest.approx(result["probabilities"], abs=1e-6)
     rows = [dict(zip(ROWS, values, strict=True)) for values in zip(*ROWS.values(), strict=True)]
     assert formats_server.predict("litres", {"instances": rows})["predictions"] == pytest.approx([0.2, 1.8], abs=1e-5)
     _, body = formats_server.call("/v1/models/wine:classify", {"examples": examples})
     assert [[label for label, _ in row] for row in body["results"]] == [CLASSES] * 2
     assert np.array([[score for _, score in row] for row in body["results"]]) == pytest.approx(
-        found["probabilities"], abs=1e-6
+        result["probabilities"], abs=1e-6
     )
     _, body = formats_server.call("/v1/models/litres:regress", {"examples": examples})
     assert body["results"] == pytest.approx([0.2, 1.8], abs=1e-5)

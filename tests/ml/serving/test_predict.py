@@ -204,9 +204,9 @@ TOO_BIG = "JSON Parse error: Number too big to be stored in double. at offset: "
 def test_wrong_rest_request_gets_tensorflow_servings_message(
     shared_server: ServerProcess, path: str, body: object, status: int, message: str
 ) -> None:
-    found_status, found = shared_server.error(f"/v1/models/{path}:predict", body)
+    found_status, result = shared_server.error(f"/v1/models/{path}:predict", body)
     assert found_status == status
-    assert message in found
+    assert message in result
 
 
 def test_shape_that_the_graph_refuses_is_an_invalid_argument(shared_server: ServerProcess) -> None:
@@ -244,9 +244,9 @@ def test_numbers_are_written_in_their_shortest_form_and_whole_floats_with_a_deci
 
 
 def test_each_status_code_has_its_http_status() -> None:
-    found = {code.name: ServingError(code, "").http_status for code in grpc.StatusCode}
+    results = {code.name: ServingError(code, "").http_status for code in grpc.StatusCode}
     others = dict.fromkeys(["CANCELLED", "UNKNOWN", "INTERNAL", "DATA_LOSS"])
-    assert {code: status for code, status in found.items() if code not in others} == {
+    assert {code: status for code, status in results.items() if code not in others} == {
         "OK": 200,
         "INVALID_ARGUMENT": 400,
         "FAILED_PRECONDITION": 400,
@@ -261,7 +261,7 @@ def test_each_status_code_has_its_http_status() -> None:
         "UNAVAILABLE": 503,
         "DEADLINE_EXCEEDED": 504,
     }
-    assert all(found[code] >= 499 for code in others)
+    assert all(results[code] >= 499 for code in others)
 
 
 def test_messages_are_cut_at_1024_characters(shared_server: ServerProcess) -> None:

@@ -55,11 +55,11 @@ def test_requests_while_versions_come_and_go(
         model_config_file_poll_wait_seconds=0.2,
         traffic_config_file=tmp_path / "traffic.json",
     )
-    found = load_under_change.run(server.address, server.url, saved_models / "flights", config, requests)
-    print(json.dumps(found, indent=1))
-    assert (found["failures"], found["mixed"]) == ([], []), server.log()
-    assert found["requests"] >= requests
-    assert found["answered_by_version"].keys() == {1, 2, 3}
+    result = load_under_change.run(server.address, server.url, saved_models / "flights", config, requests)
+    print(json.dumps(result, indent=1))
+    assert (result["failures"], result["mixed"]) == ([], []), server.log()
+    assert result["requests"] >= requests
+    assert result["answered_by_version"].keys() == {1, 2, 3}
 
 
 class Kills:
@@ -209,10 +209,10 @@ def test_server_that_is_killed_restarts_with_the_last_config_and_reads_no_half_f
         return start_server(model_config_file=config, write_back_model_config=True)
 
     def reload(server: ServerProcess, versions: list[int]) -> None:
-        given = tmp_path / "given.config"
-        set_model(given, "flights", saved_models / "flights", versions=versions)
+        values = tmp_path / "given.config"
+        set_model(values, "flights", saved_models / "flights", versions=versions)
         with ModelServerClient(server.address, timeout_s=60) as client:
-            client.reload_config(read_config(given))
+            client.reload_config(read_config(values))
 
     def read(server: ServerProcess) -> list[int]:
         return list(server.call("/readyz")[1]["models"]["flights"])

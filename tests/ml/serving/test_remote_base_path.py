@@ -340,16 +340,16 @@ def test_version_that_changes_or_stalls_while_it_is_copied_is_given_up(
     first = look()
     time.sleep(1.1)
     second = look()
-    found = [first.place, first.quiet, second.quiet, copy(second)]
+    results = [first.place, first.quiet, second.quiet, copy(second)]
     store.pipe_file("/models/1/variables/v", b"other")
-    found += [look().quiet, copy(second)]
+    results += [look().quiet, copy(second)]
     changed = look()
     store.pipe_file("/models/1/assets/more", b"more")
-    found.append(copy(changed))
+    results.append(copy(changed))
     monkeypatch.setattr(remote_storage, "_STALLED_S", 0.2)
     monkeypatch.setattr(type(store), "cat_file", lambda *arguments, **options: time.sleep(2))
-    found += [copy(look()), [path.name for path in tmp_path.glob("*/*")]]
-    assert found == [
+    results += [copy(look()), [path.name for path in tmp_path.glob("*/*")]]
+    assert results == [
         "memory://models/1",
         False,
         True,

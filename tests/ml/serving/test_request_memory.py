@@ -1,4 +1,4 @@
-"""What requests take of the memory, and when they are stopped."""
+"""Memory of requests, and the limits that stop them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_requests_share_what_there_is_and_give_it_back() -> None:
 
 
 def test_json_takes_about_as_much_memory_as_is_counted() -> None:
-    """Of many short values, which take most; in times of what is counted."""
+    """Many short values take most; in times of what is counted."""
 
     size = 400_000
     units = {
@@ -58,7 +58,7 @@ def test_json_takes_about_as_much_memory_as_is_counted() -> None:
     }
     bodies = {name: unit * (size // len(unit)) for name, unit in units.items()}
     bodies["not finite"] = "NaN," * 1000 + bodies["integers"]
-    found = {}
+    results = {}
     for name, values in bodies.items():
         body = ('{"instances":[' + values[:-1] + "]}").encode()
         tracemalloc.start()
@@ -67,9 +67,9 @@ def test_json_takes_about_as_much_memory_as_is_counted() -> None:
             rest_tensors.read_tensors(rest_tensors.parse_body(body), {"x": tensors.BY_NAME[kind]})
         except ServingError:
             pass
-        found[name] = tracemalloc.get_traced_memory()[1] / parsed_json_bytes(body)
+        results[name] = tracemalloc.get_traced_memory()[1] / parsed_json_bytes(body)
         tracemalloc.stop()
-    assert {name: share for name, share in found.items() if not 0.02 < share < 1.5} == {}
+    assert {name: share for name, share in results.items() if not 0.02 < share < 1.5} == {}
 
 
 def test_nothing_is_done_for_a_client_that_has_its_504() -> None:

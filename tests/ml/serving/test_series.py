@@ -35,8 +35,8 @@ def test_a_step_counts_what_was_asked_in_it_alone_and_an_hour_is_kept() -> None:
     later = series.report(model="flights", since_s=first["at"][0])
     for _ in range(STEPS + 5):
         series.add_step()
-    kept = series.report()
-    first, later, kept, left = [first, later, len(kept["at"]), kept["models"]]
+    retained = series.report()
+    first, later, retained, left = [first, later, len(retained["at"]), retained["models"]]
     flights = first["models"]["flights"]["versions"]
     assert list(flights) == ["2"], "what named no version is nobody's"
     assert (flights["2"]["requests"], flights["2"]["rows"]) == ([103, 0], [200, 0])
@@ -49,7 +49,7 @@ def test_a_step_counts_what_was_asked_in_it_alone_and_an_hour_is_kept() -> None:
     assert first["batching"]["requests"] == [0, 3]
     assert first["batching"]["wait_s"] == [0, pytest.approx(0.004)]
     assert (later["at"], later["models"]) == (first["at"][1:], {}), "flights were not asked in the second step"
-    assert (kept, left) == (360, {}), "older steps are gone"
+    assert (retained, left) == (360, {}), "older steps are gone"
 
 
 def test_a_server_tells_every_request_in_one_of_its_steps(shared_server: ServerProcess) -> None:
@@ -59,18 +59,18 @@ def test_a_server_tells_every_request_in_one_of_its_steps(shared_server: ServerP
     counted = server.call("/v1/stats")[1]["models"]["flights"]["versions"]["2"]
     deadline_s = time.monotonic() + 60
     while True:
-        found = server.call("/v1/stats/series?model=flights")[1]
-        asked = found["models"].get("flights", {"versions": {}})["versions"].get("2", {})
+        result = server.call("/v1/stats/series?model=flights")[1]
+        asked = result["models"].get("flights", {"versions": {}})["versions"].get("2", {})
         if sum(asked.get("requests", [])) == counted["requests"]:
             break
-        assert time.monotonic() < deadline_s, (counted, found)
+        assert time.monotonic() < deadline_s, (counted, result)
         time.sleep(0.2)
     for name in ("errors", "client_errors", "rows"):
         assert sum(asked[name]) == counted[name], name
-    assert found["batching"] is None
-    assert found["at"] == sorted(found["at"])
-    assert len(found["at"]) > len(before["at"])
-    assert {len(column) for column in asked.values()} == {len(found["at"]), len(found["seconds"])}
+    assert result["batching"] is None
+    assert result["at"] == sorted(result["at"])
+    assert len(result["at"]) > len(before["at"])
+    assert {len(column) for column in asked.values()} == {len(result["at"]), len(result["seconds"])}
     nothing = server.call(f"/v1/stats/series?since={time.time() + 60}")[1]
     assert (nothing["at"], nothing["models"]) == ([], {})
     refused = server.error("/v1/stats/series?since=yesterday")

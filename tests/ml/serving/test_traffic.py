@@ -33,13 +33,13 @@ def answering_version(server: ServerProcess, path: str = "flights", sticky_key: 
 
 def shares(server: ServerProcess) -> dict[str, float]:
     versions = server.call("/v1/stats")[1]["models"]["flights"]["versions"]
-    return {version: found["traffic_percent"] for version, found in versions.items()}
+    return {version: result["traffic_percent"] for version, result in versions.items()}
 
 
 def wait_for_shares(server: ServerProcess, wanted: dict[str, float]) -> None:
     deadline_s = time.monotonic() + 15
-    while (found := shares(server)) != wanted:
-        assert time.monotonic() < deadline_s, f"{found} is not {wanted}"
+    while (result := shares(server)) != wanted:
+        assert time.monotonic() < deadline_s, f"{result} is not {wanted}"
         time.sleep(0.05)
 
 
@@ -169,7 +169,7 @@ def test_stats_count_requests_rows_and_errors_by_version(server: ServerProcess) 
 
 
 def shadow_of(server: ServerProcess, version: str, requests: int, model: str = "flights") -> dict[str, Any]:
-    """What the copies for a version showed, once that many of them have been answered or dropped."""
+    """Returns the counts of a version's copies, once that many of them have been answered or dropped."""
     deadline_s = time.monotonic() + 30
     while True:
         counted = server.call("/v1/stats")[1]["models"][model].get("shadow", {}).get(version, {})
@@ -298,9 +298,9 @@ def test_answers_are_compared_row_by_row_within_a_tolerance() -> None:
         empty=np.zeros([0, 3]),
         flat=np.zeros([2, 0]),
     )
-    found = compare(Method.PREDICT, returned, shadow, 1e-5)
+    results = compare(Method.PREDICT, returned, shadow, 1e-5)
     result = {
-        name: [one.rows, one.rows_differing, one.max_difference, one.sum_difference] for name, one in found.items()
+        name: [one.rows, one.rows_differing, one.max_difference, one.sum_difference] for name, one in results.items()
     }
     regression, classification = protocol.RegressionResponse(), protocol.ClassificationResponse()
     regression.result.regressions.add(value=1.5)

@@ -412,7 +412,7 @@ def raw_predict(server: ServerProcess, message: bytes, metadata: dict[bytes, byt
     length = struct.pack(">BI", 0, len(message))
     sent = frame(4, 0, 0, b"") + frame(1, 4, 1, block) + frame(0, 1, 1, length + message)
     host, port = server.address.split(":")
-    found: list[tuple[int, bytes]] = []
+    results: list[tuple[int, bytes]] = []
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + sent)
         stream = connection.makefile("rb")
@@ -420,9 +420,9 @@ def raw_predict(server: ServerProcess, message: bytes, metadata: dict[bytes, byt
             head = stream.read(9)
             payload = stream.read(int.from_bytes(head[:3], "big"))
             if head[5:] == bytes((0, 0, 0, 1)):
-                found.append((head[3], payload))
+                results.append((head[3], payload))
                 if head[4] & 1:
-                    return found
+                    return results
 
 
 @pytest.mark.parametrize("request_id", [b"r-1", "né".encode(), b"\xff\xfe", b"a\tb", b"\x7f"])

@@ -94,8 +94,8 @@ def test_version_answers_its_warm_up_requests_or_is_not_served(
     config = tmp_path / "models.config"
     config.write_text(f"model_config_list {{\n{models}}}\n")
     server = start_server(model_config_file=config, max_num_load_retries=0)
-    found = {name: server.call(f"/v1/models/{name}")[1]["model_version_status"][0] for name in names}
-    assert {name: status["state"] for name, status in found.items() if status["state"] != "END"} == {
+    results = {name: server.call(f"/v1/models/{name}")[1]["model_version_status"][0] for name in names}
+    assert {name: status["state"] for name, status in results.items() if status["state"] != "END"} == {
         "good": "AVAILABLE",
         "examples": "AVAILABLE",
     }
@@ -103,7 +103,8 @@ def test_version_answers_its_warm_up_requests_or_is_not_served(
     assert "model good version 1 warmed up with 3 records" in log
     assert "model examples version 1 warmed up with 3 records" in log
     errors = {
-        name: tuple(status["status"][key] for key in ("error_code", "error_message")) for name, status in found.items()
+        name: tuple(status["status"][key] for key in ("error_code", "error_message"))
+        for name, status in results.items()
     }
     file = "assets.extra/tf_serving_warmup_requests"
     assert errors["misfit"][0] == "INVALID_ARGUMENT"

@@ -45,7 +45,7 @@ def record(shared_store: ArtifactStore, flights_statistics: Artifact, flights_sc
 def reference(
     shared_store: ArtifactStore, record: str, flights_statistics: Artifact, flights_schema: Artifact
 ) -> dict[str, Any]:
-    """What reports say of that champion."""
+    """Returns the reference of reports of that champion."""
     return {
         "model": "flights",
         "version": 3,
@@ -83,7 +83,7 @@ class Detect:
         return artifact, json.loads((self._store.local(artifact) / "report.json").read_text())
 
     def address(self, run_id: str) -> str:
-        """Where a run's artifact is, or would be."""
+        """Returns the address of a run's artifact."""
         return self._store.address(Producer("tests", run_id, self._task_id), "skew")
 
 
@@ -207,9 +207,9 @@ def test_a_drift_is_followed_up_to_the_predictions(
     assert report["verdict"] == artifact.properties["verdict"] == "drift"
     assert report["notes"] == []
     warmer = july["temp"].mean() - winter["temp"].mean()
-    found = report["attribution"]["effects"]["temp"]
-    assert found["effect"] == pytest.approx(found["effect_signed"]) == pytest.approx(0.005 * warmer, rel=0.1)
-    assert report["features"]["temp"]["effect"] == found["effect"] == artifact.properties["effects"]["temp"]
+    result = report["attribution"]["effects"]["temp"]
+    assert result["effect"] == pytest.approx(result["effect_signed"]) == pytest.approx(0.005 * warmer, rel=0.1)
+    assert report["features"]["temp"]["effect"] == result["effect"] == artifact.properties["effects"]["temp"]
     shift = report["attribution"]["prediction_current"] - report["attribution"]["prediction_reference"]
     assert shift == pytest.approx(0.005 * warmer, rel=0.1)
     # The model takes nothing else, whatever else has moved.
@@ -296,14 +296,14 @@ def test_an_identifier_that_was_not_captured_is_refused(
 def spans(run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_raw: Path) -> dict[str, Artifact]:
     """Statistics of spans."""
 
-    found = {}
+    results = {}
     for name, month in (("march", 3), ("july", 7)):
         window = [f"2013-{month:02}-01T00:00:00+00:00", f"2013-{month + 1:02}-01T00:00:00+00:00"]
         rows = flights_examples.months(flights_raw, month, month).iloc[::4]
         splits = {"train": rows, "eval": rows.iloc[:2000]}
         examples = flights_examples.write_examples(shared_store, splits, run_id=name, window=window)
-        found[name] = run_shared_stage(feature_statistics.run, kind="statistics", inputs={"examples": examples})
-    return found
+        results[name] = run_shared_stage(feature_statistics.run, kind="statistics", inputs={"examples": examples})
+    return results
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What drift does to predictions, with a model whose answers are known."""
+"""Effect of drift on predictions, with a model whose answers are known."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def attributed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     drifted = model_rows(30_000, 3, drifted=True)
     path = tmp_path_factory.mktemp("rows") / "drifted.parquet"
     pq.write_table(drifted, path, row_group_size=1000)
-    found = {
+    results = {
         "drifted": attribute_drift(model, reference, path),
         "again": attribute_drift(model, reference, drifted),
         "same": attribute_drift(model, reference, same),
         "two": attribute_drift(model, reference, drifted.slice(0, 50), features=["x", "y"], rows=20),
         "back": attribute_drift(model, drifted, reference, features=["x", "m"]),
     }
-    return {name: {**a.to_dict(), "names": list(a.effects)} for name, a in found.items()}
+    return {name: {**a.to_dict(), "names": list(a.effects)} for name, a in results.items()}
 
 
 def test_each_drifted_feature_has_the_effect_that_the_model_gives_it(attributed: Any) -> None:

@@ -75,7 +75,7 @@ def _both_scores(reference: Any, current: Any, source: str) -> list[tuple[str, s
         else:
             comparator.infinity_norm.threshold = 0
             comparator.normalized_abs_difference.threshold = 0
-    found = []
+    results = []
     anomalies = find_anomalies(reference, schema, serving=current)
     for info in anomalies.drift_skew_info:
         name = info.path.step[0]
@@ -87,8 +87,8 @@ def _both_scores(reference: Any, current: Any, source: str) -> list[tuple[str, s
             else:
                 measure = _CATEGORICAL_TYPES[measurement.type]
                 ours = float(CATEGORICAL[measure](*aligned_counts(one, other))[0])
-            found.append((name, measure, float(measurement.value), ours))
-    return found
+            results.append((name, measure, float(measurement.value), ours))
+    return results
 
 
 @pytest.mark.parametrize(("shift", "scale"), [(0.0, 1.0), (0.3, 1.0), (0.0, 1.5), (2.0, 0.5), (6.0, 1.0)])
@@ -273,9 +273,9 @@ def schema() -> Any:
 def test_with_a_schema_a_change_must_be_significant_and_above_its_threshold(schema: Any, tmp_path: Path) -> None:
     path = tmp_path / "reference.pb"
     path.write_bytes(_sides()[0].SerializeToString())
-    found = detect_skew(path, _sides()[1], schema=schema).to_dict()["features"]
-    assert set(found) == {"normal", "three"}
-    normal, three = found["normal"], found["three"]
+    result = detect_skew(path, _sides()[1], schema=schema).to_dict()["features"]
+    assert set(result) == {"normal", "three"}
+    normal, three = result["normal"], result["three"]
     assert (normal["measure"], normal["threshold"], three["measure"], three["threshold"]) == (
         "jensen_shannon", 0.0001, "l_infinity", 0.05,
     )  # fmt: skip
@@ -311,9 +311,9 @@ def test_measures_and_thresholds_can_be_chosen_and_results_repeat() -> None:
 
 def test_without_a_schema_what_both_sides_have_is_compared() -> None:
     before, now = _tables()
-    found = detect_skew(before.drop(["integers"]), now.drop(["three"])).to_dict()
-    assert found["unmatched"] == ["integers", "three"]
-    assert set(found["features"]) == set(before.column_names) - {"integers", "three"}
+    result = detect_skew(before.drop(["integers"]), now.drop(["three"])).to_dict()
+    assert result["unmatched"] == ["integers", "three"]
+    assert set(result["features"]) == set(before.column_names) - {"integers", "three"}
 
 
 @pytest.mark.parametrize(

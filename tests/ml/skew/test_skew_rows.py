@@ -70,7 +70,7 @@ def awkward_tables(rows: int = 240) -> tuple[pa.Table, pa.Table]:
 
 @pytest.fixture(scope="module")
 def answers(kept: Callable[..., Any]) -> dict[str, Any]:
-    """What this package, in stretches that cut batches, and TFDV say of the same rows, under each of the options."""
+    """Returns the answers of this package, in stretches that cut batches, and of TFDV under each of the options."""
     base, test = awkward_tables()
     sides = _in_batches(base, 50), _in_batches(test, 64)
     with pytest.MonkeyPatch.context() as patch:
@@ -166,8 +166,8 @@ def test_values_that_met_are_counted_as_tfdv_does(compared: Any) -> None:
             base64.b64decode(met[side]["bytes_value"]).decode(errors="backslashreplace") for side in ("base", "test")
         ]
         expected.setdefault(met["feature_name"], set()).add((*pair, int(met["count"])))
-    found = {name: {tuple(row) for row in rows} for name, rows in compared["ours"]["confusion"].items()}
-    assert found == expected
+    results = {name: {tuple(row) for row in rows} for name, rows in compared["ours"]["confusion"].items()}
+    assert results == expected
 
 
 def test_rounding_makes_values_equal_that_were_not(answers: dict[str, Any]) -> None:

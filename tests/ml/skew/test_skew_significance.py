@@ -37,7 +37,7 @@ def _reference(seed: int) -> dict[str, Any]:
 def _p_values(rows: int, draws: int, shift: float = 0.0) -> dict[str, dict[str, list[float]]]:
     """p-values of windows of ``rows`` rows against references of 20,000, by feature and measure."""
     random = np.random.default_rng(3)
-    found: dict[str, dict[str, list[float]]] = {}
+    results: dict[str, dict[str, list[float]]] = {}
     for number in range(draws):
         reference = _reference(number // 4)
         current = features_by_name(generate_statistics(random_table(rows, random, shift)))
@@ -47,21 +47,21 @@ def _p_values(rows: int, draws: int, shift: float = 0.0) -> dict[str, dict[str, 
             measures = ("jensen_shannon", "kolmogorov_smirnov") if isinstance(one, Numbers) else ("l_infinity",)
             for measure in measures:
                 p = judge(one, other, measure, random).p_value
-                found.setdefault(name, {}).setdefault(measure, []).append(p)
-    return found
+                results.setdefault(name, {}).setdefault(measure, []).append(p)
+    return results
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [100, 10_000])
 def test_unchanged_samples_have_p_values_that_are_not_too_small(rows: int) -> None:
-    found = _p_values(rows, draws=16)
-    every = [p for feature in found.values() for values in feature.values() for p in values]
+    result = _p_values(rows, draws=16)
+    every = [p for feature in result.values() for values in feature.values() for p in values]
     assert len(every) == 16 * 15
     assert fmean(p <= 0.01 for p in every) <= 0.02
     assert fmean(p <= 0.1 for p in every) <= 0.12
     # They are no larger than they should be, where nothing makes them careful.
     for name, measure in (("normal", "kolmogorov_smirnov"), ("three", "l_infinity"), ("hundred", "l_infinity")):
-        assert 0.15 < median(found[name][measure]) < 0.85
+        assert 0.15 < median(result[name][measure]) < 0.85
 
 
 @pytest.mark.parametrize("rows", [100, 1000])
@@ -165,14 +165,14 @@ def test_the_least_distance_is_never_more_than_that_of_the_rows() -> None:
 
 
 def test_unchanged_columns_with_gaps_and_frequent_values_are_no_drift() -> None:
-    found: dict[str, list[float]] = {"decile_of_zeros": [], "two_humps": [], "mostly_zero": []}
+    results: dict[str, list[float]] = {"decile_of_zeros": [], "two_humps": [], "mostly_zero": []}
     for seed in range(24):
         random = np.random.default_rng([seed, 1000])
         sides = [features_by_name(generate_statistics(pa.table(_rough_columns(n, random)))) for n in (5000, 1000)]
-        for name, p_values in found.items():
+        for name, p_values in results.items():
             judgement = judge_numbers(*(distribution(side[name]) for side in sides), "kolmogorov_smirnov", random)
             p_values.append(judgement.p_value)
-    for name, p_values in found.items():
+    for name, p_values in results.items():
         assert sum(p <= 0.01 for p in p_values) <= 1, name
 
 

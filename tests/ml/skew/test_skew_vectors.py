@@ -51,9 +51,9 @@ def normal(random: np.random.Generator, count: int, correlation: float = 0.0) ->
 
 def heavy(random: np.random.Generator, count: int) -> Any:
     """Vectors of few different ones, and of numbers whose scales and tails differ."""
-    found = random.standard_t(2, size=(count, WIDTH)) * 10.0 ** np.arange(WIDTH)
-    found[random.random(count) < 0.5] = np.eye(WIDTH)[0]
-    return found
+    result = random.standard_t(2, size=(count, WIDTH)) * 10.0 ** np.arange(WIDTH)
+    result[random.random(count) < 0.5] = np.eye(WIDTH)[0]
+    return result
 
 
 def p_value(one: Any, other: Any, random: np.random.Generator) -> float:
@@ -63,12 +63,12 @@ def p_value(one: Any, other: Any, random: np.random.Generator) -> float:
 @pytest.mark.parametrize("draw", [normal, heavy])
 def test_unchanged_vectors_are_called_drift_as_often_as_alpha_says(draw: Any) -> None:
     random = np.random.default_rng(5)
-    found = [p_value(draw(random, 90), draw(random, 60), random) for _ in range(400)]
+    results = [p_value(draw(random, 90), draw(random, 60), random) for _ in range(400)]
     # Of 400, with probability 0.999: at most 35 below 0.05, 11 below 0.01.
-    assert fmean(p <= 0.05 for p in found) <= 35 / 400
-    assert fmean(p <= 0.01 for p in found) <= 11 / 400
+    assert fmean(p <= 0.05 for p in results) <= 35 / 400
+    assert fmean(p <= 0.01 for p in results) <= 11 / 400
     # They are no larger than they should be, either.
-    assert 0.42 < median(found) < 0.58 and fmean(p <= 0.05 for p in found) >= 8 / 400
+    assert 0.42 < median(results) < 0.58 and fmean(p <= 0.05 for p in results) >= 8 / 400
 
 
 def test_a_shift_and_a_change_that_no_number_shows_by_itself_are_found() -> None:
@@ -89,14 +89,14 @@ def test_the_same_rows_give_the_same_p_value_and_vectors_stand_beside_other_feat
     before, after = rows(normal(random, 1500)), rows(normal(random, 1200, 0.5))
     report = detect_skew(before, after)
     assert report.drifted == ("vector",) and report.verdict == "drift"
-    found = report.features["vector"]
-    assert (found.measure, found.cause, list(found.scores)) == (
+    result = report.features["vector"]
+    assert (result.measure, result.cause, list(result.scores)) == (
         "maximum_mean_discrepancy", "covariate_shift", ["maximum_mean_discrepancy"],
     )  # fmt: skip
-    assert found.score is not None and found.threshold is not None and found.score > found.threshold > 0
+    assert result.score is not None and result.threshold is not None and result.score > result.threshold > 0
     # Adjusted for four tests: of the values and the missing ones of two features.
-    assert found.p_value is not None and found.p_value < 0.01
-    assert sum(bucket[2] for bucket in found.common_histogram) == pytest.approx(1, abs=1e-4)
+    assert result.p_value is not None and result.p_value < 0.01
+    assert sum(bucket[2] for bucket in result.common_histogram) == pytest.approx(1, abs=1e-4)
     assert report == detect_skew(before, after)
     assert detect_skew(before, rows(normal(random, 1200))).verdict == "stable"
     assert detect_skew(before, after, alpha=None, min_rows=10, thresholds={"vector": 0.9}).verdict == "stable"
@@ -138,10 +138,10 @@ def test_a_sample_is_even_bounded_and_the_same_for_the_same_rows() -> None:
         for batch in table_of_all.slice(start, 4000).to_batches(max_chunksize=1000):
             combiners.add(part, batch)
         parts.append(pickle.loads(pickle.dumps(combiners.settle(part))))
-    found = sampled_vectors(features_by_name(combiners.extract(combiners.merge(parts)))["vector"])
-    assert found is not None and found.shape == (SAMPLE_ROWS, 2)
-    assert stats.kstest(found[:, 0] / 40_000, "uniform").pvalue > 0.01
-    assert len(np.unique(found[:, 0])) == SAMPLE_ROWS
+    result = sampled_vectors(features_by_name(combiners.extract(combiners.merge(parts)))["vector"])
+    assert result is not None and result.shape == (SAMPLE_ROWS, 2)
+    assert stats.kstest(result[:, 0] / 40_000, "uniform").pvalue > 0.01
+    assert len(np.unique(result[:, 0])) == SAMPLE_ROWS
     again = features_by_name(generate_statistics(table_of_all, options=comparable_options()))["vector"]
     assert again == features_by_name(generate_statistics(table_of_all, options=comparable_options()))["vector"]
 
@@ -169,18 +169,18 @@ def test_only_vectors_have_a_sample_and_slices_have_none() -> None:
 
 
 def test_the_schema_asks_for_the_length_and_for_comparisons(tmp_path: Any) -> None:
-    found = infer_schema(generate_statistics(rows(normal(np.random.default_rng(1), 50)), options=comparable_options()))
-    (feature,) = [feature for feature in found.feature if feature.name == "vector"]
+    result = infer_schema(generate_statistics(rows(normal(np.random.default_rng(1), 50)), options=comparable_options()))
+    (feature,) = [feature for feature in result.feature if feature.name == "vector"]
     assert (feature.value_count.min, feature.value_count.max) == (WIDTH, WIDTH)
     assert feature.HasField("drift_comparator") and not feature.drift_comparator.ListFields()
-    (tmp_path / "schema.pbtxt").write_text(to_text(found))
+    (tmp_path / "schema.pbtxt").write_text(to_text(result))
     of = {"label": "number", "key": None, "time": None}
     assert read_raw_features(tmp_path / "schema.pbtxt", **of) == {"vector": "float32[6]"}
     feature.shape.dim.add(size=WIDTH)
-    (tmp_path / "schema.pbtxt").write_text(to_text(found))
+    (tmp_path / "schema.pbtxt").write_text(to_text(result))
     assert read_raw_features(tmp_path / "schema.pbtxt", **of) == {"vector": "float32[6]"}
     feature.value_count.min, feature.value_count.max = 5, 6
-    (tmp_path / "schema.pbtxt").write_text(to_text(found))
+    (tmp_path / "schema.pbtxt").write_text(to_text(result))
     with pytest.raises(BadInput, match="'vector' is FLOAT, 5 to 6 values a row; expected one value, or vectors"):
         read_raw_features(tmp_path / "schema.pbtxt", **of)
     statistics = generate_statistics(rows(normal(np.random.default_rng(1), 50)), options=comparable_options())
@@ -192,11 +192,11 @@ def test_vectors_given_back_their_distribution_have_the_references_means_and_cov
     random = np.random.default_rng(4)
     reference, values = normal(random, 20_000), normal(random, 20_000, 0.6) * 2 + 3
     reference[:2000], values[:8000] = np.nan, np.nan
-    found = restore(values, reference, random)
-    there = ~np.isnan(found).any(axis=1)
+    result = restore(values, reference, random)
+    there = ~np.isnan(result).any(axis=1)
     assert there.mean() == pytest.approx(0.9, abs=1e-3)
-    np.testing.assert_allclose(found[there].mean(axis=0), 0, atol=0.05)
-    np.testing.assert_allclose(np.cov(found[there].T), np.eye(WIDTH), atol=0.05)
+    np.testing.assert_allclose(result[there].mean(axis=0), 0, atol=0.05)
+    np.testing.assert_allclose(np.cov(result[there].T), np.eye(WIDTH), atol=0.05)
     unchanged = normal(random, 20_000)
     assert np.nanmean(np.abs(restore(unchanged, reference, random) - unchanged)) < 0.03
     constant = restore(np.zeros((2000, WIDTH)), reference, random)

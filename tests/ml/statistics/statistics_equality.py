@@ -217,36 +217,36 @@ def compare(ours: Any, theirs: Any, table: pa.Table) -> list[str]:
         (d.name for d in theirs.datasets), key=lambda n: (n != "All Examples", n)
     ):
         return [f"data sets: {[d.name for d in ours.datasets]}, {[d.name for d in theirs.datasets]}"]
-    found: list[str] = []
+    results: list[str] = []
     expected = {dataset.name: dataset for dataset in theirs.datasets}
     for dataset in ours.datasets:
         other = expected[dataset.name]
         mine = {tuple(f.path.step): f for f in dataset.features}
         wanted = {tuple(f.path.step): f for f in other.features}
         if mine.keys() != wanted.keys():
-            found.append(f"{dataset.name}: features {sorted(mine)}, {sorted(wanted)}")
+            results.append(f"{dataset.name}: features {sorted(mine)}, {sorted(wanted)}")
         for path in mine.keys() & wanted.keys():
             where = f"{dataset.name}/{'.'.join(path)}"
             values = _values(table, path)
-            found += _differences(mine[path], wanted[path], where, values)
+            results += _differences(mine[path], wanted[path], where, values)
         for name in ("num_examples", "weighted_num_examples"):
-            found += _differ(getattr(dataset, name), getattr(other, name), f"{dataset.name}.{name}")
-        found += _messages(list(dataset.cross_features), list(other.cross_features), f"{dataset.name}.cross_features")
-    return found[:20]
+            results += _differ(getattr(dataset, name), getattr(other, name), f"{dataset.name}.{name}")
+        results += _messages(list(dataset.cross_features), list(other.cross_features), f"{dataset.name}.cross_features")
+    return results[:20]
 
 
 def _differences(ours: Any, theirs: Any, where: str, values: np.ndarray | None) -> list[str]:
     ours, theirs = _copy(ours), _copy(theirs)
-    found = []
+    results = []
     if theirs.WhichOneof("stats") == "num_stats" and ours.WhichOneof("stats") == "num_stats":
         pairs = [(ours.num_stats, theirs.num_stats)]
         if theirs.num_stats.HasField("weighted_numeric_stats"):
             pairs.append((ours.num_stats.weighted_numeric_stats, theirs.num_stats.weighted_numeric_stats))
         for mine, other in pairs:
-            found += _histograms(mine, other, where, values)
+            results += _histograms(mine, other, where, values)
             mine.ClearField("histograms")
             other.ClearField("histograms")
-            found += _near(mine.median, other.median, f"{where}.median", values)
+            results += _near(mine.median, other.median, f"{where}.median", values)
             mine.median = other.median = 0
     elif theirs.WhichOneof("stats") == "string_stats" and ours.WhichOneof("stats") == "string_stats":
         mine, other = ours.string_stats.unique, theirs.string_stats.unique
@@ -256,7 +256,7 @@ def _differences(ours: Any, theirs: Any, where: str, values: np.ndarray | None) 
         for stats in (ours.string_stats, theirs.string_stats):
             _sort_ties(stats.top_values, "frequency", "value")
             _sort_ties(stats.rank_histogram.buckets, "sample_count", "label")
-    return found + _messages([ours], [theirs], where)
+    return results + _messages([ours], [theirs], where)
 
 
 def _sort_ties(values: Any, count: str, name: str) -> None:
@@ -269,19 +269,19 @@ def _sort_ties(values: Any, count: str, name: str) -> None:
 
 
 def _histograms(ours: Any, theirs: Any, where: str, values: np.ndarray | None) -> list[str]:
-    found = []
+    results = []
     for mine, other in zip(ours.histograms, theirs.histograms, strict=True):
         name = f"{where}.{'quantiles' if other.type == other.QUANTILES else 'histogram'}"
-        found += _differ(mine.num_nan, other.num_nan, f"{name}.num_nan")
+        results += _differ(mine.num_nan, other.num_nan, f"{name}.num_nan")
         total = sum(bucket.sample_count for bucket in other.buckets)
         for index, (bucket, wanted) in enumerate(zip(mine.buckets, other.buckets, strict=True)):
             if other.type == other.STANDARD:
-                found += _differ(bucket.low_value, wanted.low_value, f"{name}[{index}].low")
+                results += _differ(bucket.low_value, wanted.low_value, f"{name}[{index}].low")
             else:
-                found += _near(bucket.high_value, wanted.high_value, f"{name}[{index}].high", values)
+                results += _near(bucket.high_value, wanted.high_value, f"{name}[{index}].high", values)
             if abs(bucket.sample_count - wanted.sample_count) > 0.02 * total + 1e-6:
-                found.append(f"{name}[{index}]: {bucket.sample_count}, {wanted.sample_count} of {total}")
-    return found
+                results.append(f"{name}[{index}]: {bucket.sample_count}, {wanted.sample_count} of {total}")
+    return results
 
 
 def _near(ours: float, theirs: float, where: str, values: np.ndarray | None) -> list[str]:

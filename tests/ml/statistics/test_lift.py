@@ -57,20 +57,20 @@ def expected(batches: list[pa.RecordBatch], kept: Callable[..., Any]) -> dict[st
     return kept(_by_beam, batches, _schema())
 
 
-def _close(found: Any, expected: Any) -> None:
+def _close(result: Any, expected: Any) -> None:
     """Equal, but for the order in which weights were summed."""
     if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
+        assert result.keys() == expected.keys()
         for key in expected:
-            _close(found[key], expected[key])
+            _close(result[key], expected[key])
     elif isinstance(expected, list):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
+        assert len(result) == len(expected)
+        for one, other in zip(result, expected, strict=True):
             _close(one, other)
     elif isinstance(expected, float):
-        assert found == pytest.approx(expected, rel=1e-12, abs=1e-15)
+        assert result == pytest.approx(expected, rel=1e-12, abs=1e-15)
     else:
-        assert found == expected
+        assert result == expected
 
 
 @pytest.mark.slow
@@ -264,7 +264,7 @@ def _by_beam(batches: list[pa.RecordBatch], schema: Any) -> dict[str, Any]:
             output_custom_stats=True,
         )
         options[name] = tfdv.StatsOptions(generators=[generator], add_default_generators=False)
-    return {name: _values(found.datasets[0]) for name, found in _written(batches, options).items()}
+    return {name: _values(result.datasets[0]) for name, result in _written(batches, options).items()}
 
 
 def _written(batches: list[pa.RecordBatch], options: dict[str, tfdv.StatsOptions]) -> dict[str, Any]:

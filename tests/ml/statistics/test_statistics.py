@@ -35,9 +35,9 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def expected(kept: Callable[..., Any]) -> dict[str, Any]:
-    found: dict[str, Any] = kept(by_beam)
-    assert list(found) == CASES
-    return found
+    result: dict[str, Any] = kept(by_beam)
+    assert list(result) == CASES
+    return result
 
 
 @pytest.mark.slow
@@ -119,10 +119,10 @@ def test_statistics_equal_those_of_a_dataframe() -> None:
 
 def test_anomalies_equal_tfdvs() -> None:
     table = mixed_table()
-    found, other = generate_statistics(table), generate_statistics(table.slice(0, 500).drop(["text"]))
-    schema = tfdv.infer_schema(found)
-    ours = find_anomalies(other, schema, previous=found)
-    assert ours == tfdv.validate_statistics(other, schema, previous_statistics=found)
+    result, other = generate_statistics(table), generate_statistics(table.slice(0, 500).drop(["text"]))
+    schema = tfdv.infer_schema(result)
+    ours = find_anomalies(other, schema, previous=result)
+    assert ours == tfdv.validate_statistics(other, schema, previous_statistics=result)
     assert ours.anomaly_info
 
 
@@ -214,9 +214,9 @@ def test_rows_of_files_that_cannot_be_read_are_rejected_with_the_reason(
     run_stage: Callable[..., Any], store: ArtifactStore
 ) -> None:
     examples = _damaged(store, _corrupt, rows={"train": RowCounts(5, 5)})
-    found = run_stage(feature_statistics.run, kind="statistics", inputs={"examples": examples}, on_corrupt="skip")
-    assert found.rows["train"] == RowCounts(5, 2, {"in a file that cannot be read": 3})
-    assert [Path(name).name for name in found.properties["skipped_files"]["train"]] == ["part-1.parquet"]
+    result = run_stage(feature_statistics.run, kind="statistics", inputs={"examples": examples}, on_corrupt="skip")
+    assert result.rows["train"] == RowCounts(5, 2, {"in a file that cannot be read": 3})
+    assert [Path(name).name for name in result.properties["skipped_files"]["train"]] == ["part-1.parquet"]
 
 
 def test_a_split_that_is_not_there_is_named(run_stage: Callable[..., Any], store: ArtifactStore) -> None:

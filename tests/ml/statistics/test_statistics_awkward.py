@@ -97,10 +97,10 @@ def test_types_of_fixed_size_and_missing_structs_are_as_tfdv_has_them() -> None:
             pa.array([v and [{"x": [v["x"]], "code": [v["code"]]}] for v in structs], pa.list_(inner)),
         ),
     }
-    for name, (given, as_tfdv_wants) in cases.items():
+    for name, (values, as_tfdv_wants) in cases.items():
         batch = pa.RecordBatch.from_arrays([as_tfdv_wants], [name])
         theirs = stats_impl.generate_statistics_in_memory(batch, tfdv.StatsOptions())
-        assert compare(generate_statistics(pa.table({name: given})), theirs, pa.table({})) == []
+        assert compare(generate_statistics(pa.table({name: values})), theirs, pa.table({})) == []
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_rows_are_known_whatever_the_generators(own_process: Callable[..., Any])
 
 def _rows_without_default_generators() -> tuple[int, int]:
     options = tfdv.StatsOptions(add_default_generators=False, enable_semantic_domain_stats=True)
-    found = collect_statistics(pa.table({"x": ["a"] * 70_000}), options=options, workers=2)
-    return found.rows, found.sampled
+    statistics = collect_statistics(pa.table({"x": ["a"] * 70_000}), options=options, workers=2)
+    return statistics.rows, statistics.sampled
 
 
 def test_what_waits_in_many_slices_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,10 +140,10 @@ def test_what_waits_in_many_slices_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     for batch in table.to_batches(max_chunksize=4000):
         combined.add(accumulator, batch)
         waiting.append(sum(part.waiting_bytes for part in accumulator.slices.values()))
-    found = combined.extract(accumulator)
+    result = combined.extract(accumulator)
     assert 0 < max(waiting) <= 110_000
-    assert {dataset.num_examples for dataset in found.datasets} == {200, 40_000}
-    assert found.datasets[1].features[1].num_stats.mean == 199 / 2 * 200
+    assert {dataset.num_examples for dataset in result.datasets} == {200, 40_000}
+    assert result.datasets[1].features[1].num_stats.mean == 199 / 2 * 200
 
 
 def test_threads_each_get_statistics_of_their_own_source(own_process: Callable[..., Any]) -> None:
@@ -151,19 +151,19 @@ def test_threads_each_get_statistics_of_their_own_source(own_process: Callable[.
 
 
 def _by_threads() -> list[tuple[str, int]]:
-    found: dict[int, tuple[str, int]] = {}
+    results: dict[int, tuple[str, int]] = {}
 
     def work(number: int) -> None:
         table = pa.table({f"x{number}": np.arange(200_000 + number)})
         dataset = generate_statistics(table, workers=2).datasets[0]
-        found[number] = dataset.features[0].path.step[0], int(dataset.num_examples)
+        results[number] = dataset.features[0].path.step[0], int(dataset.num_examples)
 
     running = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in running:
         thread.start()
     for thread in running:
         thread.join()
-    return [found[number] for number in sorted(found)]
+    return [results[number] for number in sorted(results)]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_no_process_outlives_a_death_an_interrupt_or_an_error(
 
 
 def _end(how: str) -> tuple[str, str, int]:
-    """What comes of a process that is killed, that raises, or of an interrupt; and how many processes are left."""
+    """Returns the outcome of a process that is killed, raises or is interrupted, and the number of processes left."""
     parent = os.getpid()
     before = set(descendants(parent))
 
@@ -217,11 +217,11 @@ def _end(how: str) -> tuple[str, str, int]:
 @pytest.mark.parametrize("source", ["table", "batches", "parquet", "arrow"])
 def test_two_columns_of_one_name_are_refused(tmp_path: Path, source: str) -> None:
     twice = pa.Table.from_arrays([pa.array([1]), pa.array(["a"])], ["x", "x"])
-    given: Any = {"table": twice, "batches": twice.to_batches()}.get(source, tmp_path / f"twice.{source}")
-    if isinstance(given, Path):
-        WRITERS[source](twice, given)
+    values: Any = {"table": twice, "batches": twice.to_batches()}.get(source, tmp_path / f"twice.{source}")
+    if isinstance(values, Path):
+        WRITERS[source](twice, values)
     with pytest.raises(BadInput, match="two columns are called 'x'"):
-        generate_statistics(given)
+        generate_statistics(values)
 
 
 @pytest.mark.parametrize(

@@ -80,11 +80,11 @@ BAD: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("options", "told"), GOOD)
 def test_options_are_told_to_tfdv(options: dict[str, Any], told: dict[str, Any]) -> None:
     default, made = tfdv.StatsOptions(), options_from(options)
-    found = {name: getattr(made, name) for name in _SHOWN if getattr(made, name) != getattr(default, name)}
+    results = {name: getattr(made, name) for name in _SHOWN if getattr(made, name) != getattr(default, name)}
     weights = made.example_weight_map
     if weights.all_weight_features():
-        found["weight_of_a"] = weights.get(tfdv.FeaturePath(["a"]))
-    assert found == told
+        results["weight_of_a"] = weights.get(tfdv.FeaturePath(["a"]))
+    assert results == told
 
 
 @pytest.mark.parametrize(("options", "words"), BAD)
@@ -115,8 +115,8 @@ def test_slices_hold_the_rows_that_they_name(options: dict[str, Any], keys: list
     rows = {f"letter_{one}": (letter == one).sum() for one in "abc"}
     rows |= {f"digit_{one}": (digit == one).sum() for one in range(4)}
     rows |= {f"digit_{d}_letter_{x}": ((letter == x) & (digit == d)).sum() for d in range(4) for x in "abc"}
-    found = generate_statistics(whole, options=options_from({**options, "features": ["letter", "digit"]}))
-    assert [(dataset.name, dataset.num_examples) for dataset in found.datasets] == [
+    result = generate_statistics(whole, options=options_from({**options, "features": ["letter", "digit"]}))
+    assert [(dataset.name, dataset.num_examples) for dataset in result.datasets] == [
         ("All Examples", 5000), *((key, rows[key]) for key in sorted(keys)),
     ]  # fmt: skip
 
@@ -160,10 +160,10 @@ def _dataset(schema: Any = None, **options: Any) -> Any:
 
 def test_a_label_that_the_schema_calls_a_number_has_lift() -> None:
     schema = tfdv.infer_schema(generate_statistics(table().slice(0, 100)))
-    found = _dataset(schema, label_feature="y", lift={"top_k_per_y": 1})
+    result = _dataset(schema, label_feature="y", lift={"top_k_per_y": 1})
     assert [
         (cross.path_x.step[0], [len(one.lift_values) for one in cross.categorical_cross_stats.lift.lift_series])
-        for cross in found.cross_features
+        for cross in result.cross_features
     ] == [("letter", [1, 1]), ("photo", [1, 1])]
 
 

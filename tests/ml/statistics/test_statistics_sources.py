@@ -1,4 +1,4 @@
-"""What statistics are computed from: every format gives the same rows, CSV the types that TFDV infers."""
+"""Sources of statistics: every format gives the same rows, CSV the types that TFDV infers."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ def test_every_format_gives_the_same_rows_with_and_without_a_telling_name(
     table = table_of(500)
     path = write(table, tmp_path / f"t.{format_}")
     plan, batches = read_all(path)
-    found = sorted(json.dumps(_ordered(row)) for row in rows_of(batches))
-    assert found == sorted(map(json.dumps, rows_of(table.to_batches())))
+    result = sorted(json.dumps(_ordered(row)) for row in rows_of(batches))
+    assert result == sorted(map(json.dumps, rows_of(table.to_batches())))
     again = pickle.loads(pickle.dumps(plan))
     assert [batch for part in again.parts for batch in again.read(part)] == batches
     (tmp_path / "nameless").write_bytes(path.read_bytes())
@@ -149,8 +149,8 @@ def test_every_format_gives_the_same_rows_with_and_without_a_telling_name(
 @pytest.mark.parametrize("source", ["table", "batches"])
 def test_tables_and_batches_are_sources_too(small_parts: None, source: str) -> None:
     table = table_of(500)
-    given = table if source == "table" else iter(table.to_batches(max_chunksize=30))
-    plan, batches = read_all(given, exclude=["whole"])
+    values = table if source == "table" else iter(table.to_batches(max_chunksize=30))
+    plan, batches = read_all(values, exclude=["whole"])
     assert pa.Table.from_batches(batches) == table.drop(["whole"])
     assert {name: str(kind) for name, kind in plan.types.items()} == {"id": "int64", "ratio": "float", "text": "string"}
     assert (len(plan.parts) > 1) == (source == "table")
@@ -322,8 +322,8 @@ def test_csv_with_a_byte_order_mark_in_another_encoding_and_with_given_types(tmp
     latin.write_bytes("x,y\nMünchen,1\n".encode("latin-1"))
     assert rows_of(read_all(bom)[1]) == [{"x": 1, "y": 2}]
     assert rows_of(read_all(Source(str(latin), encoding="latin-1"))[1]) == [{"x": "München", "y": 1}]
-    given = Source(str(bom), schema={"x": "string"}, columns=("x",), null_values=("2",))
-    assert rows_of(read_all(given)[1]) == [{"x": "1"}]
+    values = Source(str(bom), schema={"x": "string"}, columns=("x",), null_values=("2",))
+    assert rows_of(read_all(values)[1]) == [{"x": "1"}]
 
 
 def test_late_types_start_a_source_over_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +368,7 @@ def test_batches_of_many_columns_and_of_many_rows_are_bounded(tmp_path: Path, mo
 
 
 def test_lists_and_bytes_of_fixed_size_become_those_that_tfdv_knows(tmp_path: Path) -> None:
-    kept = pa.table(
+    retained = pa.table(
         {
             "vector": pa.array([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32(), 2)),
             "code": pa.array([b"ab", b"\xff\xfe", None], pa.binary(2)),
@@ -379,7 +379,7 @@ def test_lists_and_bytes_of_fixed_size_become_those_that_tfdv_knows(tmp_path: Pa
             "nothing": pa.nulls(3),
         }
     )
-    pa.feather.write_feather(kept, tmp_path / "kept.feather")
+    pa.feather.write_feather(retained, tmp_path / "kept.feather")
     _, batches = read_all(tmp_path / "kept.feather")
     types = {column.name: str(column.type) for column in batches[0].schema}
     assert types["vector"] == "list<item: float>"

@@ -82,19 +82,19 @@ def frame(spark: Any) -> Any:
 @pytest.mark.parametrize("source", ["frame", "empty partitions", "table"])
 def test_a_dataframe_has_the_statistics_of_its_rows(frame: Any, source: str) -> None:
     frame.repartition(7).createOrReplaceTempView("flights_like")
-    given = {
+    values = {
         "frame": frame.repartition(3),
         "empty partitions": frame.coalesce(1).repartition(9, "late"),
         "table": "spark://flights_like",
     }[source]
     table = flights_like_table()
-    assert compare(generate_statistics(given, engine="spark"), generate_statistics(table), table) == []
+    assert compare(generate_statistics(values, engine="spark"), generate_statistics(table), table) == []
 
 
 def test_a_dataframe_of_lists_and_structs_has_the_statistics_of_its_rows(spark: Any) -> None:
     nested = nested_table(200).select(["numbers", "words", "structs"])
-    found = generate_statistics(spark.createDataFrame(nested.to_pandas()), engine="spark")
-    assert compare(found, generate_statistics(nested), nested) == []
+    result = generate_statistics(spark.createDataFrame(nested.to_pandas()), engine="spark")
+    assert compare(result, generate_statistics(nested), nested) == []
 
 
 def test_columns_of_a_dataframe_may_have_odd_names(spark: Any) -> None:
@@ -112,21 +112,21 @@ def test_columns_of_a_dataframe_are_left_out(frame: Any) -> None:
 
 def test_a_sample_is_drawn_in_the_executors(spark: Any) -> None:
     options = tfdv.StatsOptions(sample_rate=0.2)
-    found = generate_statistics(spark.range(0, 7000, 1, 5), options=options, engine="spark")
+    result = generate_statistics(spark.range(0, 7000, 1, 5), options=options, engine="spark")
     # 1,400 of 7,000 rows are expected, with a standard deviation of 33.
-    assert 1200 < found.datasets[0].num_examples < 1600
+    assert 1200 < result.datasets[0].num_examples < 1600
 
 
 def test_many_tasks_are_merged_as_a_tree(spark: Any) -> None:
     context, shares = spark.sparkContext, []
     context.setJobGroup("tree", "a tree of merges")
-    found = collect_statistics(spark.range(0, 7000, 1, 17), engine="spark", progress=shares.append)
+    statistics = collect_statistics(spark.range(0, 7000, 1, 17), engine="spark", progress=shares.append)
     tracker = context.statusTracker()
     stages = [stage for job in tracker.getJobIdsForGroup("tree") for stage in tracker.getJobInfo(job).stageIds]
     assert sorted((tracker.getStageInfo(stage).numTasks for stage in stages), reverse=True) == [17, 3, 1]
     table = pa.table({"id": range(7000)})
-    assert compare(found.statistics, generate_statistics(table), table) == []
-    assert found.rows == 7000
+    assert compare(statistics.statistics, generate_statistics(table), table) == []
+    assert statistics.rows == 7000
     assert shares == sorted(shares) and shares[-1] == 1.0
 
 
@@ -179,8 +179,8 @@ def test_bad_options_are_named(spark: Any) -> None:
 
 
 def test_a_file_that_proves_damaged_in_an_executor_is_left_out(spark: Any, tmp_path: Path) -> None:
-    found = generate_statistics(_damaged(tmp_path), engine="spark", on_corrupt="skip")
-    assert found.datasets[0].num_examples == 100_000
+    result = generate_statistics(_damaged(tmp_path), engine="spark", on_corrupt="skip")
+    assert result.datasets[0].num_examples == 100_000
 
 
 def test_a_worker_does_not_run_what_a_crafted_file_brings_along(spark: Any, tmp_path: Path) -> None:

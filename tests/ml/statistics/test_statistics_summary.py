@@ -135,6 +135,6 @@ def test_pairs_of_features_are_told_strongest_first() -> None:
 
 def test_semantic_domains_are_told() -> None:
     sentences = pa.table({"text": ["a quick brown fox jumps over the lazy dog and runs away"] * 200})
-    found = generate_statistics(sentences, options=options_from({"semantic_domains": True}))
-    text = json.loads(_twin(found))["features"]["text"]
+    result = generate_statistics(sentences, options=options_from({"semantic_domains": True}))
+    text = json.loads(_twin(result))["features"]["text"]
     assert text["custom"]["domain_info"] == "natural_language_domain {}"

@@ -48,10 +48,10 @@ def test_summary_keeps_every_hash_that_is_frequent_enough(seed: int) -> None:
         summaries[random.integers(2)].add(hashes, weights)
         for value, weight in zip(hashes.tolist(), weights.tolist(), strict=True):
             seen[value] += weight
-    kept, other = summaries
-    kept.add(other.hashes, other.counts)
+    retained, other = summaries
+    retained.add(other.hashes, other.counts)
     bound = sum(seen.values()) / 51
-    counts = dict(zip(kept.hashes.tolist(), kept.counts.tolist(), strict=True))
+    counts = dict(zip(retained.hashes.tolist(), retained.counts.tolist(), strict=True))
     assert len(counts) == 50
     assert any(times > bound for times in seen.values())
     assert all(value in counts for value, times in seen.items() if times > bound)
@@ -72,11 +72,11 @@ def test_quantiles_are_within_the_stated_error(kind: str, epsilon: float) -> Non
     for number, batch in enumerate(np.array_split(values, [1, 900, 40_000, 105_000, 170_000, 235_000])):
         summaries[number % 2].AddValues(pa.array(batch))
     summaries[0].Merge(summaries[1])
-    found = summaries[0].GetQuantiles(100).flatten().to_numpy()
+    result = summaries[0].GetQuantiles(100).flatten().to_numpy()
     ordered = np.sort(values)
-    assert (found[0], found[-1]) == (ordered[0], ordered[-1])
+    assert (result[0], result[-1]) == (ordered[0], ordered[-1])
     wanted = np.arange(101) / 100 * len(values)
-    low, high = np.searchsorted(ordered, found, "left"), np.searchsorted(ordered, found, "right")
+    low, high = np.searchsorted(ordered, result, "left"), np.searchsorted(ordered, result, "right")
     assert np.maximum(low - wanted, wanted - high).max() <= epsilon * len(values)
 
 
@@ -97,16 +97,16 @@ def test_top_values_and_their_weights_are_exact_where_nearly_all_differ(tmp_path
     texts, weights = _with_frequent_values(np.random.default_rng(3))
     pq.write_table(pa.table({"x": texts, "w": weights}), tmp_path / "x.parquet")
     options = tfdv.StatsOptions(weight_feature="w", num_top_values=20)
-    found = generate_statistics(tmp_path, options=options, workers=workers).datasets[0].features[0].string_stats
+    result = generate_statistics(tmp_path, options=options, workers=workers).datasets[0].features[0].string_stats
     expected = Counter(texts).most_common(20)
-    assert sorted((v.frequency, v.value) for v in found.top_values) == sorted((n, text) for text, n in expected)
+    assert sorted((v.frequency, v.value) for v in result.top_values) == sorted((n, text) for text, n in expected)
     heaviest: Counter[str] = Counter()
     for text, weight in zip(texts, weights, strict=True):
         heaviest[text] += weight
-    for value, (text, weight) in zip(found.weighted_string_stats.top_values, heaviest.most_common(20), strict=True):
+    for value, (text, weight) in zip(result.weighted_string_stats.top_values, heaviest.most_common(20), strict=True):
         assert (value.value, value.frequency) == (text, pytest.approx(weight))
-    assert found.unique == pytest.approx(len(set(texts)), rel=0.03)
-    assert len(found.rank_histogram.buckets) == 1000
+    assert result.unique == pytest.approx(len(set(texts)), rel=0.03)
+    assert len(result.rank_histogram.buckets) == 1000
 
 
 @pytest.fixture(params=[0, 1 << 20, 32 << 20], ids=["read again", "kept at first", "kept"])
@@ -124,29 +124,29 @@ def test_values_among_many_that_repeat_a_little_are_counted(tmp_path: Path, work
     texts[: ROWS // 2 : 50] = ["often"] * len(texts[: ROWS // 2 : 50])
     texts[1::30] = [None] * len(texts[1::30])
     pq.write_table(pa.table({"x": texts, "n": np.arange(ROWS)}), tmp_path / "x.parquet", row_group_size=rows)
-    found = generate_statistics(tmp_path, workers=workers).datasets[0].features[0].string_stats
+    result = generate_statistics(tmp_path, workers=workers).datasets[0].features[0].string_stats
     times = Counter(text for text in texts if text is not None)
-    assert (found.top_values[0].value, found.top_values[0].frequency) == times.most_common(1)[0]
-    assert all(v.frequency == times[v.value] for v in found.top_values)
-    assert all(b.sample_count == times[b.label] for b in found.rank_histogram.buckets)
-    assert len(found.rank_histogram.buckets) == 1000
+    assert (result.top_values[0].value, result.top_values[0].frequency) == times.most_common(1)[0]
+    assert all(v.frequency == times[v.value] for v in result.top_values)
+    assert all(b.sample_count == times[b.label] for b in result.rank_histogram.buckets)
+    assert len(result.rank_histogram.buckets) == 1000
 
 
 def test_values_that_were_kept_are_listed_as_the_count_of_all_of_them_has_it(tmp_path: Path) -> None:
     random = np.random.default_rng(5)
     texts = [f"{value}" for value in (random.exponential(20_000, ROWS)).astype(int)]
     pq.write_table(pa.table({"x": texts}), tmp_path / "x.parquet")
-    found = generate_statistics(tmp_path).datasets[0].features[0].string_stats
+    result = generate_statistics(tmp_path).datasets[0].features[0].string_stats
     expected = sorted(((times, text) for text, times in Counter(texts).items()), reverse=True)[:1000]
-    assert [(b.sample_count, b.label) for b in found.rank_histogram.buckets] == expected
+    assert [(b.sample_count, b.label) for b in result.rank_histogram.buckets] == expected
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_most_frequent_hashes_leave_out_none_that_is_frequent_enough(seed: int) -> None:
     hashes = np.random.default_rng(seed).zipf(1.3, 20_000 >> 4 * seed).astype(np.uint64)
-    found, counts, rows = most_frequent_hashes(hashes, 50)
+    result, counts, rows = most_frequent_hashes(hashes, 50)
     times = Counter(hashes.tolist())
-    listed = dict(zip(found.tolist(), counts.tolist(), strict=True))
+    listed = dict(zip(result.tolist(), counts.tolist(), strict=True))
     assert len(listed) == min(50, len(times))
     assert all(times[value] == count for value, count in listed.items())
     assert rows.tolist() == [row for row, value in enumerate(hashes.tolist()) if value in listed]
@@ -171,9 +171,9 @@ def test_categorical_integers_that_nearly_all_differ_have_exact_top_values(tmp_p
     pq.write_table(pa.table({"x": values}), tmp_path / "x.parquet")
     text = "feature { name: 'x' type: INT int_domain { is_categorical: true } }"
     options = tfdv.StatsOptions(schema=text_format.Parse(text, schema_pb2.Schema()))
-    found = generate_statistics(tmp_path, options=options).datasets[0].features[0].string_stats
-    assert (found.top_values[0].value, found.top_values[0].frequency) == ("-7", 301)
-    assert found.top_values[1].frequency == 1
+    result = generate_statistics(tmp_path, options=options).datasets[0].features[0].string_stats
+    assert (result.top_values[0].value, result.top_values[0].frequency) == ("-7", 301)
+    assert result.top_values[1].frequency == 1
 
 
 def test_values_that_are_just_too_many_for_the_sketch_have_exact_top_values(tmp_path: Path) -> None:
@@ -183,10 +183,10 @@ def test_values_that_are_just_too_many_for_the_sketch_have_exact_top_values(tmp_
         texts = [f"{seed}/{i}" for i in range(TOP_VALUES_BUCKETS + 1)]
         texts = random.permutation(texts + random.choice(texts, 40_000).tolist()).tolist()
         pq.write_table(pa.table({"x": texts}), tmp_path / "x.parquet")
-        found = generate_statistics(tmp_path).datasets[0].features[0].string_stats
-        assert found.unique == TOP_VALUES_BUCKETS + 1
-        assert [v.frequency for v in found.top_values] == sorted(Counter(texts).values())[
-            : -len(found.top_values) - 1 : -1
+        result = generate_statistics(tmp_path).datasets[0].features[0].string_stats
+        assert result.unique == TOP_VALUES_BUCKETS + 1
+        assert [v.frequency for v in result.top_values] == sorted(Counter(texts).values())[
+            : -len(result.top_values) - 1 : -1
         ]
 
 
@@ -197,18 +197,18 @@ def test_a_heavy_value_among_those_that_repeat_at_first_is_found(tmp_path: Path,
     texts[7], weights[7] = "heavy", 1e6
     pq.write_table(pa.table({"x": texts, "w": weights}), tmp_path / "x.parquet", row_group_size=60_000)
     options = tfdv.StatsOptions(weight_feature="w")
-    found = generate_statistics(tmp_path, options=options, workers=workers).datasets[0].features[0].string_stats
-    top = found.weighted_string_stats.top_values[0]
+    result = generate_statistics(tmp_path, options=options, workers=workers).datasets[0].features[0].string_stats
+    top = result.weighted_string_stats.top_values[0]
     assert (top.value, top.frequency) == ("heavy", 1e6)
 
 
 def test_a_stream_that_is_read_once_has_estimates_of_top_values() -> None:
     texts, _ = _with_frequent_values(np.random.default_rng(3))
     batches = pa.table({"x": texts}).to_batches(max_chunksize=50_000)
-    found = generate_statistics(iter(batches)).datasets[0].features[0].string_stats
-    assert found.unique == pytest.approx(len(set(texts)), rel=0.03)
+    result = generate_statistics(iter(batches)).datasets[0].features[0].string_stats
+    assert result.unique == pytest.approx(len(set(texts)), rel=0.03)
     times = Counter(texts)
-    assert all(0 <= v.frequency - times[v.value] <= ROWS / 16_384 + 1 for v in found.top_values)
+    assert all(0 <= v.frequency - times[v.value] <= ROWS / 16_384 + 1 for v in result.top_values)
 
 
 def test_columns_of_one_row_group_are_shared_out_and_each_is_decoded_once(

@@ -80,10 +80,10 @@ def test_pipeline_on_raw_features_becomes_onnx(
     served = OnnxServable("breeds", 1, folder / "onnx", ModelOptions())
     rows = hens(90, 1)
     asked = {"colour": rows["colour"].map(str.encode).to_numpy(), "weight_g": rows["weight_g"].to_numpy()}
-    found = served.predict({**asked, "length_mm": rows["length_mm"].to_numpy("float32")})
-    assert found["probabilities"].shape == (90, 3)
-    assert (found["probabilities"].argmax(axis=1) == rows["breed"]).mean() > 0.8
-    assert set(found["class"].tolist()) <= {b"bantam", b"leghorn", b"sussex"}
+    result = served.predict({**asked, "length_mm": rows["length_mm"].to_numpy("float32")})
+    assert result["probabilities"].shape == (90, 3)
+    assert (result["probabilities"].argmax(axis=1) == rows["breed"]).mean() > 0.8
+    assert set(result["class"].tolist()) <= {b"bantam", b"leghorn", b"sussex"}
     inputs = {"model": model, "examples": breeds}
     evaluated = run_shared_stage(evaluate.run, kind="evaluation", inputs=inputs, model_name="hens")
     assert evaluated.properties["blessed"], evaluated.properties["reasons"]

@@ -22,7 +22,7 @@ SCRIPTS = Path(__file__).parent / "horovod_scripts"
 
 @pytest.fixture(scope="module")
 def left(own_process: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What the scripts leave, by rank; of rank 0, too, what they leave when it then runs them alone."""
+    """Returns the files of the scripts by rank; of rank 0, also those of a run of it alone."""
     return own_process(run_gang, _run_twice, 2, logs=tmp_path_factory.mktemp("logs"), launcher=LocalRanks(2))
 
 
@@ -36,15 +36,15 @@ def _run_twice(placement: Placement, channel: Channel) -> dict[str, Any]:
 
 
 def _run_scripts() -> dict[str, Any]:
-    found = {}
+    results = {}
     leave_unconverted("horovod")
     for name in ("tensorflow_tape", "tf_keras_fit"):
         if name.startswith("tf_keras"):
             use_tf_keras()
         left = runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
-        found[name] = {key: left.get(key) for key in ("package", "weights", "losses", "ranks")}
+        results[name] = {key: left.get(key) for key in ("package", "weights", "losses", "ranks")}
     assert all(is_allowlisted(function) for function in (hvd.allreduce, tf.keras.layers.Dense.call))
-    return found
+    return results
 
 
 @pytest.mark.parametrize(("script", "package"), [("tensorflow_tape", "tensorflow"), ("tf_keras_fit", "tf_keras")])

@@ -132,20 +132,20 @@ def test_examples_hold_each_label_as_a_number(examples: Artifact, shared_store: 
     assert [str(table.schema.field(name).type) for name in LABELS] == ["int64", "double", "int64"]
     reasons = {"minutes is missing": 1, "cause is missing": 1, "cause is none of the classes": 1}
     assert examples.rows["parcels"].rejected == reasons
-    found, raw = table.to_pandas().set_index("parcel"), parcels().to_pandas().set_index("parcel").loc
-    assert found["minutes"].equals(raw[found.index]["minutes"])
-    assert [CAUSES[number] for number in found["cause"]] == raw[found.index]["cause"].tolist()
+    result, raw = table.to_pandas().set_index("parcel"), parcels().to_pandas().set_index("parcel").loc
+    assert result["minutes"].equals(raw[result.index]["minutes"])
+    assert [CAUSES[number] for number in result["cause"]] == raw[result.index]["cause"].tolist()
 
 
 def test_further_labels_are_not_features(
     run_shared_stage: Run, described: dict[str, Artifact], transformed: Artifact, shared_store: ArtifactStore
 ) -> None:
     assert SchemaProperties.of(described["schema"]).more_labels == MORE
-    found = load_schema(shared_store.local(described["schema"]) / "schema.pbtxt")
-    assert classes_of(found, "cause") == tuple(CAUSES)
-    absent = {feature.name for feature in found.feature if "SERVING" in feature.not_in_environment}
+    schema = load_schema(shared_store.local(described["schema"]) / "schema.pbtxt")
+    assert classes_of(schema, "cause") == tuple(CAUSES)
+    absent = {feature.name for feature in schema.feature if "SERVING" in feature.not_in_environment}
     assert absent == set(LABELS)
-    assert not [f.name for f in found.feature if f.name in LABELS and f.HasField("skew_comparator")]
+    assert not [f.name for f in schema.feature if f.name in LABELS and f.HasField("skew_comparator")]
     inputs = {role: described[role] for role in ("statistics", "schema")}
     anomalies = run_shared_stage(validation.run, kind="anomalies", inputs=inputs)
     assert anomalies.properties["errors"] == []
@@ -298,13 +298,13 @@ def test_every_label_is_answered_and_captured(
         with ModelServerClient(server.address) as client:
             for name, more in (("deep", {"embedding"}), ("flat", set[str]())):
                 taken = client.metadata(name).signatures["serving_default"].inputs
-                given = {column: values for column, values in asked.items() if column in taken}
-                found = client.predict(name, given).outputs
-                assert set(found) == OUTPUTS | more
-                assert np.corrcoef(found["minutes_prediction"], rows["minutes"])[0, 1] > 0.8
-                said = server.predict(name, {"inputs": {name: v.tolist() for name, v in given.items()}})["outputs"]
-                assert said["minutes_prediction"] == pytest.approx(found["minutes_prediction"], rel=1e-4, abs=1e-4)
-                assert said["cause_class"] == [value.decode() for value in found["cause_class"]]
+                arguments = {column: values for column, values in asked.items() if column in taken}
+                result = client.predict(name, arguments).outputs
+                assert set(result) == OUTPUTS | more
+                assert np.corrcoef(result["minutes_prediction"], rows["minutes"])[0, 1] > 0.8
+                said = server.predict(name, {"inputs": {name: v.tolist() for name, v in arguments.items()}})["outputs"]
+                assert said["minutes_prediction"] == pytest.approx(result["minutes_prediction"], rel=1e-4, abs=1e-4)
+                assert said["cause_class"] == [value.decode() for value in result["cause_class"]]
         assert server.call("/v1/capture:flush", b"")[0] == 200
     finally:
         server.close()

@@ -87,9 +87,9 @@ def train(trainings: Trainings, write_examples: Callable[..., Artifact]) -> Call
 
 
 def _config(folder: Path, rank: int) -> dict[str, Any]:
-    found = re.search(r"TF_CONFIG (\{.*\})", (folder / "logs" / f"rank-{rank}.log").read_text())
-    assert found is not None
-    config: dict[str, Any] = json.loads(found[1])
+    match = re.search(r"TF_CONFIG (\{.*\})", (folder / "logs" / f"rank-{rank}.log").read_text())
+    assert match is not None
+    config: dict[str, Any] = json.loads(match[1])
     return config
 
 
@@ -119,10 +119,10 @@ def test_parameter_servers_need_no_gpu(train: Any, tmp_path: Path, monkeypatch: 
     model, folder = train("with_parameter_servers", np=2, strategy="parameter_server", parameter_servers=1, where=None)
     assert {path.name for path in tmp_path.iterdir()} == {"GPU-a.lock", "GPU-b.lock"}
     log = (folder / "logs" / "rank-0.log").read_text()
-    found = json.loads(log.partition("FOUND ")[2].partition("\n")[0])
-    assert found["gpus"] == ""
-    assert all("/job:ps/" in device for device in found["devices"])
-    assert found["loss"][-1] < found["loss"][0]
+    result = json.loads(log.partition("FOUND ")[2].partition("\n")[0])
+    assert result["gpus"] == ""
+    assert all("/job:ps/" in device for device in result["devices"])
+    assert result["loss"][-1] < result["loss"][0]
     cluster = _config(folder, 0)["cluster"]
     assert {kind: len(addresses) for kind, addresses in cluster.items()} == {"chief": 1, "worker": 2, "ps": 1}
     assert (folder / "saved_model" / "saved_model.pb").exists()

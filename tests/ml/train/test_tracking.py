@@ -80,13 +80,13 @@ def test_a_retry_takes_up_the_run_of_the_try_before(tracked: dict[str, Any]) -> 
 def test_retry_resumes_after_last_checkpoint(tracked: dict[str, Any], trainings: Trainings) -> None:
     failure = tracked["failure"]
     assert failure.retryable and "rank 0 is about to have an accident" in str(failure)
-    kept = re.search(r"The checkpoint after epoch ([12]) \(step (11|22)\) is kept in", str(failure))
-    assert kept is not None
-    assert any(line.startswith(f"resuming after epoch {kept[1]}") for line in tracked["lines"])
+    match = re.search(r"The checkpoint after epoch ([12]) \(step (11|22)\) is kept in", str(failure))
+    assert match is not None
+    assert any(line.startswith(f"resuming after epoch {match[1]}") for line in tracked["lines"])
     assert "epoch 1 of 3" not in tracked["lines"]
     folder = trainings.store.local(tracked["model"])
     summary = json.loads((folder / "training.json").read_text())
-    assert (summary["resumed_after_epoch"], len(summary["epochs"])) == (int(kept[1]), 3)
+    assert (summary["resumed_after_epoch"], len(summary["epochs"])) == (int(match[1]), 3)
     earlier = "the earlier try's epochs are there, too"
     assert [step for step, _ in read_events(folder)["train/loss"]] == [0, 1, 2], earlier
     assert not list(Path(trainings.store.root[7:]).glob("_state/checkpoints/tests/tracked/*/*"))
@@ -159,8 +159,8 @@ def test_logged_model_is_imported_by_name(tracked: dict[str, Any], tmp_path: Any
     (logged / "model.onnx").write_bytes(b"a graph")
     MlflowClient(tracked["tracking_uri"]).log_artifacts(tracked["finished"]["id"], str(logged), "model")
     context = make_context(services={"tracking_uri": tracked["tracking_uri"]})
-    found = fetch_source(f"runs:/{tracked['finished']['id']}/model", context, tmp_path / "fetched")
-    assert find_model(found, "there").file.read_bytes() == b"a graph"
+    source = fetch_source(f"runs:/{tracked['finished']['id']}/model", context, tmp_path / "fetched")
+    assert find_model(source, "there").file.read_bytes() == b"a graph"
     with pytest.raises(HopsError, match="none-such"):
         fetch_source("models:/none-such/3", context, tmp_path / "missing")
 
@@ -169,9 +169,9 @@ def test_run_and_version_lead_to_their_model(tracked: dict[str, Any], make_conte
     from airflow_hops.ml.stages.reproduce.lookup import run as look_up
 
     context = make_context(services={"tracking_uri": tracked["tracking_uri"]})
-    found = look_up(context, run_id=tracked["finished"]["id"])
-    assert (found["dag_id"], found["model"], found["record"]) == ("tests", tracked["model"].uri, None)
-    assert found["metrics"]["model.train_loss"] == tracked["model"].metrics["train_loss"]
+    result = look_up(context, run_id=tracked["finished"]["id"])
+    assert (result["dag_id"], result["model"], result["record"]) == ("tests", tracked["model"].uri, None)
+    assert result["metrics"]["model.train_loss"] == tracked["model"].metrics["train_loss"]
     model = tracked["model"]
     assert look_up(context, model="m", version=1) == {"model": model.uri, "fingerprint": model.fingerprint}
     with pytest.raises(BadInput, match="has no run 0000"):

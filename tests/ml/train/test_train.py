@@ -65,8 +65,8 @@ def test_two_ranks_make_a_model_artifact_with_lineage(model: Any, examples: Arti
         "synchronized": True,
     }
     assert {name: artifact.properties[name] for name in expected} == expected
-    kept = sorted(path.name for path in (model.folder / "checkpoints").iterdir())
-    assert kept == ["step-00000022", "step-00000033", "step-00000044"]
+    retained = sorted(path.name for path in (model.folder / "checkpoints").iterdir())
+    assert retained == ["step-00000022", "step-00000033", "step-00000044"]
     assert {path.name for path in (model.folder / "logs").iterdir()} == {"rank-0.log", "rank-1.log"}
 
 

@@ -63,10 +63,10 @@ def evaluated(run_shared_stage: Callable[..., Any]) -> Callable[[Stages], Artifa
 
     def run(made: Stages) -> Artifact:
         inputs = {"model": made["model"], "examples": made["examples"]}
-        found: Artifact = run_shared_stage(
+        result: Artifact = run_shared_stage(
             evaluate.run, kind="evaluation", inputs=inputs, model_name="none", splits=["eval"]
         )
-        return found
+        return result
 
     return run
 
@@ -76,13 +76,13 @@ def rows_of(store: ArtifactStore, artifact: Artifact, split: str) -> pa.Table:
 
 
 def served(store: ArtifactStore, model: Artifact, rows: pa.Table) -> dict[str, Any]:
-    """What the model answers to rows of examples."""
+    """Returns the model's answers to rows of examples."""
     loaded = tf.saved_model.load(str(store.local(model) / "saved_model"))
     signature = loaded.signatures["serving_default"]
     taken = {name: spec.dtype for name, spec in signature.structured_input_signature[1].items()}
     assert set(taken) == set(ModelProperties.of(model).inputs or ())
-    found = signature(**{name: tf.constant(rows[name].to_numpy(), dtype) for name, dtype in taken.items()})
-    return {name: values.numpy() for name, values in found.items()}
+    result = signature(**{name: tf.constant(rows[name].to_numpy(), dtype) for name, dtype in taken.items()})
+    return {name: values.numpy() for name, values in result.items()}
 
 
 def test_regression_uses_row_weights(
@@ -98,9 +98,9 @@ def test_regression_uses_row_weights(
         lr=4.0,
         epochs=6,
     )
-    told = {"label": "progression", "problem": "regression", "weight": "trust"}
+    report = {"label": "progression", "problem": "regression", "weight": "trust"}
     for role in ("examples", "statistics", "transformed"):
-        assert {name: made[role].properties.get(name) for name in told} == told, role
+        assert {name: made[role].properties.get(name) for name in report} == report, role
         assert "classes" not in made[role].properties
     assert made["anomalies"].properties["errors"] == []
     features = {
@@ -141,11 +141,11 @@ def test_classes_by_name_are_found_kept_and_served(
     made = pipeline(pa.Table.from_pandas(data, preserve_index=False), {"label": "cultivar"}, lr=0.2, epochs=8)
     classes = ["barbera", "barolo", "grignolino"]
     for role in ("examples", "statistics", "transformed", "model"):
-        told = made[role].properties
-        assert (told["problem"], told["classes"]) == ("multiclass", classes), role
+        reports = made[role].properties
+        assert (reports["problem"], reports["classes"]) == ("multiclass", classes), role
     assert made["anomalies"].properties["errors"] == []
-    found = load_schema(shared_store.local(made["schema"]) / "schema.pbtxt")
-    assert classes_of(found, "cultivar") == tuple(classes)
+    schema = load_schema(shared_store.local(made["schema"]) / "schema.pbtxt")
+    assert classes_of(schema, "cultivar") == tuple(classes)
     rows = rows_of(shared_store, made["examples"], "eval")
     assert set(rows["cultivar"].to_pylist()) == {0, 1, 2}
     answers = served(shared_store, made["model"], rows)
@@ -157,4 +157,4 @@ def test_classes_by_name_are_found_kept_and_served(
     evaluation = evaluated(made)
     assert evaluation.metrics["eval_accuracy"] == pytest.approx(accuracy) and evaluation.properties["blessed"] is True
     report = json.loads((shared_store.local(evaluation) / "evaluation.json").read_text())
-    assert [found["name"] for found in report["splits"]["eval"]["candidate"]["classes"]] == classes
+    assert [schema["name"] for schema in report["splits"]["eval"]["candidate"]["classes"]] == classes

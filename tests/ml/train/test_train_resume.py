@@ -203,13 +203,13 @@ def resumed(request: Any, fit: Any, trainings: Trainings, tmp_path_factory: pyte
     markers = tmp_path_factory.mktemp("kills")
     began = []
     checkpoints = trainings.store.uri("_state", "checkpoints", "tests", run_id).removeprefix("file://")
-    given = {"kills": kills, "markers": str(markers), "checkpoints": checkpoints}
+    values = {"kills": kills, "markers": str(markers), "checkpoints": checkpoints}
     for _ in kills:
         with pytest.raises(HopsError, match="was ended by SIGKILL") as failure:
-            fit(run_id, **given)
+            fit(run_id, **values)
         assert failure.value.retryable
         began += [line for line in trainings.lines if line.startswith("resuming")]
-    outcome = fit(run_id, **given)
+    outcome = fit(run_id, **values)
     began += [line for line in trainings.lines if line.startswith("resuming")]
     assert len(began) == len(kills)
     assert any("of epoch" in line for line in began), f"no epoch was resumed within: {began}"
@@ -251,12 +251,12 @@ def test_the_guard_counts_every_row_of_a_resumed_epoch_once(whole: Any, resumed:
 
 
 def test_a_loop_of_ones_own_is_resumed_within_an_epoch(fit: Any, tmp_path: Path) -> None:
-    given: dict[str, Any] = {"function": "train_by_oneself", "epochs": 2}
-    whole = fit("own-whole", **given)
-    given |= {"step": 17, "marker": str(tmp_path / "killed")}
+    values: dict[str, Any] = {"function": "train_by_oneself", "epochs": 2}
+    whole = fit("own-whole", **values)
+    values |= {"step": 17, "marker": str(tmp_path / "killed")}
     with pytest.raises(HopsError, match="was ended by SIGKILL"):
-        fit("own-killed", **given)
-    resumed = fit("own-killed", **given)
+        fit("own-killed", **values)
+    resumed = fit("own-killed", **values)
     assert 9 <= resumed["summary"]["resumed_at_step"] <= 15
     assert resumed["variables"] == whole["variables"]
     assert resumed["epochs"] == whole["epochs"]
@@ -270,8 +270,8 @@ def test_own_fit_is_guarded(fit: Any, trainings: Trainings) -> None:
     assert "the batches of rank 1 ran out first" in str(failure.value)
     assert time.monotonic() - began < 100, "nobody waits for the stall timeout"
     assert "rows over all ranks: [391]" in trainings.lines
-    told = [line for line in trainings.lines if line.startswith("told before")]
-    assert "would take different numbers of steps an epoch (rank 0: 5, rank 1: 3)" in told[0]
+    lines = [line for line in trainings.lines if line.startswith("told before")]
+    assert "would take different numbers of steps an epoch (rank 0: 5, rank 1: 3)" in lines[0]
 
 
 def test_what_befalls_a_checkpoint_leaves_the_one_before(own_process: Any, tmp_path: Path, small_folder: Path) -> None:
@@ -283,13 +283,13 @@ def _befall(folder: Path, small: Path) -> None:
     hvd.init()
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
     model.compile("adam", "mse")
-    kept: list[str] = []
+    retained: list[str] = []
     checkpoints = small / "checkpoints"
-    writer = CheckpointWriter(checkpoints, 3, lambda path: kept.append(path.name))
+    writer = CheckpointWriter(checkpoints, 3, lambda path: retained.append(path.name))
     good = Snapshot(Position(step=14, epoch=1, batch=4), copy_variables(model), (b"", b""))
     writer.write(good)
     writer.finish()
-    assert kept == ["step-00000014"]
+    assert retained == ["step-00000014"]
     writer.write(replace(good, position=Position(step=20), variables={"model-0000|kernel": np.zeros(1 << 20)}))
     with pytest.raises(HopsError, match="No space left on device") as full:
         writer.finish()

@@ -78,19 +78,19 @@ def made(
     """All stages' artifacts, from a raw file to a model."""
     raw = tmp_path_factory.mktemp("items") / "items.parquet"
     pq.write_table(items(), raw)
-    found: dict[str, Artifact] = {}
-    told = {"label": "sold", "key": "item"}
+    results: dict[str, Artifact] = {}
+    report = {"label": "sold", "key": "item"}
     for role, step, kind, params in (
         ("tables", ingest.run, "snapshot", {"sources": {"items": {"uri": str(raw)}}}),
-        ("examples", prepare.run, "examples", {"prepare": "vector_functions:prepare", **told}),
+        ("examples", prepare.run, "examples", {"prepare": "vector_functions:prepare", **report}),
         ("statistics", feature_statistics.run, "statistics", {}),
         ("schema", schema.run, "schema", {}),
         ("anomalies", validation.run, "anomalies", {}),
         ("transformed", transform.run, "transformed_examples", {"preprocess": "vector_functions:preprocess"}),
     ):
-        found[role] = run_shared_stage(step, kind=kind, run_id="vectors", inputs=found, **params)
-    found["model"] = trainings("vector_functions:train", found["transformed"], np=1)
-    return found
+        results[role] = run_shared_stage(step, kind=kind, run_id="vectors", inputs=results, **params)
+    results["model"] = trainings("vector_functions:train", results["transformed"], np=1)
+    return results
 
 
 def rows_of(store: ArtifactStore, artifact: Artifact, split: str) -> pa.Table:
@@ -103,10 +103,10 @@ def test_missing_vectors_are_rejected(made: dict[str, Artifact], shared_store: A
         ROWS - 6,
         {"embedding has not 16 numbers": 3, "embedding has an entry that is missing, NaN or infinite": 3},
     )
-    found = {row["item"]: row["embedding"] for split in ("train", "eval") for row in rows_of(shared_store, made["examples"], split).to_pylist()}  # fmt: skip # noqa: E501
+    results = {row["item"]: row["embedding"] for split in ("train", "eval") for row in rows_of(shared_store, made["examples"], split).to_pylist()}  # fmt: skip # noqa: E501
     expected = dict(zip(*(items()[name].to_pylist() for name in ("item", "embedding")), strict=True))
-    assert found["item-50"] is None and len(found) == ROWS - 6
-    assert all(found[item] == expected[item] for item in found)
+    assert results["item-50"] is None and len(results) == ROWS - 6
+    assert all(results[item] == expected[item] for item in results)
 
 
 def test_schema_and_transform_know_the_length(made: dict[str, Artifact], shared_store: ArtifactStore) -> None:
@@ -140,15 +140,15 @@ def test_vector_of_another_length_is_quarantined(
         feature_statistics.run, kind="statistics", run_id="wrong-vectors", inputs={"examples": examples}
     )
     inputs = {"examples": examples, "statistics": statistics, "schema": made["schema"]}
-    found = run_shared_stage(validation.run, kind="anomalies", run_id="wrong-vectors", inputs=inputs)
-    (error,) = found.properties["errors"]
+    result = run_shared_stage(validation.run, kind="anomalies", run_id="wrong-vectors", inputs=inputs)
+    (error,) = result.properties["errors"]
     assert "'embedding'" in error and "fewer values than expected" in error
     of = {"run_id": "wrong-vectors", "inputs": {**inputs, "statistics": made["statistics"]}}
     with pytest.raises(BadInput, match=r"'embedding' has 15 numbers in 1 of 300 rows, row 8 the first; expected .* 16"):
         run_shared_stage(transform.run, kind="transformed_examples", preprocess="vector_functions:preprocess", **of)
     relaxed = {**of, "run_id": "few-wrong-vectors", "inputs": inputs}
-    kept = run_shared_stage(validation.run, kind="anomalies", split_anomalous=True, **relaxed)
-    (row,) = rows_of(shared_store, kept, "quarantine/train").to_pylist()
+    retained = run_shared_stage(validation.run, kind="anomalies", split_anomalous=True, **relaxed)
+    (row,) = rows_of(shared_store, retained, "quarantine/train").to_pylist()
     assert "INVALID" in row["anomaly_reasons"][0] or "LOW_NUMBER_VALUES: 15 values" in row["anomaly_reasons"][0]
 
 
@@ -270,7 +270,7 @@ def test_monitor_compares_vectors(
         vectors[:] = 0
     vectors[: 1400 if change == "missing" else 40] = np.nan
     capture(tmp_path, vectors, np.random.default_rng(3).uniform(1, 9, 2000))
-    found = run_shared_stage(
+    result = run_shared_stage(
         skew_stage.run,
         kind="skew",
         run_id=f"vectors-{change}",
@@ -278,7 +278,7 @@ def test_monitor_compares_vectors(
         services={"serving_capture_path": str(tmp_path)},
         model_name="items",
     )
-    report = json.loads((shared_store.local(found) / "report.json").read_text())
+    report = json.loads((shared_store.local(result) / "report.json").read_text())
     judged = report["features"]["embedding"]
     assert (report["verdict"], judged["cause"], judged["measure"]) == (verdict, cause, "maximum_mean_discrepancy")
     assert "price" not in report["drifted"]
@@ -286,7 +286,7 @@ def test_monitor_compares_vectors(
         effects = report["attribution"]["effects"]
         assert effects["embedding"]["effect"] > 3 * effects["price"]["effect"], report["notes"]
     # The sample is the statistics' own; a report needs no copy of it.
-    assert b"type.googleapis.com" not in (shared_store.local(found) / "report.pb").read_bytes()
+    assert b"type.googleapis.com" not in (shared_store.local(result) / "report.pb").read_bytes()
 
 
 def test_fixed_size_lists_are_ingested(run_stage: Callable[..., Any], store: ArtifactStore, tmp_path: Path) -> None:
@@ -301,6 +301,6 @@ pq.write_table(pa.table({{"fixed": fixed, "large": large, "name": ["a", "b", "c"
     python = Path(__file__).parents[3] / ".venv/bin/python"
     subprocess.run([python, "-c", write], check=True, env={"PATH": str(Path(sys.executable).parent)})
     snapshot = run_stage(ingest.run, kind="snapshot", sources={"rows": Source(str(raw)).to_dict()})
-    found = pq.read_table(store.local(snapshot) / "rows")
-    assert found["fixed"].type.value_type == pa.float64() and found["fixed"].to_pylist() == [[1, 2], None, [3, None]]
-    assert found["large"].to_pylist() == [[0.5], None, []]
+    table = pq.read_table(store.local(snapshot) / "rows")
+    assert table["fixed"].type.value_type == pa.float64() and table["fixed"].to_pylist() == [[1, 2], None, [3, None]]
+    assert table["large"].to_pylist() == [[0.5], None, []]

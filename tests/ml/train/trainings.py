@@ -63,17 +63,17 @@ class Trainings:
         """
         settings = {name: params.pop(name) for name in SETTINGS & set(params)}
         said = Path(tempfile.mkstemp(dir=self.folder)[1])
-        given = {"train": function, "params": params, **settings}
+        values = {"train": function, "params": params, **settings}
         environment = dict(os.environ)  # that of a fork is the fork server's
         place = (self.store.root, self.store.storage_options)
         try:
             return self.own_process(
-                _run, environment, place, self.folder, said, run_id, services, examples, given, stage
+                _run, environment, place, self.folder, said, run_id, services, examples, values, stage
             )
         finally:
-            found = [parse_line(line) for line in said.read_text().split("\n")]
-            self.lines[:] = [line.text for line in found]
-            self.progress[:] = [(line.progress, line.text, line.metrics or {}) for line in found if line.progress]
+            results = [parse_line(line) for line in said.read_text().split("\n")]
+            self.lines[:] = [line.text for line in results]
+            self.progress[:] = [(line.progress, line.text, line.metrics or {}) for line in results if line.progress]
 
 
 def _run(
@@ -84,7 +84,7 @@ def _run(
     run_id: str | None,
     services: Mapping[str, str] | None,
     examples: Artifact,
-    given: dict[str, Any],
+    values: dict[str, Any],
     stage: Any,
 ) -> Artifact:
     from airflow_hops.core.contract.artifacts import HopsError
@@ -98,9 +98,9 @@ def _run(
     logging.basicConfig(handlers=[RecordHandler()], force=True)
     store = ArtifactStore(place[0], storage_options=place[1])
     of = {"run_id": run_id, "services": services, "code_paths": (str(STEPS),)}
-    context = step_context(store, folder, kind="model", params=given, **of, examples=examples)
+    context = step_context(store, folder, kind="model", params=values, **of, examples=examples)
     try:
-        return (stage or run)(context, **given)
+        return (stage or run)(context, **values)
     except HopsError:
         assert context.spec.output is not None
         assert not context.store.exists(context.spec.output.uri), "a failure has left an artifact"
@@ -115,6 +115,6 @@ def read_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
     for path in sorted((folder / "tensorboard").glob("*/events*")):
         for event in tf.compat.v1.train.summary_iterator(str(path)):  # raises where a file is not whole
             for value in event.summary.value:
-                found = (event.step, float(tf.make_ndarray(value.tensor)))
-                events.setdefault(f"{path.parent.name}/{value.tag}", []).append(found)
+                result = (event.step, float(tf.make_ndarray(value.tensor)))
+                events.setdefault(f"{path.parent.name}/{value.tag}", []).append(result)
     return events

@@ -35,8 +35,8 @@ def transformed(
     constants = Constants.read(shared_store.local(flights_statistics) / "train" / "FeatureStats.pb")
     traced = trace_transform(preprocess, specs.inputs, constants)
     traced.save(folder / "transform_graph")
-    found = FeatureSpecs(specs.features, specs.label, specs.key, specs.time, traced.outputs)
-    (folder / "features.json").write_text(found.to_json())
+    result = FeatureSpecs(specs.features, specs.label, specs.key, specs.time, traced.outputs)
+    (folder / "features.json").write_text(result.to_json())
     return folder
 
 
@@ -44,8 +44,8 @@ def transformed(
 def arrays(shared_store: ArtifactStore, flights_prepared: Artifact, specs: FeatureSpecs) -> dict[str, Any]:
     """Raw features of 400 flights."""
     files = example_files(shared_store.local(flights_prepared), "eval")
-    found, _ = next(read_rows(files, specs.inputs, batch_rows=400))
-    return found
+    result, _ = next(read_rows(files, specs.inputs, batch_rows=400))
+    return result
 
 
 def serialize(arrays: dict[str, Any], row: int) -> bytes:

@@ -225,19 +225,19 @@ def test_a_damaged_file_is_named(run_task: Callable[..., TransformSummary], rows
 
 
 def test_nan_in_an_output_is_counted(run_task: Callable[..., TransformSummary], rows: pa.Table) -> None:
-    found = run_task("keeps_nan", rows)
+    result = run_task("keeps_nan", rows)
     missing = rows["temp"].null_count
-    assert found.error is None and missing > 0
-    assert found.not_finite == {"x": missing}
+    assert result.error is None and missing > 0
+    assert result.not_finite == {"x": missing}
 
 
 def test_a_task_writes_both_formats_under_their_names(
     run_task: Callable[..., TransformSummary], rows: pa.Table, tmp_path: Path
 ) -> None:
-    found = run_task("right", rows)
-    assert found.error is None
+    result = run_task("right", rows)
+    assert result.error is None
     assert written(tmp_path) == ["part-00000.parquet", "part-00000.tfrecord.gz"]
-    assert found.widths == {"numeric": 5, "origin_id": None, "when": None}
+    assert result.widths == {"numeric": 5, "origin_id": None, "when": None}
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_features_with_a_dot_in_their_names_are_known_by_them(tmp_path: Path) ->
     # Few rows of the one are quarantined; the other has one class.
     split = split_anomalous(table.select(["a.b"]), schema, tmp_path / "good", tmp_path / "bad")
     relax(anomalies, split.by_feature, 0.05 * split.rows)
-    assert [(found.feature, found.severity, *found.types) for found in list_anomalies(anomalies, "train")] == [
+    assert [(result.feature, result.severity, *result.types) for result in list_anomalies(anomalies, "train")] == [
         ("y.z", "error", "UNEXPECTED_DATA_TYPE", "CUSTOM_VALIDATION"),
         ("a.b", "warning", "INT_TYPE_BIG_INT"),
     ]
@@ -185,9 +185,9 @@ def test_a_label_whose_numbers_stand_for_other_classes_is_an_error_and_the_propo
     schema = parse_schema(to_text(schema), "written")
     target = Target("y", "multiclass" if classes and len(classes) > 2 else "binary", classes)
     statistics = generate_statistics(pa.table({"y": labels}))
-    found = list_anomalies(validate_statistics(statistics, schema, target=target), "train")
-    assert [(each.feature, each.severity) for each in found] == ([("y", "error")] if words else [])
-    assert words is None or words in found[0].description
+    anomalies = list_anomalies(validate_statistics(statistics, schema, target=target), "train")
+    assert [(each.feature, each.severity) for each in anomalies] == ([("y", "error")] if words else [])
+    assert words is None or words in anomalies[0].description
     proposal = propose(schema, {"train": statistics}, target=target)
     if classes not in (None, ("a", "b", "c")):
         assert classes_of(proposal.schema, "y") == classes and proposal.left == ()

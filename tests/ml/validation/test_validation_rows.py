@@ -111,8 +111,8 @@ def test_a_row_is_anomalous_for_the_reasons_that_tfdv_gives(case: str) -> None:
     for row, value in enumerate(values):
         # A slice keeps its offsets, which TFDV trips over in lists of lists.
         (one,) = pa.Table.from_batches([batch]).take([row]).to_batches()
-        found = validation_api.validate_instance(one, options, "SERVING")
-        kinds = [reason.type for info in found.anomaly_info.values() for reason in info.reason]
+        result = validation_api.validate_instance(one, options, "SERVING")
+        kinds = [reason.type for info in result.anomaly_info.values() for reason in info.reason]
         theirs = sorted(anomalies_pb2.AnomalyInfo.Type.Name(kind) for kind in kinds)
         # A column of another environment is one that the schema does not know.
         assert sorted(ours[row]) == [kind for kind in theirs if kind != "SCHEMA_NEW_COLUMN"], value
@@ -188,12 +188,12 @@ def test_good_rows_validate_clean_and_all_rows_do_not(split: Split) -> None:
 def test_every_quarantined_row_says_why(split: Split) -> None:
     reasons = split.quarantined["anomaly_reasons"].to_pylist()
     assert all(reasons)
-    told = {reason for row in reasons for reason in row}
-    assert "city: ENUM_TYPE_UNEXPECTED_STRING_VALUES: 'somewhere else', not in the domain" in told
-    assert "count: INT_TYPE_SMALL_INT: -1, expected at least 0" in told
-    assert "count: FEATURE_TYPE_LOW_FRACTION_PRESENT: missing, and required" in told
-    assert "share: FLOAT_TYPE_BIG_FLOAT: 1.5, expected at most 1" in told
-    assert "tags: FEATURE_TYPE_HIGH_NUMBER_VALUES: 4 values, expected at most 3" in told
+    report = {reason for row in reasons for reason in row}
+    assert "city: ENUM_TYPE_UNEXPECTED_STRING_VALUES: 'somewhere else', not in the domain" in report
+    assert "count: INT_TYPE_SMALL_INT: -1, expected at least 0" in report
+    assert "count: FEATURE_TYPE_LOW_FRACTION_PRESENT: missing, and required" in report
+    assert "share: FLOAT_TYPE_BIG_FLOAT: 1.5, expected at most 1" in report
+    assert "tags: FEATURE_TYPE_HIGH_NUMBER_VALUES: 4 values, expected at most 3" in report
     assert any(len(row) > 1 for row in reasons)
 
 
@@ -214,10 +214,10 @@ def _kinds(table: pa.Table, schema: Any) -> dict[str, list[str]]:
     """TFDV's anomalies of a table, by feature."""
     (batch,) = table.combine_chunks().to_batches()
     statistics = stats_impl.generate_statistics_in_memory(as_lists(batch), tfdv.StatsOptions(schema=schema))
-    found = tfdv.validate_statistics(statistics, schema, environment="TRAINING")
+    result = tfdv.validate_statistics(statistics, schema, environment="TRAINING")
     return {
         name: sorted(anomalies_pb2.AnomalyInfo.Type.Name(reason.type) for reason in info.reason)
-        for name, info in found.anomaly_info.items()
+        for name, info in result.anomaly_info.items()
     }
 
 
@@ -317,8 +317,8 @@ _GONE = ["x: SCHEMA_MISSING_COLUMN: there is no such column"]
     ids=["no rows", "no column", "other type", "dictionary", "narrow", "unsigned", "of one size", "sliced"],
 )
 def test_awkward_tables_are_split(tmp_path: Path, source: pa.Table, good: int, reasons: list[list[str]]) -> None:
-    found, kept, why = _split(source, tmp_path)
-    assert (found, kept, why) == (good, source.column_names, reasons)
+    result, retained, why = _split(source, tmp_path)
+    assert (result, retained, why) == (good, source.column_names, reasons)
 
 
 def _split(source: Any, folder: Path) -> tuple[int, list[str], list[list[str]]]:

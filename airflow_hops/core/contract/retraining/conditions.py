@@ -17,7 +17,7 @@ from airflow_hops.core.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT
 
 @dataclass(frozen=True)
 class Memory(JsonFields):
-    """What the comparisons with the same training data amount to, the newest included.
+    """The outcome of all comparisons with the same training data, the newest included.
 
     Attributes:
         reference: Fingerprint of the training data; empty of spans, where it is what all comparisons amount to.
@@ -40,7 +40,7 @@ class Memory(JsonFields):
 
 @dataclass(frozen=True)
 class Finding(JsonFields):
-    """What a condition found.
+    """The result of a condition.
 
     Attributes:
         condition: Its kind.
@@ -234,10 +234,10 @@ class PipelineFault(Condition):
         if skew.verdict != PIPELINE_FAULT:
             return self._found(False, "no fault of the pipeline")
         causes = skew.causes or dict.fromkeys(skew.lost, "all_missing")
-        found = ", ".join(f"{name} ({cause})" for name, cause in causes.items())
+        result = ", ".join(f"{name} ({cause})" for name, cause in causes.items())
         return self._found(
             True,
-            f"the verdict is 'pipeline_fault': {found}; correct the source of the model's features: retraining would "
+            f"the verdict is 'pipeline_fault': {result}; correct the source of the model's features: retraining would "
             "learn the fault",
         )
 
@@ -318,8 +318,8 @@ class Composition(Condition):
         return [leaf for each in self.conditions for leaf in each.leaves()]
 
     def _together(self, held: bool, parts: tuple[Finding, ...]) -> Finding:
-        told = [part for part in parts if part.held == held]
-        return Finding(self.kind, held, "; ".join(part.text for part in told), parts=parts)
+        report = [part for part in parts if part.held == held]
+        return Finding(self.kind, held, "; ".join(part.text for part in report), parts=parts)
 
 
 @dataclass(frozen=True, init=False)

@@ -135,15 +135,15 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
     sent = tuple(each for each in requests if each.cause not in situation.unsent)
     cause = _cause(situation, previous)
     counted = [each for each in sent if each.reference == situation.reference and not each.refused]
-    kept = _remembered(situation, previous)
-    known = kept if kept.reference == situation.reference else Memory(situation.reference)
+    retained = _remembered(situation, previous)
+    known = retained if retained.reference == situation.reference else Memory(situation.reference)
     memory = replace(known, requests=len(counted))
     when, unless = policy.when.check(situation, memory), policy.unless.check(situation, memory)
     limits = _limits(policy, situation, sent, cause)
-    if _is_late(situation, kept):
+    if _is_late(situation, retained):
         limits["late"] = (
             False,
-            f"older than the newest comparison, of {_short(as_utc(kept.until))}: not counted in a row",
+            f"older than the newest comparison, of {_short(as_utc(retained.until))}: not counted in a row",
         )
     why, reason = _why_not(situation, when, unless, limits)
     budget = [text for name, (_, text) in limits.items() if name == "budget"]
@@ -169,7 +169,7 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
             **({"model": of.model, "version": str(of.version)} if of.model and of.version else {}),
             **({"performance": situation.measured.uri} if situation.measured else {}),
         },
-        memory=kept,
+        memory=retained,
         requests=requests,
     )
     if decision.requested:
@@ -181,7 +181,7 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
 
 
 def _cause(situation: Situation, previous: Decision | None) -> str:
-    """That of an earlier request for the same training data that never left; else one of this comparison's own."""
+    """Returns the cause of an earlier request for the same training data that never left, else this one's."""
     for each in reversed(previous.requests if previous else ()):
         if each.cause in situation.unsent and each.reference == situation.reference:
             return each.cause
@@ -190,7 +190,7 @@ def _cause(situation: Situation, previous: Decision | None) -> str:
 
 
 def _remembered(situation: Situation, previous: Decision | None) -> Memory:
-    """What is remembered after this comparison; if it is late, counted before, or of a faulty monitor, no more."""
+    """Returns the memory after this comparison; unchanged if it is late, counted before, or of a faulty monitor."""
     before = previous.memory if previous else Memory()
     if situation.skew.unwell:
         return before
@@ -223,7 +223,7 @@ def _is_late(situation: Situation, memory: Memory) -> bool:
 def _limits(
     policy: RetrainingPolicy, situation: Situation, sent: Sequence[Request], cause: str
 ) -> dict[str, tuple[bool, str]]:
-    """By limit, whether it forbids a request, and how it stands in words."""
+    """Returns for each limit whether it forbids a request, and its state in words."""
     limits = {}
     if situation.in_flight is not None:
         limits["in_flight"] = (True, situation.in_flight)
@@ -263,8 +263,8 @@ def _why_not(
     stopped = {name: text for name, (stops, text) in limits.items() if stops}
     if not stopped:
         return "", ""
-    told = [text for name, (stops, text) in limits.items() if stops or name == "budget"]
-    return next(iter(stopped)), "; ".join([when.text, *told])
+    texts = [text for name, (stops, text) in limits.items() if stops or name == "budget"]
+    return next(iter(stopped)), "; ".join([when.text, *texts])
 
 
 def _short(time: datetime) -> str:

@@ -142,12 +142,12 @@ def _read(value: Any, where: str) -> Any:
             + suggestion(kind, list(_KINDS))
         )
     known = [each.name for each in fields(cls)]
-    given = {name: _read(item, f"{where}.{name}") for name, item in value.items() if name != "kind"}
-    for name in given:
+    values = {name: _read(item, f"{where}.{name}") for name, item in value.items() if name != "kind"}
+    for name in values:
         if name not in known:
             raise BadInput(f"{where}: {kind} has no field {name!r}, it has {', '.join(known)}{suggestion(name, known)}")
     try:
-        return cls._given(given)
+        return cls._given(values)
     except TypeError as error:
         raise BadInput(f"{where}: {kind}: {error}") from error
     except BadInput as error:

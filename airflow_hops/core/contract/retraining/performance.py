@@ -68,35 +68,35 @@ class Performance(Condition):
             )
         measured = PerformanceProperties.of(situation.measured)
         number = situation.skew.reference.version
-        found = None if number is None else measured.of_version(number)
-        if found is None:
+        result = None if number is None else measured.of_version(number)
+        if result is None:
             return self._found(False, f"version {number} has answered nothing that is measured")
-        known = {**(found.baseline or {}), **found.estimates, **found.figures}
+        known = {**(result.baseline or {}), **result.estimates, **result.figures}
         if known and self.metric not in known:
             raise BadInput(
                 f"policy: Performance names the metric {self.metric!r}; measured are "
                 f"{', '.join(known)}{suggestion(self.metric, tuple(known))}"
             )
-        start, end = as_utc(found.start), as_utc(found.end)
+        start, end = as_utc(result.start), as_utc(result.end)
         if self.window is not None and end - start != self.window:
             raise BadInput(
                 f"policy: the window of Performance is {self.window / _DAY:g} days, but {(end - start) / _DAY:g} days "
-                f"were measured, from {found.start} to {found.end}; give PerformanceOperator the same window, or leave "
-                "out that of Performance"
+                f"were measured, from {result.start} to {result.end}; give PerformanceOperator the same window, or "
+                "leave out that of Performance"
             )
         over = f"from {start:%Y-%m-%d} to {end:%Y-%m-%d}"
-        is_estimate = not found.figures and self.estimates
-        figure = (found.estimates if is_estimate else found.figures).get(self.metric)
+        is_estimate = not result.figures and self.estimates
+        figure = (result.estimates if is_estimate else result.figures).get(self.metric)
         unwell = (not is_estimate and bool(measured.unwell)) or None
         if figure is None:
-            text = f"{self.metric} is not known: {found.labelled:,} of {found.rows:,} predictions {over} have labels"
+            text = f"{self.metric} is not known: {result.labelled:,} of {result.rows:,} predictions {over} have labels"
             text += "".join(f"; {each}" for each in measured.unwell)
-            return replace(self._found(False, text, rows=found.rows, labelled=found.labelled), blind=unwell)
-        baseline = (found.baseline or {}).get(self.metric)
+            return replace(self._found(False, text, rows=result.rows, labelled=result.labelled), blind=unwell)
+        baseline = (result.baseline or {}).get(self.metric)
         value, low, high = figure
-        numbers = {"value": value, "low": low, "high": high, "rows": found.rows, "labelled": found.labelled}
+        numbers = {"value": value, "low": low, "high": high, "rows": result.rows, "labelled": result.labelled}
         text = f"{self.metric} {over} is {'estimated as ' * is_estimate}{value:.4g} ({low:.4g} to {high:.4g})"
-        told = "".join(f"; {each}" for each in measured.unwell)
+        report = "".join(f"; {each}" for each in measured.unwell)
         held = False
         if self.minimum is not None:
             held = low > self.minimum if self.metric in LOWER_IS_BETTER else high < self.minimum
@@ -109,4 +109,4 @@ class Performance(Condition):
             numbers |= {"drop": drop, "drop_low": least, "drop_high": most, "baseline": baseline[0]}
             held = held or least > self.drop
             text += f", worse than at training by {drop:.4g} ({least:.4g} to {most:.4g}; {self.drop:g} is allowed)"
-        return replace(self._found(held, text + told, **numbers), blind=unwell)
+        return replace(self._found(held, text + report, **numbers), blind=unwell)

@@ -71,9 +71,9 @@ class Budget(Part):
             (core_s / 3600, self.core_hours, " core hours"),
         )
         set_limits = [(spent, limit, unit) for spent, limit, unit in limits if limit is not None]
-        told = ", ".join(f"{spent:.4g} of {limit:g}{unit}" for spent, limit, unit in set_limits)
+        report = ", ".join(f"{spent:.4g} of {limit:g}{unit}" for spent, limit, unit in set_limits)
         full = any(spent >= limit for spent, limit, _ in set_limits)
-        return full, f"budget {told} spent in {self.per / timedelta(days=1):g} days"
+        return full, f"budget {report} spent in {self.per / timedelta(days=1):g} days"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is known when it is decided whether to retrain."""
+"""The facts on which the decision to retrain is made."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Situation:
 
     @property
     def reference_in_words(self) -> str:
-        """That data, in words."""
+        """Describes the reference data in words."""
         of = self.skew.reference
         return f"the training data of version {of.version}" if of.version else of.statistics
 

@@ -1,4 +1,4 @@
-"""What a request for a retraining says to the run that it triggers; macros of templates."""
+"""The message of a retraining request to the run that it triggers; macros of templates."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from airflow_hops.core.contract.retraining.parts import Part
 
 @dataclass(frozen=True)
 class TrainingWindow(Part):
-    """Where the training data begins; it ends with the compared data."""
+    """The start of the training data; it ends with the compared data."""
 
     def start(self, at: datetime, changed: datetime | None) -> datetime | None:
         """The first moment of the window, None for where the pipeline's own begins.

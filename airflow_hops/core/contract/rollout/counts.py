@@ -83,7 +83,7 @@ class Counts:
 
     @classmethod
     def of(cls, snapshot: Mapping[str, Any]) -> Counts:
-        """What a version's entry of ``GET /v1/stats?histograms=1`` counts, since the server started."""
+        """Reads the counts of a version's entry of ``GET /v1/stats?histograms=1``, since the server started."""
         latency = Histogram.of(snapshot.get("latency_ms_histogram") or ())
         return cls(int(snapshot["requests"]), int(snapshot["errors"]), latency, int(snapshot.get("client_errors", 0)))
 
@@ -130,7 +130,7 @@ class Counts:
 
 
 def counted_since(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Counts:
-    """What was counted between two snapshots of one version.
+    """Returns the counts between two snapshots of one version.
 
     Args:
         now: An entry of :meth:`airflow_hops.ml.model_server.ModelServer.counts`.

@@ -44,7 +44,7 @@ class Finding(JsonFields):
 
     @property
     def reason(self) -> str:
-        """What and text, as a decision gives them."""
+        """Returns the kind and text of a reason, as a decision has them."""
         judged = "not judged: " if self.verdict == NOT_JUDGED else ""
         return f"{self.what}: {judged}{self.text}"
 

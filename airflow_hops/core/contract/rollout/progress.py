@@ -91,11 +91,11 @@ class Progress(JsonFields):
         return replace(self, seen={**self.seen, **seen}, last={**self.last, **last})
 
     def counts(self, version: int) -> Counts:
-        """What a version was asked in this step."""
+        """Returns the counts of a version in this step."""
         return Counts.from_dict(self.seen.get(str(version), {}))
 
     def stable_counts(self, version: int) -> Counts:
-        """What the canary is compared with: at 100%, what the stable version showed in the step before, too."""
+        """Returns the counts to compare the canary with: at 100%, also the stable ones of the step before."""
         counts = self.counts(version)
         return counts.plus(Counts.from_dict(self.stable_before)) if self.percent == 100 else counts
 

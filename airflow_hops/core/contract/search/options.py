@@ -118,7 +118,7 @@ class SearchOptions(StepOptions):
         dimensions = self.dimensions()
         if dimensions is None:
             raise BadInput(f"sampler 'grid' needs a space of values, found the function {self.space!r}")
-        found = {}
+        results = {}
         for name, dimension in dimensions.items():
             values = dimension.values()
             if values is None:
@@ -126,8 +126,8 @@ class SearchOptions(StepOptions):
                     f"space[{name!r}] is {dimension}, which sampler 'grid' cannot enumerate; give a list of values, an "
                     "IntUniform or a Uniform with a step, or take another sampler"
                 )
-            found[name] = values
-        return found
+            results[name] = values
+        return results
 
     @property
     def trials_share(self) -> float:
@@ -138,8 +138,8 @@ class SearchOptions(StepOptions):
     def wanted(self) -> int:
         """How many trials are to be made."""
         points = math.prod(map(len, self.grid().values())) if self.sampler == "grid" else None
-        given = [number for number in (self.trials, points) if number is not None]
-        return min(given)
+        numbers = [number for number in (self.trials, points) if number is not None]
+        return min(numbers)
 
     @property
     def allowed_failures(self) -> int:

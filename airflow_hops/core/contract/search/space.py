@@ -145,19 +145,19 @@ def space_to_dict(space: Space) -> dict[str, Any]:
             f"space is {space!r}; expected parameters by name, as in space={{'lr': LogUniform(1e-4, 1e-2)}}, or "
             "'module:function' of a function space(trial)"
         )
-    found = {}
-    for name, given in space.items():
+    results = {}
+    for name, values in space.items():
         if not isinstance(name, str) or not name.isidentifier():
             raise BadInput(f"space has a parameter {name!r}; expected a name that an argument may have")
-        if isinstance(given, Mapping) and given.get("type") in _DIMENSIONS:
-            given = _dimension(name, given)
+        if isinstance(values, Mapping) and values.get("type") in _DIMENSIONS:
+            values = _dimension(name, values)
         try:
-            if not isinstance(given, Dimension):
-                given = Choice(given) if isinstance(given, list | tuple) else Choice([given])
+            if not isinstance(values, Dimension):
+                values = Choice(values) if isinstance(values, list | tuple) else Choice([values])
         except BadInput as error:
             raise BadInput(f"space[{name!r}]: {error}; expected a list of values, or a range such as Uniform") from None
-        found[name] = {"type": given.type, **{key: _plain(value) for key, value in vars(given).items()}}
-    return found
+        results[name] = {"type": values.type, **{key: _plain(value) for key, value in vars(values).items()}}
+    return results
 
 
 def space_of_dict(value: Mapping[str, Any]) -> dict[str, Dimension]:
@@ -166,15 +166,15 @@ def space_of_dict(value: Mapping[str, Any]) -> dict[str, Dimension]:
     Raises:
         BadInput: it is no space.
     """
-    return {name: _dimension(name, given) for name, given in value.items()}
+    return {name: _dimension(name, values) for name, values in value.items()}
 
 
-def _dimension(name: str, given: Mapping[str, Any]) -> Dimension:
+def _dimension(name: str, values: Mapping[str, Any]) -> Dimension:
     try:
-        return _DIMENSIONS[given["type"]](**{key: value for key, value in given.items() if key != "type"})
+        return _DIMENSIONS[values["type"]](**{key: value for key, value in values.items() if key != "type"})
     except (KeyError, TypeError) as error:
         raise BadInput(
-            f"space[{name!r}] is {given!r}; expected 'type' to be one of {', '.join(_DIMENSIONS)}, with its fields "
+            f"space[{name!r}] is {values!r}; expected 'type' to be one of {', '.join(_DIMENSIONS)}, with its fields "
             f"({error})"
         ) from None
     except BadInput as error:

@@ -1,1 +1,1 @@
-"""What a model server captured: requests, and the labels that came later."""
+"""Captured requests of a model server, and the labels that came later."""

@@ -88,8 +88,8 @@ def join_feedback(captured: Any, feedback: Any) -> Any:
         known = ordered.filter(pc.is_valid(ordered[name]))
         numbered = pa.table({"key": _key(known), "number": pa.array(range(known.num_rows), pa.int64())})
         latest = numbered.group_by("key").aggregate([("number", "max")])
-        found = pc.index_in(wanted, value_set=latest["key"].combine_chunks())
-        numbers = latest["number_max"].combine_chunks().take(found.combine_chunks())
+        result = pc.index_in(wanted, value_set=latest["key"].combine_chunks())
+        numbers = latest["number_max"].combine_chunks().take(result.combine_chunks())
         joined = joined.append_column(name, known[name].combine_chunks().take(numbers))
     return joined
 

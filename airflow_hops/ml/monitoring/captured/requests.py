@@ -89,13 +89,13 @@ class CapturedRequests:
         Raises:
             BadInput: the connection names none.
         """
-        found = cls.of(services, store, model_name)
-        if found is None:
+        result = cls.of(services, store, model_name)
+        if result is None:
             raise BadInput(
                 "the connection's field 'serving_capture_path' is empty; expected the folder given to the model server "
                 "as --capture_base_path"
             )
-        return found
+        return result
 
     def names(self, version: int | None = None) -> list[str]:
         """Names of the files of rows, oldest first; none where nothing was captured yet.

@@ -30,13 +30,13 @@ def class_numbers(labels: Sequence[Any], classes: Sequence[str] | None, known: C
 
     def number(label: Any) -> float:
         # A class that is called by a number is meant by it: names come first.
-        found = numbers.get(str(label))
-        if found is None and (value := as_number(label)).is_integer():
+        result = numbers.get(str(label))
+        if result is None and (value := as_number(label)).is_integer():
             is_number = indexed and value >= 0 and (classes is None or value < len(classes))
-            found = numbers.get(str(int(value)), int(value) if is_number else None)
-        if found is None or (known is not None and classes is not None and classes[found] not in known):
+            result = numbers.get(str(int(value)), int(value) if is_number else None)
+        if result is None or (known is not None and classes is not None and classes[result] not in known):
             return np.nan
-        return float(found)
+        return float(result)
 
     return np.array([number(label) for label in labels], np.float64)
 

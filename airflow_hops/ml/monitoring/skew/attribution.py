@@ -163,13 +163,13 @@ def restore(values: Any, reference: Any, random: Any) -> Any:
     if missing.any() or lacking.any():
         there = _restore_shares(there, ~lacking, random)
         result[~there] = np.nan
-    kept = np.flatnonzero(there & ~missing)
+    retained = np.flatnonzero(there & ~missing)
     pool = np.sort(reference[~lacking])
     # Equal values are ranked at random, so that they share out evenly among the reference's.
-    order = kept[np.lexsort((random.random(len(kept)), values[kept]))]
+    order = retained[np.lexsort((random.random(len(retained)), values[retained]))]
     result[order] = pool[((np.arange(len(order)) + 0.5) * len(pool) / max(1, len(order))).astype(np.int64)]
-    found = np.flatnonzero(there & missing)
-    result[found] = random.choice(pool, len(found))
+    results = np.flatnonzero(there & missing)
+    result[results] = random.choice(pool, len(results))
     return result
 
 
@@ -188,17 +188,17 @@ def _restore_vectors(values: Any, reference: Any, random: Any) -> Any:
     if missing.any() or lacking.any():
         there = _restore_shares(there, ~lacking, random)
         result[~there] = np.nan
-    kept, found = there & ~missing, there & missing
+    retained, results = there & ~missing, there & missing
     now = values[~missing].astype(np.float64)
     if len(pool) and (now == now[:1]).all():
-        found = there
-    elif len(pool) and kept.any():
+        results = there
+    elif len(pool) and retained.any():
         ours, theirs = (np.atleast_2d(np.cov(side, rowvar=False, bias=True)) for side in (now, pool))
         root, inverse = _power(ours, 0.5), _power(ours, -0.5)
         transport = inverse @ _power(root @ theirs @ root, 0.5) @ inverse
-        result[kept] = (values[kept] - now.mean(axis=0)) @ transport + pool.mean(axis=0)
+        result[retained] = (values[retained] - now.mean(axis=0)) @ transport + pool.mean(axis=0)
     if len(pool):
-        result[found] = pool[random.integers(len(pool), size=int(found.sum()))]
+        result[results] = pool[random.integers(len(pool), size=int(results.sum()))]
     return result
 
 
@@ -243,7 +243,7 @@ def _sampled(source: Any, inputs: Mapping[str, str], side: str, random: Any) -> 
 
     rows = Rows(source, side)
     while True:
-        kept, numbers = None, np.zeros(0)
+        retained, numbers = None, np.zeros(0)
         try:
             for batch in rows.batches(list(inputs)):
                 # The rows that draw the lowest numbers, of all that there are.
@@ -251,14 +251,14 @@ def _sampled(source: Any, inputs: Mapping[str, str], side: str, random: Any) -> 
                 lowest = np.argsort(drawn, kind="stable")[:SAMPLE_ROWS]
                 names = [name for name in batch.schema.names if name in inputs]
                 table = pa.table({n: _single(batch[n], n, inputs[n], side) for n in names})
-                joined = table if kept is None else pa.concat_tables([kept, table], promote=True)
-                kept, numbers = joined.take(pa.array(lowest)), drawn[lowest]
+                joined = table if retained is None else pa.concat_tables([retained, table], promote=True)
+                retained, numbers = joined.take(pa.array(lowest)), drawn[lowest]
             break
         except ReadAnew:
             continue
-    if kept is None:
+    if retained is None:
         raise BadInput(f"{side}: no rows")
-    return dense_arrays(kept, inputs, side)
+    return dense_arrays(retained, inputs, side)
 
 
 def _single(column: Any, name: str, dtype: str, side: str) -> Any:

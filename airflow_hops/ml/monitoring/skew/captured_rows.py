@@ -91,7 +91,7 @@ class Cursor:
 
 @dataclass(frozen=True)
 class CapturedSpan:
-    """What is known of the captured rows besides their features.
+    """The facts of captured rows besides their features.
 
     Attributes:
         rows: Number of rows.
@@ -150,10 +150,10 @@ def check_columns(files: Sequence[RowsFile], expected: Mapping[str, str], time_f
                     else "a feature that the model was trained on"
                 )
                 raise BadInput(f"{file}: there is no column 'input.{name}', {why}; found {', '.join(inputs)}")
-            found = schema.field(index).type
-            if _kind(found) != kind:
+            result = schema.field(index).type
+            if _kind(result) != kind:
                 raise BadInput(
-                    f"{file}: column 'input.{name}' is {found}, but the model was trained on {kind} for {name!r}"
+                    f"{file}: column 'input.{name}' is {result}, but the model was trained on {kind} for {name!r}"
                 )
 
 
@@ -219,9 +219,9 @@ def _batches(file: RowsFile, columns: Sequence[str]) -> Iterator[Any]:
     import pyarrow as pa
 
     parquet = _open(file)
-    found = parquet.schema_arrow.names
-    if lacking := set(columns).difference(found):
-        raise BadInput(f"{file}: there is no column {min(lacking)!r}; found {', '.join(found)}")
+    result = parquet.schema_arrow.names
+    if lacking := set(columns).difference(result):
+        raise BadInput(f"{file}: there is no column {min(lacking)!r}; found {', '.join(result)}")
     try:
         for batch in parquet.iter_batches(batch_rows(_CELL_BYTES * len(columns)), columns=list(columns)):
             # The file's own order of columns is not the order that was asked for.
@@ -245,22 +245,22 @@ def _open(file: RowsFile) -> Any:
         raise BadInput(f"{file}: cannot be read as Parquet ({error}); it is corrupt or not complete") from error
 
 
-def _kind(found: Any) -> str:
+def _kind(result: Any) -> str:
     import pyarrow as pa
 
-    if pa.types.is_integer(found) or pa.types.is_boolean(found):
+    if pa.types.is_integer(result) or pa.types.is_boolean(result):
         return "INT"
-    if pa.types.is_floating(found):
+    if pa.types.is_floating(result):
         return "FLOAT"
-    if any(is_of(found) for is_of in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary)):
+    if any(is_of(result) for is_of in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary)):
         return "STRING"
-    return "FLOAT" if _is_vectors(found) else str(found)
+    return "FLOAT" if _is_vectors(result) else str(result)
 
 
-def _is_vectors(found: Any) -> bool:
+def _is_vectors(result: Any) -> bool:
     import pyarrow as pa
 
-    return is_list(found) and bool(pa.types.is_floating(found.value_type))
+    return is_list(result) and bool(pa.types.is_floating(result.value_type))
 
 
 def with_nulls(column: Any) -> Any:

@@ -59,7 +59,7 @@ def cause_of(
     values_moved: bool,
     missing_moved: bool,
 ) -> tuple[Cause, str | None]:
-    """What the drift of a feature looks like, and what makes it look so.
+    """Returns the likely cause of a feature's drift, with the evidence.
 
     Args:
         reference: The feature's distribution in the reference; None if it has no value.

@@ -1,4 +1,4 @@
-"""What a step of the skew stage has compared, on its way into the artifact."""
+"""The comparison of a step of the skew stage, on its way into the artifact."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Compared:
     @property
     def effects(self) -> dict[str, float]:
         """How much the drift of each feature moves a prediction, where that was computed."""
-        return {name: found.effect for name, found in self.attribution.effects.items()} if self.attribution else {}
+        return {name: result.effect for name, result in self.attribution.effects.items()} if self.attribution else {}
 
     @property
     def properties(self) -> SkewProperties:

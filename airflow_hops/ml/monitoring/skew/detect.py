@@ -33,7 +33,7 @@ class _Wanted:
 
 @dataclass(frozen=True)
 class _Found:
-    """What was found of a feature, before it is known how many others were tested."""
+    """The result for a feature, before it is known how many others were tested."""
 
     wanted: _Wanted
     before: Distribution | None
@@ -92,11 +92,11 @@ def compare_statistics(reference: Any, current: Any, schema: Any, test: SkewTest
                 f"feature {name!r} has no fixed threshold, and alpha is None, so it could never drift; give "
                 f"thresholds={{{name!r}: …}}, or an alpha"
             )
-    found = {
+    results = {
         name: _find(want, before[name], after[name], rows, test.alpha, crc32(f"{test.seed} {name}".encode()))
         for name, want in wanted.items()
     }
-    features = _decide(found, test)
+    features = _decide(results, test)
     moved = [name for name, skew in features.items() if skew.drifted]
     moved.sort(key=lambda name: (not features[name].fault, -features[name].excess))
     verdict = STABLE
@@ -138,15 +138,15 @@ def _by_schema(schema: Any, before: Mapping[str, Any], comparator: str) -> dict[
     for feature in schema.feature:
         if feature.name not in before or not feature.HasField(f"{comparator}_comparator"):
             continue
-        found = getattr(feature, f"{comparator}_comparator")
-        divergence = found.jensen_shannon_divergence
+        result = getattr(feature, f"{comparator}_comparator")
+        divergence = result.jensen_shannon_divergence
         kind = before[feature.name].WhichOneof("stats")
         if vector_width(before[feature.name]):
             # TFDV has no measure of vectors: that there is a comparator says that they are compared.
             wanted[feature.name] = _Wanted(MEASURE, None)
-        elif kind == "num_stats" and found.HasField("infinity_norm"):
-            wanted[feature.name] = _Wanted("l_infinity", found.infinity_norm.threshold)
-        elif kind == "num_stats" and found.HasField("jensen_shannon_divergence"):
+        elif kind == "num_stats" and result.HasField("infinity_norm"):
+            wanted[feature.name] = _Wanted("l_infinity", result.infinity_norm.threshold)
+        elif kind == "num_stats" and result.HasField("jensen_shannon_divergence"):
             by_quantiles = divergence.source.type == type(divergence.source).QUANTILES
             measure = "jensen_shannon_quantiles" if by_quantiles else "jensen_shannon"
             wanted[feature.name] = _Wanted(measure, divergence.threshold)
@@ -156,8 +156,8 @@ def _by_schema(schema: Any, before: Mapping[str, Any], comparator: str) -> dict[
                 ("jensen_shannon_divergence", "jensen_shannon"),
                 ("normalized_abs_difference", "normalized_abs_difference"),
             ):
-                if found.HasField(field):
-                    wanted[feature.name] = _Wanted(measure, getattr(found, field).threshold)
+                if result.HasField(field):
+                    wanted[feature.name] = _Wanted(measure, getattr(result, field).threshold)
                     break
     return wanted
 
@@ -206,8 +206,8 @@ def _check_feature(name: str, before: Any, after: Mapping[str, Any]) -> None:
     widths = vector_width(before), vector_width(after[name])
     if valued and any(widths):
         if widths[0] != widths[1]:
-            told = [f"vectors of {width} numbers" if width else "no vectors of one length" for width in widths]
-            raise BadInput(f"feature {name!r} has {told[1]} in the current rows, but {told[0]} in the reference")
+            report = [f"vectors of {width} numbers" if width else "no vectors of one length" for width in widths]
+            raise BadInput(f"feature {name!r} has {report[1]} in the current rows, but {report[0]} in the reference")
         for side, feature in (("reference", before), ("current rows", after[name])):
             if sampled_vectors(feature) is None:
                 raise BadInput(
@@ -243,14 +243,14 @@ def _find(want: _Wanted, before: Any, after: Any, rows: tuple[int, int], alpha: 
     )
 
 
-def _decide(found: Mapping[str, _Found], test: SkewTest) -> dict[str, FeatureSkew]:
+def _decide(result: Mapping[str, _Found], test: SkewTest) -> dict[str, FeatureSkew]:
     from scipy.stats import false_discovery_control
 
     from airflow_hops.ml.monitoring.skew.causes import swapped
 
     alpha = test.alpha
-    tests = [(n, "value", f.judgement.p_value) for n, f in found.items() if f.judgement]
-    tests += [(n, "missing", f.missing_p) for n, f in found.items() if f.missing_p is not None]
+    tests = [(n, "value", f.judgement.p_value) for n, f in result.items() if f.judgement]
+    tests += [(n, "missing", f.missing_p) for n, f in result.items() if f.missing_p is not None]
     adjusted = dict(
         zip([t[:2] for t in tests], map(float, false_discovery_control([t[2] for t in tests])), strict=True)
     )
@@ -258,16 +258,16 @@ def _decide(found: Mapping[str, _Found], test: SkewTest) -> dict[str, FeatureSke
     cut = alpha * discoveries / len(tests) if alpha and tests else None
     features = {
         name: _judged(each, adjusted.get((name, "value")), adjusted.get((name, "missing")), test, cut)
-        for name, each in found.items()
+        for name, each in result.items()
     }
     moved = [n for n, skew in features.items() if skew.drifted or (alpha and skew.p_value and skew.p_value <= alpha)]
-    for name, detail in swapped({n: (found[n].before, found[n].after) for n in moved}).items():
+    for name, detail in swapped({n: (result[n].before, result[n].after) for n in moved}).items():
         features[name] = replace(features[name], drifted=True, cause="swapped", detail=detail)
     return features
 
 
 def _judged(
-    found: _Found,
+    result: _Found,
     p: float | None,
     missing_p: float | None,
     test: SkewTest,
@@ -276,18 +276,18 @@ def _judged(
     from airflow_hops.ml.monitoring.skew.causes import FAULTS, cause_of
     from airflow_hops.ml.monitoring.skew.measures import common_histogram, every_score
 
-    fixed, score, measure = found.wanted.threshold, found.score, found.wanted.measure
-    if fixed is None and found.judgement is not None:
-        score, measure = max(0.0, found.judgement.score), found.judgement.measure
+    fixed, score, measure = result.wanted.threshold, result.score, result.wanted.measure
+    if fixed is None and result.judgement is not None:
+        score, measure = max(0.0, result.judgement.score), result.judgement.measure
     above = score is not None and (fixed is None or score > fixed)
     significant = above if test.alpha is None else score is not None and p is not None and p <= test.alpha
-    missing_reference, missing_current = found.missing
+    missing_reference, missing_current = result.missing
     missing_moved = abs(missing_current - missing_reference) > test.missing_threshold
     missing_moved &= test.alpha is None or (missing_p is not None and missing_p <= test.alpha)
     threshold = fixed
-    if fixed is None and found.judgement is not None and cut is not None:
-        threshold = found.judgement.critical_score(cut)
-    one, other = found.before, found.after
+    if fixed is None and result.judgement is not None and cut is not None:
+        threshold = result.judgement.critical_score(cut)
+    one, other = result.before, result.after
     cause = detail = None
     if significant or missing_moved:
         cause, detail = cause_of(one, other, values_moved=significant, missing_moved=missing_moved)
@@ -307,8 +307,8 @@ def _judged(
         cause=cause,
         detail=detail,
         scores={name: round(value, 6) for name, value in every_score(one, other).items()},
-        histogram_reference=found.histograms[0],
-        histogram_current=found.histograms[1],
+        histogram_reference=result.histograms[0],
+        histogram_current=result.histograms[1],
         common_histogram=common_histogram(one, other),
     )
 

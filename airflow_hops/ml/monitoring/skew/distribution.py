@@ -1,4 +1,4 @@
-"""What statistics say of a distribution: of numbers a piecewise linear CDF, of strings counts, of vectors a sample.
+"""Distributions from statistics: numbers as a piecewise linear CDF, strings as counts, vectors as a sample.
 
 Arrays have a leading axis of samples, so that thousands of simulated samples are measured like the one observed.
 """

@@ -115,7 +115,7 @@ def _capture_fault(server: ServerAddress, model_name: str) -> str | None:
 
 
 def clock_faults(span: CapturedSpan) -> tuple[str, ...]:
-    """What is wrong with the times of captured requests, in words."""
+    """Returns in words the faults of captured requests' times."""
     if span.captured_until is None or -seconds_since(span.captured_until) <= _CLOCKS_DIFFER.total_seconds():
         return ()
     now = datetime.now(UTC).isoformat(timespec="seconds")

@@ -74,7 +74,7 @@ def least_distance(reference: Numbers, current: Numbers) -> float:
 
 
 def _bounds(sample: Numbers) -> tuple[Array, Array, Array, Array]:
-    """Where the CDF has reached at least what share, and before where it is at most what share."""
+    """Returns bounds of the CDF: where it has reached at least a share, and before where it is at most that share."""
     x, f = sample.curve.x[0], sample.curve.f[0]
     knots, first, times = np.unique(x, return_index=True, return_counts=True)
     # No integer lies between a knot and the integer below it.
@@ -262,7 +262,7 @@ def _masses(curve: Curve, t: Array) -> Array:
 
 
 def _jensen_shannon_of_shares(p: Array, q: Array, p_apart: Array | float = 0.0, q_apart: Array | float = 0.0) -> Array:
-    """Of shares ``[samples, bins]``; what stands apart on one side has no match on the other."""
+    """Returns the distance of shares ``[samples, bins]``; a bin of one side alone has no match on the other."""
     p, q = (
         np.maximum(shares, 0.0) * np.reshape(1.0 - np.asarray(apart), (-1, 1))
         for shares, apart in ((p, p_apart), (q, q_apart))

@@ -1,4 +1,4 @@
-"""What both samples would look like if nothing had changed: one population for both, and samples drawn from it.
+"""The null hypothesis: one population for both samples, and samples drawn from it.
 
 The population is what the two samples have in common, as in a permutation test: the maximum-likelihood distribution of
 all their values together. Statistics know values only by buckets, and the two samples' buckets are not the same ones.
@@ -108,8 +108,8 @@ class NumericPopulation:
         least += least / rows < levels
         # All samples are one ascending row, each behind the one before it.
         place = (np.arange(draws) * (rows + 1))[:, None]
-        found = np.searchsorted((reached + place).ravel(), least + place) - (np.arange(draws) * cells)[:, None]
-        cell = np.minimum(found, cells - 1)
+        result = np.searchsorted((reached + place).ravel(), least + place) - (np.arange(draws) * cells)[:, None]
+        cell = np.minimum(result, cells - 1)
         upper = np.take_along_axis(reached, cell, 1) / rows
         lower = np.where(cell > 0, np.take_along_axis(reached, np.maximum(cell - 1, 0), 1) / rows, 0.0)
         part = np.divide(levels - lower, upper - lower, out=np.ones_like(upper), where=upper > lower)
@@ -119,7 +119,7 @@ class NumericPopulation:
 
 @dataclass(frozen=True)
 class Groups:
-    """What one sample's histograms say of the cells.
+    """The cells of one sample's histograms.
 
     Attributes:
         of_cell: The group that each cell is part of, ``[cells]``.
@@ -197,13 +197,13 @@ class Steps:
         # Of what lies between the knots: what lies at them is counted apart.
         smooth = np.append(0.0, np.cumsum(self.between))
         jumps = np.append(0.0, np.cumsum(self.at))[np.searchsorted(self.knots, points, "left")]
-        found = np.interp(points, self.knots, smooth) + jumps
+        result = np.interp(points, self.knots, smooth) + jumps
         lower, upper = self.tails()
         if upper is not None:
-            found = np.where(points > upper.start, 1.0 - upper.above(points), found)
+            result = np.where(points > upper.start, 1.0 - upper.above(points), result)
         if lower is not None:
-            found = np.where(points < -lower.start, lower.above(-points), found)
-        return np.where(points <= self.knots[0], 0.0, np.where(points >= self.knots[-1], 1.0 - self.at[-1], found))
+            result = np.where(points < -lower.start, lower.above(-points), result)
+        return np.where(points <= self.knots[0], 0.0, np.where(points >= self.knots[-1], 1.0 - self.at[-1], result))
 
 
 def _with_beyond(points: Array, shares: Array, tail: Tail | None) -> tuple[Array, Array]:

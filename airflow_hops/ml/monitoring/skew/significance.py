@@ -94,7 +94,7 @@ class Judgement:
         return start + mean_excess * max(0.0, float(np.log(share / p)))
 
     def _tail(self) -> tuple[float, float, float]:
-        """Where the tail of the null begins, its share, and how far its scores lie above that on average."""
+        """Returns the start of the null's tail, its share, and the mean excess of its scores."""
         highest = max(20, round(_TAIL * len(self.null)))
         start, share = float(self.null[-highest - 1]), highest / len(self.null)
         # Scores of small windows take few values, and those of a tail may all be one: then by the way there.
@@ -172,10 +172,10 @@ def judge_values(
         return function(before, now)
 
     observed = (np.append(c, [[r]], 1) for c, r in zip(counts, rest, strict=True))
-    found, p_besides = float(function(*observed)[0]), value_p_value(reference, current)
+    result, p_besides = float(function(*observed)[0]), value_p_value(reference, current)
     if not matters:
-        return Judgement(measure, found, np.zeros(0), p_besides=p_besides)
-    return replace(_judge(measure, found, draw), p_besides=p_besides)
+        return Judgement(measure, result, np.zeros(0), p_besides=p_besides)
+    return replace(_judge(measure, result, draw), p_besides=p_besides)
 
 
 def value_p_value(reference: Values, current: Values) -> float:

@@ -1,4 +1,4 @@
-"""What a model learnt from, and the comparison of rows with it."""
+"""The training data of a model, and the comparison of rows with it."""
 
 from __future__ import annotations
 

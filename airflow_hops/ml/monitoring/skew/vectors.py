@@ -31,7 +31,7 @@ class KernelMatrix:
 
     @classmethod
     def of(cls, reference: Vectors, current: Vectors) -> KernelMatrix:
-        """Of two samples.
+        """Compares two samples.
 
         Each number counts by its standard deviation over both samples, so that none outweighs the others by its unit;
         the kernel is as wide as the median distance between two vectors.
@@ -67,8 +67,8 @@ class KernelMatrix:
         of_reference = self.values.sum(axis=1) @ is_reference
         others = self.values.sum() - 2 * of_reference + within
         squared = within / (m * (m - 1)) + others / (n * (n - 1)) - 2 * (of_reference - within) / (m * n)
-        found: Array = np.sign(squared) * np.sqrt(np.abs(squared))
-        return found
+        result: Array = np.sign(squared) * np.sqrt(np.abs(squared))
+        return result
 
 
 def norm_histogram(reference: Vectors, current: Vectors, buckets: int) -> list[list[Any]]:

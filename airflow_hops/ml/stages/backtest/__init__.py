@@ -1,4 +1,4 @@
-"""What a candidate of a back-test was worth in each period after its training."""
+"""Assessment of a back-test's candidate in each period after its training."""
 
 from airflow_hops.ml.stages.backtest.stage import run
 

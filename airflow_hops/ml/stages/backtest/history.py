@@ -61,9 +61,9 @@ class History:
                     batches += list(pa.ipc.open_stream(file))
             table = pa.Table.from_batches(batches)
             if lacking := [name for name in features if name not in table.column_names]:
-                found = ", ".join(table.column_names)
+                result = ", ".join(table.column_names)
                 raise BadInput(
-                    f"the candidate takes no feature {lacking[0]!r}, on which it was trained; it takes {found}"
+                    f"the candidate takes no feature {lacking[0]!r}, on which it was trained; it takes {result}"
                 )
             yield from table.select(list(features)).combine_chunks().to_batches()
 

@@ -69,9 +69,9 @@ def run(
         BadInput: an option is out of range, no period is left, the history has no row in the periods, or it lacks a
             column that the candidate takes.
     """
-    given = SkewOptions(**{**skew, "model_name": skew.get("model_name") or CANDIDATE})
+    values = SkewOptions(**{**skew, "model_name": skew.get("model_name") or CANDIDATE})
     chosen = {name: performance[name] for name in _MEASURED_BY if name in performance}
-    measured_by = PerformanceOptions(str(given.model_name), **chosen)
+    measured_by = PerformanceOptions(str(values.model_name), **chosen)
     if wrong := [delay for delay in delays_s if not 0 <= delay < float("inf")]:
         raise BadInput(f"delays_s has {wrong[0]!r}; expected seconds of at least 0")
     store, model, examples = context.store, context.input("model"), context.input("examples")
@@ -81,8 +81,8 @@ def run(
     served = ServedModel(model_folder(store, model))
     names = class_names({CANDIDATE: served}, {CANDIDATE: of}, history_of.target)
     stored, schema = context.input("statistics"), context.input("schema")
-    origin = SkewReference(stored.uri, stored.fingerprint, schema.uri, given.model_name, version)
-    trained = replace(Trained.read(store, model, stored, schema, origin, given.split), served=served)
+    origin = SkewReference(stored.uri, stored.fingerprint, schema.uri, values.model_name, version)
+    trained = replace(Trained.read(store, model, stored, schema, origin, values.split), served=served)
     (folder := context.scratch / "periods").mkdir()
     paths = sorted(context.local("history").glob("*/*.parquet"))
     history = read_history(paths, history_of, served, names, bounds, folder)
@@ -91,13 +91,13 @@ def run(
     except (BadInput, DamagedArtifact) as error:
         judge = Judge(served.problem, METRICS[served.problem].metric, names.of_candidate)
         known = Version(version, judge, why=f"The candidate has no baseline and no estimates: {error}")
-    assessor = _Assessor(store, history, known, trained, given, measured_by, delays_s)
+    assessor = _Assessor(store, history, known, trained, values, measured_by, delays_s)
     periods, count = [], len(bounds) - 1
     for number in range(count):
         periods.append(assessor.period(number))
         context.progress((number + 1) / count, f"period {number + 1} of {count}")
     metric = known.judge.metric
-    notes = [*_notes(history, history_of, served, given), *assessor.notes(periods)]
+    notes = [*_notes(history, history_of, served, values), *assessor.notes(periods)]
     assessment = Assessment(served.problem, metric, metric in LOWER_IS_BETTER, tuple(periods), tuple(notes))
     for note in assessment.notes:
         log.warning("%s", note)
@@ -179,7 +179,7 @@ class _Assessor:
         yield from self.said
 
     def _span(self, time_us: Array) -> CapturedSpan:
-        """What is known of rows as if each had been asked at its own time."""
+        """Returns rows as a span of requests, each at its own time."""
         if not len(time_us):
             return CapturedSpan()
         first, last = int(time_us[0]), int(time_us[-1])
@@ -193,7 +193,7 @@ class _Assessor:
         start = None if window is None else tick - int(window * US)
         rows = self.history.between(int(self.history.bounds[0]) if start is None else start, tick)
         rows = rows.where(_finite(rows))
-        found, measurement, estimates = dict[str, VersionPerformance](), Measurement(self.performance, tick), None
+        result, measurement, estimates = dict[str, VersionPerformance](), Measurement(self.performance, tick), None
         for delay in self.delays_s if len(rows.labels) else ():
             came = rows.time_us <= tick - round(delay * US)
             known = replace(rows, labels=np.where(came, rows.labels, np.nan))
@@ -201,8 +201,8 @@ class _Assessor:
                 self.version, known, int(rows.time_us[0]) if start is None else start, estimates
             )
             estimates = measured.estimates
-            found[delay_key(delay)] = measured
-        return found
+            result[delay_key(delay)] = measured
+        return result
 
 
 def _finite(rows: LabelledRows) -> Array:

@@ -1,4 +1,4 @@
-"""What a Spark task of a batch prediction does: runs a signature over Arrow batches of its part of a split."""
+"""The Spark task of a batch prediction: runs a signature over Arrow batches of its part of a split."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ class SignatureModel:
         """
         schema = pq.read_schema(file)
         # The width of lists that the signature leaves open is that of the first row.
-        told = {n: s.column for n, s in self._model.inputs.items() if "[" in s.column or not _is_list(schema, n)}
-        check_columns(file, told, of="the model's signature")
+        report = {n: s.column for n, s in self._model.inputs.items() if "[" in s.column or not _is_list(schema, n)}
+        check_columns(file, report, of="the model's signature")
 
     def predict(self, batch: Any, where: str) -> dict[str, Array]:
         """Outputs of a batch.
@@ -153,9 +153,9 @@ def predict_task(plan: PredictionPlan, task: TransformTask) -> str:
                     continue
                 outputs = model.predict(batch, f"split {task.split!r} ({task.path})")
                 summary.count_not_finite(outputs)
-                kept = [batch.column(batch.schema.get_field_index(name)) for name in plan.columns]
+                retained = [batch.column(batch.schema.get_field_index(name)) for name in plan.columns]
                 made = [_as_column(values) for values in outputs.values()]
-                written = pa.RecordBatch.from_arrays([*kept, *made], [*plan.columns, *outputs])
+                written = pa.RecordBatch.from_arrays([*retained, *made], [*plan.columns, *outputs])
                 if writer is None:
                     writer = files.open(target, partial(pq.ParquetWriter, schema=written.schema))
                 writer.write_table(pa.Table.from_batches([written]))

@@ -64,17 +64,17 @@ def run(
     folder_of_model = model_folder(context.store, model)
     trained = ModelProperties.of(context.store.manifest(model.uri))
     folder = context.local("examples")
-    found = list(splits) if splits is not None else list(of.splits or _splits(folder))
-    files = {split: example_files(folder, split) for split in found}
+    result = list(splits) if splits is not None else list(of.splits or _splits(folder))
+    files = {split: example_files(folder, split) for split in result}
     loaded = SignatureModel(folder_of_model, signature)
-    kept = tuple(columns) if columns is not None else tuple(filter(None, [of.key]))
-    _check(loaded, files, kept)
+    retained = tuple(columns) if columns is not None else tuple(filter(None, [of.key]))
+    _check(loaded, files, retained)
     with context.starting():
         spark = start_spark_context(spark_conf())
     context.progress(0.1, f"{signature} of {model.uri}: {len(loaded.inputs)} inputs to {', '.join(loaded.outputs)}")
     with context.output(model=model) as writer:
         rows_at_once = batch_rows or _batch_rows(files)
-        plan = PredictionPlan(str(folder_of_model), signature, str(writer.path), kept, rows_at_once)
+        plan = PredictionPlan(str(folder_of_model), signature, str(writer.path), retained, rows_at_once)
         summaries = _run_on_spark(context, spark, plan, files)
         for split, paths in files.items():
             _finish_split(writer.path / split, loaded, plan, paths[0])
@@ -92,8 +92,8 @@ def run(
                 model_name=model_name,
                 version=number,
                 signature=signature,
-                splits=tuple(found),
-                columns=kept,
+                splits=tuple(result),
+                columns=retained,
                 outputs={name: "string" if d.kind == "O" else d.name for name, (d, _) in loaded.outputs.items()},
                 key=of.key,
                 window=of.window,
@@ -118,9 +118,9 @@ def _splits(folder: Path) -> list[str]:
 def _check_values(*, splits: Sequence[str] | None, columns: Sequence[str] | None, batch_rows: int | None) -> None:
     if splits is not None and not splits:
         raise BadInput("splits is []; expected at least one, or None for all")
-    for name, given in (("splits", splits or ()), ("columns", columns or ())):
-        if isinstance(given, str) or len(set(given)) != len(given):
-            raise BadInput(f"{name} is {given!r}; expected a list of names, each once")
+    for name, values in (("splits", splits or ()), ("columns", columns or ())):
+        if isinstance(values, str) or len(set(values)) != len(values):
+            raise BadInput(f"{name} is {values!r}; expected a list of names, each once")
     if batch_rows is not None and (isinstance(batch_rows, bool) or not isinstance(batch_rows, int) or batch_rows < 1):
         raise BadInput(f"batch_rows is {batch_rows!r}; expected a whole number from 1 on, or None")
 
@@ -159,12 +159,12 @@ def _tell_progress(context: StepContext, spark: Any, tasks: int) -> Iterator[Non
     done = threading.Event()
 
     def look() -> None:
-        told, tracker = 0, spark.statusTracker()
+        report, tracker = 0, spark.statusTracker()
         while not done.wait(_LOOK_S):
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             completed = sum(stage.numCompletedTasks for stage in stages if stage is not None)
-            if completed > told:
-                told = completed
+            if completed > report:
+                report = completed
                 context.progress(0.1 + 0.8 * completed / tasks, f"{completed} of {tasks} tasks are done")
 
     watching = threading.Thread(target=look, name="progress", daemon=True)

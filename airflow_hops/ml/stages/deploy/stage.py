@@ -260,7 +260,7 @@ class _Steps:
         )
 
     def _baseline(self) -> dict[str, Any]:
-        """What the server has counted before the canary's first request; empty if it has no REST port."""
+        """Returns the server's counts before the canary's first request; empty if it has no REST port."""
         if self.server.rest_port is None:
             return {}
         return {str(version): snapshot_of(figures) for version, figures in self.server.counts(self.model_name).items()}

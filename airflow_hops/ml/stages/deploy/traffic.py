@@ -270,8 +270,8 @@ class Serving:
         former = [v for v in server.configured(name) if v in record.champions() and v != champion.version]
         if not server.splits_traffic:  # a newer one would get what names no version
             former = [v for v in former if v < champion.version]
-        kept = sorted(former, key=record.champions().index)[: self.keep_versions - 1]
-        versions = sorted({champion.version, *kept, *([challenger.version] if challenger else [])})
+        retained = sorted(former, key=record.champions().index)[: self.keep_versions - 1]
+        versions = sorted({champion.version, *retained, *([challenger.version] if challenger else [])})
         if not self._is_available(champion.version):  # the server has started anew, and is told by RPC
             server.serve(name, versions)
             server.wait_until_available(name, champion.version, self.available_timeout_s)
@@ -286,7 +286,7 @@ class Serving:
             server.set_traffic(name, record.traffic)
 
     def outcome(self, changed: bool) -> dict[str, Any]:
-        """What serves now; aliases that a killed task left behind are mended.
+        """Returns the versions that serve now; repairs aliases that a killed task left behind.
 
         Returns:
             ``model_name``, ``champion``, ``challenger`` (versions or None), ``traffic`` (version to percent),

@@ -19,7 +19,7 @@ from airflow_hops.ml.stages.evaluate.by_split import SameLabel, figures_by_split
 
 @dataclass
 class MoreLabels:
-    """What was found of further labels.
+    """The results of further labels.
 
     Attributes:
         labels: By label: the target, what was asked, and the figures by split.
@@ -86,7 +86,7 @@ def evaluate_more_labels(
         BadInput: a figure is asked of a label that the model does not predict, or a metric is unknown; or as for the
             first label.
     """
-    found = MoreLabels()
+    result = MoreLabels()
     for label in target.more:
         prefix, asked = target.output_prefix(label.label), minimum[label.label]
         candidate = models[CANDIDATE].head(prefix)
@@ -94,7 +94,7 @@ def evaluate_more_labels(
             lacks = f"{label.label}: the model has no output for it ({models[CANDIDATE].path})"
             if asked:
                 raise BadInput(f"{lacks}, and minimum asks for {', '.join(asked)}; train a model that predicts it")
-            found.reasons.append(f"{label.label}: not evaluated, as the model does not predict it")
+            result.reasons.append(f"{label.label}: not evaluated, as the model does not predict it")
             continue
         of_label = {name: each.of_label(label.label) for name, each in properties.items()}
         try:
@@ -105,14 +105,14 @@ def evaluate_more_labels(
             figures, not_compared = figures_by_split(heads, names, judge, files, weighted, slices)
         except BadInput as error:
             if isinstance(error, SameLabel) and not asked:
-                found.reasons.append(f"{label.label}: not evaluated: {error}")
+                result.reasons.append(f"{label.label}: not evaluated: {error}")
                 continue
             raise BadInput(f"further label {label.label!r}: {error}") from None
         met, checks = check_minimum(rule, {split: of[CANDIDATE] for split, of in figures.items()})
-        found.blessed &= met
-        found.reasons += [f"{label.label}: {sentence}" for sentence in (*not_shown, *checks, *not_compared)]
-        found.labels[label.label] = (label, rule, figures)
-    return found
+        result.blessed &= met
+        result.reasons += [f"{label.label}: {sentence}" for sentence in (*not_shown, *checks, *not_compared)]
+        result.labels[label.label] = (label, rule, figures)
+    return result
 
 
 def _heads(
@@ -122,7 +122,7 @@ def _heads(
     properties: Mapping[str, ModelProperties],
     label: Target,
 ) -> tuple[dict[str, ServedModel], ClassNames, list[str]]:
-    """What is scored for a label, with its classes, and in words why the champion is not."""
+    """Returns the scored outputs for a label, with its classes, and in words why the champion has none."""
     heads, reasons = {CANDIDATE: candidate}, []
     if champion is not None:
         try:

@@ -145,8 +145,8 @@ def run(
         label=target.label,
         splits=_figures(figures),
         more_labels={
-            label: LabelReport(of.problem, rule.to_dict(), _figures(found))
-            for label, (of, rule, found) in more.labels.items()
+            label: LabelReport(of.problem, rule.to_dict(), _figures(result))
+            for label, (of, rule, result) in more.labels.items()
         }
         or None,
     )
@@ -158,8 +158,8 @@ def run(
                 **_metrics(figures, rule.higher_is_better),
                 **{
                     name: value
-                    for label, (_, of, found) in more.labels.items()
-                    for name, value in _metrics(found, of.higher_is_better, f"{label}/").items()
+                    for label, (_, of, result) in more.labels.items()
+                    for name, value in _metrics(result, of.higher_is_better, f"{label}/").items()
                 },
             },
             properties=report.properties.to_dict(),
@@ -239,10 +239,10 @@ def _metrics(figures: Mapping[str, Mapping[str, Any]], names: Iterable[str], lab
     Those of a further label, of which ``label`` is the name and a slash, are ``eval_minutes/rmse``.
     """
     metrics: dict[str, float] = {}
-    for split, found in figures.items():
-        for prefix, of in (("", found[CANDIDATE]), ("champion_", found[CHAMPION])):
+    for split, result in figures.items():
+        for prefix, of in (("", result[CANDIDATE]), ("champion_", result[CHAMPION])):
             values = {name: of.value(name) for name in names} if of is not None else {}
             metrics |= {f"{prefix}{split}_{label}{name}": value for name, value in values.items() if value is not None}
-        if found["gain"] is not None:
-            metrics[f"{split}_{label}gain"] = found["gain"].difference
+        if result["gain"] is not None:
+            metrics[f"{split}_{label}gain"] = result["gain"].difference
     return metrics

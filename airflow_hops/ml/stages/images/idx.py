@@ -99,14 +99,14 @@ class IdxFile:
         expected = header + self.rows * row_bytes
         with _stream(self.fs, self.path) as stream:
             # A compressed file has to be read up to there.
-            found = _skip(stream, header + first * row_bytes)
+            result = _skip(stream, header + first * row_bytes)
             at = first
             while at < last:
                 count = min(batch, last - at)
                 values = stream.read(count * row_bytes)
-                found += len(values)
+                result += len(values)
                 if len(values) < count * row_bytes:
-                    raise BadInput(f"{self.path}: it ends after {found:,} bytes, but its header promises {expected:,}")
+                    raise BadInput(f"{self.path}: it ends after {result:,} bytes, but its header promises {expected:,}")
                 yield np.frombuffer(values, np.uint8).reshape(count, *self.shape[1:])
                 at += count
             if last == self.rows and (more := _skip(stream, _BLOCK_BYTES)):

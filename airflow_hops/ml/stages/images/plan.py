@@ -1,4 +1,4 @@
-"""What there is to do: the files of the sources, their classes, and tasks of about equal size."""
+"""The plan: the files of the sources, their classes, and tasks of about equal size."""
 
 from __future__ import annotations
 

@@ -42,30 +42,30 @@ def run(context: StepContext, **options: Any) -> Artifact:
             class none in ``train``; too many images are rejected.
         HopsError: Spark failed, or files changed while they were read.
     """
-    given = ImageOptions(**options)
-    spec, label, eval_percent = given.spec, given.label, given.eval_percent
+    values = ImageOptions(**options)
+    spec, label, eval_percent = values.spec, values.label, values.eval_percent
     spark = start_spark_context_of(context)
-    plan = plan_images(given.sources)
-    names = name_classes(plan, given.classes)
+    plan = plan_images(values.sources)
+    names = name_classes(plan, values.classes)
     context.progress(0.1, f"{len(plan.tasks)} tasks, {len(names)} classes")
     with context.output() as writer:
         preparation = ImagePreparation(
-            str(writer.path), spec, names, label, eval_percent, given.encoding, given.jpeg_quality
+            str(writer.path), spec, names, label, eval_percent, values.encoding, values.jpeg_quality
         )
         summaries = run_tasks(spark, prepare_task, preparation, plan.tasks, ImageSummary)
         context.progress(0.9, "images are written")
         rows = count_rows(summaries)
-        splits = [*([TRAIN, EVAL] if eval_percent else [TRAIN]), *(split for split in given.sources if split != TRAIN)]
+        splits = [*([TRAIN, EVAL] if eval_percent else [TRAIN]), *(split for split in values.sources if split != TRAIN)]
         by_class = _by_class(summaries, splits, names)
         _check_splits(rows, splits, by_class)
         target = Target(label, BINARY if len(names) == 2 else MULTICLASS, names)
-        for source in given.sources:
+        for source in values.sources:
             # What is held out of a source is too little to be judged by itself.
             parts = [TRAIN, EVAL] if source == TRAIN and eval_percent else [source]
             add_counts(rows[part] for part in parts if part in rows).check_rejected(
-                given.max_rejected, f"sources[{source!r}]"
+                values.max_rejected, f"sources[{source!r}]"
             )
-        spec = _with_constants(given, summaries)
+        spec = _with_constants(values, summaries)
         specs = FeatureSpecs(
             features={IMAGE: "string"},
             label=label,

@@ -1,4 +1,4 @@
-"""What a Spark task does: decodes, resizes and crops its images, and writes them, or sets them aside with a reason."""
+"""The Spark task: decodes, resizes and crops its images, and writes them, or sets them aside with a reason."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ class _Task:
             self.summary.rows_in[split] = self.summary.rows_in.get(split, 0) + count
         classes = [self._class_of(label) for label in batch.labels]
         good = []
-        for index, found in enumerate(classes):
-            if isinstance(found, str):
-                self._reject(batch, index, splits[index], found, f"label {batch.labels[index]!r}")
+        for index, result in enumerate(classes):
+            if isinstance(result, str):
+                self._reject(batch, index, splits[index], result, f"label {batch.labels[index]!r}")
             elif batch.pixels is None and not batch.encoded[index]:
                 self._reject(batch, index, splits[index], MISSING, "no bytes")
             elif (size := largest_image(batch.encoded[index] or b"") if batch.pixels is None else 0) > MAX_PIXELS:

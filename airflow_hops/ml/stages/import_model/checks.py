@@ -1,4 +1,4 @@
-"""What an imported model says of rows of the examples, before it is taken for one of the pipeline's."""
+"""Checks of an imported model's predictions on rows of the examples."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def _check_predictions(model: ServedModel, files: Sequence[Path], target: Target
     check_columns(files[0], model.inputs, of=f"the signature of {source!r}")
     asked = 0
     for arrays, batch in read_rows(files, model.inputs, batch_rows=rows):
-        found = model.predict(arrays)
-        check_predictions(found, target.problem, f"source {source!r}: {model.output!r}")
+        result = model.predict(arrays)
+        check_predictions(result, target.problem, f"source {source!r}: {model.output!r}")
         if target.problem == MULTICLASS and (said := model.likeliest(arrays)) is not None:
-            expected = np.array(target.classes, object)[found.argmax(axis=1)]
+            expected = np.array(target.classes, object)[result.argmax(axis=1)]
             if (other := said != expected).any():
                 raise BadInput(
                     f"source {source!r}: the model calls a class {said[other][0]!r} that the examples call "

@@ -95,13 +95,13 @@ def run(
     examples = context.input("examples")
     data = ExamplesProperties.of(examples)
     target = data.target
-    given = fetch_source(source, context, context.scratch / "source")
-    found = find_model(given, source)
+    values = fetch_source(source, context, context.scratch / "source")
+    result = find_model(values, source)
     with context.output() as writer:
-        folder = writer.path / found.format
-        copy_model(found, folder)
-        if found.format != SAVED_MODEL:
-            target = _write_signature(found, folder, target, features, prediction)
+        folder = writer.path / result.format
+        copy_model(result, folder)
+        if result.format != SAVED_MODEL:
+            target = _write_signature(result, folder, target, features, prediction)
         elif features is not None or prediction is not None:
             raise BadInput(
                 "features and prediction are of ONNX graphs and estimators; a SavedModel has a signature of its own"
@@ -109,10 +109,10 @@ def run(
         split = split or data.splits[-1]
         files = example_files(context.local("examples"), split)
         model, asked = check_model(folder, files, target, rows=rows, source=source)
-        told = replace(target, more=more_labels(model, files, target, rows=rows, source=source))
+        report = replace(target, more=more_labels(model, files, target, rows=rows, source=source))
         inputs = tuple(model.inputs)
         asked_for = {"split": split, "rows": asked}
-        record = {"source": redacted(source), "format": found.format, "file": found.file.name, **asked_for}
+        record = {"source": redacted(source), "format": result.format, "file": result.file.name, **asked_for}
         (writer.path / "import.json").write_text(json.dumps(record, indent=1) + "\n")
         return writer.commit(
             rows={split: RowCounts(asked, asked)},
@@ -131,9 +131,9 @@ def run(
                 schema=_given(context, "schema", "uri"),
                 problem=target.problem,
                 classes=target.classes,
-                more_labels=told.more_labels,
-                format=found.format,
-                framework=framework or _framework(found),
+                more_labels=report.more_labels,
+                format=result.format,
+                framework=framework or _framework(result),
             ).to_dict(),
         )
 
@@ -195,7 +195,7 @@ def find_model(root: Path, source: str) -> FoundModel:
         BadInput: there is none, several, or a pickle.
     """
     if root.is_file():
-        return _only([found for found in [_model_of(root)] if found], [root], source)
+        return _only([result for result in [_model_of(root)] if result], [root], source)
     folders, seen = [root], list[Path]()
     for _ in range(_DEPTH):
         inside = [file for folder in folders for file in sorted(folder.iterdir())]
@@ -204,7 +204,7 @@ def find_model(root: Path, source: str) -> FoundModel:
             if is_read and not path.resolve().is_relative_to(root.resolve()):
                 raise BadInput(f"source {source!r}: {path} is a link that leads out of it; replace it with a copy")
         seen += [file for file in inside if file.is_file()]
-        models = [found for file in inside if file.is_file() and (found := _model_of(file))]
+        models = [result for file in inside if file.is_file() and (result := _model_of(file))]
         if models:
             return _only(models, seen, source)
         folders = [path for path in inside if path.is_dir() and not path.is_symlink() and path.name != TRANSFORM_GRAPH]
@@ -223,7 +223,7 @@ def _model_of(file: Path) -> FoundModel | None:
 
 def _only(models: Sequence[FoundModel], seen: Sequence[Path], source: str) -> FoundModel:
     if len(models) > 1:
-        names = ", ".join(str(found.file.name) for found in models)
+        names = ", ".join(str(result.file.name) for result in models)
         raise BadInput(f"source {source!r} holds several models: {names}; name the folder or the file of one")
     if models:
         return models[0]
@@ -260,17 +260,17 @@ def copy_model(model: FoundModel, folder: Path) -> None:
 
 
 def _write_signature(
-    found: FoundModel, folder: Path, target: Target, features: Sequence[str] | None, prediction: str | None
+    result: FoundModel, folder: Path, target: Target, features: Sequence[str] | None, prediction: str | None
 ) -> Target:
     """Writes or completes ``signature.json``; returns the target with classes in the order of the outputs."""
     known = None
     if (folder / SIGNATURE_FILE).is_file():
         if features is not None or prediction is not None:
-            raise BadInput(f"features and prediction are in {found.folder / SIGNATURE_FILE} already; leave them out")
+            raise BadInput(f"features and prediction are in {result.folder / SIGNATURE_FILE} already; leave them out")
         try:
             known = read_signature(folder)
         except SignatureFileError as error:
-            raise BadInput(f"source {found.folder / SIGNATURE_FILE} cannot be used ({error})") from error
+            raise BadInput(f"source {result.folder / SIGNATURE_FILE} cannot be used ({error})") from error
     if known is not None and known.outputs is not None:
         heads = known.heads
         more = (
@@ -278,25 +278,25 @@ def _write_signature(
             for of in target.more
         )
         return replace(target, classes=_in_order(known.outputs.classes, target), more=tuple(more))
-    labels = (graph_labels if found.format == ONNX else estimator_labels)(folder)
-    if found.format == ONNX:
+    labels = (graph_labels if result.format == ONNX else estimator_labels)(folder)
+    if result.format == ONNX:
         unzip_probabilities(folder / MODEL_FILE)
     outputs = ProblemOutputs(target.problem, _in_order(labels, target))
     if known is None:
-        taken = _graph_inputs(folder) if found.format == ONNX else _estimator_inputs(found, features)
+        taken = _graph_inputs(folder) if result.format == ONNX else _estimator_inputs(result, features)
         requests, order = taken, None
         if taken.width is not None:
             if features is None or len(features) != taken.width:
                 raise BadInput(
-                    f"the model of {found.file.name} takes a matrix of {taken.width} columns, and features names "
+                    f"the model of {result.file.name} takes a matrix of {taken.width} columns, and features names "
                     f"{'none' if features is None else len(features)}; expected the columns of the examples that stand "
                     "in it, in their order"
                 )
             (kind,) = taken.columns.values()
             requests, order = EstimatorInputs(dict.fromkeys(features, kind)), tuple(features)
-        elif features is not None and found.format == ONNX:
+        elif features is not None and result.format == ONNX:
             raise BadInput(
-                f"the model of {found.file.name} takes {', '.join(taken.columns)} by name; leave features out"
+                f"the model of {result.file.name} takes {', '.join(taken.columns)} by name; leave features out"
             )
         known = ModelSignature(requests, taken, order, None, prediction)
     (folder / SIGNATURE_FILE).write_text(replace(known, outputs=outputs).to_json())
@@ -333,7 +333,7 @@ def _estimator_inputs(model: FoundModel, features: Sequence[str] | None) -> Esti
 
 
 def _framework(model: FoundModel) -> str | None:
-    """What a model was trained with, as far as its files tell."""
+    """Returns the framework that a model was trained with, as far as its files tell."""
     if model.format == SAVED_MODEL:
         return "tensorflow"
     if model.format == SKOPS:

@@ -174,94 +174,96 @@ def _read(file: RawFile, types: Types) -> tuple[pa.Table, bool]:
     return table, whole
 
 
-def _check_values(table: pa.Table, told: Told, where: str) -> None:
+def _check_values(table: pa.Table, report: Told, where: str) -> None:
     """Compares what was told of columns with their values, as ``prepare`` takes them."""
-    if told.time is not None:
-        kind = table.schema.field(told.time).type
+    if report.time is not None:
+        kind = table.schema.field(report.time).type
         if not (_is_time(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
             raise BadInput(
-                f"{where}: --time is {told.time!r}, a column of {_type(kind)}; expected times as in ISO 8601, such as "
-                f"2026-01-31 12:00:00, or seconds since 1970, or their layout: --type {told.time}=%d/%m/%Y"
+                f"{where}: --time is {report.time!r}, a column of {_type(kind)}; expected times as in ISO 8601, such "
+                f"as 2026-01-31 12:00:00, or seconds since 1970, or their layout: --type {report.time}=%d/%m/%Y"
             )
-    if told.weight is not None:
-        column = table.column(told.weight)
+    if report.weight is not None:
+        column = table.column(report.weight)
         if _type(column.type) not in ("integer", "float"):
-            raise BadInput(f"{where}: --weight is {told.weight!r}, a column of {_type(column.type)}; expected numbers")
+            raise BadInput(
+                f"{where}: --weight is {report.weight!r}, a column of {_type(column.type)}; expected numbers"
+            )
         lowest = pc.min(column).as_py()
         if lowest is None or lowest <= 0:
-            found = "has no value" if lowest is None else f"goes down to {lowest}"
-            raise BadInput(f"{where}: --weight is {told.weight!r}, which {found}; expected numbers above 0")
-    if told.key is not None:
-        column = table.column(told.key)
+            result = "has no value" if lowest is None else f"goes down to {lowest}"
+            raise BadInput(f"{where}: --weight is {report.weight!r}, which {result}; expected numbers above 0")
+    if report.key is not None:
+        column = table.column(report.key)
         missing, different = column.null_count, len(pc.unique(column.drop_null()))
         if len(column) - different > _MOST_WITHOUT_KEY * len(column):
             raise BadInput(
-                f"{where}: --key is {told.key!r}, which is missing in {missing} of {len(column)} rows and has "
+                f"{where}: --key is {report.key!r}, which is missing in {missing} of {len(column)} rows and has "
                 f"{different} different values; expected one for each row: of several rows of a key one is kept"
             )
 
 
-def _label(column: pa.ChunkedArray, told: Told, where: str) -> tuple[pa.Array, Target]:
+def _label(column: pa.ChunkedArray, report: Told, where: str) -> tuple[pa.Array, Target]:
     """The values of the label that are not missing, as ``prepare`` has them, and what they ask for."""
     values = column.combine_chunks().drop_null()
     kind = values.type
     if pa.types.is_string(kind):
         values = values.filter(pc.not_equal(values, ""))
     elif pa.types.is_boolean(kind):
-        values = values.cast(pa.string() if told.problem == MULTICLASS else pa.int64())
+        values = values.cast(pa.string() if report.problem == MULTICLASS else pa.int64())
     elif pa.types.is_integer(kind):
         values = values.cast(pa.int64())
     elif pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         values = values.cast(pa.float64(), safe=False)
         values = values.filter(pc.is_finite(values))
     else:
-        raise BadInput(f"{where}: --label is {told.label!r}, a column of {_type(kind)}; expected text or numbers")
-    if told.problem == REGRESSION and not pa.types.is_string(kind):
+        raise BadInput(f"{where}: --label is {report.label!r}, a column of {_type(kind)}; expected text or numbers")
+    if report.problem == REGRESSION and not pa.types.is_string(kind):
         values = values.cast(pa.float64(), safe=False)
     different = pc.unique(values)
     if len(different) < 2:
         what = f"is {different[0].as_py()!r} in every row" if len(different) else "has no value"
-        raise BadInput(f"{where}: --label is {told.label!r}, which {what}; expected values that differ")
-    if told.problem == REGRESSION and pa.types.is_string(kind):
-        raise BadInput(f"{where}: --problem is 'regression', but {told.label!r} holds text; expected numbers")
+        raise BadInput(f"{where}: --label is {report.label!r}, which {what}; expected values that differ")
+    if report.problem == REGRESSION and pa.types.is_string(kind):
+        raise BadInput(f"{where}: --problem is 'regression', but {report.label!r} holds text; expected numbers")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "label.parquet"
-        pq.write_table(pa.table({told.label: values}), file)
+        pq.write_table(pa.table({report.label: values}), file)
         try:
-            return values, find_target({TRAIN: [file]}, PrepareOptions("", told.label, problem=told.problem))
+            return values, find_target({TRAIN: [file]}, PrepareOptions("", report.label, problem=report.problem))
         except BadInput as error:
             raise BadInput(f"{where}: {str(error).replace('problem=', '--problem ')}") from None
 
 
-def _columns(table: pa.Table, told: Told, target: Target, given: Mapping[str, str]) -> list[ColumnDescription]:
-    found: list[ColumnDescription] = []
-    spelt = {name.lower(): name for name in (told.label, told.key, told.time, told.weight) if name is not None}
+def _columns(table: pa.Table, report: Told, target: Target, arguments: Mapping[str, str]) -> list[ColumnDescription]:
+    results: list[ColumnDescription] = []
+    spelt = {name.lower(): name for name in (report.label, report.key, report.time, report.weight) if name is not None}
     for name, column in zip(table.column_names, table.columns, strict=True):
         values = column.drop_null()
-        role, why = told.role(name), "as told"
+        role, why = report.role(name), "as told"
         if role is None:
-            taken = {each.role for each in found} | {each for each in ("key", "time") if getattr(told, each)}
-            role, why = _role(name, column, told, taken)
+            taken = {each.role for each in results} | {each for each in ("key", "time") if getattr(report, each)}
+            role, why = _role(name, column, report, taken)
             if (other := spelt.get(name.lower(), name)) != name:
                 role, why = "unused", f"Spark takes its name for {other!r}"
-            if role in ("number", "category") and name not in told.keep:
-                role, why = _unless_it_tells_the_label(column, table.column(told.label), target, role, why)
-            if role == "unused" and name in told.keep:
+            if role in ("number", "category") and name not in report.keep:
+                role, why = _unless_it_tells_the_label(column, table.column(report.label), target, role, why)
+            if role == "unused" and name in report.keep:
                 raise BadInput(f"--keep is {name!r}, which cannot be a feature: {why}")
             if role != "unused":
                 spelt[name.lower()] = name
         example = "" if not len(values) else str(values[0].as_py())
-        layout = given.get(name, "") if _is_time(column.type) else ""
-        found.append(ColumnDescription(name, _type(column.type), column.null_count, example, role, why, layout))
-    return found
+        layout = arguments.get(name, "") if _is_time(column.type) else ""
+        results.append(ColumnDescription(name, _type(column.type), column.null_count, example, role, why, layout))
+    return results
 
 
-def _role(name: str, column: pa.ChunkedArray, told: Told, taken: set[Any]) -> tuple[Role, str]:
+def _role(name: str, column: pa.ChunkedArray, report: Told, taken: set[Any]) -> tuple[Role, str]:
     """The role of a column by its own values, and why."""
     rows, kind = len(column), column.type
     if not name or "\0" in name:
         return "unused", "it has no name that a column can have"
-    if name in told.drop:
+    if name in report.drop:
         return "unused", "dropped, as told"
     if column.null_count == rows:
         return "unused", "it has no value"

@@ -60,8 +60,8 @@ class Told:
         Raises:
             BadInput: a column is not in the file, or has two roles.
         """
-        given = [("label", self.label), ("key", self.key), ("time", self.time), ("weight", self.weight)]
-        options = [(option, name) for option, name in given if name is not None]
+        values = [("label", self.label), ("key", self.key), ("time", self.time), ("weight", self.weight)]
+        options = [(option, name) for option, name in values if name is not None]
         for option, name in [*options, *((o, name) for o in ("drop", "keep") for name in getattr(self, o))]:
             if name not in names:
                 raise BadInput(f"{where}: --{option} is {name!r}, which is no column; there are {named(names)}")

@@ -59,7 +59,7 @@ Progress = Callable[[float, str], None]
 
 @dataclass
 class Execution:
-    """What came of a notebook, whose outputs are in the notebook itself.
+    """The result of a notebook, whose outputs are in the notebook itself.
 
     Attributes:
         cells: Cells that ran.
@@ -217,8 +217,8 @@ class _Client(NotebookClient):  # type: ignore[misc]
             if output.output_type == "stream" and "\r" in output.text:
                 output.text = "\n".join(map(_last_state, output.text.split("\n")))
         if self.number in self.execution.cut_cells:
-            kept = f"{MAX_CELL_BYTES >> 20} MiB of a cell are kept, {MAX_NOTEBOOK_BYTES >> 20} MiB of a notebook"
-            cell.outputs.append(new_output("stream", name="stderr", text=f"\nOutput was cut here: {kept}.\n"))
+            retained = f"{MAX_CELL_BYTES >> 20} MiB of a cell are kept, {MAX_NOTEBOOK_BYTES >> 20} MiB of a notebook"
+            cell.outputs.append(new_output("stream", name="stderr", text=f"\nOutput was cut here: {retained}.\n"))
 
     def _cut(self, kind: str, size: int) -> None:
         if self.number not in self.execution.cut_cells:
@@ -237,7 +237,7 @@ class _Client(NotebookClient):  # type: ignore[misc]
 
 
 def _last_state(line: str) -> str:
-    """What a terminal shows of a line in the end."""
+    """Returns a line as a terminal shows it in the end."""
     return line.rstrip("\r").rpartition("\r")[2]
 
 

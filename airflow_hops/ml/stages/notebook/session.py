@@ -1,4 +1,4 @@
-"""What a kernel knows of its step: inputs, store and connections, handed over in its environment."""
+"""The step of a kernel: inputs, store and connections, passed in its environment."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def spec_variables(spec: StepSpec, file: Path) -> Mapping[str, str]:
 
 def begin() -> None:
     """Takes the step out of the environment, before any cell runs and can print it, or hand it to a child."""
-    given = os.environ.pop(NOTEBOOK_VARIABLE, "")
-    if given:
-        spec = StepSpec.from_json(Path(given).read_text(), os.environ)
+    values = os.environ.pop(NOTEBOOK_VARIABLE, "")
+    if values:
+        spec = StepSpec.from_json(Path(values).read_text(), os.environ)
         sys.path[:] = dict.fromkeys([*sys.path, *spec.code_paths])
-        make_current(StepContext(spec, Path(given).parent))
+        make_current(StepContext(spec, Path(values).parent))
     os.environ.pop(CONNECTIONS_VARIABLE, None)
 
 

@@ -20,7 +20,7 @@ MAX_DOTS = 2000
 
 @dataclass(frozen=True)
 class View:
-    """What a notebook shows as HTML.
+    """An HTML view in a notebook.
 
     Attributes:
         html: The HTML.

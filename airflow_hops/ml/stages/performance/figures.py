@@ -36,10 +36,10 @@ def measure(judge: Judge, labels: Array, outputs: Array, shared: Array | None = 
         shared: Number of the label of each row; None if each row has its own. Shape ``[rows]``.
     """
     labels = labels if judge.problem == REGRESSION else labels.astype(np.int64)
-    found = judge.figures(labels, outputs, None, detailed=False)
-    values = {name: found.value(name) for name in METRICS[judge.problem].higher_is_better}
-    kept = found.intervals if shared is None else {}
-    figures = {name: (v, *kept[name]) for name, v in values.items() if v is not None and name in kept}
+    result = judge.figures(labels, outputs, None, detailed=False)
+    values = {name: result.value(name) for name in METRICS[judge.problem].higher_is_better}
+    retained = result.intervals if shared is None else {}
+    figures = {name: (v, *retained[name]) for name, v in values.items() if v is not None and name in retained}
     if len(rest := [name for name, v in values.items() if v is not None and name not in figures]):
         groups = np.arange(len(labels)) if shared is None else shared
         order = np.argsort(groups, kind="stable")
@@ -93,15 +93,15 @@ class Estimator:
         """
         from sklearn.linear_model import LogisticRegression
 
-        given = _of_each_class(outputs)
-        if len(np.unique(labels)) < 2 or given.shape[1] > MAX_CONFUSION_CLASSES:
+        values = _of_each_class(outputs)
+        if len(np.unique(labels)) < 2 or values.shape[1] > MAX_CONFUSION_CLASSES:
             return None
-        fitted = LogisticRegression(C=100.0, max_iter=1000).fit(_logarithms(given), labels)
+        fitted = LogisticRegression(C=100.0, max_iter=1000).fit(_logarithms(values), labels)
 
         def calibrate(probabilities: Array) -> Array:
-            found = np.zeros(probabilities.shape)
-            found[:, fitted.classes_.astype(np.int64)] = fitted.predict_proba(_logarithms(probabilities))
-            return found
+            result = np.zeros(probabilities.shape)
+            result[:, fitted.classes_.astype(np.int64)] = fitted.predict_proba(_logarithms(probabilities))
+            return result
 
         return cls(calibrate)
 
@@ -139,12 +139,12 @@ def _simulated(
     """Mean and standard deviation of each metric over draws of labels and outputs; without those never defined."""
     random = np.random.default_rng(0)
     drawn = [judge.figures(*draw(random), None, detailed=False) for _ in range(_RESAMPLES)]
-    found = {}
+    results = {}
     for name in METRICS[judge.problem].higher_is_better:
         values = [value for each in drawn if (value := each.value(name)) is not None]
         if len(values) > 1:
-            found[name] = (float(np.mean(values)), float(np.std(values, ddof=1)))
-    return found
+            results[name] = (float(np.mean(values)), float(np.std(values, ddof=1)))
+    return results
 
 
 def _of_each_class(outputs: Array) -> Array:

@@ -48,7 +48,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Joined:
-    """What was captured, with labels.
+    """Captured requests joined with labels.
 
     Attributes:
         versions: Predictions by version.

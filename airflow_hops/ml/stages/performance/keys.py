@@ -50,7 +50,7 @@ class Keys:
         return cls(count, tuple(levels)), numbers
 
     def numbers(self, columns: Sequence[Any]) -> Array:
-        """Of each row the number of its key, :data:`NO_KEY` of one that is not among them; shape ``[rows]``.
+        """Returns for each row the number of its key, :data:`NO_KEY` for one that is not among them; shape ``[rows]``.
 
         Args:
             columns: As :func:`comparable` returns them.
@@ -94,10 +94,10 @@ def plain(column: Any) -> Any:
 
 
 def _distinct(column: Any) -> tuple[Array, Any]:
-    found = column.dictionary_encode()
-    if isinstance(found, pa.ChunkedArray):
-        found = found.combine_chunks()
-    return found.indices.fill_null(NO_KEY).to_numpy(), found.dictionary
+    result = column.dictionary_encode()
+    if isinstance(result, pa.ChunkedArray):
+        result = result.combine_chunks()
+    return result.indices.fill_null(NO_KEY).to_numpy(), result.dictionary
 
 
 def _places(column: Any, values: Any) -> Array:

@@ -143,40 +143,40 @@ def one_for_each(table: Any, keys: Sequence[str], until: datetime | None, untime
         until: Labels that became known later are left out; also those from after now.
         untimed: Labels without a time that have been left out already.
     """
-    found, numbers = Keys.of([comparable(table[name], "the labels") for name in keys])
+    result, numbers = Keys.of([comparable(table[name], "the labels") for name in keys])
     value = plain(table[_LABEL]).combine_chunks()
     # A label that is null, or NaN, is not known yet.
     there = pc.invert(pc.is_null(value, nan_is_null=True)).to_numpy(zero_copy_only=False)
-    kept = there & (numbers != NO_KEY)
-    keyless = int((there & ~kept).sum())
+    retained = there & (numbers != NO_KEY)
+    keyless = int((there & ~retained).sum())
     known, future = None, 0
     if KNOWN_AT in table.column_names:
         timed = pc.is_valid(table[KNOWN_AT]).to_numpy()
-        untimed += int((kept & ~timed).sum())
-        kept &= timed
+        untimed += int((retained & ~timed).sum())
+        retained &= timed
         known = table[KNOWN_AT].cast(pa.int64()).fill_null(0).to_numpy()
         now = datetime.now(UTC)
         late = known > (min(until, now) if until is not None else now).timestamp() * 1e6
-        future = int((late & kept).sum())
-        kept &= ~late
-    values = value.filter(pa.array(kept)).dictionary_encode()
-    counts = LabelCounts(given=int(kept.sum()), future=future, untimed=untimed, keyless=keyless)
-    known = known[kept] if known is not None else None
-    latest, counts = _latest(numbers[kept], values.indices.to_numpy(), known, found.count, counts)
+        future = int((late & retained).sum())
+        retained &= ~late
+    values = value.filter(pa.array(retained)).dictionary_encode()
+    counts = LabelCounts(given=int(retained.sum()), future=future, untimed=untimed, keyless=keyless)
+    known = known[retained] if known is not None else None
+    latest, counts = _latest(numbers[retained], values.indices.to_numpy(), known, result.count, counts)
     has_label = latest != NO_LABEL
-    codes = np.full(found.count, NO_LABEL, np.int32)
+    codes = np.full(result.count, NO_LABEL, np.int32)
     codes[has_label] = values.indices.to_numpy()[latest[has_label]]
     if known is not None:
-        known_us = np.zeros(found.count, np.int64)
+        known_us = np.zeros(result.count, np.int64)
         known_us[has_label] = known[latest[has_label]]
         known = known_us
-    return Labels(found, codes, tuple(values.dictionary.to_pylist()), known, counts)
+    return Labels(result, codes, tuple(values.dictionary.to_pylist()), known, counts)
 
 
 def _latest(
     keys: Array, values: Array, known: Array | None, count: int, counts: LabelCounts
 ) -> tuple[Array, LabelCounts]:
-    """Of each key the row of its latest label, or :data:`NO_LABEL` if there is none, or the latest ones contradict."""
+    """Returns for each key the row of its latest label, or :data:`NO_LABEL` if there is none or they contradict."""
     latest = np.full(count, NO_LABEL)
     latest[keys] = np.arange(len(keys))
     several = np.flatnonzero(np.bincount(keys, minlength=count)[keys] > 1)

@@ -1,4 +1,4 @@
-"""What the predictions of a version were worth, of rows of any origin."""
+"""Measured quality of a version's predictions, for rows of any origin."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ class Measurement:
             start_us: Start of the window.
             estimates: Those of the same predictions, where they are known already.
         """
-        found = self._measure(version, rows, start_us, self._as_of_us, estimates)
-        both = [name for name in found.figures if name in version.baseline]
-        drop = {name: worse_by(name, found.figures[name], version.baseline[name]) for name in both}
-        return replace(found, baseline=dict(version.baseline), drop=drop)
+        result = self._measure(version, rows, start_us, self._as_of_us, estimates)
+        both = [name for name in result.figures if name in version.baseline]
+        drop = {name: worse_by(name, result.figures[name], version.baseline[name]) for name in both}
+        return replace(result, baseline=dict(version.baseline), drop=drop)
 
     def periods(self, version: Version, rows: LabelledRows) -> Iterator[VersionPerformance]:
         """A version in each period in which it answered, oldest first."""
         length = int(self._options.period_s * US)
         place = rows.time_us // length
         order = np.argsort(place, kind="stable")
-        found, starts = np.unique(place[order], return_index=True)
-        for period, chosen in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
+        result, starts = np.unique(place[order], return_index=True)
+        for period, chosen in zip(result.tolist(), np.split(order, starts[1:]), strict=True):
             yield self._measure(version, rows.where(chosen), period * length, (period + 1) * length)
 
     def _measure(

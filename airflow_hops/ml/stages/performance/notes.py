@@ -1,4 +1,4 @@
-"""What is wrong with the labels, or could not be done, in sentences."""
+"""Notes on labels that are wrong, and on measurements that were not possible, in sentences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_UNKNOWN = 0.5
 def notes_of(
     report: PerformanceReport, joined: Joined, versions: Mapping[int, Version], options: PerformanceOptions
 ) -> list[str]:
-    """What people should know of a report before they trust it."""
+    """Returns the notes on a report that people should read before they trust it."""
     return [
         *report.unwell,
         *_of_labels(report, options),

@@ -49,37 +49,37 @@ def run(context: StepContext, **options: Any) -> Artifact:
         BadInput: nothing was captured, or nothing in the window; labels or captured rows lack a column; all labels are
             no class of the model.
     """
-    given = PerformanceOptions(**options)
-    champion = read_record(context.store, given.model_name).champion
+    arguments = PerformanceOptions(**options)
+    champion = read_record(context.store, arguments.model_name).champion
     if champion is None:
-        raise BadInput(f"model_name is {given.model_name!r}, which has no champion; deploy one first")
-    known, prefix = _of_label(ModelProperties.of(champion.model), given.label)
+        raise BadInput(f"model_name is {arguments.model_name!r}, which has no champion; deploy one first")
+    known, prefix = _of_label(ModelProperties.of(champion.model), arguments.label)
     target = known.target
-    requests = CapturedRequests.expected(context.spec.services, context.store, given.model_name)
-    name = given.label_column or target.label
-    table, untimed = read_labels(context, given, requests, name)
-    labels = one_for_each(table, given.keys, given.as_of_time, untimed)
-    joined = join_labels(requests, labels, given, target.problem, prefix)
-    as_of_us, window = _window(joined, given)
+    requests = CapturedRequests.expected(context.spec.services, context.store, arguments.model_name)
+    name = arguments.label_column or target.label
+    table, untimed = read_labels(context, arguments, requests, name)
+    labels = one_for_each(table, arguments.keys, arguments.as_of_time, untimed)
+    joined = join_labels(requests, labels, arguments, target.problem, prefix)
+    as_of_us, window = _window(joined, arguments)
     as_of = datetime.fromtimestamp(as_of_us / US, UTC)
     if (
-        given.as_of_time is None
+        arguments.as_of_time is None
         and KNOWN_AT in table.column_names
         and (pc.max(table[KNOWN_AT]).as_py() or as_of) > as_of
     ):
         # Only now is the present known, after which no label counts.
-        labels = one_for_each(table, given.keys, as_of, untimed)
-        joined = join_labels(requests, labels, given, target.problem, prefix)
-        as_of_us, window = _window(joined, given)
-    versions = {number: find_version(context, given.model_name, number, known, prefix) for number in window}
+        labels = one_for_each(table, arguments.keys, as_of, untimed)
+        joined = join_labels(requests, labels, arguments, target.problem, prefix)
+        as_of_us, window = _window(joined, arguments)
+    versions = {number: find_version(context, arguments.model_name, number, known, prefix) for number in window}
     values, invalid = _values(labels, versions, window, name)
-    measured = Measurement(given, as_of_us)
+    measured = Measurement(arguments, as_of_us)
     rows = {number: _labelled(window[number], values[number]) for number in window}
     start_us = min(int(each.time_us.min()) for each in window.values())
-    if given.window_s is not None:
-        start_us = as_of_us - int(given.window_s * US)
+    if arguments.window_s is not None:
+        start_us = as_of_us - int(arguments.window_s * US)
     report = PerformanceReport(
-        model_name=given.model_name,
+        model_name=arguments.model_name,
         problem=target.problem,
         metric=METRICS[target.problem].metric,
         label=name,
@@ -87,11 +87,11 @@ def run(context: StepContext, **options: Any) -> Artifact:
         versions=tuple(measured.whole(versions[number], rows[number], start_us) for number in window),
         labels=replace(joined.counts, invalid=invalid),
         periods=tuple(each for number in window for each in measured.periods(versions[number], rows[number])),
-        ages=tuple(_ages(window, as_of_us, given)),
+        ages=tuple(_ages(window, as_of_us, arguments)),
         delay_s=_delays(joined.versions),
     )
-    report = replace(report, unwell=tuple(unwell(report, given)))
-    report = replace(report, notes=tuple(notes_of(report, joined, versions, given)))
+    report = replace(report, unwell=tuple(unwell(report, arguments)))
+    report = replace(report, notes=tuple(notes_of(report, joined, versions, arguments)))
     return _write(context, report, champion.version)
 
 
@@ -135,8 +135,8 @@ def _window(joined: Joined, options: PerformanceOptions) -> tuple[int, dict[int,
 def _values(
     labels: Labels, versions: Mapping[int, Version], window: Mapping[int, Predictions], name: str
 ) -> tuple[dict[int, Array], int]:
-    """Of each version, the number of each label's value, NaN for what is none; and how many joined labels are none."""
-    found, total, wrong, expected = {}, 0, [], ""
+    """Returns by version the number of each label's value, NaN for none; and how many joined labels have none."""
+    result, total, wrong, expected = {}, 0, [], ""
     for number, version in versions.items():
         judge = version.judge
         if judge.problem == REGRESSION:
@@ -147,7 +147,7 @@ def _values(
             expected = f"classes {', '.join(classes)}"
             numbers = class_numbers(labels.values, judge.classes, None)
             numbers[~(numbers < len(classes))] = np.nan
-        found[number] = numbers
+        result[number] = numbers
         used = window[number].labels[window[number].labels != NO_LABEL]
         total += len(used)
         wrong.append(used[np.isnan(numbers[used])])
@@ -155,7 +155,7 @@ def _values(
     if total and invalid == total:
         example = labels.values[np.concatenate(wrong)[0]]
         raise BadInput(f"label {name!r}: none of {total} labels is usable, such as {example!r}; expected {expected}")
-    return found, invalid
+    return result, invalid
 
 
 def _labelled(rows: Predictions, numbers: Array) -> LabelledRows:
@@ -198,7 +198,7 @@ def _write(context: StepContext, report: PerformanceReport, champion: int) -> Ar
         log.warning("%s", note)
     rows = sum(each.rows for each in report.versions)
     labelled = sum(each.labelled for each in report.versions)
-    told = report.of_version(champion) or max(report.versions, key=lambda each: each.rows)
+    reports = report.of_version(champion) or max(report.versions, key=lambda each: each.rows)
     with context.output() as writer:
         (writer.path / REPORT_FILE).write_text(json.dumps(report.to_dict(), indent=1, allow_nan=False))
         return writer.commit(
@@ -206,8 +206,8 @@ def _write(context: StepContext, report: PerformanceReport, champion: int) -> Ar
             metrics={
                 "rows": rows,
                 "labelled": labelled,
-                **{name: value for name, (value, _, _) in told.figures.items()},
-                **{f"estimated_{name}": value for name, (value, _, _) in told.estimates.items()},
+                **{name: value for name, (value, _, _) in reports.figures.items()},
+                **{f"estimated_{name}": value for name, (value, _, _) in reports.estimates.items()},
             },
             properties=report.properties.to_dict(),
         )

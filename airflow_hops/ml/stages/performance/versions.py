@@ -1,4 +1,4 @@
-"""What a version predicts, and how well it did on its own held-out rows."""
+"""Predictions of a version, and its quality on its own held-out rows."""
 
 from __future__ import annotations
 

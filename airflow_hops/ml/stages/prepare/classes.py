@@ -93,14 +93,14 @@ def classify(frame: DataFrame, given: PrepareOptions, splits: Splits) -> DataFra
     if splits.newest_from_s is not None and given.time:
         side = F.when(quoted(given.time) >= splits.newest_from_s, NEWEST).otherwise(side)
     reason = F.col(CLASS_COLUMN)
-    found = F.when(reason.isNotNull(), F.concat(F.lit(REJECTED), reason))
+    result = F.when(reason.isNotNull(), F.concat(F.lit(REJECTED), reason))
     if given.key is None:
-        return typed.repartition(identity).withColumn(CLASS_COLUMN, found.otherwise(side))
+        return typed.repartition(identity).withColumn(CLASS_COLUMN, result.otherwise(side))
     contents = F.xxhash64(*(quoted(name) for name in (*leading, *features)))
     earliest = [quoted(given.time)] if given.time else []
     same_key = Window.partitionBy(quoted(given.key)).orderBy(reason.isNotNull(), *earliest, contents)
-    found = found.when(F.row_number().over(same_key) > 1, REJECTED + DUPLICATE_KEY)
-    return typed.withColumn(CLASS_COLUMN, found.otherwise(side))
+    result = result.when(F.row_number().over(same_key) > 1, REJECTED + DUPLICATE_KEY)
+    return typed.withColumn(CLASS_COLUMN, result.otherwise(side))
 
 
 def latest_time(frame: DataFrame, given: PrepareOptions) -> int | None:
@@ -123,7 +123,7 @@ def quoted(name: str) -> Column:
     return F.col("`{}`".format(name.replace("`", "``")))
 
 
-def _check_columns(frame: DataFrame, given: PrepareOptions) -> None:
+def _check_columns(frame: DataFrame, values: PrepareOptions) -> None:
     names = frame.columns
     if CLASS_COLUMN in names:
         raise BadInput(f"prepare returned a column {CLASS_COLUMN!r}, which is a name of this stage's own; rename it")
@@ -131,29 +131,29 @@ def _check_columns(frame: DataFrame, given: PrepareOptions) -> None:
         raise BadInput(f"prepare returned two columns {twice[0]!r}; rename or drop one of them after the join")
     check_names(names, "what prepare returned")
     for argument in ("label", "key", "time", "weight"):
-        if (name := getattr(given, argument)) is not None and name not in names:
+        if (name := getattr(values, argument)) is not None and name not in names:
             raise BadInput(f"{argument} is {name!r}, but prepare returned no such column; it has {', '.join(names)}")
-    for name in given.more_labels:
+    for name in values.more_labels:
         if name not in names:
             raise BadInput(
                 f"more_labels names {name!r}, but prepare returned no such column; it has {', '.join(names)}"
             )
-    if not set(names) - {*leading_columns(given), REASON_COLUMN}:
+    if not set(names) - {*leading_columns(values), REASON_COLUMN}:
         raise BadInput(f"prepare returned no features, only {', '.join(names)}")
     types = {item.name: item.dataType for item in frame.schema}
-    regressions = {each.label for each in given.of_labels if each.problem == REGRESSION}
+    regressions = {each.label for each in values.of_labels if each.problem == REGRESSION}
     of_features = _NUMBERS | {"boolean", "string"} | {_VECTOR + number for number in _NUMBERS}
     allowed = {
-        **{each.label: _NUMBERS | {"boolean", "string"} for each in given.of_labels},
+        **{each.label: _NUMBERS | {"boolean", "string"} for each in values.of_labels},
         **dict.fromkeys(regressions, _NUMBERS),
         REASON_COLUMN: {"string", "void"},
     }
-    if given.key:
-        allowed[given.key] = {"string", "byte", "short", "integer", "long"}
-    if given.time:
-        allowed[given.time] = _NUMBERS | {"timestamp", "timestamp_ntz", "date"}
-    if given.weight:
-        allowed[given.weight] = _NUMBERS
+    if values.key:
+        allowed[values.key] = {"string", "byte", "short", "integer", "long"}
+    if values.time:
+        allowed[values.time] = _NUMBERS | {"timestamp", "timestamp_ntz", "date"}
+    if values.weight:
+        allowed[values.weight] = _NUMBERS
     # These come first: what the arguments confuse would else be called a feature of a wrong type.
     for name, type_ in sorted(types.items(), key=lambda item: item[0] not in allowed):
         if _type_name(type_) not in allowed.get(name, of_features):
@@ -173,25 +173,25 @@ def _missing(name: str, *others: Column) -> Column:
     return F.when(condition, F.lit(f"{name} is missing"))
 
 
-def _label(given: PrepareOptions, type_: str) -> Column:
-    column = quoted(given.label)
-    if type_ == "string" or (type_ == "boolean" and given.as_text):
+def _label(values: PrepareOptions, type_: str) -> Column:
+    column = quoted(values.label)
+    if type_ == "string" or (type_ == "boolean" and values.as_text):
         return column.cast("string")
     return column.cast("double" if type_ in ("float", "double", "decimal") else "bigint")
 
 
-def _label_reasons(given: PrepareOptions, type_: str, label: Column) -> list[Column]:
+def _label_reasons(values: PrepareOptions, type_: str, label: Column) -> list[Column]:
     """Why the label of a row cannot be one."""
     if type_ in ("float", "double"):
-        infinite = F.when(F.abs(label) == float("inf"), F.lit(f"{given.label} is infinite"))
-        reasons = [_missing(given.label, F.isnan(label)), infinite]
+        infinite = F.when(F.abs(label) == float("inf"), F.lit(f"{values.label} is infinite"))
+        reasons = [_missing(values.label, F.isnan(label)), infinite]
     else:
-        reasons = [_missing(given.label, *([label == ""] if type_ == "string" else []))]
-    if given.classes is not None:
+        reasons = [_missing(values.label, *([label == ""] if type_ == "string" else []))]
+    if values.classes is not None:
         text = label.cast("string")
         if type_ in ("float", "double", "decimal"):
             text = F.when(label == F.floor(label), label.cast("bigint").cast("string")).otherwise(text)
-        reasons.append(F.when(~text.isin(*map(str, given.classes)), F.lit(f"{given.label} is {NO_CLASS}")))
+        reasons.append(F.when(~text.isin(*map(str, values.classes)), F.lit(f"{values.label} is {NO_CLASS}")))
     return reasons
 
 
@@ -214,8 +214,8 @@ def _widths(frame: DataFrame, vectors: list[str]) -> dict[str, int]:
         return {}
     lengths = [F.when(quoted(name).isNotNull(), F.size(quoted(name))) for name in vectors]
     with python_failures():
-        found = frame.agg(*(F.percentile_approx(length, 0.5) for length in lengths)).first()
-    widths = dict(zip(vectors, found or (), strict=True))
+        result = frame.agg(*(F.percentile_approx(length, 0.5) for length in lengths)).first()
+    widths = dict(zip(vectors, result or (), strict=True))
     for name, width in widths.items():
         if width is None or width < 2:
             what = "in no row" if width is None else f"of {width} numbers in most rows"

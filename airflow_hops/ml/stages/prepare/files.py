@@ -107,21 +107,21 @@ def spark_path(folder: Path) -> str:
 
 def _integers_with_nulls(files: Iterable[Path]) -> set[str]:
     """Integer columns that have a null in any of the files, by the files' own statistics."""
-    found: set[str] = set()
+    result: set[str] = set()
     for file in files:
         metadata = pq.read_metadata(file)
         for group in range(metadata.num_row_groups):
             for index in range(metadata.num_columns):
                 column = metadata.row_group(group).column(index)
                 if column.physical_type == "INT64" and column.statistics and column.statistics.null_count:
-                    found.add(column.path_in_schema)
-    if found:
+                    result.add(column.path_in_schema)
+    if result:
         log.warning(
             "Integer columns with missing values become float64: %s; cast them to double in prepare, so that they are "
             "floats in every window",
-            ", ".join(sorted(found)),
+            ", ".join(sorted(result)),
         )
-    return found
+    return result
 
 
 def _rewrite(source: Path, copy: Path, as_floats: set[str], target: Target) -> None:

@@ -55,7 +55,7 @@ class LabelValues:
 
 
 def find_target(files: Files, given: PrepareOptions) -> Target:
-    """What a model of the rows is to predict: as it was told, else as the label's values tell.
+    """Returns the target of a model of the rows: the stated one, else one derived from the label's values.
 
     Args:
         files: By split, Parquet files whose label is a string, an integer or a double, and never missing.
@@ -93,9 +93,9 @@ def find_target(files: Files, given: PrepareOptions) -> Target:
     if unseen := [name for name in target.classes or () if name not in set(map(str, trained))]:
         log.warning("label %r: no row is of %s, so the model cannot learn it", target.label, _few(unseen))
     names = "0 and 1" if target.classes is None else ", ".join(map(repr, target.classes))
-    told = "as told" if given.classes is not None else "as found in the rows, sorted"
+    report = "as told" if given.classes is not None else "as found in the rows, sorted"
     positive = "" if target.problem != BINARY else f"; positive is {target.class_name(1)}"
-    log.info("label %r: problem %s, classes %s (%s)%s", given.label, target.problem, names, told, positive)
+    log.info("label %r: problem %s, classes %s (%s)%s", given.label, target.problem, names, report, positive)
     return target
 
 
@@ -148,55 +148,55 @@ def numbers(column: Any, target: Target) -> Any:
     return pc.index_in(column, value_set=pa.array(target.classes, pa.string())).cast(pa.int64())
 
 
-def _regression(files: Files, given: PrepareOptions, why: str) -> Target:
+def _regression(files: Files, values: PrepareOptions, why: str) -> Target:
     metadata = [pq.read_metadata(path) for path in files[TRAIN]]
     groups = [each.row_group(index) for each in metadata for index in range(each.num_row_groups)]
     names = metadata[0].schema.to_arrow_schema().names
-    found = [group.column(names.index(given.label)).statistics for group in groups if group.num_rows]
-    low, high = min(each.min for each in found), max(each.max for each in found)
+    results = [group.column(names.index(values.label)).statistics for group in groups if group.num_rows]
+    low, high = min(each.min for each in results), max(each.max for each in results)
     if low == high:
         rows = sum(each.num_rows for each in metadata)
-        raise BadInput(f"{_constant(given.label, low, rows)}; expected numbers that differ{_WIDEN}")
-    log.info("label %r: problem %s (%s), %g to %g in split %r", given.label, REGRESSION, why, low, high, TRAIN)
-    return Target(given.label, REGRESSION, None, given.weight)
+        raise BadInput(f"{_constant(values.label, low, rows)}; expected numbers that differ{_WIDEN}")
+    log.info("label %r: problem %s (%s), %g to %g in split %r", values.label, REGRESSION, why, low, high, TRAIN)
+    return Target(values.label, REGRESSION, None, values.weight)
 
 
-def _classes_found(values: LabelValues, given: PrepareOptions) -> Target:
+def _classes_found(values: LabelValues, arguments: PrepareOptions) -> Target:
     """The classes are the values, sorted; the problem is as told, or as their number tells."""
-    found = sorted(values.rows)
-    if len(found) == 1:
+    result = sorted(values.rows)
+    if len(result) == 1:
         rows = values.by_split[TRAIN].total()
-        raise BadInput(f"{_constant(given.label, found[0], rows)}; expected two classes or more{_WIDEN}")
-    if len(found) > MAX_CLASSES:
+        raise BadInput(f"{_constant(arguments.label, result[0], rows)}; expected two classes or more{_WIDEN}")
+    if len(result) > MAX_CLASSES:
         raise BadInput(
-            f"label {given.label!r} has more than {MAX_CLASSES} values, such as {', '.join(map(repr, found[:3]))}; "
-            f"expected classes, at most {MAX_CLASSES}: derive some in prepare(), or, of a number, say "
+            f"label {arguments.label!r} has more than {MAX_CLASSES} values, such as {', '.join(map(repr, result[:3]))}"
+            f"; expected classes, at most {MAX_CLASSES}: derive some in prepare(), or, of a number, say "
             f"problem={REGRESSION!r}"
         )
-    if given.problem != MULTICLASS and found == [0, 1]:
-        return Target(given.label, BINARY, None, given.weight)
-    problem = given.problem or _guessed(values, given.label)
-    if problem == BINARY and len(found) != 2:
+    if arguments.problem != MULTICLASS and result == [0, 1]:
+        return Target(arguments.label, BINARY, None, arguments.weight)
+    problem = arguments.problem or _guessed(values, arguments.label)
+    if problem == BINARY and len(result) != 2:
         raise BadInput(
-            f"label {given.label!r} has {len(found)} values ({values}), but problem is {BINARY!r}; expected 2: derive "
-            f"them in prepare(), give the other rows a reject_reason, or say problem={MULTICLASS!r}"
+            f"label {arguments.label!r} has {len(result)} values ({values}), but problem is {BINARY!r}; expected 2: "
+            f"derive them in prepare(), give the other rows a reject_reason, or say problem={MULTICLASS!r}"
         )
-    return Target(given.label, problem, tuple(map(str, found)), given.weight)
+    return Target(arguments.label, problem, tuple(map(str, result)), arguments.weight)
 
 
 def _guessed(values: LabelValues, label: str) -> Problem:
-    found = sorted(values.rows)
-    if not isinstance(found[0], str):
+    result = sorted(values.rows)
+    if not isinstance(result[0], str):
         raise BadInput(
-            f"label {label!r} has {len(found)} whole numbers ({values}), which may be classes or amounts; set "
+            f"label {label!r} has {len(result)} whole numbers ({values}), which may be classes or amounts; set "
             f"problem={MULTICLASS!r}, {REGRESSION!r} or, of two values, {BINARY!r}"
         )
-    if len(found) > _GUESSED_CLASSES:
+    if len(result) > _GUESSED_CLASSES:
         raise BadInput(
-            f"label {label!r} has {len(found)} different strings ({values}), which may not be classes; if they are, "
+            f"label {label!r} has {len(result)} different strings ({values}), which may not be classes; if they are, "
             f"set problem={MULTICLASS!r}"
         )
-    return BINARY if len(found) == 2 else MULTICLASS
+    return BINARY if len(result) == 2 else MULTICLASS
 
 
 def _constant(label: str, value: Any, rows: int) -> str:

@@ -41,8 +41,8 @@ def rehearse() -> None:
             *("count", "mean", "weight"),
             F.when(F.col("id") % 50 == 0, "rejected").alias("reject_reason"),
         )
-        given = PrepareOptions("rehearsal", "label", "key", "time")
-        write_classes(classify(frame, given, Splits(20, 1_357_000_000)), given, folder / "examples")
+        values = PrepareOptions("rehearsal", "label", "key", "time")
+        write_classes(classify(frame, values, Splits(20, 1_357_000_000)), values, folder / "examples")
         spark.sparkContext.parallelize(range(2), 2).map(abs).collect()
 
 

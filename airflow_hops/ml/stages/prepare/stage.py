@@ -45,13 +45,13 @@ def run(context: StepContext, **options: Any) -> Artifact:
             has one value alone, or too many rows are rejected.
         RowsNotConserved: ``prepare`` dropped or duplicated rows.
     """
-    given = PrepareOptions(**options)
-    user_function = resolve(given.prepare)
+    values = PrepareOptions(**options)
+    user_function = resolve(values.prepare)
     ingested = context.input("tables")
     manifest = context.store.manifest(ingested.uri)
     snapshot = SnapshotProperties.of(manifest)
     names = list(snapshot.tables)
-    main = given.table or names[0]
+    main = values.table or names[0]
     if main not in names:
         raise BadInput(f"table is {main!r}, which the snapshot does not have; it has {', '.join(names)}")
     rows_in = manifest.rows[main].rows_out
@@ -65,27 +65,27 @@ def run(context: StepContext, **options: Any) -> Artifact:
     context.progress(0.1, "Spark has started")
     folder = context.store.local(ingested)
     tables = {name: read_table(spark, folder / name) for name in names}
-    frame = call_prepare(user_function, given.prepare, spark, tables)
+    frame = call_prepare(user_function, values.prepare, spark, tables)
     newest_from_s = None
-    if given.newest_s is not None:
+    if values.newest_s is not None:
         # Counted from the window's end, or without one from the last row.
         if snapshot.window and snapshot.window[1] is not None:
             latest: float | None = datetime.fromisoformat(snapshot.window[1]).timestamp()
         else:
-            latest = latest_time(frame, given)
+            latest = latest_time(frame, values)
         if latest is None:
-            raise BadInput(f"newest needs a time, but no row has one in column {given.time!r}")
-        newest_from_s = int(latest - given.newest_s)
-    splits = Splits(given.eval_percent, newest_from_s)
-    examples = classify(frame, given, splits)
+            raise BadInput(f"newest needs a time, but no row has one in column {values.time!r}")
+        newest_from_s = int(latest - values.newest_s)
+    splits = Splits(values.eval_percent, newest_from_s)
+    examples = classify(frame, values, splits)
     context.progress(0.2, "prepare() is planned")
     with context.output() as writer:
-        classified = write_classes(examples, given, writer.path)
-        kept, rejected = count_rows(classified.splits), count_rows(classified.rejected)
+        classified = write_classes(examples, values, writer.path)
+        retained, rejected = count_rows(classified.splits), count_rows(classified.rejected)
         context.progress(0.9, "rows are counted")
-        total = RowCounts(rows_in, sum(kept.values()), rejected)
+        total = RowCounts(rows_in, sum(retained.values()), rejected)
         log.info("%s: %d rows in, %d out, rejected: %s", main, total.rows_in, total.rows_out, rejected or "none")
-        for each in given.of_labels:
+        for each in values.of_labels:
             reason = f"{each.label} is {NO_CLASS}"
             if files := classified.rejected.get(reason):
                 classes = ", ".join(map(repr, each.classes or ()))
@@ -98,33 +98,33 @@ def run(context: StepContext, **options: Any) -> Artifact:
                 "that cannot be used"
             )
             raise RowsNotConserved(
-                f"{given.prepare}: table {main!r} has {total.rows_in} rows, {total.rows_out + total.rows_rejected} "
+                f"{values.prepare}: table {main!r} has {total.rows_in} rows, {total.rows_out + total.rows_rejected} "
                 f"came out; {hint}"
             )
-        total.check_rejected(given.max_rejected, f"table {main!r}")
+        total.check_rejected(values.max_rejected, f"table {main!r}")
         for name in (TRAIN, *([EVAL] if splits.eval_percent else []), *([NEWEST] if splits.newest_from_s else [])):
-            if not kept.get(name):
+            if not retained.get(name):
                 raise BadInput(
                     f"no rows are left in split {name!r}: {total.rows_in} rows in, {total.rows_rejected} rejected "
-                    f"({dict(total.rejected)}), the rest by split: {dict(kept)}"
+                    f"({dict(total.rejected)}), the rest by split: {dict(retained)}"
                 )
-        target, *more = (find_target(classified.splits, each) for each in given.of_labels)
+        target, *more = (find_target(classified.splits, each) for each in values.of_labels)
         target = replace(target, more=tuple(more))
         write_examples(classified, target, writer.path)
         context.progress(0.95, "examples are written")
-        expected = [name for name in (TRAIN, EVAL, NEWEST) if name in kept]
+        expected = [name for name in (TRAIN, EVAL, NEWEST) if name in retained]
         return writer.commit(
-            rows={main: total, **{name: RowCounts(kept[name], kept[name]) for name in expected}},
+            rows={main: total, **{name: RowCounts(retained[name], retained[name]) for name in expected}},
             metrics={"rows": total.rows_out, "rejected": total.rows_rejected},
             properties=ExamplesProperties(
-                given.label,
-                given.key,
-                given.time,
+                values.label,
+                values.key,
+                values.time,
                 snapshot.window,
                 tuple(expected),
                 target.problem,
                 target.classes,
-                given.weight,
+                values.weight,
                 target.more_labels,
             ).to_dict(),
         )

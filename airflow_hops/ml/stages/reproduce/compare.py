@@ -82,10 +82,10 @@ def _compare_predictions(context: StepContext, recorded: Path, reproduced: Path)
             return {"why": f"its examples have no split {EVAL!r}"}
         models = {"recorded": ServedModel(recorded), "reproduced": ServedModel(reproduced)}
         classes = len(data.classes or ()) or None
-        found = score(models, files, data.label, classes=classes, split=EVAL).predictions
+        result = score(models, files, data.label, classes=classes, split=EVAL).predictions
     except HopsError as error:
         return {"why": str(error)}
-    before, after = found["recorded"], found["reproduced"]
+    before, after = result["recorded"], result["reproduced"]
     if before.shape != after.shape:
         return {"why": f"one predicts {list(before.shape)}, the other {list(after.shape)}"}
     scale = float(before.std()) if models["recorded"].problem == REGRESSION else 1.0

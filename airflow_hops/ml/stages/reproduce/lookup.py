@@ -34,21 +34,21 @@ def run(context: StepContext, *, run_id: str | None = None, model: str = "", ver
     client = open_tracking(uri)
     with mlflow_errors(client):
         try:
-            found = client.get_run(run_id)
+            result = client.get_run(run_id)
         except MlflowException as error:
             if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 raise
             raise BadInput(f"MLflow at {uri} has no run {run_id}") from error
-    tags = dict(found.data.tags)
+    tags = dict(result.data.tags)
     if "hops.dag_id" not in tags:
         raise BadInput(f"MLflow's run {run_id} was not logged by a task of this package: it has no tag hops.dag_id")
     dag_id, dag_run_id, task_id = (tags[f"hops.{name}"] for name in ("dag_id", "run_id", "task_id"))
     producer = Producer(dag_id, dag_run_id, task_id, int(tags.get("hops.map_index", "-1")))
-    told: dict[str, Any] = {"dag_id": producer.dag_id, "dag_run_id": producer.run_id, "task": producer.task}
-    told |= {"metrics": dict(found.data.metrics), "record": tags.get(RECORD_TAG)}
-    told |= {"model": tags.get("hops.model"), "fingerprint": tags.get("hops.fingerprint")}
+    report: dict[str, Any] = {"dag_id": producer.dag_id, "dag_run_id": producer.run_id, "task": producer.task}
+    report |= {"metrics": dict(result.data.metrics), "record": tags.get(RECORD_TAG)}
+    report |= {"model": tags.get("hops.model"), "fingerprint": tags.get("hops.fingerprint")}
     if TRIAL_TAG in tags:
-        return {**told, "study": tags[STUDY_TAG], "trial": int(tags[TRIAL_TAG])}
-    number = found.data.params.get("run", "")
-    known = number.startswith("run.") and told["model"] is None
-    return {**told, "experiment": context.store.uri("Experiments", app_id(producer), number) if known else None}
+        return {**report, "study": tags[STUDY_TAG], "trial": int(tags[TRIAL_TAG])}
+    number = result.data.params.get("run", "")
+    known = number.startswith("run.") and report["model"] is None
+    return {**report, "experiment": context.store.uri("Experiments", app_id(producer), number) if known else None}

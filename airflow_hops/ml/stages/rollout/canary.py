@@ -228,13 +228,13 @@ class _Step:
     def _time_out(self) -> Decision:
         plan, progress = self.rollout.plan, self.progress
         asked = progress.counts(self.challenger.version).requests
-        found = (
+        result = (
             "; ".join(progress.doubts)
             if progress.doubts
             else f"the canary was asked {asked} times, {progress.requests_needed(plan)} needed"
         )
         decision = ROLLED_BACK if plan.on_timeout == "roll_back" else LEFT
-        return self.end(decision, (f"not judged within {plan.timeout_s:g} s: {found}",))
+        return self.end(decision, (f"not judged within {plan.timeout_s:g} s: {result}",))
 
     def wait(self, away: str = "") -> Outcome:
         """Notes what was seen, and says when to look again; ends what has waited too long for a server.
@@ -342,10 +342,10 @@ class _Step:
         share = significance / len(ours.outputs)
         mine, stable = (ModelProperties.of(version.model) for version in (self.challenger, self.champion))
         both = [n for n in mine.classes if n in stable.classes] if mine.classes and stable.classes else None
-        told, others = (ours.of_classes(mine.classes, both), theirs.of_classes(stable.classes, both))
+        report, others = (ours.of_classes(mine.classes, both), theirs.of_classes(stable.classes, both))
         findings = [
             compare_predictions(values, others.outputs.get(name, np.empty(0)), name, limits, share, both)
-            for name, values in sorted(told.outputs.items())
+            for name, values in sorted(report.outputs.items())
         ]
         feedback, further = requests.feedback(), {*(mine.more_labels or ()), *(stable.more_labels or ())}
         labelled, reference = (

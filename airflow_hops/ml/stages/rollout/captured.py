@@ -1,4 +1,4 @@
-"""What the server captured of a version's answers, and the labels that came later."""
+"""Captured answers of a version, and the labels that came later."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ def read_labelled(
         return {}
     joined = join_feedback(captured.table, feedback)
     others = {*further, *(f"{name}_{output}" for name in further for output in (*_PROBLEMS, CLASS))} - {label}
-    given = (name.removeprefix(LABEL) for name in joined.column_names if name.startswith(LABEL))
-    labels = [name for name in given if name not in others]
+    arguments = (name.removeprefix(LABEL) for name in joined.column_names if name.startswith(LABEL))
+    labels = [name for name in arguments if name not in others]
     outputs = list(captured.outputs)
     pairs = {output: output for output in outputs if output in labels}
     if not pairs and (label in labels or len(labels) == 1):
@@ -145,7 +145,7 @@ def read_labelled(
         pairs = {output: only for output in outputs if output in _PROBLEMS}
     if not pairs and len(outputs) == len(labels) == 1:
         pairs = {outputs[0]: labels[0]}
-    found = {}
+    results = {}
     for output, name in pairs.items():
         both = pa.table({"prediction": joined[f"output.{output}"], "label": joined[LABEL + name]}).drop_null()
         problem = _PROBLEMS.get(output)
@@ -161,8 +161,8 @@ def read_labelled(
         width = 2 if predictions.ndim == 1 else predictions.shape[1]
         there = np.isfinite(numbers) & (True if problem in (None, REGRESSION) else numbers < width)
         if both.num_rows:
-            found[output] = LabelledRows(predictions[there], numbers[there], problem, int((~there).sum()))
-    return found
+            results[output] = LabelledRows(predictions[there], numbers[there], problem, int((~there).sum()))
+    return results
 
 
 def _is_plain_number(kind: Any, pa: Any) -> bool:

@@ -62,7 +62,7 @@ class LabelledRows:
 
     @property
     def log_losses(self) -> np.ndarray:
-        """Of each row, the negative logarithm of the probability of what has come, in nats."""
+        """Returns for each row the negative logarithm of the probability of its label, in nats."""
         if self.predictions.ndim == 2:
             probability = self.predictions[np.arange(len(self.labels)), self.labels.astype(np.int64)]
         else:
@@ -276,8 +276,8 @@ def compare_labels(
     unknown = canary.unknown + stable.unknown
     left_out = f"; {unknown} labels are no class that both versions know, and are left out" if unknown else ""
     if fewest < limits.min_labels:
-        found = f"{canary.labels.size} labelled rows of the canary, {stable.labels.size} of the stable version"
-        return Finding("labels", NOT_JUDGED, f"{found}, {limits.min_labels} needed{left_out}", numbers)
+        result = f"{canary.labels.size} labelled rows of the canary, {stable.labels.size} of the stable version"
+        return Finding("labels", NOT_JUDGED, f"{result}, {limits.min_labels} needed{left_out}", numbers)
     binary = canary.is_binary and stable.is_binary
     classes = binary or canary.problem == MULTICLASS
     ours, theirs = (rows.log_losses if classes else np.abs(rows.predictions - rows.labels) for rows in (canary, stable))

@@ -1,4 +1,4 @@
-"""What a look can come to: a decision, a question to a person, or waiting."""
+"""Outcomes of a poll: a decision, a question to a person, or waiting."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Outcome = Decision | Question | Waiting
 
 
 def recorded_decision(record: ModelRecord, model_name: str, version: int) -> Decision:
-    """What an earlier look, or somebody else, has decided on a version that is no challenger.
+    """Returns the decision that an earlier poll, or somebody else, recorded for a version that is no challenger.
 
     Raises:
         BadInput: nobody has: it is none of this store's.

@@ -43,7 +43,7 @@ def quantile_bound_rank(size: int, quantile: float, significance: float) -> int 
 
 
 def distance_margin(size: int, other_size: int, significance: float) -> float:
-    """By how much the Kolmogorov–Smirnov distance of two samples can exceed that of their distributions.
+    """Returns how much the Kolmogorov–Smirnov distance of two samples can exceed that of their distributions.
 
     It does so with at most the probability ``significance``.
 

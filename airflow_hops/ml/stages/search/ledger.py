@@ -125,14 +125,14 @@ class Ledger:
 
     def interrupted(self) -> list[TrialRecord]:
         """The trials that ran when the search was killed; one that was begun too often has failed."""
-        found = []
+        results = []
         for trial in [trial for trial in self.trials if trial.state == "running"]:
             if trial.number < self.study.first_trial or trial.tries >= _MAX_TRIES:
                 reason = f"the search was ended {trial.tries} times while it ran"
                 self.put(replace(trial, state="failed", reason=reason, ended=now()))
             else:
-                found.append(trial)
-        return found
+                results.append(trial)
+        return results
 
     def put(self, trial: TrialRecord) -> bool:
         """Takes a new trial, or a trial's new state; whether it is the best one now."""

@@ -109,8 +109,8 @@ class OptunaStudy:
             trial = self._study.ask(self._distributions)
             params = self._called(trial) if self._function is not None else self._decoded(trial.params)
         self._running[trial.number] = trial
-        told = trial.distributions if self._function is not None else {}
-        return Proposal(trial.number, params, {name: distribution_to_json(each) for name, each in told.items()})
+        report = trial.distributions if self._function is not None else {}
+        return Proposal(trial.number, params, {name: distribution_to_json(each) for name, each in report.items()})
 
     def take_up(self, number: int) -> None:
         """Goes on with a running trial of an earlier try, under its number and with its parameters."""

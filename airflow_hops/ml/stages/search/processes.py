@@ -65,7 +65,7 @@ class TrialProcesses:
         self._signal(number, signal.SIGKILL)
 
     def events(self, timeout_s: float) -> Iterator[TrialEvent]:
-        """What has come from trials; waits for the first for at most so many seconds.
+        """Returns the new events of trials; waits for the first for at most so many seconds.
 
         Raises:
             HopsError: what starts them is gone.
@@ -182,7 +182,7 @@ class TrialThreads:
             self._threads[number][1].heeded = False
 
     def events(self, timeout_s: float) -> Iterator[TrialEvent]:
-        """What has come from trials; waits for the first for at most so many seconds."""
+        """Returns the new events of trials; waits for the first for at most so many seconds."""
         try:
             event = self._events.get(timeout=timeout_s)
         except queue.Empty:

@@ -66,7 +66,7 @@ class RunningTrial:
     def outcome(
         self, names: Sequence[str], code: int, measured: Callable[[RunningTrial], dict[str, float]] | None = None
     ) -> tuple[TrialState, str, dict[str, float]]:
-        """What has come of it.
+        """Returns the outcome.
 
         Args:
             names: Of the search's metrics.
@@ -98,7 +98,7 @@ class RunningTrial:
 
     @property
     def resources(self) -> dict[str, Any]:
-        """What it ran on."""
+        """Returns the resources that it used."""
         if self.result is None:
             return {}
         return {

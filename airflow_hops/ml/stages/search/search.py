@@ -315,7 +315,7 @@ class Search:
         return (HopsError if retryable else BadInput)(f"no trial is complete ({counts}); {message}")
 
     def _weigh(self) -> None:
-        """What the thread does: the record is this one's alone."""
+        """Weighs results in a thread, which alone writes the record."""
         self._importance = self._study.importance()
 
     def _answer_stops(self) -> None:

@@ -106,7 +106,7 @@ TrialEvent = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a trial is to do.
+    """The task of a trial.
 
     Attributes:
         number: The trial's.
@@ -237,7 +237,7 @@ def check_signature(
     options: Mapping[str, Any],
     names: list[str] | None,
 ) -> None:
-    """What the process of :func:`check_program` does."""
+    """Checks the signature in the process of :func:`check_program`."""
     with temporary_folder("code") as folder:
         training = TrainingOptions(**options)
         Program.of_training(training).check_takes(names, list(training.params), folder)

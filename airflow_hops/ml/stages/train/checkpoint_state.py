@@ -1,4 +1,4 @@
-"""Where the checkpoints of a training that has not finished outlive its tries: ``<store>/_state/checkpoints``."""
+"""Checkpoints of an unfinished training that outlive its tries: ``<store>/_state/checkpoints``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CheckpointState:
         producer = spec.producer
         task = producer.task_id if producer.map_index < 0 else f"{producer.task_id}@{producer.map_index}"
         parts = {
-            **{f"input {role}": ",".join(a.fingerprint for a in given) for role, given in spec.inputs.items()},
+            **{f"input {role}": ",".join(a.fingerprint for a in values) for role, values in spec.inputs.items()},
             "parameters": hashlib.sha256(json.dumps(spec.params, sort_keys=True).encode()).hexdigest(),
             **spec.cache_key_parts,
         }
@@ -85,7 +85,7 @@ class CheckpointState:
         return None
 
     def latest(self) -> str | None:
-        """Where the training stood at the latest checkpoint, in words; None when there is none."""
+        """Describes the position of the latest checkpoint in words; None if there is none."""
         whole = self._whole()
         if not whole:
             return None
@@ -128,8 +128,8 @@ class CheckpointState:
 
     def _whole(self) -> list[str]:
         self._fs.invalidate_cache()
-        found = self._fs.glob(f"{self._path}/{CHECKPOINT_GLOB}/{CHECKPOINT_NAME}")
-        return sorted(path.rpartition("/")[0] for path in found)
+        result = self._fs.glob(f"{self._path}/{CHECKPOINT_GLOB}/{CHECKPOINT_NAME}")
+        return sorted(path.rpartition("/")[0] for path in result)
 
     def _folders(self) -> list[str]:
         self._fs.invalidate_cache()

@@ -25,7 +25,7 @@ _EVAL = "eval"
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What was exported.
+    """An exported model.
 
     Attributes:
         format: Its folder in the artifact: ``saved_model``, ``onnx`` or ``skops``.
@@ -130,7 +130,7 @@ def describe_keras(inputs: list[str] | None) -> TrainedModel:
 def own_packages() -> dict[str, str]:
     """The packages that this environment adds to the runtime environment, by name."""
     pairs = (line.partition("==") for line in locked_packages(Path(sys.prefix)))
-    return {name: found for name, _, found in pairs if found}
+    return {name: result for name, _, result in pairs if result}
 
 
 def folder_checksum(folder: Path) -> str:

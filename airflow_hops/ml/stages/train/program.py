@@ -1,4 +1,4 @@
-"""What a user gives to be trained: a function, a function's source, or a script; and how a rank runs it."""
+"""Programs to train: a function, a function's source, or a script; and how a rank runs them."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class Program:
 
     @classmethod
     def of_training(cls, options: TrainingOptions) -> Program:
-        """What a training runs."""
+        """Returns the program of a training."""
         return cls(options.train, options.script, options.script_args, options.shipped)
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """Returns a name for people."""
         return str(self.function or self.script or f"{(self.shipped or {}).get('function')}()")
 
     def sources(self, code_paths: Sequence[str]) -> dict[str, str]:
@@ -75,11 +75,11 @@ class Program:
         top = str(self.script or self.name.partition(":")[0].partition(".")[0])
         for base in map(Path, code_paths):
             files = [base / top] if self.script else sorted((base / top).rglob("*.py")) or [base / f"{top}.py"]
-            found, left = {}, _SOURCE_CHARACTERS
+            result, left = {}, _SOURCE_CHARACTERS
             for file in filter(Path.is_file, files):
                 text, name = _source(file), file.relative_to(base).as_posix()
                 if len(text) <= left:
-                    found[name] = text
+                    result[name] = text
                     left -= len(text)
                 else:
                     log.warning(
@@ -88,7 +88,7 @@ class Program:
                         *(file, len(text), _SOURCE_CHARACTERS, left),
                     )
             if any(map(Path.is_file, files)):
-                return found
+                return result
         return {}
 
     def run(self, context: TrainContext, folder: Path) -> Any:
@@ -107,11 +107,11 @@ class Program:
         """
         if self.script is not None:
             return self._run_script(find_file(self.script, "script"), context.params)
-        function, given, named = self._call(folder, context)
-        named |= _hyperparameters(self.name, function, given, named, context.params)
+        function, values, named = self._call(folder, context)
+        named |= _hyperparameters(self.name, function, values, named, context.params)
         if self.shipped is None:
-            return function(*given, **named)
-        return call_defined(function, self.shipped["function"], given, named)
+            return function(*values, **named)
+        return call_defined(function, self.shipped["function"], values, named)
 
     def check_takes(self, names: Sequence[str] | None, others: Sequence[str], folder: Path) -> None:
         """Looks whether the user's function can be called with these hyperparameters.
@@ -129,10 +129,10 @@ class Program:
         if self.script is not None:
             find_file(self.script, "script")
             return
-        function, given, named = self._call(folder, None)
+        function, values, named = self._call(folder, None)
         if names is None:
             return
-        taken = _hyperparameters(self.name, function, given, named, dict.fromkeys([*names, *others]))
+        taken = _hyperparameters(self.name, function, values, named, dict.fromkeys([*names, *others]))
         if taken and (left := [name for name in names if name not in taken]):
             raise BadInput(
                 f"train function {self.name!r} takes {', '.join(sorted(taken))}, but not the parameter {left[0]!r} of "
@@ -170,7 +170,7 @@ class Program:
 
 
 def _source(file: Path) -> str:
-    """What a file says; of a notebook all but its outputs, which are larger than its code."""
+    """Reads a source file; of a notebook all but its outputs, which are larger than its code."""
     text = file.read_text(errors="replace")
     if file.suffix != NOTEBOOK_SUFFIX:
         return text
@@ -185,7 +185,7 @@ def _source(file: Path) -> str:
 
 
 def _hyperparameters(
-    name: str, function: Any, given: tuple[Any, ...], named: Mapping[str, Any], params: Mapping[str, Any]
+    name: str, function: Any, values: tuple[Any, ...], named: Mapping[str, Any], params: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns the hyperparameters that a function takes by name; ``BadInput`` if it cannot be called."""
     try:
@@ -193,11 +193,11 @@ def _hyperparameters(
     except ValueError:
         return {}  # a builtin tells nothing of its arguments
     try:
-        others = signature.parameters.keys() - signature.bind_partial(*given, **named).arguments.keys()
+        others = signature.parameters.keys() - signature.bind_partial(*values, **named).arguments.keys()
         if any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
             others |= params.keys() - signature.parameters.keys()
         taken = {key: value for key, value in params.items() if key in others}
-        signature.bind(*given, **named, **taken)
+        signature.bind(*values, **named, **taken)
     except TypeError as error:
         raise BadInput(
             f"train function {name!r} cannot be called as train(context) with the hyperparameters "

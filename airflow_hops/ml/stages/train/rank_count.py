@@ -68,8 +68,8 @@ def with_chosen_ranks(training: Training, resume_from: Checkpoint | None, say: C
         chosen, ranks = ranks, 2 * ranks if ranks == launcher.slots else min(2 * ranks, launcher.slots)
         if ranks > most_ranks:
             break
-    found = ", ".join(f"{_count(ranks)}: {rate:,.0f} rows a second" for ranks, rate in rates.items())
-    say(f"np={AUTO!r}: {found or 'the training is too short to measure'}; trains on {_count(chosen)}")
+    result = ", ".join(f"{_count(ranks)}: {rate:,.0f} rows a second" for ranks, rate in rates.items())
+    say(f"np={AUTO!r}: {result or 'the training is too short to measure'}; trains on {_count(chosen)}")
     return replace(training, options=replace(options, np=chosen), rates=rates)
 
 

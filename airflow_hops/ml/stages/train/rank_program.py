@@ -151,22 +151,22 @@ def train_rank(
         BadInput: no model came out, or ranks end with different weights.
     """
     began = time.monotonic()
-    given = TrainingOptions(**options)
-    code, output = Program.of_training(given), folders["output"]
+    values = TrainingOptions(**options)
+    code, output = Program.of_training(values), folders["output"]
     channel.alive("the start of its collectives")
-    threads = _prepare_process(given, placement, output)
+    threads = _prepare_process(values, placement, output)
     member, torch_member = None, None
-    if given.strategy == TORCH:
+    if values.strategy == TORCH:
         torch_member = TorchMember(placement, channel, threads)
-    if given.strategy in OF_TENSORFLOW:
-        member = Member(Roles.of_training(given), placement, channel)
+    if values.strategy in OF_TENSORFLOW:
+        member = Member(Roles.of_training(values), placement, channel)
         if not member.runs_user_code:
             member.serve()
             return None
-    seed_rank(given.seed, placement.rank)
+    seed_rank(values.seed, placement.rank)
     strategy = member.strategy if member else None
     data = ExamplesProperties.from_dict(examples or {})
-    context = _make_context(given, placement, channel, folders, data, splits_uri, storage_options or {}, strategy)
+    context = _make_context(values, placement, channel, folders, data, splits_uri, storage_options or {}, strategy)
     if torch_member is not None:
         context.ask_ranks = torch_member.any_rank
     signal.signal(signal.SIGUSR2, lambda *_: context.request_stop())
@@ -176,11 +176,11 @@ def train_rank(
     returned = _call(code, context)
     training_seconds = time.monotonic() - began - start_up
     model = returned if is_model(returned) else None
-    framework = framework_of(returned) if given.strategy in OF_ANY_FRAMEWORK else None
+    framework = framework_of(returned) if values.strategy in OF_ANY_FRAMEWORK else None
     made_model = model is not None or framework is not None
     if not made_model:
-        check_outcome(code, returned, output, context.rank, given)
-    checksum = None if model is None else _check(model, given, member)
+        check_outcome(code, returned, output, context.rank, values)
+    checksum = None if model is None else _check(model, values, member)
     if torch_member is not None:
         if framework != "torch":
             raise BadInput(f"{code.name} returned {type(returned).__name__}, expected a torch.nn.Module")
@@ -190,10 +190,10 @@ def train_rank(
         hvd.shutdown()
     export_began = time.monotonic()
     exported = None
-    if not given.export:
+    if not values.export:
         pass
     elif framework is not None and context.rank == 0:
-        exported = export_estimator(unwrapped(returned), framework, context, given, output)
+        exported = export_estimator(unwrapped(returned), framework, context, values, output)
         checksum = checksum or folder_checksum(output / exported.format)
         for remark in exported.remarks:
             log.warning("%s", remark)
@@ -208,7 +208,7 @@ def train_rank(
         "gpus": get_num_gpus(),
         **_describe(context),
         "checksum": checksum,
-        "model": exported.to_dict() if exported is not None else {} if made_model and not given.export else None,
+        "model": exported.to_dict() if exported is not None else {} if made_model and not values.export else None,
         "value": None if made_model or code.script is not None else returned,
         "start_up_seconds": round(start_up, 3),
         "training_seconds": round(training_seconds, 3),
@@ -234,13 +234,13 @@ def measure_rank(
     Raises:
         BadInput: the user's code does not call ``context.fit``.
     """
-    given = TrainingOptions(**options)
-    code = Program.of_training(given)
+    values = TrainingOptions(**options)
+    code = Program.of_training(values)
     channel.alive("the start of its collectives")
-    _prepare_process(given, placement, folders["output"])
-    seed_rank(given.seed, placement.rank)
+    _prepare_process(values, placement, folders["output"])
+    seed_rank(values.seed, placement.rank)
     data = ExamplesProperties.from_dict(examples)
-    context = _make_context(given, placement, channel, folders, data, splits_uri, storage_options, None)
+    context = _make_context(values, placement, channel, folders, data, splits_uri, storage_options, None)
     context.is_measured = True
     try:
         _call(code, context)
@@ -327,7 +327,7 @@ def _export(model: Any, context: TrainContext, output: Path, member: Member | No
 
 
 def _describe(context: TrainContext) -> dict[str, Any]:
-    """What the rank has done."""
+    """Describes the rank's work."""
     return {
         "rows": context.rows,
         "history": context.history,

@@ -50,18 +50,18 @@ def run(context: StepContext, *, where: Where | None = None, np: int | str = 2, 
         BadInput: the function, the examples or the hyperparameters cannot be used; a retry would fail again.
         HopsError: a rank died or stalled.
     """
-    given = TrainingOptions(np=1 if np == AUTO else np, **options)  # type: ignore[arg-type]  # checked where placed
-    roles, program = Roles.of_training(given), Program.of_training(given)
-    launcher = launcher_of(context, given, where)
+    values = TrainingOptions(np=1 if np == AUTO else np, **options)  # type: ignore[arg-type]  # checked where placed
+    roles, program = Roles.of_training(values), Program.of_training(values)
+    launcher = launcher_of(context, values, where)
     launcher.place(roles.ranks)  # too few slots are found before anything is read
-    data = TrainingData.of(context, given.np)
+    data = TrainingData.of(context, values.np)
     state = CheckpointState.of(context.spec, context.store)
     with context.output() as writer:
         resume_from = state.fetch(context.scratch / "resumed")
         if resume_from is not None:
             context.progress(0.0, f"resuming {resume_from.position}, from the checkpoint of an earlier try")
         resumed = resume_from.path if resume_from else None
-        training = data.training(context, given, writer.path, launcher, resume_from=resumed)
+        training = data.training(context, values, writer.path, launcher, resume_from=resumed)
         if np == AUTO:
             training = with_chosen_ranks(training, resume_from, lambda text: context.progress(0.0, text))
         tracking = TrainingRun(context.spec, state.uri)
@@ -105,10 +105,10 @@ class TrainingData:
         examples, store = context.input("examples"), context.store
         manifest = store.manifest(examples.uri)
         folder = store.local(examples, without=() if store.is_local else tuple(manifest.rows))
-        found = cls(examples, manifest, folder, "" if store.is_local else examples.uri)
-        storage_options = store.storage_options if found.splits_uri else {}
+        result = cls(examples, manifest, folder, "" if store.is_local else examples.uri)
+        storage_options = store.storage_options if result.splits_uri else {}
         # Compares the files' footers with the manifest: better now than after an epoch
-        root = found.splits_uri or str(folder)
+        root = result.splits_uri or str(folder)
         there = split_names(root, storage_options=storage_options)
         splits = ExamplesProperties.of(manifest).splits or tuple(
             manifest.rows
@@ -127,7 +127,7 @@ class TrainingData:
                     f"{root}: split {split!r} holds {rows} rows, but its manifest says {counts.rows_out}; files were "
                     "changed or lost"
                 )
-        return found
+        return result
 
     def training(
         self,
@@ -153,7 +153,7 @@ class TrainingData:
 
 
 def launcher_of(context: StepContext, options: TrainingOptions, where: Where | None = None) -> RankLauncher:
-    """What starts a training's ranks, where the spec says under the service ``ranks``."""
+    """Returns the launcher of a training's ranks, by the service ``ranks`` of the spec."""
     where = where or json.loads(context.spec.services.get("ranks", "null"))
     return rank_launcher(where, context, cpu_ranks=len(Roles.of_training(options).cpu_ranks))
 
@@ -197,7 +197,7 @@ def _train(
 ) -> dict[str, Any]:
     """Trains, and says of a failure what of it is kept."""
     options = training.options
-    given = {
+    values = {
         "train": training.program.name,
         "np": training.roles.ranks,
         "seed": options.seed,
@@ -209,7 +209,7 @@ def _train(
         state,
         training.output / "checkpoints",
         tracking,
-        lambda: tracking.begin(given, data.examples, data.manifest, training.code_paths),
+        lambda: tracking.begin(values, data.examples, data.manifest, training.code_paths),
     )
     try:
         with serving(training.output / "tensorboard") if options.tensorboard else nullcontext():
@@ -221,10 +221,12 @@ def _train(
             with suppress(HopsError):
                 listener.finish()
         tracking.fail()
-        kept = state.latest() if isinstance(error, HopsError) else None
-        if kept is None:
+        retained = state.latest() if isinstance(error, HopsError) else None
+        if retained is None:
             raise
-        raise type(error)(f"{error}\nThe checkpoint {kept} is kept in {state.uri}; a retry resumes from it.") from error
+        raise type(error)(
+            f"{error}\nThe checkpoint {retained} is kept in {state.uri}; a retry resumes from it."
+        ) from error
 
 
 def _properties(
@@ -233,7 +235,7 @@ def _properties(
     manifest: Manifest | None,
     inputs: Mapping[str, tuple[Artifact, ...]],
 ) -> dict[str, Any]:
-    """What downstream needs to know of the model."""
+    """Returns the properties of the model that downstream needs."""
     model = summary["model"] or {}  # none of a script that has written its SavedModel itself
     own = {
         "signature": SIGNATURE,
@@ -287,8 +289,8 @@ def metrics_of(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _input_of(inputs: Mapping[str, Sequence[Any]], role: str, attribute: str) -> str | None:
-    given = inputs.get(role, ())
-    return getattr(given[0], attribute) if given else None
+    values = inputs.get(role, ())
+    return getattr(values[0], attribute) if values else None
 
 
 class Listener:

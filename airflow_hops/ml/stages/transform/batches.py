@@ -123,8 +123,8 @@ def transform_task(plan: TransformPlan, task: TransformTask) -> str:
                 if not batch.num_rows:
                     continue
                 arrays = dense_arrays(batch, columns, f"split {task.split!r} ({task.path})")
-                kept = {name: arrays.pop(name) for name in plan.target.dtypes}
-                for name, values in kept.items():
+                retained = {name: arrays.pop(name) for name in plan.target.dtypes}
+                for name, values in retained.items():
                     if bad := int((~np.isfinite(values)).sum()):
                         raise BadInput(
                             f"split {task.split!r} ({task.path}): column {name!r}, a label or a weight, is missing, "
@@ -140,7 +140,7 @@ def transform_task(plan: TransformPlan, task: TransformTask) -> str:
                     if width != expected:
                         raise BadInput(shapes_differ(name, expected, width, f"split {task.split!r}"))
                 summary.count_not_finite(outputs)
-                writer.write({**outputs, **kept})
+                writer.write({**outputs, **retained})
                 summary.rows += batch.num_rows
     return summary.to_json()
 
@@ -166,10 +166,10 @@ def run_graph(
 
     rows = len(next(iter(arrays.values())))
     try:
-        found = transform(**arrays)
+        result = transform(**arrays)
     except (OpError, ValueError) as error:
         raise BadInput(f"split {split!r}: the transform graph fails on a batch of {rows} rows: {error}") from None
-    outputs = {name: np.asarray(found[name]) for name in plan.outputs}
+    outputs = {name: np.asarray(result[name]) for name in plan.outputs}
     for name, values in outputs.items():
         if values.ndim not in (1, 2) or values.shape[0] != rows:
             raise BadInput(

@@ -182,13 +182,13 @@ def _settle_widths(outputs: Mapping[str, OutputSpec], summaries: Sequence[Transf
     """Fills in the widths that the graph left open, which must be the same in every task."""
     settled = dict(outputs)
     for name, output in outputs.items():
-        found = {summary.split: summary.widths[name] for summary in summaries if name in summary.widths}
-        widths = sorted({-1 if width is None else width for width in found.values()})
+        results = {summary.split: summary.widths[name] for summary in summaries if name in summary.widths}
+        widths = sorted({-1 if width is None else width for width in results.values()})
         if len(widths) > 1:
             first, second = (None if width == -1 else width for width in widths[:2])
-            raise BadInput(shapes_differ(name, first, second, f"splits {', '.join(found)}"))
+            raise BadInput(shapes_differ(name, first, second, f"splits {', '.join(results)}"))
         if output.width == -1:
-            settled[name] = replace(output, width=next(iter(found.values()), None))
+            settled[name] = replace(output, width=next(iter(results.values()), None))
     return settled
 
 
@@ -199,6 +199,6 @@ def _write_empty_split(folder: Path, specs: FeatureSpecs) -> None:
     for name, output in specs.outputs.items():
         item = pa.binary() if output.dtype == "string" else pa.from_numpy_dtype(output.dtype)
         fields.append(pa.field(name, item if output.width is None else pa.list_(item, output.width)))
-    kept = [pa.field(name, pa.type_for_alias(dtype)) for name, dtype in specs.target.dtypes.items()]
-    schema = pa.schema([*fields, *kept])
+    retained = [pa.field(name, pa.type_for_alias(dtype)) for name, dtype in specs.target.dtypes.items()]
+    schema = pa.schema([*fields, *retained])
     pq.write_table(schema.empty_table(), folder / "part-00000.parquet")

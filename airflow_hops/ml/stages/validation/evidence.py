@@ -39,7 +39,7 @@ class Evidence:
 
 
 def find_evidence(kind: str, feature: Any, expected: Any, domain: Any, rows: int) -> Evidence:
-    """What the statistics of a feature say of one of its anomalies.
+    """Returns the evidence of an anomaly in the statistics of a feature.
 
     Args:
         kind: TFDV's name of the anomaly's type.
@@ -139,7 +139,7 @@ _FINDERS: Mapping[str, Callable[[Any, Any, Any, int], Evidence]] = {
 
 
 def from_quarantine(texts: Sequence[tuple[str, int]], rows: int, distinct: int) -> Evidence:
-    """What quarantined rows say of one rule that they break.
+    """Returns the evidence of one broken rule in quarantined rows.
 
     Args:
         texts: Their reasons, less feature and kind, with the number of rows; the most frequent first.

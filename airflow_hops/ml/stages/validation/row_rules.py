@@ -86,7 +86,7 @@ class RowRules:
         ]
 
     def check(self, batch: pa.RecordBatch) -> list[Broken]:
-        """What of a batch breaks the rules, in the order of the schema's features."""
+        """Yields the parts of a batch that break the rules, in the order of the schema's features."""
         return [broken for rule in self._rules for broken in self._check(batch, *rule) if len(broken.rows)]
 
     def _check(self, batch: pa.RecordBatch, feature: Any, belongs: bool, known: bool) -> Iterator[Broken]:
@@ -108,13 +108,13 @@ class RowRules:
         if pa.types.is_null(column.type):
             return
         values = _values(column)
-        found, expected = _type_name(values.flat.type), schema_pb2.FeatureType.Name(feature.type)
-        if found != expected and expected != "TYPE_UNKNOWN":
+        result, expected = _type_name(values.flat.type), schema_pb2.FeatureType.Name(feature.type)
+        if result != expected and expected != "TYPE_UNKNOWN":
             there = np.flatnonzero(np.asarray(column.is_valid()))
-            yield _same_reason(feature, "UNEXPECTED_DATA_TYPE", there, f"{found}, expected {expected}")
+            yield _same_reason(feature, "UNEXPECTED_DATA_TYPE", there, f"{result}, expected {expected}")
             return
         yield from _check_counts(feature, values)
-        for kind, outside, wanted in self._outside(feature, values, found):
+        for kind, outside, wanted in self._outside(feature, values, result):
             yield _by_value(feature, kind, values, outside, wanted)
 
     def _outside(self, feature: Any, values: _Values, kind: str) -> Iterator[Outside]:
@@ -318,8 +318,8 @@ def _by_value(feature: Any, kind: str, values: _Values, outside: np.ndarray, wan
 
 def _by_text(feature: Any, kind: str, rows: np.ndarray, values: pa.Array, text: Callable[[Any], str]) -> Broken:
     encoded = values.dictionary_encode()
-    told = [f"{feature.name}: {kind}: {text(value)}" for value in encoded.dictionary.to_pylist()]
-    return Broken(feature.name, kind, rows, pa.array(told, pa.string()).take(encoded.indices))
+    report = [f"{feature.name}: {kind}: {text(value)}" for value in encoded.dictionary.to_pylist()]
+    return Broken(feature.name, kind, rows, pa.array(report, pa.string()).take(encoded.indices))
 
 
 def _shown(value: Any) -> str:

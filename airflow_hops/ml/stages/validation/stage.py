@@ -70,7 +70,7 @@ def run(
     current = {split: load_statistics(folder / split / STATISTICS_FILE) for split in names}
     previous = _previous(context, names)
     with context.output() as writer:
-        rows = {split: int(found.datasets[0].num_examples) for split, found in current.items()}
+        rows = {split: int(results.datasets[0].num_examples) for split, results in current.items()}
         counts = {split: RowCounts(counted, counted) for split, counted in rows.items()}
         row_splits: dict[str, RowSplit] = {}
         good: Artifact | None = None
@@ -81,7 +81,7 @@ def run(
             }
             good, row_splits = _split_examples(context, schema, environment, seen, writer.path / QUARANTINE)
             counts = {split: split_rows.counts for split, split_rows in row_splits.items()}
-        found: list[Anomaly] = []
+        results: list[Anomaly] = []
         drift: dict[str, dict[str, float]] = {}
         compared: dict[str, str | None] = {}
         reported: list[Anomaly] = []
@@ -100,7 +100,7 @@ def run(
                 compared[split], drifted = compare_with_champion(
                     anomalies, current[split], trained_on, schema, labels, champion, split
                 )
-            found += list_anomalies(anomalies, split)
+            results += list_anomalies(anomalies, split)
             for each in drifted:
                 add_reason(anomalies, each.feature, each.types[0], each.summary, each.description, "warning")
             reported += drifted
@@ -109,22 +109,22 @@ def run(
         if not_compared is not None:
             summary = "Not compared with the champion's training data"
             reported.append(Anomaly(", ".join(names), "", "warning", (), summary, not_compared))
-        told = {s: summarize(anomaly for anomaly in found if anomaly.severity == s) for s in ("error", "warning")}
-        for severity, sentences in told.items():
+        reports = {s: summarize(anomaly for anomaly in results if anomaly.severity == s) for s in ("error", "warning")}
+        for severity, sentences in reports.items():
             for sentence in sentences:
                 log.log(logging.ERROR if severity == "error" else logging.WARNING, "%s", sentence)
         for sentence in summarize(reported):
             log.warning("%s", sentence)
         proposal = None
-        if found:
+        if results:
             proposal = propose(schema, current, environment=environment, previous=previous, target=target)
         if proposal is not None:
-            (writer.path / PROPOSAL_FILE).write_text(to_markdown(found, proposal), encoding="utf-8")
+            (writer.path / PROPOSAL_FILE).write_text(to_markdown(results, proposal), encoding="utf-8")
             if proposal.schema is not None:
                 (writer.path / PROPOSED_FILE).write_text(to_text(proposal.schema), encoding="utf-8")
         report = {
-            **_severities(found),
-            "anomalies": [asdict(anomaly) for anomaly in [*found, *reported]],
+            **_severities(results),
+            "anomalies": [asdict(anomaly) for anomaly in [*results, *reported]],
             "drift": drift,
             "champion": {"compared_with": champion, "verdicts": compared},
             "environment": environment,
@@ -135,14 +135,14 @@ def run(
         (writer.path / ANOMALIES_FILE).write_text(json.dumps(report, indent=1), encoding="utf-8")
         properties = AnomaliesProperties(
             splits=tuple(names),
-            errors=tuple(told["error"][:_FEW_ANOMALIES]),
-            warnings=tuple(told["warning"][:_FEW_ANOMALIES]),
+            errors=tuple(reports["error"][:_FEW_ANOMALIES]),
+            warnings=tuple(reports["warning"][:_FEW_ANOMALIES]),
             drift=tuple(summarize(reported)[:_FEW_ANOMALIES]),
             proposed_features=_features(proposal),
             examples=good.to_dict() if good else None,
         )
-        anomalous = {anomaly.feature for anomaly in found}
-        metrics: dict[str, float] = {**_severities(found), "anomalous_features": len(anomalous)}
+        anomalous = {anomaly.feature for anomaly in results}
+        metrics: dict[str, float] = {**_severities(results), "anomalous_features": len(anomalous)}
         if row_splits:
             metrics["quarantined"] = sum(split_rows.counts.rows_rejected for split_rows in row_splits.values())
         return writer.commit(rows=counts, metrics=metrics, properties=properties.to_dict())
@@ -185,18 +185,18 @@ def _split_examples(
             if not (folder / split).is_dir():
                 raise BadInput(f"{examples.uri}: there is no split {split!r}, of which there are statistics")
             context.progress(number / len(rows), f"rows of {split}")
-            row_splits[split] = found = split_anomalous(
+            row_splits[split] = result = split_anomalous(
                 folder / split, schema, writer.path / split, quarantine / split, environment=environment
             )
-            if found.rows != counted:
+            if result.rows != counted:
                 raise BadInput(
-                    f"{examples.uri}: split {split!r} has {found.rows} rows, and its statistics are of {counted}; "
+                    f"{examples.uri}: split {split!r} has {result.rows} rows, and its statistics are of {counted}; "
                     "pass the examples that the statistics were computed from"
                 )
-            rejected = found.counts.rows_rejected
-            log.info("%s: %d of %d rows to quarantine %s", split, rejected, found.rows, found.rejected or "")
+            rejected = result.counts.rows_rejected
+            log.info("%s: %d of %d rows to quarantine %s", split, rejected, result.rows, result.rejected or "")
         good = writer.commit(
-            rows={split: found.counts for split, found in row_splits.items()},
+            rows={split: result.counts for split, result in row_splits.items()},
             properties={**examples.properties, "splits": list(rows)},
         )
     return good, row_splits
@@ -210,8 +210,8 @@ def _drift(anomalies: Any) -> dict[str, float]:
     }
 
 
-def _severities(found: Sequence[Anomaly]) -> dict[str, int]:
-    return {f"{name}s": sum(anomaly.severity == name for anomaly in found) for name in ("error", "warning")}
+def _severities(result: Sequence[Anomaly]) -> dict[str, int]:
+    return {f"{name}s": sum(anomaly.severity == name for anomaly in result) for name in ("error", "warning")}
 
 
 def _features(proposal: Proposal | None) -> tuple[str, ...] | None:

@@ -111,9 +111,9 @@ def validate_statistics(
         severe = any(_is_error(reason, "", None, schema, rows) for reason in info.reason)
         info.severity = info.ERROR if severe else info.WARNING
     for label, each in labels.items():
-        found = features.get(label)
-        if found is not None and found.WhichOneof("stats") == "num_stats":
-            _check_label(anomalies, each, found.num_stats, classes_of(schema, label))
+        result = features.get(label)
+        if result is not None and result.WhichOneof("stats") == "num_stats":
+            _check_label(anomalies, each, result.num_stats, classes_of(schema, label))
     return anomalies
 
 
@@ -145,10 +145,10 @@ def list_anomalies(anomalies: Any, split: str) -> list[Anomaly]:
             description=info.description.strip(),
         )
 
-    found = [anomaly(anomalous_feature(key, info), info) for key, info in sorted(anomalies.anomaly_info.items())]
+    results = [anomaly(anomalous_feature(key, info), info) for key, info in sorted(anomalies.anomaly_info.items())]
     if anomalies.HasField("dataset_anomaly_info"):
-        found.append(anomaly("", anomalies.dataset_anomaly_info))
-    return sorted(found, key=lambda anomaly: anomaly.severity != "error")
+        results.append(anomaly("", anomalies.dataset_anomaly_info))
+    return sorted(results, key=lambda anomaly: anomaly.severity != "error")
 
 
 def summarize(anomalies: Iterable[Anomaly]) -> list[str]:
@@ -158,10 +158,10 @@ def summarize(anomalies: Iterable[Anomaly]) -> list[str]:
         key = (anomaly.severity, anomaly.summary, anomaly.description, bool(anomaly.feature))
         alike.setdefault(key, []).append(anomaly)
     return [
-        f"{severity} in {_named('split', [each.split for each in found])}, "
-        + (_named("feature", [each.feature for each in found]) if of_features else "the data set")
+        f"{severity} in {_named('split', [each.split for each in result])}, "
+        + (_named("feature", [each.feature for each in result]) if of_features else "the data set")
         + f": {summary}: {description}"
-        for (severity, summary, description, of_features), found in alike.items()
+        for (severity, summary, description, of_features), result in alike.items()
     ]
 
 
@@ -261,7 +261,7 @@ def _check_label(anomalies: Any, target: Target, numbers: Any, known: tuple[str,
             f"All {rows} rows have the label {value}; expected {expected}. Choose a wider window, or another split.",
         )
     if known is not None and target.classes != known:
-        found = (
+        result = (
             "no names of classes" if target.classes is None else f"the classes {_listed(target.classes)}, in this order"
         )
         add_reason(
@@ -269,8 +269,8 @@ def _check_label(anomalies: Any, target: Target, numbers: Any, known: tuple[str,
             target.label,
             "CUSTOM_VALIDATION",
             "Label has other classes",
-            f"The label has {found}; the schema has {_listed(known)}. A number stands for another class then: name the "
-            "classes in PrepareOperator(classes=[...]), or approve the change of the schema.",
+            f"The label has {result}; the schema has {_listed(known)}. A number stands for another class then: name "
+            "the classes in PrepareOperator(classes=[...]), or approve the change of the schema.",
         )
 
 

@@ -72,7 +72,7 @@ def kind_of(kind: pa.DataType) -> str | None:
         return _kind_of_list(kind.value_type)
     if kinds.is_struct(kind):
         fields = {field.name: kind_of(field.type) for field in kind}
-        known = [f"{name}: {found}" for name, found in sorted(fields.items()) if found is not None]
+        known = [f"{name}: {result}" for name, result in sorted(fields.items()) if result is not None]
         return f"STRUCT<{', '.join(known)}>" if len(known) == len(fields) else None
     return None
 
@@ -83,9 +83,9 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def _kind_of_list(values: pa.DataType) -> str | None:
-    found = None if pa.types.is_fixed_size_list(values) else kind_of(values)
+    result = None if pa.types.is_fixed_size_list(values) else kind_of(values)
     # A single value counts as a list of one.
-    return f"[{found}]" if found is not None and is_list(values) else found
+    return f"[{result}]" if result is not None and is_list(values) else result
 
 
 def empty_batch(types: Types) -> pa.RecordBatch:
@@ -133,9 +133,9 @@ def as_joined(batch: pa.RecordBatch, types: Types, file: str) -> pa.RecordBatch:
 
 def without_times(types: Types, file: RawFile) -> Types:
     """Types that were inferred, with times and empty objects, which have no statistics, as text."""
-    given = file.source.schema
+    values = file.source.schema
     types = {name: without_empty_objects(kind) for name, kind in types.items()}
-    return {name: TEXT if kind in TIMES and name not in given else kind for name, kind in types.items()}
+    return {name: TEXT if kind in TIMES and name not in values else kind for name, kind in types.items()}
 
 
 def row_bytes(kinds: Iterable[pa.DataType]) -> float:

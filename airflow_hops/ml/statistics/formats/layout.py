@@ -1,4 +1,4 @@
-"""What a format says of a file, and the bounds of a batch."""
+"""The layout of a file in each format, and the bounds of a batch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Layout:
-    """What is known of a file before it is read.
+    """The facts of a file before it is read.
 
     Attributes:
         types: Its columns, in order.
@@ -80,7 +80,7 @@ class Wanted:
         return name not in self.exclude and (self.columns is None or name in self.columns)
 
     def among(self, columns: Collection[str] | None) -> Wanted:
-        """Of these columns those that are read; None for all."""
+        """Returns those of the columns that are read; None for all."""
         if columns is None:
             return self
         return Wanted(self.exclude, frozenset(columns) if self.columns is None else self.columns & frozenset(columns))

@@ -52,14 +52,14 @@ _END_S = 2.0
 
 
 def versions() -> dict[str, str | None]:
-    """Of what must be the same on all hosts: Python without its patch number, and libraries; None for a missing one."""
-    found: dict[str, str | None] = {"python": ".".join(platform.python_version_tuple()[:2])}
+    """Returns the versions that must be equal on all hosts: Python without its patch number, and libraries."""
+    results: dict[str, str | None] = {"python": ".".join(platform.python_version_tuple()[:2])}
     for name in _LIBRARIES:
         try:
-            found[name] = metadata.version(name)
+            results[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+            results[name] = None
+    return results
 
 
 def serve_agent(reading: int, writing: int | None = None, scratch: Path | None = None) -> int:
@@ -210,7 +210,7 @@ class _Agent:
         self._frames.send({"type": "ended"})
 
     def _path_to_send(self, event: Event) -> str | None:
-        """What is to be sent of the output before an event is; the empty path stands for all of it."""
+        """Returns the part of the output to send before an event; the empty path stands for all of it."""
         if event.rank != 0 or not self._has_output:
             return None
         if event.kind == "message" and event.value["type"] == "files":
@@ -273,7 +273,7 @@ def find_interface(address: str) -> str:
 
     own = own_address(address)
     for name, addresses in psutil.net_if_addrs().items():
-        if any(found.address.partition("%")[0] == own for found in addresses):
+        if any(result.address.partition("%")[0] == own for result in addresses):
             return name
     raise HopsError(f"no network interface has the address {own}, by which {address} is reached")
 
@@ -317,7 +317,7 @@ def _saying_alive(frames: Frames) -> Iterator[None]:
 
 
 def _environment() -> Mapping[str, str]:
-    """Of an agent: the host's, with this very package, and none of another environment's modules."""
+    """Returns an agent's environment: the host's, with this very package, and no modules of another one."""
     return {
         **with_package(os.environ, sys.path),
         "PYTHONUNBUFFERED": "1",

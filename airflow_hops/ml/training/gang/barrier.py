@@ -76,12 +76,12 @@ class BarrierJob:
         Raises:
             HopsError: the job failed, or not all tasks have called in time.
         """
-        found: dict[int, AgentTask] = {}
+        results: dict[int, AgentTask] = {}
         deadline = time.monotonic() + _CALL_BACK_S
         self._listener.settimeout(_POLL_S)
         try:
-            while len(found) < self._tasks:
-                called = f"{len(found)} of {self._tasks} tasks had called the driver back"
+            while len(results) < self._tasks:
+                called = f"{len(results)} of {self._tasks} tasks had called the driver back"
                 so_far = f"{called} at {self._address[0]}:{self._address[1]}"
                 if not self._thread.is_alive():
                     reason = self._failure or "no error"
@@ -91,21 +91,21 @@ class BarrierJob:
                 with contextlib.suppress(TimeoutError):
                     connection, _ = self._listener.accept()
                     task = self._welcome(connection)
-                    if task is not None and task.partition in found:
+                    if task is not None and task.partition in results:
                         raise HopsError(f"Spark started task {task.partition} of the ranks' job again; it had failed")
                     if task is not None:
-                        found[task.partition] = task
+                        results[task.partition] = task
         except BaseException:
-            for task in found.values():
+            for task in results.values():
                 task.connection.close()
             raise
         finally:
             # Should Spark start a failed task again, it finds nobody: ranks are not started twice.
             self._listener.close()
-        return sorted(found.values(), key=lambda task: (task.host_hash, task.partition))
+        return sorted(results.values(), key=lambda task: (task.host_hash, task.partition))
 
     def last_words(self) -> str:
-        """What Spark says of executors that have gone since the job began, or of the job when it has failed."""
+        """Returns Spark's reports of executors lost since the job began, or of the job if it has failed."""
         deadline = time.monotonic() + _LAST_WORDS_S
         while True:
             lost = dict(lost_executors(self._context).items() - self._lost_before.items())
@@ -142,7 +142,7 @@ class BarrierJob:
 
 
 def _be_agent(address: tuple[str, int], secret: bytes, partition: Iterable[int]) -> Iterator[None]:
-    """What a task does: calls the driver, and serves it until the connection ends."""
+    """Connects to the driver as an agent in a task, and serves it until the connection ends."""
     from horovod.runner.common.util.host_hash import host_hash
     from pyspark import BarrierTaskContext
 

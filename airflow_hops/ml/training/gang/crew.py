@@ -72,7 +72,7 @@ class Crew(ABC):
 
     @abstractmethod
     def events(self, timeout_s: float) -> list[Event]:
-        """What has come since the last call; waits for the first for at most ``timeout_s`` seconds.
+        """Returns the new events; waits for the first for at most ``timeout_s`` seconds.
 
         A rank's exit is its last event: what it wrote before comes before.
 

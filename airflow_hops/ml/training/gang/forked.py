@@ -94,11 +94,11 @@ class ForkedCrew(Crew):
             raise
 
     def events(self, timeout_s: float) -> list[Event]:
-        """What has come since the last call."""
-        found: list[Event] = []
+        """Returns the new events."""
+        results: list[Event] = []
         deadline = time.monotonic() + timeout_s
         while True:
-            self._read(0 if found else max(0.0, min(deadline - time.monotonic(), 0.05)), found)
+            self._read(0 if results else max(0.0, min(deadline - time.monotonic(), 0.05)), results)
             for rank, process in self._processes.items():
                 if process.exit_code is None:
                     pid, status = os.waitpid(process.pid, os.WNOHANG)
@@ -106,16 +106,16 @@ class ForkedCrew(Crew):
                         process.exit_code = os.waitstatus_to_exitcode(status)
                 if process.exit_code is not None and not process.gone:
                     process.gone = True
-                    self._read(0, found)  # its last words are in the pipes
-                    found.append(Event(rank, "exit", process.exit_code))
-            if found or time.monotonic() >= deadline:
+                    self._read(0, results)  # its last words are in the pipes
+                    results.append(Event(rank, "exit", process.exit_code))
+            if results or time.monotonic() >= deadline:
                 break
         if self._ended:
             for process in self._processes.values():
                 for descriptor in list(process.streams):  # which a process that it has left behind holds open
                     self._close(process, descriptor)
             self._selector.close()
-        return found
+        return results
 
     def signal(self, rank: int, number: int) -> None:
         """Signals a rank's process, if it still runs."""
@@ -159,7 +159,7 @@ class ForkedCrew(Crew):
         os.close(descriptor)
         del process.streams[descriptor]
 
-    def _read(self, timeout_s: float, found: list[Event]) -> None:
+    def _read(self, timeout_s: float, result: list[Event]) -> None:
         """Takes in what the ranks have written; returns when there is no more of it for now."""
         if not self._selector.get_map():
             time.sleep(timeout_s)
@@ -182,10 +182,10 @@ class ForkedCrew(Crew):
                     lines.append(process.pending.pop(key.fd))
                 for line in lines:
                     if kind == "output":
-                        found.append(Event(key.data, "output", line.decode(errors="replace")))
+                        result.append(Event(key.data, "output", line.decode(errors="replace")))
                     else:
                         with contextlib.suppress(ValueError):  # cut off by the rank's death
-                            found.append(Event(key.data, "message", json.loads(line)))
+                            result.append(Event(key.data, "message", json.loads(line)))
 
 
 def check_forkable() -> None:

@@ -89,13 +89,13 @@ class Frames:
             EOFError: there was no greeting; its message is what came.
             TimeoutError: nothing came.
         """
-        while (found := self._buffer.find(GREETING)) < 0:
+        while (result := self._buffer.find(GREETING)) < 0:
             try:
                 self._fill(len(self._buffer) + 1, timeout_s)
             except EOFError:
                 raise EOFError(self._buffer.decode(errors="replace").strip()) from None
-        chatter = self._buffer[:found].decode(errors="replace").strip()
-        del self._buffer[: found + len(GREETING)]
+        chatter = self._buffer[:result].decode(errors="replace").strip()
+        del self._buffer[: result + len(GREETING)]
         return chatter
 
     def close_writing(self) -> None:

@@ -115,5 +115,5 @@ def _open(folder: Path, name: str) -> int:
 
 
 def _folder() -> Path:
-    given = os.environ.get(FOLDER_VARIABLE)
-    return Path(given) if given else shared_temporary_folder() / "hops-gpu-leases"
+    values = os.environ.get(FOLDER_VARIABLE)
+    return Path(values) if values else shared_temporary_folder() / "hops-gpu-leases"

@@ -64,8 +64,10 @@ def place(hosts: Sequence[Host], np: int) -> list[Placement]:
         raise BadInput(f"np is {np!r}, expected a number of ranks, 1 or more")
     slots = sum(host.slots for host in hosts)
     if np > slots:
-        found = ", ".join(f"{host.name}: {host.slots}" for host in hosts) or "no hosts"
-        raise BadInput(f"np is {np}, but there are only {slots} slots ({found}); lower np, or give more hosts or slots")
+        result = ", ".join(f"{host.name}: {host.slots}" for host in hosts) or "no hosts"
+        raise BadInput(
+            f"np is {np}, but there are only {slots} slots ({result}); lower np, or give more hosts or slots"
+        )
     taken = []
     left = np
     for host in hosts:

@@ -71,7 +71,7 @@ def run_rank(
     output: int,
     descriptor: int,
 ) -> int:
-    """What a fork does: turns into a rank, and works as it; returns its exit code."""
+    """Turns a fork into a rank, and works as it; returns its exit code."""
     channel = Channel(descriptor)
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

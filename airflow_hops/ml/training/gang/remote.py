@@ -111,19 +111,19 @@ class RemoteCrew(Crew):
             raise
 
     def events(self, timeout_s: float) -> list[Event]:
-        """What has come since the last call; a host that has gone silent has lost its ranks."""
+        """Returns the new events; a host that has gone silent has lost its ranks."""
         deadline = time.monotonic() + timeout_s
-        found: list[Event] = []
+        results: list[Event] = []
         while True:
             for agent in self._agents:
                 agent.check()
             try:
-                found.append(self._queue.get(timeout=max(0.0, min(deadline - time.monotonic(), _LOOK_S))))
+                results.append(self._queue.get(timeout=max(0.0, min(deadline - time.monotonic(), _LOOK_S))))
                 while True:
-                    found.append(self._queue.get_nowait())
+                    results.append(self._queue.get_nowait())
             except queue.Empty:
-                if found or time.monotonic() >= deadline:
-                    return found
+                if results or time.monotonic() >= deadline:
+                    return results
 
     def signal(self, rank: int, number: int) -> None:
         """Has the rank's agent signal it."""
@@ -159,10 +159,10 @@ class RemoteCrew(Crew):
         own = versions()
         for agent in self._agents:
             for name, version in own.items():
-                found = agent.versions.get(name)
-                if found != version:
+                result = agent.versions.get(name)
+                if result != version:
                     raise BadInput(
-                        f"{agent.line.host}: its runtime environment has {name} {found or 'not at all'}, expected "
+                        f"{agent.line.host}: its runtime environment has {name} {result or 'not at all'}, expected "
                         f"{version} as on the host of the step; make it from the same pins with 'airflow hops runtime "
                         "create', or name its Python"
                     )
@@ -218,7 +218,7 @@ class RemoteCrew(Crew):
 
 
 class _Agent:
-    """What is known of an agent; a thread reads its stream.
+    """The state of an agent; a thread reads its stream.
 
     Attributes:
         line: To it.

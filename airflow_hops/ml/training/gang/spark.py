@@ -115,7 +115,7 @@ class SparkCrew(Crew):
         self._crew = RemoteCrew(self.placements, work, environment, lines)
 
     def events(self, timeout_s: float) -> list[Event]:
-        """What has come since the last call."""
+        """Returns the new events."""
         return self._crew.events(timeout_s)
 
     def signal(self, rank: int, number: int) -> None:

@@ -216,9 +216,9 @@ class _SshClient:
         """Address of this machine, as the host reaches it; the name may be one of the SSH configuration alone."""
         command = self._settings.command(self._host)
         asked = subprocess.run([command[0], "-G", *command[1:]], capture_output=True, text=True, errors="replace")
-        found = re.search(r"^hostname (\S+)$", asked.stdout, re.MULTILINE)
+        match = re.search(r"^hostname (\S+)$", asked.stdout, re.MULTILINE)
         try:
-            return own_address(found[1] if found else self._host)
+            return own_address(match[1] if match else self._host)
         except HopsError as error:
             # The client says why, better than this; unless it reaches the host by a way of its own.
             with contextlib.suppress(subprocess.TimeoutExpired):

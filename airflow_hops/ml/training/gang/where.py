@@ -1,4 +1,4 @@
-"""Where the ranks of a step run: what the operator says of it becomes a launcher."""
+"""Places of a step's ranks: turns the operator's description into a launcher."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Where = Mapping[str, Any]
 
 
 def rank_launcher(where: Where | None, context: StepContext, *, cpu_ranks: int = 0) -> RankLauncher:
-    """What starts ranks there.
+    """Returns the launcher of ranks there.
 
     Args:
         where: ``kind`` and what belongs to it: ``local`` with ``slots``; ``spark``; ``ssh`` with ``hosts``,
@@ -83,7 +83,7 @@ def examine(context: StepContext, *, where: Where) -> list[str]:
 
 
 def describe_host(placement: Placement, channel: Channel, *, folders: Mapping[str, Path]) -> str:
-    """What a rank does for :func:`examine`: meets the others, and describes where it runs."""
+    """Describes the host of a rank for :func:`examine`, after the rank has met the others."""
     import horovod.tensorflow as hvd
 
     hvd.init()

@@ -78,14 +78,14 @@ class GradientExchange:
             BadInput: XLA compiles the graph.
         """
         combined = list(grads)
-        given = [i for i, gradient in enumerate(grads) if gradient is not None]
-        if hvd.size() == 1 or not given:
+        values = [i for i, gradient in enumerate(grads) if gradient is not None]
+        if hvd.size() == 1 or not values:
             return combined
         from tensorflow.python.ops import control_flow_util
 
         if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
             raise BadInput(JIT_COMPILE)
-        for i, gradient in zip(given, self._timed_allreduce([grads[i] for i in given]), strict=True):
+        for i, gradient in zip(values, self._timed_allreduce([grads[i] for i in values]), strict=True):
             combined[i] = gradient
         return combined
 

@@ -92,22 +92,22 @@ class Guard(keras.callbacks.Callback):
         rows = self._rows_seen() if known and self._rows_seen is not None else -1
         began = time.monotonic()
         checksum = short_checksum(self.model.trainable_weights)
-        found = _gather([checksum, self._epoch, self._step, _END_OF_EPOCH if end else 0, rows])
+        result = _gather([checksum, self._epoch, self._step, _END_OF_EPOCH if end else 0, rows])
         self.seconds += time.monotonic() - began
-        ended = np.flatnonzero(found[:, 0] == 0).tolist()
+        ended = np.flatnonzero(result[:, 0] == 0).tolist()
         if ended:
             raise BadInput(
                 f"rank {', '.join(map(str, ended))} has ended epoch {self._epoch + 1} before step {self._step}, which "
                 "others have done: its batches ran out; each rank must be given equally many an epoch"
             )
-        found = found[:, 1:]
-        where = {(int(epoch), int(step), int(at)) for epoch, step, at in found[:, 1:4]}
+        result = result[:, 1:]
+        where = {(int(epoch), int(step), int(at)) for epoch, step, at in result[:, 1:4]}
         if len(where) > 1:
-            raise BadInput(_stand_apart(found))
-        if len(set(found[:, 0].tolist())) > 1:
-            hexadecimal = [f"{int(value) & 0xFFFFFFFFFFFFFFFF:016x}" for value in found[:, 0]]
+            raise BadInput(_stand_apart(result))
+        if len(set(result[:, 0].tolist())) > 1:
+            hexadecimal = [f"{int(value) & 0xFFFFFFFFFFFFFFFF:016x}" for value in result[:, 0]]
             raise weights_differ(hexadecimal, when, self.model.optimizer)
-        return int(found[0, 0]), [int(value) for value in found[:, 4]]
+        return int(result[0, 0]), [int(value) for value in result[:, 4]]
 
     def _check_rows(self, rows: list[int]) -> int:
         expected = self._rows_expected() if callable(self._rows_expected) else self._rows_expected
@@ -135,9 +135,9 @@ def _gather(figures: list[int]) -> np.ndarray[Any, Any]:
     return gathered
 
 
-def _stand_apart(found: np.ndarray[Any, Any]) -> str:
+def _stand_apart(result: np.ndarray[Any, Any]) -> str:
     places = ", ".join(
         f"rank {rank} {'at the end of' if at == _END_OF_EPOCH else 'within'} epoch {epoch + 1} after step {step}"
-        for rank, (_, epoch, step, at, _) in enumerate(found.tolist())
+        for rank, (_, epoch, step, at, _) in enumerate(result.tolist())
     )
     return f"the ranks stand at different steps: {places}; each must be given equally many batches an epoch"

@@ -166,14 +166,14 @@ def weights_differ(checksums: Sequence[str], when: str, optimizer: Any) -> BadIn
     ranks: dict[str, list[int]] = {}
     for rank, checksum in enumerate(checksums):
         ranks.setdefault(checksum, []).append(rank)
-    found = ", ".join(f"{_ranks(numbers)}: {checksum}" for checksum, numbers in ranks.items())
+    result = ", ".join(f"{_ranks(numbers)}: {checksum}" for checksum, numbers in ranks.items())
     hint = (
         "something changes weights on some ranks only"
         if is_distributed(optimizer)
         else f"the optimizer {type(optimizer).__name__} does not exchange gradients: wrap it in "
         "airflow_hops.ml.training.keras.DistributedOptimizer"
     )
-    return BadInput(f"the ranks' weights differ {when} (checksums: {found}); {hint}")
+    return BadInput(f"the ranks' weights differ {when} (checksums: {result}); {hint}")
 
 
 def _ranks(numbers: Sequence[int]) -> str:

@@ -64,8 +64,8 @@ class FileCache:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with self._lock(path.name):
-                if (found := self.find(file)) is not None:
-                    return found
+                if (result := self.find(file)) is not None:
+                    return result
                 with self._lock("room"):
                     self._make_room(file.size_bytes)
                 part = path.with_name(path.name + _PART)

@@ -86,15 +86,15 @@ def column_type(found: pa.DataType, where: str, *, width: int | None = None, is_
     return ColumnType(value, is_coded=is_coded and pa.types.is_binary(value))
 
 
-def _value_type(found: pa.DataType, where: str) -> pa.DataType:
-    if pa.types.is_dictionary(found):
-        found = found.value_type
-    if _is_text(found):
+def _value_type(result: pa.DataType, where: str) -> pa.DataType:
+    if pa.types.is_dictionary(result):
+        result = result.value_type
+    if _is_text(result):
         return pa.binary()
-    if pa.types.is_integer(found) or pa.types.is_floating(found) or pa.types.is_boolean(found):
-        return found
+    if pa.types.is_integer(result) or pa.types.is_floating(result) or pa.types.is_boolean(result):
+        return result
     raise BadInput(
-        f"{where} is of type {found}, which TensorFlow tensors do not support; cast it to a number or a string "
+        f"{where} is of type {result}, which TensorFlow tensors do not support; cast it to a number or a string "
         "beforehand"
     )
 
@@ -216,11 +216,11 @@ def _filled(array: pa.Array, kind: ColumnType, fill: Any, where: str) -> pa.Arra
     return pc.fill_null(array, value)
 
 
-def _is_text(found: pa.DataType) -> bool:
+def _is_text(result: pa.DataType) -> bool:
     return bool(
-        pa.types.is_string(found)
-        or pa.types.is_large_string(found)
-        or pa.types.is_binary(found)
-        or pa.types.is_large_binary(found)
-        or pa.types.is_fixed_size_binary(found)
+        pa.types.is_string(result)
+        or pa.types.is_large_string(result)
+        or pa.types.is_binary(result)
+        or pa.types.is_large_binary(result)
+        or pa.types.is_fixed_size_binary(result)
     )

@@ -49,10 +49,10 @@ class SplitFiles:
         self.source = str(source)
         uri = self.source if "://" in self.source else str(Path(source).expanduser().absolute())
         try:
-            self._fs, found = list_files(Source(uri, storage_options=storage_options or {}))
+            self._fs, result = list_files(Source(uri, storage_options=storage_options or {}))
         except BadInput as error:
             raise BadInput(f"{error}; expected the examples of a split{_neighbours(uri, storage_options)}") from None
-        self.format, self._files = _of_one_format(self.source, found, format)
+        self.format, self._files = _of_one_format(self.source, result, format)
         self._is_local = "file" in ([self._fs.protocol] if isinstance(self._fs.protocol, str) else self._fs.protocol)
         self.cache_dir = Path(cache_dir or default_cache_dir())
         self._cache = None if self._is_local else FileCache(self._fs, self.cache_dir, cache_bytes)
@@ -79,8 +79,8 @@ class SplitFiles:
     def open(self, number: int) -> Any:
         """Opens a file in place, to read some of its bytes; from the cache if it is there already."""
         file = self._files[number]
-        kept = file.path if self._cache is None else self._cache.find(file)
-        return self._fs.open(file.path, "rb") if kept is None else Path(kept).open("rb")
+        retained = file.path if self._cache is None else self._cache.find(file)
+        return self._fs.open(file.path, "rb") if retained is None else Path(retained).open("rb")
 
     def beside(self, name: str) -> bytes | None:
         """Returns the content of a small file in the folder of the first file; None if there is none."""
@@ -113,17 +113,17 @@ def split_names(root: str | Path, *, storage_options: Mapping[str, Any] | None =
     try:
         fs, path = fsspec.url_to_fs(str(root), **(storage_options or {}))
         fs.invalidate_cache()
-        found = fs.ls(path, detail=True)
+        result = fs.ls(path, detail=True)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(item["name"].rstrip("/").rpartition("/")[2] for item in found if item["type"] == "directory")
+    return sorted(item["name"].rstrip("/").rpartition("/")[2] for item in result if item["type"] == "directory")
 
 
 def _of_one_format(
-    source: str, found: tuple[SourceFile, ...], wanted: str | None
+    source: str, result: tuple[SourceFile, ...], wanted: str | None
 ) -> tuple[str, tuple[SourceFile, ...]]:
     for format in [wanted] if wanted else _SUFFIXES:
-        if files := tuple(file for file in found if file.path.endswith(_SUFFIXES[format])):
+        if files := tuple(file for file in result if file.path.endswith(_SUFFIXES[format])):
             return format, files
     suffixes = ", ".join(suffix for format in ([wanted] if wanted else _SUFFIXES) for suffix in _SUFFIXES[format])
     raise BadInput(f"{source}: there are no files that end in {suffixes}; expected the examples of a split")

@@ -120,12 +120,12 @@ def _expected(spec: OutputSpec | None) -> ColumnType | None:
     return ColumnType(pa.binary() if dtype == tf.string else pa.from_numpy_dtype(dtype.as_numpy_dtype), spec.width)
 
 
-def _check_same(expected: Mapping[str, ColumnType], found: Mapping[str, ColumnType], first: str, other: str) -> None:
+def _check_same(expected: Mapping[str, ColumnType], result: Mapping[str, ColumnType], first: str, other: str) -> None:
     for column, kind in expected.items():
-        if found[column] != kind:
+        if result[column] != kind:
             raise BadInput(
-                f"{other}: column {column!r} is {found[column]}, but {kind} in {first}; all files of a split must have "
-                "the same types"
+                f"{other}: column {column!r} is {result[column]}, but {kind} in {first}; all files of a split must "
+                "have the same types"
             )
 
 

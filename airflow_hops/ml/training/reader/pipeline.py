@@ -45,7 +45,7 @@ class PassPlan:
         self._known_rows: tuple[int, np.ndarray[Any, Any]] | None = None
 
     def rows(self, window: int) -> tuple[int, int]:
-        """Where a window begins and ends, in rows of the pass."""
+        """Returns the start and end of a window, in rows of the pass."""
         last = min((window + 1) * self.steps_per_window, self.steps)
         return int(self.bounds[window * self.steps_per_window]), int(self.bounds[last])
 

@@ -164,11 +164,11 @@ class SplitReader:
         """A unit, decoded; the last one is kept, since the next window may begin in it."""
         if self.in_memory:
             return self._checked(unit)
-        kept = self._kept
-        if kept is None or kept[0] != unit:
-            self._kept = kept = None  # two at once would take twice the memory
-            self._kept = kept = (unit, self._checked(unit))
-        return kept[1]
+        retained = self._kept
+        if retained is None or retained[0] != unit:
+            self._kept = retained = None  # two at once would take twice the memory
+            self._kept = retained = (unit, self._checked(unit))
+        return retained[1]
 
     def _checked(self, unit: Unit) -> pa.Table:
         table = self._units.read(unit)

@@ -71,12 +71,12 @@ class TFRecordUnits:
         if not holding:
             return
         records = _first_records(files, holding)
-        found = {column: _feature(records, column, files.name(holding[0])) for column in columns}
-        self.kinds = {column: _kind(found[column], spec, column, files) for column, spec in columns.items()}
+        results = {column: _feature(records, column, files.name(holding[0])) for column in columns}
+        self.kinds = {column: _kind(results[column], spec, column, files) for column, spec in columns.items()}
         self._wanted = {
-            column: tf.io.RaggedFeature(feature.dtype, row_splits_dtype=tf.int64) for column, feature in found.items()
+            column: tf.io.RaggedFeature(feature.dtype, row_splits_dtype=tf.int64) for column, feature in results.items()
         }
-        row_bytes = sum(found[column].row_bytes(kind) for column, kind in self.kinds.items())
+        row_bytes = sum(results[column].row_bytes(kind) for column, kind in self.kinds.items())
         self.units = [Unit(number, 0, counts[number], int(counts[number] * row_bytes) + 1) for number in holding]
 
     def read(self, unit: Unit) -> pa.Table:
@@ -116,9 +116,9 @@ def record_counts(files: SplitFiles) -> list[int]:
     Raises:
         BadInput: a file is damaged, or ``counts.json`` does not have that form.
     """
-    told = _told_counts(files)
+    report = _told_counts(files)
     return [
-        told[name] if (name := files.name(number).rpartition("/")[2]) in told else _counted(files, number)
+        report[name] if (name := files.name(number).rpartition("/")[2]) in report else _counted(files, number)
         for number in range(len(files))
     ]
 
@@ -154,13 +154,13 @@ def _counted(files: SplitFiles, number: int) -> int:
 
 
 def _first_records(files: SplitFiles, holding: Sequence[int]) -> list[Any]:
-    found: list[bytes] = []
+    results: list[bytes] = []
     for number in holding:
-        found += next(_batches(files, number, _RECORDS_LOOKED_AT))
-        if len(found) >= _RECORDS_LOOKED_AT:
+        results += next(_batches(files, number, _RECORDS_LOOKED_AT))
+        if len(results) >= _RECORDS_LOOKED_AT:
             break
     try:
-        return [tf.train.Example.FromString(record) for record in found[:_RECORDS_LOOKED_AT]]
+        return [tf.train.Example.FromString(record) for record in results[:_RECORDS_LOOKED_AT]]
     except DecodeError:
         raise BadInput(f"{files.name(holding[0])}: its records are not tf.Example") from None
 
@@ -196,7 +196,7 @@ def _feature(records: Sequence[Any], column: str, name: str) -> _Feature:
     lists = [record.features.feature[column] for record in records if column in record.features.feature]
     kinds = {kind for feature in lists if (kind := feature.WhichOneof("kind")) is not None}
     if len(kinds) != 1:
-        known = sorted({found for record in records for found in record.features.feature})
+        known = sorted({result for record in records for result in record.features.feature})
         what = (
             f"is of several types ({', '.join(sorted(kinds))})"
             if kinds
@@ -205,30 +205,30 @@ def _feature(records: Sequence[Any], column: str, name: str) -> _Feature:
         raise BadInput(f"{name}: feature {column!r} {what}")
     kind = kinds.pop()
     values = [getattr(feature, kind).value for feature in lists]
-    lengths = np.array([len(found) for found in values] + [0] * (len(records) - len(lists)))
-    size = sum(len(value) for found in values for value in found) if kind == "bytes_list" else 0
+    lengths = np.array([len(result) for result in values] + [0] * (len(records) - len(lists)))
+    size = sum(len(value) for result in values for value in result) if kind == "bytes_list" else 0
     return _Feature(_TYPES[kind], lengths, size / max(int(lengths.sum()), 1))
 
 
-def _kind(found: _Feature, spec: OutputSpec | None, column: str, files: SplitFiles) -> ColumnType:
-    value = pa.binary() if found.dtype == tf.string else pa.from_numpy_dtype(found.dtype.as_numpy_dtype)
+def _kind(result: _Feature, spec: OutputSpec | None, column: str, files: SplitFiles) -> ColumnType:
+    value = pa.binary() if result.dtype == tf.string else pa.from_numpy_dtype(result.dtype.as_numpy_dtype)
     if spec is not None and spec.image is None:
         wanted = tf.as_dtype(spec.dtype)
-        if (wanted == tf.string) != (found.dtype == tf.string):
-            raise BadInput(f"{files.source}: feature {column!r} is {found.dtype.name}, expected {spec.dtype}")
+        if (wanted == tf.string) != (result.dtype == tf.string):
+            raise BadInput(f"{files.source}: feature {column!r} is {result.dtype.name}, expected {spec.dtype}")
         narrow = value if wanted == tf.string else pa.from_numpy_dtype(wanted.as_numpy_dtype)
         return ColumnType(narrow, width=spec.width)
-    widest = int(found.lengths.max(initial=0))
+    widest = int(result.lengths.max(initial=0))
     if widest <= 1:
         return ColumnType(value)
-    is_ragged = bool((found.lengths != widest).any())
+    is_ragged = bool((result.lengths != widest).any())
     return ColumnType(value, width=None if is_ragged else widest, is_ragged=is_ragged)
 
 
-def _column(found: Any, kind: ColumnType, column: str, name: str) -> pa.Array:
+def _column(result: Any, kind: ColumnType, column: str, name: str) -> pa.Array:
     """Returns a feature as :func:`~airflow_hops.ml.training.reader.columns.to_arrays` takes it: lists, or values."""
-    splits = found.row_splits.numpy()
-    values = pa.array(found.values.numpy(), pa.binary() if found.dtype == tf.string else None)
+    splits = result.row_splits.numpy()
+    values = pa.array(result.values.numpy(), pa.binary() if result.dtype == tf.string else None)
     if values.type != kind.arrow:
         values = pc.cast(values, kind.arrow)
     if kind.is_ragged or kind.width is not None:

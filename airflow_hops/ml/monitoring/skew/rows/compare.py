@@ -21,7 +21,7 @@ MISSING = b"__MISSING_VALUE__"
 
 @dataclass
 class _Counted:
-    """What was counted of a feature."""
+    """The counts of a feature."""
 
     outcomes: Any = field(default_factory=lambda: np.zeros(len(Outcome), np.int64))
     types: list[str | None] = field(default_factory=lambda: [None, None])
@@ -83,8 +83,8 @@ class Comparison:
             keys, whole = self._identifiers.hash(batch, serving.side)
             for first, last, training in join.stretches(seen, seen + len(keys)):
                 places = first - seen + np.flatnonzero(whole[first - seen : last - seen])
-                for training_rows, found in training.pairs(keys[places]):
-                    self._add(names, training.rows, training_rows, batch, places[found])
+                for training_rows, result in training.pairs(keys[places]):
+                    self._add(names, training.rows, training_rows, batch, places[result])
             seen += len(keys)
         if self._pairs != join.pairs:
             raise BadInput(
@@ -159,8 +159,8 @@ def _met(name: str, base: Any, test: Any) -> dict[tuple[bytes, bytes], int]:
 def _single(name: str, column: Any) -> Any:
     values = values_of(column)
     if values.kind not in (None, "BYTES") or values.lengths is not None:
-        found = values.kind if values.lengths is None else "several values in a row"
-        raise BadInput(f"confusion names {name!r}, which is {found}; expected strings, one in a row")
+        result = values.kind if values.lengths is None else "several values in a row"
+        raise BadInput(f"confusion names {name!r}, which is {result}; expected strings, one in a row")
     return pc.fill_null(values.flat.cast(pa.large_binary()), MISSING)
 
 

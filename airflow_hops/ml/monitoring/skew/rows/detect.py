@@ -66,9 +66,9 @@ def detect_row_skew(
 
     before, after = Rows(training, "training"), Rows(serving, "serving")
     while True:
-        told = Identifiers(names, float_rounding)
+        report = Identifiers(names, float_rounding)
         left_out = {*names, *ignore}
         with suppress(ReadAnew), temporary_folder("joined") as folder:
-            join = join_rows(before, after, told, folder, duplicates=allow_duplicate_identifiers, ignore=left_out)
-            comparison = Comparison(told, float_rounding, left_out, set(confusion), examples, seed)
+            join = join_rows(before, after, report, folder, duplicates=allow_duplicate_identifiers, ignore=left_out)
+            comparison = Comparison(report, float_rounding, left_out, set(confusion), examples, seed)
             return comparison.of(join, after)

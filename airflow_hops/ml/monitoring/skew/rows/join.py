@@ -210,13 +210,13 @@ def join_rows(
         hashed, whole = identifiers.hash(batch, training.side)
         base_lacking += int((~whole).sum())
         all_keys.append(hashed[whole])
-        kept = pa.Table.from_batches([batch]).select([name for name in batch.schema.names if name not in ignore])
-        schema = pa.unify_schemas([schema, kept.schema])
+        retained = pa.Table.from_batches([batch]).select([name for name in batch.schema.names if name not in ignore])
+        schema = pa.unify_schemas([schema, retained.schema])
         places = np.flatnonzero(whole)
-        for met, found in pairs_of(keys, all_keys[-1]):
+        for met, result in pairs_of(keys, all_keys[-1]):
             for number in np.unique(stretches[met]):
-                rows = places[found[stretches[met] == number]]
-                _append(folder / str(number), hashed[rows], kept.take(pa.array(rows)))
+                rows = places[result[stretches[met] == number]]
+                _append(folder / str(number), hashed[rows], retained.take(pa.array(rows)))
     base, base_counts = np.unique(_joined(all_keys), return_counts=True)
     common, in_base, in_test = np.intersect1d(base, test, assume_unique=True, return_indices=True)
     repeated = np.union1d(base[base_counts > 1], test[test_counts > 1])

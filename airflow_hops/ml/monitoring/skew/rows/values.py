@@ -23,7 +23,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Outcome(IntEnum):
-    """What comes of comparing a feature of a training row with that of a serving row."""
+    """The outcome of comparing a feature of a training row with that of a serving row."""
 
     BOTH_MISSING = 0
     MATCH = 1

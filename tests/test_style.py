@@ -1,0 +1,40 @@
+"""The English of the code: docstrings begin with a verb or the thing they name, names are nouns or verbs."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+STARTS = {"By", "Of", "That", "What", "Where", "Who"}
+NAMES = {"found", "given", "kept", "look", "told"}
+FILES = [
+    path.relative_to(REPOSITORY).as_posix()
+    for folder in ("airflow_hops", "tests")
+    for path in sorted((REPOSITORY / folder).rglob("*.py"))
+]
+
+
+@pytest.mark.parametrize("folder", ["airflow_hops", "tests"])
+def test_docstrings_begin_with_a_verb_or_a_thing(folder: str) -> None:
+    wrong = []
+    for file in FILES:
+        for node in ast.walk(ast.parse((REPOSITORY / file).read_text())) if file.startswith(folder) else ():
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                words = (ast.get_docstring(node) or "-").split()
+                if words[0].strip(",:;.") in STARTS:
+                    wrong.append(f"{file}: {' '.join(words[:12])}")
+    assert wrong == []
+
+
+def test_local_variables_are_named_for_what_they_hold() -> None:
+    wrong = []
+    for file in FILES:
+        tree = ast.parse((REPOSITORY / file).read_text())
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        for node in {node for function in functions for node in ast.walk(function)}:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id.strip("_") in NAMES:
+                wrong.append(f"{file}:{node.lineno}: {node.id}")
+    assert wrong == []
