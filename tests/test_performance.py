@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk import Asset
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.performance import PerformanceOptions
 from airflow_hops.core.contract.retraining import Performance, RetrainingPolicy
 from airflow_hops.core.contract.skew import SkewProperties, SkewReference
@@ -51,5 +51,8 @@ def test_the_loop_measures_before_it_decides() -> None:
     of_another = {"uri": "file:///p", "kind": "performance", "fingerprint": "f", "properties": {"model_name": "trains"}}
     assert request.trigger_rule == "all_done_min_one_success"  # a failed measurement does not end the other conditions
     request.performance = of_another
+    compared = SkewProperties(reference=SkewReference(model="flights")).to_dict()
+    report: Any = Artifact.from_dict({"uri": "file:///s", "kind": "skew", "fingerprint": "f", "properties": compared})
+    store: Any = None  # asked only after that
     with pytest.raises(BadInput, match="'performance' of model 'trains'; expected performance of model 'flights'"):
-        request._measured(SkewProperties(reference=SkewReference(model="flights")))
+        request._situation({}, store, report, None)
