@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[0] = str(REPOSITORY)  # not this folder, whose statistics.py is not the standard library's
 
 from airflow_hops.hooks.runtime import warm_socket  # noqa: E402
-from benchmarks.measurement import overlays  # noqa: E402
+from benchmarks.measurement import named_environments  # noqa: E402
 from benchmarks.measurement.comparison import (  # noqa: E402
     Measurements,
     OwnRun,
@@ -69,7 +69,9 @@ class ColdStack(Stack):
 
     def warm_sockets(self) -> list[str]:
         """Sockets of the warm processes: of the runtime environment, and of that with LightGBM."""
-        return [str(warm_socket(folder)) for folder in (self.runtime, overlays.folder(overlays.TREES))]
+        return [
+            str(warm_socket(folder)) for folder in (self.runtime, named_environments.folder(named_environments.TREES))
+        ]
 
     def forget(self) -> None:
         """Empties the artifact store: nothing is cached, no schema is frozen."""
@@ -103,7 +105,7 @@ def measure(
 def _measure_own(
     found: Measurements, home: Path, *, seed: int, with_memory: bool, say: Callable[[str], None], trees: bool
 ) -> None:
-    runtime = (REPOSITORY / ".venv-runtime").resolve()  # beside which the overlays are
+    runtime = (REPOSITORY / ".venv-runtime").resolve()  # beside which the named environments are
     with ColdStack(home, runtime, REPOSITORY / "benchmarks" / "dags", say=lambda _: None) as stack:
         api = stack.start()
         for dag_id in (DAG_ID, TREES_DAG_ID, ALONE_DAG_ID, BARE_DAG_ID):
@@ -179,7 +181,7 @@ def main() -> int:
         os.environ["TMPDIR"] = tempfile.tempdir = temporary
         say = Console(stderr=True).print
         if not given.only_compared:
-            overlays.make(overlays.TREES, say)
+            named_environments.make(named_environments.TREES, say)
         found = Measurements()
         peer = None if given.no_peer else Tfx(work / "tfx")
         if peer is not None:

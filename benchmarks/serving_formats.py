@@ -22,7 +22,7 @@ from typing import Any  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 from airflow_hops.environments.runtime import create_environment  # noqa: E402
-from benchmarks.measurement import overlays  # noqa: E402
+from benchmarks.measurement import named_environments  # noqa: E402
 from benchmarks.measurement.serving_targets import (  # noqa: E402
     PEERS,
     BentoML,
@@ -77,14 +77,14 @@ class LightGBMOfBentoML(BentoML):
 
 def set_up(given: argparse.Namespace, console: Console) -> dict[str, dict[str, float]]:
     """Makes environments, trains and exports; returns the rates in process."""
-    python = overlays.make(overlays.TREES, console.print)
+    python = named_environments.make(named_environments.TREES, console.print)
     WORK.mkdir(parents=True, exist_ok=True)
     if not (WORK / "written").exists():
         shutil.rmtree(WORK)
         WORK.mkdir()
     if given.peers:
         pins = REPOSITORY / "benchmarks" / "peers" / "trees.txt"
-        create_environment(PEERS / "trees", pins, uv=overlays.UV, say=console.print)
+        create_environment(PEERS / "trees", pins, uv=named_environments.UV, say=console.print)
     command = [str(python), "-m", "benchmarks.measurement.serving_trees", str(WORK), str(given.seconds)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, check=True, stdout=subprocess.PIPE, text=True)

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 from airflow_hops.core.contract.artifacts import HopsError  # noqa: E402
-from benchmarks.measurement import overlays  # noqa: E402
+from benchmarks.measurement import named_environments  # noqa: E402
 from benchmarks.measurement.torch_loop import FEATURES, RANKS  # noqa: E402
 
 WORK = REPOSITORY / ".hops" / "benchmarks" / "torch_training"
@@ -34,7 +34,7 @@ ROWS = 20_000
 
 def set_up(console: Console) -> Path:
     """Makes the environment and the examples; the environment's Python."""
-    python = overlays.make(overlays.TORCH, console.print)
+    python = named_environments.make(named_environments.TORCH, console.print)
     shutil.rmtree(WORK, ignore_errors=True)
     random = np.random.default_rng(0)
     for split, rows in {"train": ROWS, "eval": 1000}.items():

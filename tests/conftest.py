@@ -323,21 +323,21 @@ def real_airflow(
 
 @pytest.fixture(scope="session")
 def boosted_runtime(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A link to the runtime environment; beside it is an overlay ``boosted`` with LightGBM, made from uv's cache."""
+    """A link to the runtime environment; beside it the environment ``boosted`` with LightGBM, from uv's cache."""
     from uv import find_uv_bin
 
-    from airflow_hops.environments.named import make_overlay
+    from airflow_hops.environments.named import make_named
     from airflow_hops.environments.runtime import pins_of
 
     base = tmp_path_factory.mktemp("runtimes") / "runtime"
     base.symlink_to(runtime)  # so that what is beside it is not beside the real one
-    make_overlay(base, "boosted", ["lightgbm", "onnxmltools"], pins_of(base), uv=find_uv_bin())
+    make_named(base, "boosted", ["lightgbm", "onnxmltools"], pins_of(base), uv=find_uv_bin())
     return base
 
 
 @pytest.fixture(scope="session")
 def boosted_launcher(boosted_runtime: Path) -> Any:
-    """Launches steps in that overlay, for tests of more than one."""
+    """Launches steps in that named environment, for tests of more than one."""
     return warm_launcher_in(
         Path(os.environ["AIRFLOW_HOME"], "warm-boosted"), boosted_runtime.with_name("runtime-boosted")
     )

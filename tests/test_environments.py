@@ -21,10 +21,10 @@ from conftest import REPOSITORY
 from uv import find_uv_bin
 
 import set_up
-from airflow_hops.cli.checks import check_overlays
+from airflow_hops.cli.checks import check_named
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.environments.java import find_java
-from airflow_hops.environments.named import make_overlay, packages_of, runtime_fingerprint
+from airflow_hops.environments.named import make_named, packages_of, runtime_fingerprint
 from airflow_hops.environments.runtime import (
     AIRFLOW_PYTHON_VERSIONS,
     CUDA_PINS_NAME,
@@ -188,7 +188,7 @@ def test_added_packages_leave_the_pins_alone_and_stay_when_these_change(tmp_path
 
 @pytest.fixture
 def churn(tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A runtime environment of one small package, which passes for one of our pins, and an overlay over it."""
+    """A runtime environment of one small package, which passes for one of our pins, and a named environment over it."""
     base = tmp_path / "runtime"
     make(base, pins)
     (base / STAMP_NAME).write_text(f"{fingerprint(pins_file())}\n{base}\n")
@@ -198,11 +198,11 @@ def churn(tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_wheel(pins.parent, "extra", "1.0", requires="tiny")
     write_wheel(pins.parent, "more", "1.0", requires="extra")
     write_wheel(pins.parent, "newer", "1.0", requires="tiny>=2")
-    make_overlay(base, "churn", ["extra"], pins_file(), uv=find_uv_bin(), say=lambda line: None)
+    make_named(base, "churn", ["extra"], pins_file(), uv=find_uv_bin(), say=lambda line: None)
     return tmp_path / "runtime-churn"
 
 
-def test_an_overlay_adds_packages_to_its_base_and_a_task_or_a_connection_names_it(
+def test_a_named_environment_adds_packages_to_its_base_and_a_task_or_a_connection_names_it(
     churn: Path, pins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = churn.with_name("runtime")
@@ -221,10 +221,10 @@ def test_an_overlay_adds_packages_to_its_base_and_a_task_or_a_connection_names_i
     with pytest.raises(BadInput, match=r"runtime 'chrun': there is no such.*\(there are: churn\).*create --name chrun"):
         _ = RuntimeHook("named", runtime="chrun").settings
 
-    (result,) = check_overlays(base)
+    (result,) = check_named(base)
     assert (result.name, result.status, result.found) == ("runtime churn", "ok", "extra over runtime")
     (churn / STAMP_NAME).write_text(f"older\n{churn}\n")
-    (result,) = check_overlays(base)
+    (result,) = check_named(base)
     assert (result.status, result.advice) == ("warn", f"airflow hops runtime create {base} --name churn")
     (base / STAMP_NAME).write_text(f"older\n{base}\n")
     with pytest.raises(BadInput, match=f"{base}'.* holds pins older.*create {base}'"):
@@ -234,7 +234,7 @@ def test_an_overlay_adds_packages_to_its_base_and_a_task_or_a_connection_names_i
         runtime_python(churn)
 
 
-def test_the_commands_change_an_overlay_and_leave_it_as_it_was_where_packages_do_not_go_together(
+def test_the_commands_change_a_named_environment_and_leave_it_as_it_was_where_packages_do_not_go_together(
     churn: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from airflow.cli.cli_parser import get_parser
@@ -573,15 +573,15 @@ def test_the_cuda_pins_are_what_tensorflow_names_and_part_of_every_cache_key(run
     assert len(keys) == 2
 
 
-def test_an_overlay_is_stale_once_its_base_has_other_packages_added(churn: Path, pins: Path) -> None:
+def test_a_named_environment_is_stale_once_its_base_has_other_packages_added(churn: Path, pins: Path) -> None:
     base = churn.with_name("runtime")
     write_wheel(pins.parent, "late", "1.0")
     add_requirements(base, pins_file(), ["late"], uv=find_uv_bin(), say=lambda line: None)
     with pytest.raises(BadInput, match=f"{churn} was resolved with packages other than those that .* --name churn'"):
         runtime_python(churn)
-    (result,) = check_overlays(base)
+    (result,) = check_named(base)
     assert (result.status, result.advice) == ("warn", f"airflow hops runtime create {base} --name churn")
-    assert make_overlay(base, "churn", ["extra"], pins_file(), uv=find_uv_bin(), say=lambda line: None)
+    assert make_named(base, "churn", ["extra"], pins_file(), uv=find_uv_bin(), say=lambda line: None)
     assert runtime_python(churn) == churn / "bin" / "python"
 
 
@@ -591,7 +591,7 @@ def test_what_exports_boosted_trees_comes_along_with_them(tmp_path: Path, pins: 
     write_wheel(pins.parent, "onnxmltools", "1.0")
     base, boosted = tmp_path / "runtime", tmp_path / "runtime-boosted"
     make(base, pins)
-    make_overlay(base, "boosted", [booster], pins, uv=find_uv_bin(), say=lambda line: None)
+    make_named(base, "boosted", [booster], pins, uv=find_uv_bin(), say=lambda line: None)
     assert installed(boosted, "onnxmltools") == "1.0"
     assert added_requirements(boosted) == [booster], "and goes with them"
 

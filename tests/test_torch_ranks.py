@@ -14,7 +14,7 @@ from uv import find_uv_bin
 
 from airflow_hops.core.contract.artifacts import Artifact, HopsError
 from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.environments.named import make_overlay
+from airflow_hops.environments.named import make_named
 from airflow_hops.environments.runtime import pins_of
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.local import LocalLauncher
@@ -30,7 +30,7 @@ def launcher(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalLa
     base.symlink_to(runtime)
     said: list[str] = []
     try:
-        make_overlay(base, "torch", ["torch==2.13.0+cpu"], pins_of(base), uv=find_uv_bin(), say=said.append)
+        make_named(base, "torch", ["torch==2.13.0+cpu"], pins_of(base), uv=find_uv_bin(), say=said.append)
     except HopsError:
         pytest.skip(f"no CPU build of PyTorch where pip and uv look: {' '.join(said)[-300:]}")
     return LocalLauncher(base.with_name("runtime-torch"))

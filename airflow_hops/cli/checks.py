@@ -19,12 +19,12 @@ import psutil
 
 from airflow_hops.connections import find_connection
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.overlay import base_of
+from airflow_hops.core.contract.named_environment import base_of
 from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.environments.cuda import cuda_of
 from airflow_hops.environments.java import SUPPORTED_VERSIONS, find_java
-from airflow_hops.environments.named import installed_packages, list_overlays
+from airflow_hops.environments.named import installed_packages, list_named
 from airflow_hops.environments.runtime import (
     AIRFLOW_PYTHON_VERSIONS,
     CUDA_PINS_NAME,
@@ -80,7 +80,7 @@ def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
     yield check_java(base)
     runtime = check_runtime(base)
     yield runtime
-    yield from check_overlays(base)
+    yield from check_named(base)
     if runtime.status != "fail":
         yield from check_libraries(settings.runtime)
     yield check_gpu()
@@ -178,13 +178,13 @@ def check_runtime(runtime: Path) -> Check:
     return Check("runtime environment", "fail", state.detail, advice)
 
 
-def check_overlays(base: Path) -> Iterator[Check]:
+def check_named(base: Path) -> Iterator[Check]:
     """Whether the environments of one's own are whole, and of this package's pins."""
-    for overlay in list_overlays(base):
-        added = f"{', '.join(overlay.requirements) or 'nothing'} over {base.name}"
-        advice = "" if overlay.state.good else f"airflow hops runtime create {base} --name {overlay.name}"
-        result = added if overlay.state.good else overlay.state.detail
-        yield Check(f"runtime {overlay.name}", "ok" if overlay.state.good else "warn", result, advice)
+    for named in list_named(base):
+        added = f"{', '.join(named.requirements) or 'nothing'} over {base.name}"
+        advice = "" if named.state.good else f"airflow hops runtime create {base} --name {named.name}"
+        result = added if named.state.good else named.state.detail
+        yield Check(f"runtime {named.name}", "ok" if named.state.good else "warn", result, advice)
 
 
 def check_libraries(runtime: Path) -> Iterator[Check]:

@@ -18,11 +18,11 @@ from airflow.configuration import conf
 
 from airflow_hops.cli.runtime import find_uv, say
 from airflow_hops.core.contract.artifacts import BadInput, Producer
-from airflow_hops.core.contract.overlay import base_of
+from airflow_hops.core.contract.named_environment import base_of
 from airflow_hops.core.contract.protocol import NOTEBOOK_VARIABLE, StepSpec
 from airflow_hops.core.processes.programs import kernel_command
 from airflow_hops.core.processes.temporary_folders import make_temporary_folder, socket_root
-from airflow_hops.environments.named import make_overlay, overlay_folder, overlay_state
+from airflow_hops.environments.named import make_named, named_folder, named_state
 from airflow_hops.environments.runtime import pins_of
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.local import runtime_python, step_environment
@@ -50,11 +50,11 @@ def notebook(args: Namespace) -> None:
     hook = RuntimeHook(args.hops_conn_id, runtime=args.runtime)
     runtime = hook.settings.runtime
     python, base = runtime_python(runtime), base_of(runtime)
-    lab_folder = overlay_folder(base, LAB)
+    lab_folder = named_folder(base, LAB)
     lab = lab_folder / "bin" / "python"
-    if not lab.exists() or not overlay_state(lab_folder).good:
+    if not lab.exists() or not named_state(lab_folder).good:
         print(f"JupyterLab is installed into {lab_folder}, beside the packages of {base}:", flush=True)
-        make_overlay(base, LAB, [LAB], pins_of(base), uv=find_uv(), say=say)
+        make_named(base, LAB, [LAB], pins_of(base), uv=find_uv(), say=say)
     # It stands for a step: its artifacts lie below the user's name and this moment.
     producer = Producer("notebook", f"{getpass.getuser()}-{datetime.now(UTC):%Y-%m-%dT%H%M%S}", "notebook")
     code_paths = tuple(dict.fromkeys([str(folder), str(dags)]))

@@ -12,15 +12,15 @@ from airflow.configuration import conf
 
 from airflow_hops.connections import check_options
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.overlay import base_of, locked_packages
+from airflow_hops.core.contract.named_environment import base_of, locked_packages
 from airflow_hops.environments.cuda import cuda_of
 from airflow_hops.environments.named import (
-    Overlay,
-    find_overlay,
-    list_overlays,
-    make_overlay,
-    overlay_folder,
-    remove_overlay,
+    NamedEnvironment,
+    find_named,
+    list_named,
+    make_named,
+    named_folder,
+    remove_named,
     resolve,
 )
 from airflow_hops.environments.named import installed_packages as installed
@@ -38,12 +38,12 @@ from airflow_hops.environments.uv_program import package_name
 
 
 def create(args: Namespace) -> None:
-    """Makes the runtime environment from the pins, or completes or updates the one that is there; or an overlay."""
+    """Makes, completes or updates the runtime environment from the pins, or a named environment."""
     begun, base = time.monotonic(), _folder(args)
     if args.name and args.cuda:
         raise BadInput("--cuda: expected without --name: a named environment has the CUDA of the runtime environment")
     if args.name:
-        added = added_requirements(overlay_folder(base, args.name))
+        added = added_requirements(named_folder(base, args.name))
         _make(args, [*added, *args.requirement], begun, force=args.force)
         return
     if args.requirement:
@@ -58,22 +58,22 @@ def create(args: Namespace) -> None:
 
 
 def install(args: Namespace) -> None:
-    """Installs packages into an overlay, or into the runtime environment, beside those of the pins."""
+    """Installs packages into a named environment, or into the runtime environment, beside those of the pins."""
     begun, base = time.monotonic(), _folder(args)
     if args.name:
-        _make(args, [*added_requirements(find_overlay(base, args.name)), *args.requirement], begun)
+        _make(args, [*added_requirements(find_named(base, args.name)), *args.requirement], begun)
         return
     add_requirements(base, pins_of(base), args.requirement, uv=find_uv(), say=say)
     print(f"{', '.join(args.requirement)}: in {base}. Other machines that run steps need the same command.")
 
 
 def remove(args: Namespace) -> None:
-    """Removes an overlay, or some of its packages."""
+    """Removes a named environment, or some of its packages."""
     begun, base = time.monotonic(), _folder(args)
     if not args.package:
-        print(f"{remove_overlay(base, args.name)}: removed.")
+        print(f"{remove_named(base, args.name)}: removed.")
         return
-    there = {package_name(line): line for line in added_requirements(find_overlay(base, args.name))}
+    there = {package_name(line): line for line in added_requirements(find_named(base, args.name))}
     for package in map(package_name, args.package):
         if package not in there:
             raise BadInput(f"{package!r} was not added to {args.name!r}, which has {', '.join(there) or 'nothing'}")
@@ -82,12 +82,12 @@ def remove(args: Namespace) -> None:
 
 
 def show(args: Namespace) -> None:
-    """Lists the runtime environment and its overlays, with the CUDA that all of them have."""
+    """Lists the runtime environment and its named environments, with the CUDA that all of them have."""
     from airflow_hops.cli.checks import nvidia_gpus
 
     base = _folder(args)
     state = environment_state(base, pins_fingerprint(base))
-    all_of_them = [Overlay("", base, tuple(added_requirements(base)), state), *list_overlays(base)]
+    all_of_them = [NamedEnvironment("", base, tuple(added_requirements(base)), state), *list_named(base)]
     cuda = cuda_of(installed(base)) or "none"
     AirflowConsole().print_as(
         data=[
@@ -104,10 +104,10 @@ def show(args: Namespace) -> None:
         output=args.output,
     )
     if args.output == "table":
-        for overlay in all_of_them:
-            if overlay.state.name not in ("good", "unmanaged"):
-                command = f"airflow hops runtime create {base}{f' --name {overlay.name}' if overlay.name else ''}"
-                print(f"{overlay.state.detail}: {command}")
+        for named in all_of_them:
+            if named.state.name not in ("good", "unmanaged"):
+                command = f"airflow hops runtime create {base}{f' --name {named.name}' if named.name else ''}"
+                print(f"{named.state.detail}: {command}")
         print(f"GPUs of this machine: {'; '.join(nvidia_gpus()) or 'none'}; 'airflow hops doctor' says who sees them.")
 
 
@@ -128,7 +128,7 @@ def search(args: Namespace) -> None:
 def freeze(args: Namespace) -> None:
     """Prints the packages of an environment with their versions."""
     base = _folder(args)
-    own = locked_packages(find_overlay(base, args.name)) if args.name else []
+    own = locked_packages(find_named(base, args.name)) if args.name else []
     for line in sorted([*(f"{name}=={version}" for name, version in installed(base).items()), *own]):
         print(line)
 
@@ -150,8 +150,8 @@ def _make(args: Namespace, requirements: list[str], begun: float, *, force: bool
     base = _folder(args)
     pins = pins_of(base)
     python = getattr(args, "python", None)
-    made = make_overlay(base, args.name, requirements, pins, uv=find_uv(), python=python, force=force, say=say)
-    for line in locked_packages(overlay_folder(base, args.name)):
+    made = make_named(base, args.name, requirements, pins, uv=find_uv(), python=python, force=force, say=say)
+    for line in locked_packages(named_folder(base, args.name)):
         print(f"  {line}")
     seconds = f" ({time.monotonic() - begun:.1f} s)" if made else ""
     print(f"Ready{seconds}: runtime={args.name!r} of a task, or in the connection's field 'runtime'.")

@@ -1,8 +1,8 @@
-"""Overlays: environments of one's own, which add packages to those of the runtime environment and change none.
+"""Named environments, which add packages to those of the runtime environment and change none.
 
-An overlay ``churn`` of ``hops-runtime`` is the folder ``hops-runtime-churn``: a virtual environment that holds what it
-adds alone, and finds the rest where it is. So it takes about a second and no room to speak of, where a second runtime
-environment would take a quarter of a minute and gigabytes. Standard library only.
+A named environment ``churn`` of ``hops-runtime`` is the folder ``hops-runtime-churn``: a virtual environment that holds
+only what it adds, and finds the rest where it is. It takes about a second to make and little room. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.overlay import BASE_NAME, LOCK_NAME, base_of, locked_packages
+from airflow_hops.core.contract.named_environment import BASE_NAME, LOCK_NAME, base_of, locked_packages
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.environments.runtime import (
     PYTHON_VERSION,
@@ -39,8 +39,8 @@ _CONVERTER = "onnxmltools"
 
 
 @dataclass(frozen=True)
-class Overlay:
-    """An overlay that is there.
+class NamedEnvironment:
+    """A named environment that is there.
 
     Attributes:
         name: Its name.
@@ -56,12 +56,12 @@ class Overlay:
 
 
 def is_name(text: str) -> bool:
-    """Whether an overlay can have this name."""
+    """Whether a named environment can have this name."""
     return _NAME.fullmatch(text) is not None
 
 
-def overlay_folder(base: Path, name: str) -> Path:
-    """The folder of an overlay, which need not be there.
+def named_folder(base: Path, name: str) -> Path:
+    """The folder of a named environment, which need not be there.
 
     Raises:
         BadInput: the name can be none.
@@ -71,15 +71,15 @@ def overlay_folder(base: Path, name: str) -> Path:
     return base.with_name(f"{base.name}-{name}")
 
 
-def find_overlay(base: Path, name: str) -> Path:
-    """The folder of an overlay.
+def find_named(base: Path, name: str) -> Path:
+    """The folder of a named environment.
 
     Raises:
         BadInput: there is none of that name.
     """
-    folder = overlay_folder(base, name)
+    folder = named_folder(base, name)
     if not (folder / BASE_NAME).exists():
-        there = ", ".join(overlay.name for overlay in list_overlays(base)) or "none"
+        there = ", ".join(named.name for named in list_named(base)) or "none"
         raise BadInput(
             f"runtime {name!r}: there is no such environment beside {base} (there are: {there}); make it with "
             f"'airflow hops runtime create --name {name} --with PACKAGE' on every machine that runs steps"
@@ -87,22 +87,22 @@ def find_overlay(base: Path, name: str) -> Path:
     return folder
 
 
-def list_overlays(base: Path) -> list[Overlay]:
-    """The overlays of an environment, by name."""
+def list_named(base: Path) -> list[NamedEnvironment]:
+    """The named environments of an environment, by name."""
     folders = sorted(base.parent.glob(f"{base.name}-*/{BASE_NAME}"))
     return [
-        Overlay(
+        NamedEnvironment(
             file.parent.name.removeprefix(f"{base.name}-"),
             file.parent,
             tuple(added_requirements(file.parent)),
-            overlay_state(file.parent),
+            named_state(file.parent),
         )
         for file in folders
     ]
 
 
-def overlay_state(folder: Path) -> EnvironmentState:
-    """The state of an overlay: stale, too, once its base has other packages added to it than it was resolved with."""
+def named_state(folder: Path) -> EnvironmentState:
+    """Returns its state: stale, too, once its base has other packages added than it was resolved with."""
     base = base_of(folder)
     state = environment_state(folder, _resolved_with(base, pins_fingerprint(base)))
     if state.name == "stale":
@@ -117,7 +117,7 @@ def _resolved_with(base: Path, pins: str) -> str:
     return hashlib.sha256(f"{pins}\n{added}".encode()).hexdigest() if added else pins
 
 
-def make_overlay(
+def make_named(
     base: Path,
     name: str,
     requirements: Sequence[str],
@@ -128,11 +128,11 @@ def make_overlay(
     force: bool = False,
     say: Say = print,
 ) -> bool:
-    """Makes an overlay, or brings the one that is there to other requirements, or to its base's present packages.
+    """Makes a named environment, or updates the one that is there to other requirements or its base's packages.
 
     Args:
         base: Folder of the runtime environment.
-        name: The overlay's name.
+        name: The named environment's name.
         requirements: All that it is to add, as pip takes it: ``lightgbm``, ``xgboost-cpu==3.2.0``. What exports their
             models comes along.
         pins: The base's pinned requirements.
@@ -149,7 +149,7 @@ def make_overlay(
         HopsError: they cannot be installed beside the base's packages, and nothing was; what uv said went to ``say``.
     """
     base = base.absolute()
-    folder = overlay_folder(base, name)
+    folder = named_folder(base, name)
     expected, settings = fingerprint(pins), pins.with_name("uv.toml")
     state = environment_state(base, expected)
     if state.name not in ("good", "unmanaged"):
@@ -245,8 +245,8 @@ def python_version(runtime: Path) -> str:
     return next(versions, "")
 
 
-def remove_overlay(base: Path, name: str) -> Path:
-    """Removes an overlay.
+def remove_named(base: Path, name: str) -> Path:
+    """Removes a named environment.
 
     Returns:
         Its folder.
@@ -254,7 +254,7 @@ def remove_overlay(base: Path, name: str) -> Path:
     Raises:
         BadInput: there is none of that name.
     """
-    folder = find_overlay(base, name)
+    folder = find_named(base, name)
     shutil.rmtree(folder)
     return folder
 

@@ -22,7 +22,7 @@ from airflow.sdk.log import mask_secret
 
 from airflow_hops.connections import check_options, find_connection, read_extra
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.core.contract.overlay import base_of
+from airflow_hops.core.contract.named_environment import base_of
 from airflow_hops.core.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line
 from airflow_hops.core.contract.redaction import without_password
 from airflow_hops.core.processes.ending import GRACE_S
@@ -30,7 +30,7 @@ from airflow_hops.core.processes.temporary_folders import full_place, temporary_
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.reaching import reaching_store
 from airflow_hops.core.store.step_cache import find_cached, record_cached
-from airflow_hops.environments.named import find_overlay, is_name, runtime_fingerprint
+from airflow_hops.environments.named import find_named, is_name, runtime_fingerprint
 from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.run_records import record_run, without_secrets
 from airflow_hops.launchers.base import Launcher, find_launcher
@@ -156,7 +156,7 @@ class RuntimeHook(BaseHook):
             configured = Path(field).expanduser()
         if not configured.is_absolute():
             raise self._bad_field("runtime", str(configured), "an absolute path, or the name of an environment")
-        return configured if name is None else find_overlay(base_of(configured), name)
+        return configured if name is None else find_named(base_of(configured), name)
 
     @property
     def store(self) -> ArtifactStore:

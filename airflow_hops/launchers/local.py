@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.overlay import base_of, overlay_name
+from airflow_hops.core.contract.named_environment import base_of, environment_name
 from airflow_hops.core.contract.protocol import WORKER_VARIABLE
 from airflow_hops.core.processes.lifetime import own_identity
 from airflow_hops.core.processes.programs import module_command, with_package
 from airflow_hops.environments.java import find_java
-from airflow_hops.environments.named import overlay_state
+from airflow_hops.environments.named import named_state
 from airflow_hops.environments.runtime import environment_state, pins_fingerprint
 from airflow_hops.launchers.base import Launcher
 from airflow_hops.launchers.process import Detached, StepProcess
@@ -58,10 +58,10 @@ def runtime_python(runtime: Path) -> Path:
             "[hops] runtime"
         )
     base = base_of(runtime)
-    for folder in (base, runtime):  # an overlay is as good as what it lies upon
-        state = environment_state(base, pins_fingerprint(base)) if folder == base else overlay_state(folder)
+    for folder in (base, runtime):  # a named environment is as good as what it lies upon
+        state = environment_state(base, pins_fingerprint(base)) if folder == base else named_state(folder)
         if state.name in ("absent", "unfinished", "stale"):
-            name = overlay_name(folder)
+            name = environment_name(folder)
             raise BadInput(
                 f"runtime environment {str(folder)!r}: {state.detail}; run 'airflow hops runtime create {base}"
                 f"{f' --name {name}' if name else ''}'"

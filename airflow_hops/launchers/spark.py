@@ -11,7 +11,7 @@ from pathlib import Path
 import airflow_hops
 from airflow_hops.connections import find_connection
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.overlay import base_of
+from airflow_hops.core.contract.named_environment import base_of
 from airflow_hops.environments.class_archive import jvm_options
 from airflow_hops.environments.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.base import Launcher

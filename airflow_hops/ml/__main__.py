@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.core.contract.overlay import overlay_name
+from airflow_hops.core.contract.named_environment import environment_name
 from airflow_hops.core.contract.protocol import WORKER_VARIABLE, StepResult, StepSpec, check_json
 from airflow_hops.core.contract.redaction import hide, redacted
 from airflow_hops.core.processes.lifetime import adopt_orphans, end_with
@@ -110,7 +110,7 @@ def _explain(error: BaseException) -> str:
     missing = re.search(r"No module named '([\w.]+)'", text)
     if missing is None or missing[1].partition(".")[0] in _NEVER_ADDED:
         return text
-    name = overlay_name(Path(sys.prefix))
+    name = environment_name(Path(sys.prefix))
     where = f"--name {name}" if name else f"--path {sys.prefix}"
     return (
         f"{text}\nSteps run in the runtime environment {sys.prefix}, where there is no module {missing[1]!r}: add its "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from airflow_hops.core.contract.overlay import base_of, locked_packages
+from airflow_hops.core.contract.named_environment import base_of, locked_packages
 from airflow_hops.environments.runtime import added_requirements, pins_file, pins_fingerprint, pins_of
 from airflow_hops.environments.uv_program import package_name
 from airflow_hops.user_code.source_references import module_name

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.overlay import base_of
+from airflow_hops.core.contract.named_environment import base_of
 from airflow_hops.core.processes.temporary_folders import temporary_folder
-from airflow_hops.environments.named import installed_packages, list_overlays, make_overlay, overlay_folder, packages_of
+from airflow_hops.environments.named import installed_packages, list_named, make_named, named_folder, packages_of
 from airflow_hops.environments.runtime import STAMP_NAME, create_environment, pins_file, pins_of
 from airflow_hops.environments.uv_program import Say
 
@@ -46,7 +46,7 @@ def find_or_make(
     pins_text = "".join(f"{package}=={version}\n" for package, version in sorted(lock.items()))
     name = f"lock-{hashlib.sha256(pins_text.encode()).hexdigest()[:12]}"
     whole = base.with_name(f"{base.name}-{name}")
-    there = [runtime, base, *(each.folder for each in list_overlays(base) if each.state.good), whole]
+    there = [runtime, base, *(each.folder for each in list_named(base) if each.state.good), whole]
     for folder in there:
         if (folder / "bin" / "python").exists() and packages_of(folder) == dict(lock):
             return folder
@@ -60,8 +60,8 @@ def find_or_make(
     if adds_only:
         added = [f"{package}=={version}" for package, version in lock.items() if package not in own]
         say(f"environment {name}: {base} and {len(added)} more packages")
-        make_overlay(base, name, added, pins_of(base), uv=find_uv(), say=say)
-        folder = overlay_folder(base, name)
+        make_named(base, name, added, pins_of(base), uv=find_uv(), say=say)
+        folder = named_folder(base, name)
     else:
         differing = len(changed_packages(lock, own))
         say(f"environment {whole}: {len(lock)} packages, since {base} differs in {differing}; it takes minutes and GBs")

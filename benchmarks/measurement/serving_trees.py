@@ -1,4 +1,4 @@
-"""LightGBM's trees as ONNX, requests for them, and their rates in process; in an overlay that has LightGBM."""
+"""LightGBM's trees as ONNX, requests for them, and their rates in process; in a named environment that has LightGBM."""
 
 from __future__ import annotations
 

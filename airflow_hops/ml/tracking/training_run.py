@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, HopsError, Manifest
-from airflow_hops.core.contract.overlay import locked_packages, overlay_name
+from airflow_hops.core.contract.named_environment import environment_name, locked_packages
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.contract.run_record import is_recorded, record_key
@@ -152,7 +152,7 @@ class TrainingRun:
                 "mlflow.source.type": "JOB",
                 "mlflow.source.name": f"{producer.dag_id}.{producer.task_id}",
             }
-            if (runtime := overlay_name(Path(sys.prefix))) is not None:
+            if (runtime := environment_name(Path(sys.prefix))) is not None:
                 tags |= {"hops.runtime": runtime, "hops.runtime_packages": " ".join(locked_packages(Path(sys.prefix)))}
             if self.record is not None:
                 tags[RECORD_TAG] = self.record

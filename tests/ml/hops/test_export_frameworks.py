@@ -1,4 +1,4 @@
-"""Models of libraries that the runtime environment has not: in overlays, which are made in a second or two."""
+"""Models of libraries that the runtime environment has not: in named environments, made in seconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import Target
-from airflow_hops.environments.named import make_overlay, overlay_folder
+from airflow_hops.environments.named import make_named, named_folder
 from airflow_hops.environments.runtime import pins_of
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.stages.train.estimators import framework_of
@@ -39,14 +39,14 @@ NAMES = [f"m{number}" for number in range(X.shape[1])]
 
 @pytest.fixture(scope="module")
 def use_packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., None]]:
-    """Lets this process import packages of an overlay."""
+    """Lets this process import packages of a named environment."""
     base = tmp_path_factory.mktemp("runtimes") / "runtime"
     base.symlink_to(sys.prefix)  # so that what is beside it is not beside the real one
     with pytest.MonkeyPatch.context() as patch:
 
         def use(name: str, *packages: str) -> None:
-            make_overlay(base, name, packages, pins_of(base), uv=str(UV))
-            (site,) = overlay_folder(base, name).glob("lib/python3*/site-packages")
+            make_named(base, name, packages, pins_of(base), uv=str(UV))
+            (site,) = named_folder(base, name).glob("lib/python3*/site-packages")
             patch.setattr(sys, "path", [*sys.path, str(site)])
 
         yield use

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.overlay import locked_packages
+from airflow_hops.core.contract.named_environment import locked_packages
 from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.models.frameworks import frameworks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from airflow_hops.environments.named import make_overlay, overlay_folder
+from airflow_hops.environments.named import make_named, named_folder
 from airflow_hops.environments.runtime import pins_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -14,16 +14,16 @@ TREES = ("benchmark-trees", ("lightgbm", "onnxmltools"))
 TORCH = ("benchmark-torch", ("torch==2.13.0+cpu",))
 
 
-def folder(overlay: tuple[str, tuple[str, ...]]) -> Path:
+def folder(environment: tuple[str, tuple[str, ...]]) -> Path:
     """Returns the folder of one of the environments above."""
-    return overlay_folder(_base(), overlay[0])
+    return named_folder(_base(), environment[0])
 
 
-def make(overlay: tuple[str, tuple[str, ...]], say: Callable[[str], None]) -> Path:
+def make(environment: tuple[str, tuple[str, ...]], say: Callable[[str], None]) -> Path:
     """Makes one of those above, unless it is there; its Python."""
-    name, packages = overlay
-    make_overlay(_base(), name, list(packages), pins_of(_base()), uv=UV, say=say)
-    return folder(overlay) / "bin" / "python"
+    name, packages = environment
+    make_named(_base(), name, list(packages), pins_of(_base()), uv=UV, say=say)
+    return folder(environment) / "bin" / "python"
 
 
 def _base() -> Path:
