@@ -67,7 +67,7 @@ MARKERS = {
     "starting_server": ("server",),
     "warm_launcher": ("server",),
 }
-"""By fixture, what its tests start."""
+"""Processes that its tests start, by fixture."""
 
 GROUPS = {
     "api": "api",
@@ -78,7 +78,7 @@ GROUPS = {
     "boosted_runtime": "rollouts",
     "wheel_file": "wheel",
 }
-"""By fixture that takes long to make, the group of its modules, which share it: the first that a module has counts."""
+"""Slow fixture to the group of its modules, which share it: the first that a module has counts."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -26,7 +26,7 @@ from airflow_hops.ml.step.context import StepContext
 START = datetime(2013, 1, 1, tzinfo=UTC)
 REFERENCE_WEEKS = 6
 MIN_ROWS = 500
-"""What a verdict takes: a week of the shown demo's flights, which are a sixth of all, has some 800."""
+"""Rows for a verdict: a week of the shown demo's flights, which are a sixth of all, has some 800."""
 FEW_ROWS = 300
 
 

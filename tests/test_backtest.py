@@ -53,7 +53,7 @@ from airflow_hops.replay.backtest.schedules import best_schedule
 
 START, WEEK = datetime(2013, 1, 1, tzinfo=UTC), timedelta(days=7)
 TICKS = [START + (number + 4) * WEEK for number in range(7)]
-"""Of six periods, the first of which begins where the first model's training ends."""
+"""Six periods, the first of which begins where the first model's training ends."""
 WINDOWS = {"long": 2 * WEEK, "short": WEEK, "any": None}
 MODEL = ModelProperties(problem="binary", inputs=("temp", "dewp"))
 

@@ -22,11 +22,23 @@ def test_docstrings_begin_with_a_verb_or_a_thing(folder: str) -> None:
     wrong = []
     for file in FILES:
         for node in ast.walk(ast.parse((REPOSITORY / file).read_text())) if file.startswith(folder) else ():
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                words = (ast.get_docstring(node) or "-").split()
+            for docstring in _docstrings(node):
+                words = docstring.split() or ["-"]
                 if words[0].strip(",:;.") in STARTS:
                     wrong.append(f"{file}: {' '.join(words[:12])}")
     assert wrong == []
+
+
+def _docstrings(node: ast.AST) -> list[str]:
+    """Docstrings of a module, class or function, and of the attributes and constants in it."""
+    if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return []
+    return [
+        text.value.value
+        for before, text in zip([None, *node.body], node.body, strict=False)
+        if isinstance(before, ast.Assign | ast.AnnAssign | None)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    ]
 
 
 def test_local_variables_are_named_for_what_they_hold() -> None:

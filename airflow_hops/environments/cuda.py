@@ -18,7 +18,7 @@ from airflow_hops.environments.uv_program import HorovodBuild, Say, run_uv
 
 _NCCL = "nvidia-nccl-cu12"
 _BESIDE_HOROVOD = "$ORIGIN/../../nvidia/nccl/lib"
-"""Where Horovod's library finds NCCL's: both lie in one ``site-packages``, wherever that is."""
+"""Path from Horovod's library to NCCL's: both lie in one ``site-packages``, wherever that is."""
 
 
 def needs_nccl(pins: Path) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SUPPORTED_VERSIONS = (8, 11, 17)
-"""What Spark 3.5 is released for: https://spark.apache.org/docs/3.5.9/#downloading. Java 24 and later fail for certain,
+"""Versions for Spark 3.5: https://spark.apache.org/docs/3.5.9/#downloading. Java 24 and later fail for certain,
 since Hadoop's login needs the security manager that they no longer have."""
 
 

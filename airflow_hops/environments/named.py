@@ -35,7 +35,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _LINK_NAME = "hops-base.pth"
 _BOOSTERS = {"lightgbm", "xgboost", "xgboost-cpu"}
 _CONVERTER = "onnxmltools"
-"""What models of :data:`_BOOSTERS` are exported with."""
+"""Exporter of models of :data:`_BOOSTERS`."""
 
 
 @dataclass(frozen=True)

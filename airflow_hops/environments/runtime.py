@@ -42,7 +42,7 @@ AIRFLOW_PYTHON_VERSIONS = ((3, 11), (3, 12), (3, 13))
 """The Pythons that this package runs on beside Airflow: what ``requires-python`` says."""
 
 UNFINISHED = "unfinished"
-"""What a stamp says of an environment whose installation has begun."""
+"""Stamp of an environment whose installation has begun."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from airflow_hops.ml.step.job_keeper import JobKeeper
 log = logging.getLogger("airflow_hops.step")
 
 _NEVER_ADDED = ("airflow", "airflow_hops")
-"""What steps do without, and what they have."""
+"""Modules that steps do without, or have already."""
 
 
 def main(arguments: list[str] | None = None, *, started: float | None = None) -> int:

@@ -13,7 +13,7 @@ from airflow_hops.reports.page import FOOTER, Chart, Image, Report, Table, cell
 
 _MARKS = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")
 _LINK = re.compile(r"://|www\.|@|mailto:|xmpp:", re.IGNORECASE)
-"""What some renderers make a link, or a mention of a person, of."""
+"""Text that some renderers make a link or a mention of."""
 _LINE_START = re.compile(r"^(#|[-+=:](?=[\s=:-]|$)|\d+(?=[.)]))")
 
 

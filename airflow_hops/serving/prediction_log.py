@@ -22,7 +22,7 @@ from airflow_hops.core.serving_api.protocol import Method, PredictionLog
 PathLike = str | os.PathLike[str]
 
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
-"""Where a version's warm-up requests lie in its folder."""
+"""Path of the warm-up requests in a version's folder."""
 
 _FIELDS = {
     Method.PREDICT: "predict_log",

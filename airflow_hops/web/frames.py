@@ -12,9 +12,9 @@ _App = Callable[[Any, Any, _Send], Awaitable[None]]
 
 NO_OTHER_SITE = "frame-ancestors 'self'"
 NOTHING = "default-src 'none'"
-"""What JSON, a script or a picture may load, were it opened as a page."""
+"""Policy of JSON, scripts and pictures, were one opened as a page."""
 OWN_BASE = "base-uri 'self'; object-src 'none'"
-"""What can be said of Airflow's document without knowing which scripts and styles Airflow and other plugins load."""
+"""Directives for Airflow's document that hold without knowing which scripts and styles Airflow and plugins load."""
 PAGES = re.compile(r"/plugin/hops(-run|-task)?(/|$)")
 """The addresses of the pages, which Airflow itself answers with its one HTML document."""
 

@@ -37,7 +37,7 @@ class ViewRequest(Model):
     page: Annotated[str, Field(pattern=r"^[a-z]+(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?$", max_length=300)]
     """The page's path below ``/plugin/hops``."""
     query: Annotated[str, Field(max_length=8000)]
-    """What its address says after the question mark."""
+    """The query of its address, after the question mark."""
     shared: bool
     """Whether all who may read the pipeline see it, or its author alone."""
 

@@ -53,7 +53,7 @@ MARKERS = {
     "trainings": "server",
     "two_ranks": "server",
 }
-"""By fixture, what its tests start."""
+"""Processes that its tests start, by fixture."""
 
 SHARED = ("spark", "format_models")
 """Fixtures that take long to make: all tests that use one of them are a group."""

@@ -25,10 +25,10 @@ ENTRIES = (
     "airflow_hops.serving.capture.writer",
     "airflow_hops.serving.fronts.front",
 )
-"""What this package's processes run, beside the warm process, whose forks run the first of ``airflow_hops.ml``."""
+"""Commands of this package's processes, beside the warm process, whose forks run the first of ``airflow_hops.ml``."""
 
 PACKAGES = ("airflow_hops.hops", "airflow_hops.ml", "airflow_hops.serving")
-"""What the entries lie in."""
+"""Packages of the entries."""
 
 
 class _Program:

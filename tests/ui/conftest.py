@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ui.own_airflow import OwnAirflow
 
 ROLES = {"admin": "admin", "op": "op", "user": "user", "viewer": "viewer", "watcher": "op"}
-"""By user; where they can log in at the demo's web UI, ``watcher`` may read the monitoring DAG alone."""
+"""Roles by user; where users can log in at the demo's web UI, ``watcher`` may read the monitoring DAG alone."""
 PASSWORDS = {user: f"{user}'s" for user in ROLES}
 TIMEOUT_MS = 30_000
 STARTUP_TIMEOUT_S = 240.0

@@ -48,12 +48,12 @@ NAMES = {
 }
 """Values of parameters, beside ``run_id``."""
 PUBLIC = {"/static/{name}"}
-"""What holds no data, and anybody may load, as Airflow's own scripts."""
+"""Paths without data, which anybody may load, as Airflow's own scripts."""
 CHANGES_NOTHING = {
     "/tensorboard/{dag_id}/{run_id}/{task_id}/{map_index}/{path:path}",
     "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/proposal/check",
 }
-"""Where POST only asks for much at once."""
+"""Paths where POST only asks for much at once."""
 
 ROUTES = [route for route in make_app().routes if isinstance(route, APIRoute)]
 PROTECTED = [(method, route) for route in ROUTES if route.path not in PUBLIC for method in sorted(route.methods)]

@@ -19,7 +19,7 @@ Mode = Literal["champion", "canary"]
 """How a model was deployed: with all the traffic, or with a share of it."""
 
 ModelFormat = Literal["saved_model", "onnx", "skops"]
-"""What a model artifact holds, in a folder of this name: TensorFlow's SavedModel, an ONNX graph, or an estimator."""
+"""Content of a model artifact, in a folder of this name: TensorFlow's SavedModel, an ONNX graph, or an estimator."""
 
 SAVED_MODEL, ONNX, SKOPS = get_args(ModelFormat)
 

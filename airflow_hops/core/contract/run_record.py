@@ -21,7 +21,7 @@ INGEST_ENTRY = "airflow_hops.ml.stages.ingest:run"
 FUNCTION_ENTRY = "airflow_hops.ml.step.function:run"
 
 REPRODUCED, BACKTEST = "_reproduced", "_backtest"
-"""What stands in the place of the DAG's id in what ``airflow hops reproduce`` and back-tests make: without records."""
+"""Stands in the place of the DAG's id in what ``airflow hops reproduce`` and back-tests make: without records."""
 
 _CHANGE_WHAT_SERVES = ("deployment", "rollout")
 """Kinds of the artifacts of steps whose effect lies outside of them: these are not run again."""

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_hops.core.contract.json_fields import StepOptions
 
 AUTO = "auto"
-"""Of ``np``: as many ranks of this machine as a measurement finds to be fastest."""
+"""Value of ``np``: as many ranks of this machine as a measurement finds to be fastest."""
 
 HOROVOD = "horovod"
 MULTI_WORKER_MIRRORED = "multi_worker_mirrored"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 URL_PREFIX = "/hops"
-"""Where the plugin mounts the web API in Airflow's API server."""
+"""Path at which the plugin mounts the web API in Airflow's API server."""
 
 REFUSED_KEY = "refused"
 """The XCom in which a skipped task says why: ``reason``, and facts of its operator."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from airflow_hops.core.processes.ending import descendants
 
 _FIRST, _LAST = 11, 15
-"""Of the fields behind the name in ``/proc/<pid>/stat``: utime, stime, cutime, cstime (proc_pid_stat(5))."""
+"""Indexes of the fields behind the name in ``/proc/<pid>/stat``: utime, stime, cutime, cstime (proc_pid_stat(5))."""
 
 
 def core_seconds() -> float:

@@ -20,7 +20,7 @@ from airflow_hops.core.processes.ending import send_signal
 from airflow_hops.core.processes.lifetime import end_with_parent
 
 GO = b"go"
-"""What a client answers to the number of its fork, which then begins: a client that has given up says nothing."""
+"""A client's answer to the number of its fork, which then begins: a client that has given up says nothing."""
 _MESSAGE_BYTES = 1 << 20
 
 

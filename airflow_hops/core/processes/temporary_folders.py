@@ -38,7 +38,7 @@ _KINDS = (
     "step",
     "uv",
 )
-"""Of temporary folders. Nothing else below ``hops-`` is removed: users have folders of such names, too."""
+"""Prefixes of temporary folders. Nothing else below ``hops-`` is removed: users have folders of such names, too."""
 _LOCKED = ".locked"
 """End of the names of folders that were locked when they got them: once nobody locks one, its process is gone."""
 _SWEEP_AGE_S = 3600.0

@@ -8,7 +8,7 @@ from airflow_hops.core.store.artifact_store import ArtifactStore
 
 _FOLDER = "_backtests"
 ID_PATTERN = r"^[0-9A-Za-z][0-9A-Za-z-]{0,63}$"
-"""Of a back-test's id: when it began, and some letters: ``20131101T101112Z-1a2b``."""
+"""Pattern of a back-test's id: when it began, and some letters: ``20131101T101112Z-1a2b``."""
 
 
 def backtest_uri(store: ArtifactStore, model_name: str, backtest_id: str) -> str:

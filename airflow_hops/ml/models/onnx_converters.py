@@ -38,7 +38,7 @@ from airflow_hops.ml.models.trained_models import Sample, rows_for_torch, spark_
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
 
 _OPSET = 18
-"""Of the graphs: onnxruntime has known it since 2023."""
+"""Opset of the graphs: onnxruntime has known it since 2023."""
 
 
 class NotConvertible(Exception):

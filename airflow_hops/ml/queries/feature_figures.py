@@ -17,7 +17,7 @@ from airflow_hops.ml.statistics.summary import common_statistics, feature_name, 
 BUCKETS = 20
 """Buckets of a small histogram, at most."""
 FEW_INTEGERS = 10
-"""Where greatest and least are less apart, each integer is in a bucket of its own: TFDV's histogram has ten."""
+"""If greatest and least are less apart, each integer is in a bucket of its own: TFDV's histogram has ten."""
 OUTER = 0.01
 """Share of the values at either end, beyond the first and the last percentile."""
 DECILES = 11
@@ -28,7 +28,7 @@ MAX_NAME = 60
 """Characters of a value in a table of features, and of one in full."""
 MAX_TEXT = 1000
 SHARES = 10_000
-"""What the shares of a small histogram are counted in."""
+"""Unit of a small histogram's shares."""
 
 
 def table(dataset: Any, *, weighted: bool) -> dict[str, Any]:

@@ -26,7 +26,7 @@ _CODE = "code/"
 _MAX_FILES = 200
 _MAX_CHARACTERS = 1 << 20
 _MAX_LINES = 2000
-"""Of a file that is compared: comparing takes the square of it, a second for this."""
+"""Limit of a file to compare: comparing takes the square of it, a second for this."""
 _MAX_SECONDS = 5.0
 """For comparing all files."""
 _SOURCES = (".py", ".ipynb")

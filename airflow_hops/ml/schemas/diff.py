@@ -15,7 +15,7 @@ from airflow_hops.ml.schemas.files import load_schema
 
 _FEW_VALUES = 5
 _SUMMARY = ("type", "presence", "values per row", "domain", "range")
-"""What is said of a feature that is new."""
+"""Summary of a new feature."""
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+|~&:])")
 
 

@@ -21,7 +21,7 @@ DISTRIBUTIONS = {
     "pyspark.sql": "pyspark",
     "mlflow": "mlflow",
 }
-"""By module, in the order in which they are imported."""
+"""Distributions by module, in the order in which they are imported."""
 
 
 def probe() -> dict[str, Any]:

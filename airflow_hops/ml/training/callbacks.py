@@ -29,7 +29,7 @@ _COUNTERS: Mapping[type, tuple[str, ...]] = {
     keras.callbacks.ReduceLROnPlateau: ("wait", "cooldown_counter", "best"),
     keras.callbacks.ModelCheckpoint: ("best",),
 }
-"""What changes in Keras's own callbacks as they go."""
+"""Attributes that change in Keras's own callbacks as they go."""
 
 
 class FitCallbacks(keras.callbacks.CallbackList):

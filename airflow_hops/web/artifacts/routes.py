@@ -56,7 +56,7 @@ class ArtifactSummary(ArtifactAddress):
     """Taken from an earlier run."""
     metrics: dict[str, Number]
     rows: dict[str, Rows]
-    """By table, split or window."""
+    """Rows by table, split or window."""
     total_rows: Rows | None
     """All of them, each row counted once; null where none were counted."""
     properties: Facts

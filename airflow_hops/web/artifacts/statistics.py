@@ -52,7 +52,7 @@ class StatisticsDatasets(Model):
     """The times of the rows, where they are known."""
     label: str | None
     problem: str | None
-    """What the label asks for; null where the pipeline does not tell."""
+    """The problem that the label poses; null where the pipeline does not tell."""
     classes: list[str] | None
     """Names of the label's classes by their number, where it has any."""
     weight: str | None
@@ -69,7 +69,7 @@ class FeatureTable(Model):
     names: list[str]
     types: list[str]
     kinds: list[Kinds]
-    """What statistics there are: of numbers, of strings, of bytes that are no text, of a nested one, or none."""
+    """Kinds of statistics: of numbers, of strings, of bytes that are no text, of a nested one, or none."""
     count: list[Number]
     """Rows that have the feature."""
     missing: list[Number]
@@ -82,7 +82,7 @@ class FeatureTable(Model):
     """Minimum, the nine deciles, maximum."""
     unique: list[int | None]
     average_length: list[Number]
-    """Of a string in characters, of others in bytes."""
+    """For a string in characters, of others in bytes."""
     top_values: list[list[tuple[str, float]] | None]
     histogram: list[tuple[Number, Number, list[int]] | None]
     """Ends of equally wide buckets, and the share of the values in each, in ten thousandths."""
@@ -97,7 +97,7 @@ class DistributionFunction(Model):
 
     values: list[float]
     shares: list[float]
-    """Of the finite values, those up to each knot, 0 to 1."""
+    """Shares of the finite values up to each knot, 0 to 1."""
 
 
 class FeatureDetail(Model):
@@ -127,7 +127,7 @@ class FeatureDetail(Model):
     other_values: Number
     """How often other values occur."""
     custom: dict[str, float | str | None]
-    """What further generators of statistics have found."""
+    """Results of further generators of statistics."""
 
 
 class Distances(Model):
@@ -142,7 +142,7 @@ class Distances(Model):
     reported: bool
     """Whether a skew report says so; else it was measured for this answer."""
     every: dict[str, Number]
-    """Of a single feature that was named: its score by each measure."""
+    """For a single feature that was named: its score by each measure."""
 
 
 @router.get("", response_model=StatisticsDatasets)

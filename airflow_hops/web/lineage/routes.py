@@ -93,7 +93,7 @@ class Lineage(Model):
     is_whole: bool
     """False where there is more than can be sent."""
     notes: list[str]
-    """What is not known, and why."""
+    """Notes on unknown origins, and why."""
 
 
 @router.get("/lineage")

@@ -29,7 +29,7 @@ router = APIRouter(
 )
 BacktestId = Annotated[str, PathParameter(pattern=ID_PATTERN, description="The back-test's id")]
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)")
-"""What of ISO 8601 browsers read, too."""
+"""The part of ISO 8601 that browsers read."""
 
 
 class BacktestEntry(Model):
@@ -46,7 +46,7 @@ class BacktestPage(Page):
 
     backtests: list[BacktestEntry]
     damaged: list[str]
-    """What is wrong with those that cannot be read."""
+    """Errors of those that cannot be read."""
 
 
 class _Damaged(BadInput):
@@ -62,7 +62,7 @@ class Backtest(Model):
 
     id: str
     by: DecidedBy | None
-    """Who made it."""
+    """The user who made it."""
     has_policy: bool
     """Whether there is a ``policy.json`` of the chosen policy."""
     report: BacktestReport

@@ -55,16 +55,16 @@ class SplitEvaluation(SliceFigures):
 
     name: str
     slices: dict[str, list[Slice]]
-    """By the feature that the rows are sliced by."""
+    """Slices by the feature that the rows are sliced by."""
 
 
 class LabelEvaluation(Model):
     """The evaluation of a label."""
 
     metric: str
-    """By which the two are compared."""
+    """The metric by which the two are compared."""
     problem: str | None
-    """What is predicted: binary, multiclass or regression; null in evaluations of earlier versions."""
+    """The kind of label: binary, multiclass or regression; null in evaluations of earlier versions."""
     label: str | None
     """Name of the label's column, in whose units a regression's figures are."""
     rule: dict[str, Json]
@@ -80,7 +80,7 @@ class Evaluation(LabelEvaluation):
     champion_version: int | None
     """The champion at the time; null if there was none."""
     more_labels: list[LabelEvaluation]
-    """Of further labels that the model predicts."""
+    """Evaluations of further labels that the model predicts."""
 
 
 @router.get("/evaluation", dependencies=[READS_ARTIFACTS], response_model=Evaluation)

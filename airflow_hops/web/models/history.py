@@ -72,12 +72,12 @@ class Rollout(Model):
     steps: int
     """How many there are to be."""
     number: int
-    """Of the step under way, from 1."""
+    """Number of the step under way, from 1."""
     percent: int
     since: Time
     """When this step began."""
     canary: AskedCounts
-    """Of this step."""
+    """Canary of this step."""
     stable: AskedCounts
     doubts: list[str]
     waits_for_approval: bool

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 _RESERVED = ("mlflow.", "hops.")
 
 TagName = Annotated[str, StringConstraints(pattern=r"^\w[\w ./:-]*$", max_length=250)]
-"""What MLflow takes as a name on any of its stores."""
+"""A name that MLflow takes on any of its stores."""
 
 
 class NoteRequest(Model):

@@ -51,9 +51,9 @@ class VersionFigures(Model):
     estimates: dict[str, Figure]
     """Estimated without labels."""
     baseline: dict[str, Figure]
-    """Of a whole window: on the held-out split of the version's training."""
+    """Metrics of a whole window: on the held-out split of the version's training."""
     drop: dict[str, Figure]
-    """Of a whole window: by how much each is worse than that; above 0 is worse."""
+    """Drops of a whole window: by how much each is worse than that; above 0 is worse."""
 
 
 class LabelCompleteness(Model):
@@ -80,12 +80,12 @@ class LivePerformance(Model):
     periods: list[VersionFigures]
     ages: list[LabelCompleteness]
     labels: dict[str, int]
-    """What became of the labels: counts by name."""
+    """Outcomes of the labels: counts by name."""
     delay_s_p50: float | None
     """Seconds from prediction to label that half of the labels take; null where that is not known."""
     delay_s_p95: float | None
     notes: list[str]
-    """What is wrong or missing."""
+    """Notes on anything wrong or missing."""
 
 
 class PerformanceAnswer(Model):

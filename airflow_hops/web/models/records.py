@@ -26,7 +26,7 @@ class VersionShare(Model):
     since: Time
     traffic_percent: int
     fingerprint: str
-    """Of its model artifact."""
+    """Fingerprint of its model artifact."""
 
 
 class HeadlineMetric(Model):

@@ -28,9 +28,9 @@ class RefusedCandidate(Model):
     judged: ArtifactAddress
     """The artifact that says so."""
     metrics: dict[str, Number]
-    """Of that artifact."""
+    """Metrics of that artifact."""
     fingerprint: str
-    """Of the model artifact; empty where a task of the user's own does not say."""
+    """Fingerprint of the artifact; empty where a task of the user's own does not say."""
     champion_version: int | None
     """With which it was compared; null where it was not."""
 

@@ -68,14 +68,14 @@ class RegisteredVersion(Model):
     made_by: RunAddress | None
     """The run that trained and deployed it; null where the user may not read it, or it is not recorded."""
     fingerprint: str | None
-    """Of the model artifact."""
+    """Fingerprint of the model artifact."""
     note: str
-    """What people wrote of it: MLflow's description."""
+    """Text that people wrote about it: MLflow's description."""
     tags: dict[str, str]
     """People's own, by name; and the notes on decisions about it, ``hops.decision_note.<time>``."""
     mlflow_run_id: str | None
     metrics: dict[str, Number]
-    """Of its MLflow run; ``evaluation.*`` are those on which it was blessed. None where a DAG made it that the user may
+    """Its MLflow run's; ``evaluation.*`` are those on which it was blessed. None where a DAG made it that the user may
     not read."""
     last_event: Decision | None
 

@@ -72,7 +72,7 @@ class ProposedSchema(Model):
     validation: ArtifactAddress
     at: Time
     features: list[str]
-    """What it found anomalous, errors first, 200 at most; without a name, the data set as a whole."""
+    """Anomalous features, errors first, 200 at most; without a name, the data set as a whole."""
     features_total: int
 
 
@@ -91,7 +91,7 @@ class PipelineOverview(Model):
     waiting: list[AskedQuestion]
     proposed: list[ProposedSchema]
     schedules: list[Schedule]
-    """Of the pipeline, and of the DAGs that watch it."""
+    """Schedules of the pipeline and the DAGs that watch it."""
 
 
 @router.get("/overview", dependencies=[READS_RUNS, READS_TASKS, READS_ARTIFACTS])

@@ -43,7 +43,7 @@ class SkewPoint(Model):
     verdict: str
     worst: WorstFeature | None
     rows: int | None
-    """Of requests, which were compared."""
+    """Rows of requests that were compared."""
 
 
 class LastRetraining(Model):
@@ -53,7 +53,7 @@ class LastRetraining(Model):
     at: Time
     run_type: str
     reason: str | None
-    """What the monitoring said when it asked for it."""
+    """Reason that the monitoring gave for it."""
     triggered_by: str | None
     """The user, where one did."""
 

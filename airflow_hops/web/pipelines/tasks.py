@@ -48,7 +48,7 @@ class TaskResult(InstanceFacts):
 
     instances: list[Instance]
     progress: list[ProgressReport]
-    """Of its last try, unless that succeeded."""
+    """Progress of its last try, unless that succeeded."""
 
 
 class Epochs(Model):

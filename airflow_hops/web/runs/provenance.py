@@ -39,7 +39,7 @@ class RunData(Model):
     fingerprint: str
     window: list[str | None] | None
     rows: dict[str, int]
-    """By split or table."""
+    """Rows by split or table."""
     made_by: DataProducer | None
     """Null if it is gone, or of another pipeline."""
 

@@ -33,7 +33,7 @@ class StageRun(InstanceFacts):
     task_id: str
     map_index: int
     map_label: str | None
-    """What tells a mapped instance from the others, where the DAG file says it."""
+    """Label that tells a mapped instance from the others, where the DAG file says it."""
     progress: StageProgress | None
 
 

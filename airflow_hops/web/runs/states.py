@@ -43,7 +43,7 @@ _REFUSING = {
     "evaluation": _Refused("blessed", False, "not blessed"),
     "rollout": _Refused("decision", "rolled_back", "rolled back"),
 }
-"""By kind of artifact."""
+"""Refusing stages by kind of artifact."""
 
 
 class InstanceFacts(Model):

@@ -43,7 +43,7 @@ class StudyEntry(Model):
     """The DAG run that works on it, or was the last to do so."""
     state: str
     task_state: str | None
-    """Of the task instance that searches; null where Airflow has none any more. A study whose job was killed is
+    """State of the task instance that searches; null where Airflow has none any more. A study whose job was killed is
     ``running`` until a retry goes on with it."""
     program: str
     metrics: list[str]
@@ -70,7 +70,7 @@ class StudyPage(Page):
 
     studies: list[StudyEntry]
     damaged: list[str]
-    """What is wrong with the studies whose records cannot be read."""
+    """Errors of the studies whose records cannot be read."""
 
 
 class StopRequest(Model):
@@ -107,7 +107,7 @@ class StudyDetail(StudyEntry):
     seed: int
     choose: str | None
     pareto: list[int]
-    """Of several metrics, the trials that no other one beats in all of them."""
+    """For several metrics, the trials that no other one beats in all of them."""
     importance: dict[str, Number]
     """Share of each parameter in the variance of the first metric (fANOVA)."""
     mlflow_run: str | None

@@ -50,7 +50,7 @@ class TrainingRun(Model):
     """The last value of each."""
     tags: dict[str, str]
     parent: str | None
-    """Of a run nested in another: its id."""
+    """Id of the run in which this one is nested."""
     dag_run_id: str | None
     dag_run_state: str | None
     """None where Airflow has no such DAG run any more."""

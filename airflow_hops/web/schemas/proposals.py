@@ -53,14 +53,14 @@ class ProposalDecision(Model):
     at: Time
     note: str
     version: int | None
-    """Of the frozen schema, that the approval made."""
+    """Version of the frozen schema that the approval made."""
 
 
 class ProposalReview(Model):
     """A proposed schema, and the decisions on it."""
 
     fingerprint: str
-    """Of the validation that proposes it."""
+    """Fingerprint of the validation that proposes it."""
     text: str
     decisions: list[ProposalDecision]
     """Oldest first; the last one holds."""
@@ -85,7 +85,7 @@ class SchemaCheck(Model):
     changes: SchemaComparison
     """From the schema that the data was held against."""
     anomalies: list[RemainingAnomaly] | None
-    """What TFDV would still find in the data; null where the statistics are gone or not the user's to read."""
+    """Anomalies that TFDV would still find; null where the statistics are gone or not the user's to read."""
 
 
 class CheckRequest(Model):
@@ -99,10 +99,10 @@ class ProposalRequest(Model):
 
     choice: Literal["approve", "reject"]
     text: Text | None
-    """What is approved instead of the proposed schema; null for the proposed one."""
+    """The schema to approve instead of the proposed one; null for the proposed one."""
     reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
     fingerprint: str
-    """Of the validation that was looked at: if its task has made another since, the decision is refused."""
+    """Fingerprint of the reviewed validation: if its task has made another since, the decision is refused."""
     decisions: Annotated[int, Field(ge=0)]
     """How many decisions there were when it was looked at: with another one since, this one is refused."""
 

@@ -28,7 +28,7 @@ class Question(Model):
     assigned_to: list[str]
     """Names of those who alone may answer; none, where everybody may who has the right."""
     default: str | None
-    """What no answer until ``deadline`` means."""
+    """The answer that counts if there is none until ``deadline``."""
     asked_at: Time
     deadline: Time | None
     choice: str | None

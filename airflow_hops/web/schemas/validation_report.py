@@ -86,11 +86,11 @@ class ValidationReport(Anomalies):
     """A validation in full."""
 
     rows: dict[str, int]
-    """By split."""
+    """Rows by split."""
     quarantined: dict[str, int]
     """Rows in quarantine by split."""
     statistics: ArtifactAddress | None
-    """What was validated; null where it was deleted, or another DAG made it that the user may not read."""
+    """The validated statistics; null where they was deleted, or another DAG made it that the user may not read."""
     validated_against: ValidatedSchema | None
     has_proposal: bool
 

@@ -27,9 +27,9 @@ class FeatureFigures(Model):
     missing_p_value: Number = None
     cause: str | None = None
     detail: str | None = None
-    """What makes the cause likely, in words; or why there are no figures."""
+    """The evidence for the cause, in words; or why there are no figures."""
     effect: Number = None
-    """By how much the drift moves a prediction on average; of a regression in the label's units."""
+    """Mean change of a prediction through the drift; for a regression in the label's units."""
     scores: dict[str, Number] = {}
 
 
@@ -78,7 +78,7 @@ class SkewComparison(Model):
     """Mean prediction with the training data's values."""
     prediction_current: Number
     notes: list[str]
-    """What could not be done, and why."""
+    """Notes on work that could not be done, and why."""
     features: list[ReportFeature]
     row_skew: RowComparison | None
 
@@ -108,9 +108,9 @@ class FeatureComparison(ReportFeature):
     effect_signed: Number
     """Above 0 where the drift raises predictions; null of several classes."""
     effect_by_class: dict[str, Number]
-    """Of several classes, the mean change of the probability of each."""
+    """For several classes, the mean change of the probability of each."""
     problem: str | None
-    """What the model predicts, where effects were looked for."""
+    """The model's kind of label, where effects were looked for."""
     standard_error: Number
     rows: RowFeature | None
     examples: list[RowExample]

@@ -38,7 +38,7 @@ class RetrainingDecision(Model):
 
     outcome: Literal["requested", "refused", "failed", "pending"]
     why: str | None
-    """Of a refusal: ``monitor``, ``verdict``, the kind of the condition that forbids it, ``in_flight``, ``cooldown``,
+    """For a refusal: ``monitor``, ``verdict``, the kind of the condition that forbids it, ``in_flight``, ``cooldown``,
     ``budget`` or ``person``; null where it was not kept."""
     reason: str | None
     """In words."""
@@ -46,10 +46,10 @@ class RetrainingDecision(Model):
     limits: list[str]
     """Cooldown, budget, and the retraining under way, in words."""
     window_start: str | None
-    """Of a request: start of the training data; null for where the pipeline's own begins."""
+    """For a request: start of the training data; null for where the pipeline's own begins."""
     window_end: str | None
     told: list[str]
-    """What people were told of: ``drift``, ``request``, ``stop``."""
+    """Events that people were told of: ``drift``, ``request``, ``stop``."""
     at: Time | None
     task: TaskAddress
     started: list[RunAddress]

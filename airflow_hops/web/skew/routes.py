@@ -73,7 +73,7 @@ class SkewCheck(ArtifactAddress):
     causes: dict[str, str]
     effects: dict[str, Number]
     problem: str | None
-    """What the model predicts, of which the effects are; null in comparisons of earlier versions."""
+    """The model's kind of label, of which the effects are; null in comparisons of earlier versions."""
     decision: RetrainingDecision | None
 
 
@@ -118,7 +118,7 @@ class FeaturePoint(FeatureFigures):
     """A feature in one comparison."""
 
     fingerprint: str
-    """Of the comparison."""
+    """Fingerprint of the comparison."""
     state: Literal["compared", "not_compared", "deleted", "unreachable"]
 
 

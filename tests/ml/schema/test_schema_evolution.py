@@ -153,7 +153,7 @@ AS_TFDV = (
     "as before", "missing column", "new domain value", "less often present", "all missing", "out of range",
     "multivalent",
 )  # fmt: skip
-"""Where TFDV has an answer of its own, the proposal is that."""
+"""If TFDV has an answer of its own, the proposal is that."""
 
 
 def test_a_label_that_appears_in_serving_is_declared_there(schema: Any) -> None:

@@ -83,7 +83,7 @@ CASES: dict[str, tuple[str, str, list[Any]]] = {
     "beta": ("INT", "lifecycle_stage: BETA int_domain { min: 0 max: 1 }", [0, 5]),
     "of_the_other_environment": ("INT", 'not_in_environment: "SERVING" int_domain { min: 0 max: 1 }', [0, 5, None]),
 }  # fmt: skip
-"""By name: the feature's type, the rest of it in the schema, and values of rows, each one, a list, or None."""
+"""Maps a name to the feature's type, the rest of it in the schema, and values of rows, each one, a list, or None."""
 
 _TYPES = {"INT": pa.int64(), "FLOAT": pa.float64(), "BYTES": pa.binary()}
 _DATA_TYPES = {"integer_for_a_float": pa.int64()}

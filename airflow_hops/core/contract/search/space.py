@@ -131,7 +131,7 @@ Dimension = Uniform | LogUniform | IntUniform | Choice
 _DIMENSIONS: dict[str, type[Dimension]] = {each.type: each for each in (Uniform, LogUniform, IntUniform, Choice)}
 
 Space = Mapping[str, Any]
-"""By the parameter's name a :data:`Dimension`, a list of choices, or a constant."""
+"""Maps the parameter's name to a :data:`Dimension`, a list of choices, or a constant."""
 
 
 def space_to_dict(space: Space) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from airflow_hops.core.serving_api.capture_layout import FEEDBACK_FOLDER
 from airflow_hops.ml.readers.raw_file import explained
 
 LABEL = "label."
-"""What a label's column begins with."""
+"""Prefix of a label's column."""
 UNNAMED = "value"
 """The name of a label that was given without one."""
 

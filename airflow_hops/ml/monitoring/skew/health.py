@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 _AWAY = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 _CLOCKS_DIFFER = timedelta(minutes=10)
-"""By how much clocks of two machines may differ."""
+"""Greatest difference of two machines' clocks."""
 _WRONG_TIMES = 0.01
 """Share of rows with an impossible time from which on a monitor is unwell; of fewer, some client is."""
 

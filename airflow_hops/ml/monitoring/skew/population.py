@@ -31,7 +31,7 @@ from airflow_hops.ml.monitoring.skew.tails import LEAST, Tail, fit_tail
 from airflow_hops.ml.statistics.frequent_numbers import RESOLUTION
 
 _ITERATIONS = 20
-"""Of expectation maximisation: more change the shares by less than sampling does."""
+"""Rounds of expectation maximisation: more change the shares by less than sampling does."""
 
 
 @dataclass(frozen=True)

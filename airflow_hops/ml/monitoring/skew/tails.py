@@ -17,7 +17,7 @@ from airflow_hops.ml.monitoring.skew.distribution import Array
 START = 0.25
 """The share of the values that makes a tail."""
 LEAST = 0.7
-"""Of a sample's rows, how many are expected above its greatest value's median place in the distribution."""
+"""The number of a sample's rows expected above its greatest value's median place in the distribution."""
 POINTS = 16
 """Points that cut a tail into cells."""
 

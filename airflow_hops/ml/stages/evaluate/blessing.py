@@ -14,7 +14,7 @@ from airflow_hops.ml.metrics.judging import METRICS
 from airflow_hops.ml.metrics.metrics import Metrics
 
 MAX_REGRESSION = 0.01
-"""What is tolerated unless it is said; of a metric in the label's units, and of one of the user's own, as a share of
+"""Default tolerance; for a metric in the label's units, and of one of the user's own, as a share of
 the champion's figure."""
 
 

@@ -47,7 +47,7 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     ONNX: (TRANSFORM_GRAPH, SIGNATURE_FILE),
     SKOPS: (TRANSFORM_GRAPH, SIGNATURE_FILE),
 }
-"""What belongs to a model besides its file, by format: a folder may hold other things, too."""
+"""Files that belong to a model besides its file, by format: a folder may hold other things, too."""
 _DEPTH = 3
 
 

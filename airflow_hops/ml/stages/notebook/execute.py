@@ -47,7 +47,7 @@ _TRACEBACK_CHARACTERS = 6000
 _ERROR_CHARACTERS = 20_000
 _TRACEBACK_FRAMES = 50
 _OUTPUT_BYTES = 100
-"""Of an output without what it shows."""
+"""Size of an output without its content."""
 _IDLE_TIMEOUT_S = 600
 """Within which the outputs of a cell that has ended must have arrived."""
 _NO_IDLE = "IOPub"

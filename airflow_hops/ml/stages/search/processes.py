@@ -201,4 +201,4 @@ class TrialThreads:
 
 
 Trials = TrialProcesses | TrialThreads
-"""What starts and ends trials."""
+"""Starts and ends trials."""

@@ -97,7 +97,7 @@ _LOG_BYTES = 16_384
 _MESSAGE_CHARACTERS = 100_000
 
 TrialEvent = Mapping[str, Any]
-"""What a search hears of a trial: its ``number``, and the ``type``.
+"""An event of a trial: its ``number``, and the ``type``.
 
 ``report`` with ``step`` and ``metrics``; ``result``: its ``training.json`` is written; ``error`` with ``message`` and
 ``retryable``; ``ended``, the last, with the ``code`` of its process, or the negative number of a signal.

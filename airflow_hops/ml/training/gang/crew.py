@@ -17,7 +17,7 @@ from airflow_hops.ml.training.gang.placement import Placement
 from airflow_hops.ml.training.gang.rank import Channel
 
 Work = Callable[[Placement, Channel], Any]
-"""What a rank does: returns a JSON value."""
+"""The work of a rank: returns a JSON value."""
 
 
 @dataclass(frozen=True)

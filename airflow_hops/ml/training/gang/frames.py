@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 GREETING = b"\nhops-agent-1\n"
-"""What an agent says first: what came before it is a shell's or a login's chatter."""
+"""An agent's first frame: what came before it is a shell's or a login's chatter."""
 
 _HEADER = struct.Struct("!II")
 _MOST_MESSAGE_BYTES = 64 << 20

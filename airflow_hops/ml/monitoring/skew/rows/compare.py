@@ -16,7 +16,7 @@ from airflow_hops.ml.monitoring.skew.rows.report import FeatureRowSkew, RowSkewR
 from airflow_hops.ml.monitoring.skew.rows.values import Outcome, compare, shown, values_of
 
 MISSING = b"__MISSING_VALUE__"
-"""What TFDV's confusion counts call a value that is not there."""
+"""Name of a missing value in TFDV's confusion counts."""
 
 
 @dataclass
