@@ -1,4 +1,4 @@
-"""One available version of a model, whatever runs it: a session here, a worker process, a server upstream."""
+"""One available version of a model, whatever runs it: a session here, another server process, a server upstream."""
 
 from __future__ import annotations
 
