@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow.plugins_manager import AirflowPlugin
 
 from airflow_hops import preimports
-from airflow_hops.core.contract.retraining import window_end, window_start
+from airflow_hops.core.contract.retraining.triggered import window_end, window_start
 from airflow_hops.core.contract.web import URL_PREFIX
 from airflow_hops.web.frames import OWN_BASE, PAGES, FrameGuard
 from airflow_hops.web.lazy import LazyApp

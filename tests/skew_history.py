@@ -13,15 +13,10 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.contract.retraining import (
-    AnyOf,
-    Budget,
-    Decision,
-    Drift,
-    RetrainingPolicy,
-    Situation,
-    decide,
-)
+from airflow_hops.core.contract.retraining.conditions import AnyOf, Drift
+from airflow_hops.core.contract.retraining.decision import Decision, decide
+from airflow_hops.core.contract.retraining.policy import Budget, RetrainingPolicy
+from airflow_hops.core.contract.retraining.situation import Situation
 from airflow_hops.hooks.runtime import RuntimeHook
 
 FIRST = datetime(2026, 7, 6, 6, tzinfo=UTC)

@@ -29,17 +29,10 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.backtest import Assessment, BacktestReport, Candidate, PeriodAssessment
 from airflow_hops.core.contract.performance import VersionPerformance
 from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.core.contract.retraining import (
-    Age,
-    AnyOf,
-    Budget,
-    Drift,
-    NewRows,
-    Performance,
-    RetrainingPolicy,
-    SinceChange,
-    Sliding,
-)
+from airflow_hops.core.contract.retraining.conditions import Age, AnyOf, Drift, NewRows
+from airflow_hops.core.contract.retraining.performance import Performance
+from airflow_hops.core.contract.retraining.policy import Budget, RetrainingPolicy
+from airflow_hops.core.contract.retraining.windows import SinceChange, Sliding
 from airflow_hops.core.contract.skew import SkewProperties, SkewReference
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators import backtest as operator
@@ -295,7 +288,7 @@ def test_policies_by_name_are_those_that_their_json_says(tmp_path: Path, capsys:
     (tmp_path / "careful.json").write_text(json.dumps(RetrainingPolicy(when=NewRows(9)).to_dict()))
     (tmp_path / "backtest_policies.py").write_text(
         "from airflow.sdk import Asset\n"
-        "from airflow_hops.core.contract.retraining import Age, RetrainingPolicy\n"
+        "from airflow_hops.retraining import Age, RetrainingPolicy\n"
         "from airflow_hops.operators import retraining_loop\n"
         "from datetime import timedelta\n"
         "old = RetrainingPolicy(when=Age(timedelta(days=50)))\n"

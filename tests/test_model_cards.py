@@ -17,7 +17,7 @@ from airflow_hops.core.contract.evaluation import EvaluationReport, Figures, Mod
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.contract.performance import LabelAge, PerformanceReport, VersionPerformance
 from airflow_hops.core.contract.properties import DeploymentProperties, ModelProperties
-from airflow_hops.core.contract.retraining import Decision
+from airflow_hops.core.contract.retraining.decision import Decision
 from airflow_hops.core.contract.rollout.counts import Counts
 from airflow_hops.core.contract.rollout.decision import Decision as RolloutDecision
 from airflow_hops.core.contract.rollout.decision import Finding as RolloutFinding

@@ -10,7 +10,8 @@ from airflow.sdk import Asset
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.performance import PerformanceOptions
-from airflow_hops.core.contract.retraining import Performance, RetrainingPolicy
+from airflow_hops.core.contract.retraining.performance import Performance
+from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
 from airflow_hops.core.contract.skew import SkewProperties, SkewReference
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.operators import PerformanceOperator, retraining_loop

@@ -16,7 +16,7 @@ import pytest
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.contract.protocol import Line
-from airflow_hops.core.contract.retraining import as_utc
+from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.run_record import INGEST_ENTRY, RunRecord, record_key
 from airflow_hops.core.contract.search import SearchOptions, Uniform
 from airflow_hops.core.contract.search.space import space_to_dict

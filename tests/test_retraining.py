@@ -18,16 +18,11 @@ from airflow.sdk.exceptions import TaskAwaitingInput
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.contract.retraining import (
-    AnyOf,
-    Budget,
-    Decision,
-    Drift,
-    Performance,
-    RetrainingPolicy,
-    Situation,
-    decide,
-)
+from airflow_hops.core.contract.retraining.conditions import AnyOf, Drift
+from airflow_hops.core.contract.retraining.decision import Decision, decide
+from airflow_hops.core.contract.retraining.performance import Performance
+from airflow_hops.core.contract.retraining.policy import Budget, RetrainingPolicy
+from airflow_hops.core.contract.retraining.situation import Situation
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import write_record
 from airflow_hops.core.store.retraining import DecisionLog, take_up

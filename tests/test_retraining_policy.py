@@ -14,25 +14,21 @@ from hypothesis import strategies as st
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.performance import PerformanceProperties, VersionPerformance
-from airflow_hops.core.contract.retraining import (
+from airflow_hops.core.contract.retraining.conditions import (
     Age,
     AllOf,
     AnyOf,
-    Budget,
-    Decision,
     Drift,
-    Expanding,
     NewRows,
-    Performance,
     PipelineFault,
     Rejected,
-    RetrainingPolicy,
     RolloutRunning,
-    SinceChange,
-    Situation,
-    Sliding,
-    decide,
 )
+from airflow_hops.core.contract.retraining.decision import Decision, decide
+from airflow_hops.core.contract.retraining.performance import Performance
+from airflow_hops.core.contract.retraining.policy import Budget, RetrainingPolicy
+from airflow_hops.core.contract.retraining.situation import Situation
+from airflow_hops.core.contract.retraining.windows import Expanding, SinceChange, Sliding
 from airflow_hops.core.contract.skew import SkewProperties, SkewReference
 
 DAY = timedelta(days=1)

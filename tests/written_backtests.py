@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from airflow_hops.core.contract.backtest import Assessment, BacktestReport, Candidate, PeriodAssessment
-from airflow_hops.core.contract.retraining import REFUSED, REQUESTED, Decision, Drift, RetrainingPolicy
+from airflow_hops.core.contract.retraining.conditions import Drift
+from airflow_hops.core.contract.retraining.decision import REFUSED, REQUESTED, Decision
+from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.replay.backtest.outcomes import Scoreboard
 from airflow_hops.replay.backtest.replay import AssessedCandidate, Course, Requested

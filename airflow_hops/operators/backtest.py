@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_hops.core.contract.backtest import BacktestReport
-    from airflow_hops.core.contract.retraining import RetrainingPolicy
+    from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
     from airflow_hops.replay.backtest.candidates import Candidates
     from airflow_hops.replay.backtest.plan import BacktestPlan
 

@@ -9,7 +9,7 @@ from airflow.sdk import XComArg
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.protocol import StepResult
-from airflow_hops.core.contract.retraining import extras, requested_window
+from airflow_hops.core.contract.retraining.triggered import extras, requested_window
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.retraining import take_up

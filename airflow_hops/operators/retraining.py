@@ -16,15 +16,10 @@ from airflow_hops.core.contract.json_fields import as_json
 from airflow_hops.core.contract.model_record import by_whom
 from airflow_hops.core.contract.performance import PerformanceProperties
 from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.core.contract.retraining import (
-    Decision,
-    Memory,
-    Request,
-    RetrainingPolicy,
-    Situation,
-    as_utc,
-    decide,
-)
+from airflow_hops.core.contract.retraining.conditions import Memory
+from airflow_hops.core.contract.retraining.decision import Decision, Request, decide
+from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
+from airflow_hops.core.contract.retraining.situation import Situation, as_utc
 from airflow_hops.core.contract.skew import DRIFT, SkewProperties
 from airflow_hops.core.contract.times import now, seconds_since
 from airflow_hops.core.store import ArtifactStore

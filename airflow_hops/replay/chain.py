@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Manifest, Producer
 from airflow_hops.core.contract.properties import Window
-from airflow_hops.core.contract.retraining import as_utc
+from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.run_record import INGEST_ENTRY, RunRecord, record_key
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.run_records import read_record

@@ -11,7 +11,9 @@ from typing import Any
 
 from airflow_hops.core.contract.backtest import Assessment, Candidate, PeriodAssessment, delay_key
 from airflow_hops.core.contract.performance import VersionPerformance
-from airflow_hops.core.contract.retraining import Age, AnyOf, Budget, Drift, NewRows, Performance, RetrainingPolicy
+from airflow_hops.core.contract.retraining.conditions import Age, AnyOf, Drift, NewRows
+from airflow_hops.core.contract.retraining.performance import Performance
+from airflow_hops.core.contract.retraining.policy import Budget, RetrainingPolicy
 from airflow_hops.core.contract.skew import SkewProperties, SkewReference
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.replay.backtest.candidates import Candidates, champion_properties

@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.model_record import by_whom
-from airflow_hops.core.contract.retraining import Decision, Request
+from airflow_hops.core.contract.retraining.decision import Decision, Request
 from airflow_hops.core.contract.times import now
 from airflow_hops.core.store.artifact_store import ArtifactStore
 

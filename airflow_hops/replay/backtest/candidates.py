@@ -16,7 +16,7 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.backtest import ASSESSMENT_FILE, Assessment, Candidate
 from airflow_hops.core.contract.properties import ModelProperties, StatisticsProperties
 from airflow_hops.core.contract.protocol import Output, StepSpec
-from airflow_hops.core.contract.retraining import as_utc
+from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.run_record import BACKTEST
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.hooks.runtime import RuntimeHook

@@ -9,7 +9,8 @@ from datetime import datetime
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.backtest import CandidateOutcome, DecisionAtTick, PolicyOutcome, Retraining
 from airflow_hops.core.contract.performance import Interval
-from airflow_hops.core.contract.retraining import RetrainingPolicy, as_utc
+from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
+from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.replay.backtest.averages import BlockBootstrap, gain_of
 from airflow_hops.replay.backtest.replay import AssessedCandidate, Course, Requested
 from airflow_hops.replay.backtest.schedules import best_schedule

@@ -15,15 +15,10 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.names import suggestion
 from airflow_hops.core.contract.performance import METRICS
 from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.core.contract.retraining import (
-    Age,
-    AnyOf,
-    Drift,
-    Performance,
-    PipelineFault,
-    RetrainingPolicy,
-    as_utc,
-)
+from airflow_hops.core.contract.retraining.conditions import Age, AnyOf, Drift, PipelineFault
+from airflow_hops.core.contract.retraining.performance import Performance
+from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
+from airflow_hops.core.contract.retraining.situation import as_utc
 
 NEVER = "never"
 BUILT_IN = (NEVER, "monthly", "weekly", "drift", "performance")

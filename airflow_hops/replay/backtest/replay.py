@@ -10,7 +10,10 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.backtest import Assessment, Candidate, PeriodAssessment, delay_key
 from airflow_hops.core.contract.performance import PerformanceProperties
-from airflow_hops.core.contract.retraining import Decision, RetrainingPolicy, Situation, Sliding, as_utc, decide
+from airflow_hops.core.contract.retraining.decision import Decision, decide
+from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
+from airflow_hops.core.contract.retraining.situation import Situation, as_utc
+from airflow_hops.core.contract.retraining.windows import Sliding
 from airflow_hops.core.contract.skew import SkewProperties
 
 

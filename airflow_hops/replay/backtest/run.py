@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_hops.core.contract.backtest import POLICY_FILE, REPORT_FILE, BacktestReport
-from airflow_hops.core.contract.retraining import RetrainingPolicy
+from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
 from airflow_hops.core.contract.times import now
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.backtests import backtest_uri

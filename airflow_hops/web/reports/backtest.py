@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse, Response
 
 from airflow_hops.core.contract.backtest import PolicyOutcome
 from airflow_hops.core.contract.performance import Interval
-from airflow_hops.core.contract.retraining import as_utc
+from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.reports.page import Chart, Report, Section, Table, cell
 from airflow_hops.web.access import READS_ARTIFACTS
 from airflow_hops.web.answers import send_report

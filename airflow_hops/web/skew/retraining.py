@@ -13,7 +13,7 @@ from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
-from airflow_hops.core.contract.retraining import Finding
+from airflow_hops.core.contract.retraining.conditions import Finding
 from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.core.contract.web import REFUSED_KEY
 from airflow_hops.web.artifacts.definitions import PipelineDag

@@ -15,7 +15,7 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.backtest import ASSESSMENT_FILE, Assessment, PeriodAssessment, delay_key
 from airflow_hops.core.contract.performance import LOWER_IS_BETTER, PerformanceOptions, VersionPerformance
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
-from airflow_hops.core.contract.retraining import as_utc
+from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.skew import SkewOptions, SkewReference
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.integrity import DamagedArtifact
