@@ -9,6 +9,7 @@ import warnings
 from importlib.metadata import version
 
 from airflow_hops import __version__
+from airflow_hops.core.processes.keras_import import without_keras
 from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.monitoring import logs
 
@@ -29,7 +30,8 @@ def main() -> int:
     warnings.filterwarnings("ignore", category=FutureWarning, module="google")
 
     if not (flags.upstream or flags.fronts > 1):
-        import airflow_hops.serving.models.saved_model  # noqa: F401  # it takes no time of the first to load
+        with without_keras():
+            import airflow_hops.serving.models.saved_model  # noqa: F401  # it takes no time of the first to load
 
     from airflow_hops.serving.assembly import StartError
     from airflow_hops.serving.server import ModelServer

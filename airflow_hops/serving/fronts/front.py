@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from airflow_hops.core.processes.keras_import import without_keras
 from airflow_hops.serving import assembly
 from airflow_hops.serving.api.control import Percents
 from airflow_hops.serving.endpoint import Endpoint
@@ -116,7 +117,8 @@ def main(descriptor: int) -> None:
         Path("/proc/self/oom_score_adj").write_text("500")
     assignment: FrontAssignment = pickle.load(sys.stdin.buffer)
     logs.configure(assignment.flags.log_file)
-    import airflow_hops.serving.models.saved_model  # noqa: F401  # TensorFlow, so that the first to load takes no longer
+    with without_keras():
+        import airflow_hops.serving.models.saved_model  # noqa: F401  # it takes no time of the first to load
 
     set_imports_apart()
     front = _Front(assignment, socket.socket(fileno=descriptor))

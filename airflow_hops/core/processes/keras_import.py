@@ -1,0 +1,23 @@
+"""TensorFlow without Keras, for processes that run graphs or only read and write examples."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def without_keras() -> Iterator[None]:
+    """Lets ``import tensorflow`` leave Keras, 150 of its 570 MiB, to the first use of ``tf.keras``.
+
+    TensorFlow imports Keras at its end and goes on if there is none.
+    """
+    if "keras" in sys.modules:
+        yield
+        return
+    sys.modules["keras"] = None  # type: ignore[assignment]  # an import of it raises ImportError
+    try:
+        yield
+    finally:
+        del sys.modules["keras"]
