@@ -113,8 +113,6 @@ def measure_all(clients: Clients, given: argparse.Namespace, console: Console) -
     with server("batching", **batching) as batched:
         ask(clients, batched, "grpc_batching", given, found, console)
         ask(clients, batched.over_rest(), "rest_batching", given, found, console)
-    with server("workers", workers=os.cpu_count() or 1) as workers:
-        ask(clients, workers, "grpc_workers", given, found, console)
     if given.peers:
         for peer in (MLServer, BentoML, RayServe):
             with peer(WORK / "run", WORK / "models") as target:
@@ -173,8 +171,8 @@ def measure_switch(clients: Clients, given: argparse.Namespace, console: Console
         return measure_in_turns(clients, turns, seconds, console, {"off": off, "on": on}, "flights", 1)["on"]
 
 
-def measure_fronts(clients: Clients, given: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """A front for each of so many cores, the clients on the others where there are any, against one on one core.
+def measure_workers(clients: Clients, given: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """A worker for each of so many cores, the clients on the others where there are any, against one on one core.
 
     The echo, in as many processes, says what of it is gRPC's and the machine's.
     """
@@ -183,7 +181,7 @@ def measure_fronts(clients: Clients, given: argparse.Namespace, console: Console
     measured: dict[str, dict[int, list[Measured]]] = {}
     with contextlib.ExitStack() as stack:
         servers = {
-            count: stack.enter_context(server(f"fronts{count}", fronts=count, tensorflow_intra_op_parallelism=1))
+            count: stack.enter_context(server(f"workers{count}", workers=count, tensorflow_intra_op_parallelism=1))
             for count in counts
         }
         echoes = {count: stack.enter_context(echo_server(count)) for count in counts}
@@ -212,7 +210,7 @@ def measure_fronts(clients: Clients, given: argparse.Namespace, console: Console
                 "cpu_us": round(statistics.median(1e6 / turn.per_core for turn in turns)),
                 "of_linear_per_core": round(statistics.median(of_one), 3),
             }
-            console.print(f"{way}, fronts on {count} cores: {figures[f'{way}_{count}']}")
+            console.print(f"{way}, workers on {count} cores: {figures[f'{way}_{count}']}")
     return figures
 
 
@@ -352,17 +350,17 @@ def main() -> None:
             "capture": measure_capture(clients, given, console),
             "split": measure_switch(clients, given, console, traffic_config_file=WORK / "split.json"),
         }
-        fronts = measure_fronts(clients, given, console)
+        workers = measure_workers(clients, given, console)
         found = measure_all(clients, given, console)
     memory = measure_reloads(console) if given.reloads else {}
     print_table(found, console)
     ratios = ratios_of(found, in_process, limits, switches)
-    ratios |= {f"fronts_{way}_of_linear_per_core": front["of_linear_per_core"] for way, front in fronts.items()}
+    ratios |= {f"workers_{way}_of_linear_per_core": worker["of_linear_per_core"] for way, worker in workers.items()}
     ratios |= {
-        way.replace("echo", "fronts_grpc") + "_of_the_echo_per_core": round(
-            fronts[way.replace("echo", "grpc")]["of_linear_per_core"] / echo["of_linear_per_core"], 3
+        way.replace("echo", "workers_grpc") + "_of_the_echo_per_core": round(
+            workers[way.replace("echo", "grpc")]["of_linear_per_core"] / echo["of_linear_per_core"], 3
         )
-        for way, echo in fronts.items()
+        for way, echo in workers.items()
         if way.startswith("echo")
     }
     for name, ratio in ratios.items():
@@ -371,7 +369,7 @@ def main() -> None:
         "in_process": in_process,
         "limits": limits,
         "switches": switches,
-        "fronts": fronts,
+        "workers": workers,
         "memory": memory,
         "served": {"-".join(map(str, key)): {k: round(v, 3) for k, v in asdict(m).items()} for key, m in found.items()},
     }

@@ -27,7 +27,7 @@ def test_the_connection_gives_the_flags_and_what_was_given_comes_last(tmp_path: 
         "serving_capture_path": "s3://bucket/captured/",
         "serving_base_path": "/srv/models",
     }
-    assert server_flags(services, ["--port=1", "--fronts=2"]) == [
+    assert server_flags(services, ["--port=1", "--workers=2"]) == [
         "--host=127.0.0.1",
         "--port=9500",
         "--rest_api_port=9501",
@@ -36,7 +36,7 @@ def test_the_connection_gives_the_flags_and_what_was_given_comes_last(tmp_path: 
         "--traffic_config_file=/srv/traffic.json",
         "--capture_base_path=s3://bucket/captured",
         "--port=1",
-        "--fronts=2",
+        "--workers=2",
     ]
     written = tmp_path / "new" / "models.config"
     assert written.read_text() == "model_config_list {}\n"
@@ -66,7 +66,7 @@ def test_a_host_of_another_machine_is_said_and_not_listened_at(
 @pytest.mark.parametrize(
     ("services", "given", "words"),
     [
-        ({}, ["--fronts=2"], "field 'config_file' is empty, so there is nothing to serve; fill it in, or give"),
+        ({}, ["--workers=2"], "field 'config_file' is empty, so there is nothing to serve; fill it in, or give"),
         ({"serving_kind": "tensorflow_model_server"}, [], "field 'kind' is 'tensorflow_model_server', expected"),
         (
             {"serving_config_file": "models.config"},

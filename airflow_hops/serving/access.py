@@ -56,7 +56,7 @@ RIGHTS: Mapping[str, Right] = {
     "GET /v1/logs": Right.CONTROL,
     "GET /v1/stats": Right.CONTROL,
     "GET /v1/stats/series": Right.CONTROL,
-    "GET /v1/fronts": Right.CONTROL,
+    "GET /v1/workers": Right.CONTROL,
     "GET /v1/capture": Right.CONTROL,
     "POST /v1/capture:flush": Right.CONTROL,
     "GET /monitoring/prometheus/metrics": Right.CONTROL,

@@ -118,7 +118,7 @@ def _check(parser: argparse.ArgumentParser, flags: Flags) -> None:
         parser.error("--model_base_path, --model_config_file and --upstream are all empty; expected one of them")
     if flags.model_base_path and flags.upstream:
         parser.error("--model_base_path and --upstream are both given; a gateway loads no model itself")
-    _check_fronts(parser, flags)
+    _check_workers(parser, flags)
     if flags.model_base_path and "://" not in flags.model_base_path and not Path(flags.model_base_path).is_absolute():
         parser.error(
             f"--model_base_path={flags.model_base_path}: Expected model {flags.model_name} to have an absolute path "
@@ -145,8 +145,8 @@ def _check(parser: argparse.ArgumentParser, flags: Flags) -> None:
         parser.error("--write_back_model_config is set without --model_config_file; expected the file to write")
 
 
-def _check_fronts(parser: argparse.ArgumentParser, flags: Flags) -> None:
-    if flags.fronts == 1:
+def _check_workers(parser: argparse.ArgumentParser, flags: Flags) -> None:
+    if flags.workers == 1:
         return
     for name, why in {
         "upstream": "start several gateways instead",
@@ -154,4 +154,4 @@ def _check_fronts(parser: argparse.ArgumentParser, flags: Flags) -> None:
         "enable_profiler": "a profile is of one process",
     }.items():
         if getattr(flags, name):
-            parser.error(f"--fronts={flags.fronts} and --{name} are both given; {why}")
+            parser.error(f"--workers={flags.workers} and --{name} are both given; {why}")

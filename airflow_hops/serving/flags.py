@@ -157,8 +157,8 @@ class CaptureFlags:
 class ProcessFlags:
     """Processes."""
 
-    fronts: int = _flag(1, "number of processes that share the ports, each with all models", flag_values.positive)
-    front_timeout_seconds: float = _flag(
+    workers: int = _flag(1, "number of processes that share the ports, each with all models", flag_values.positive)
+    worker_timeout_seconds: float = _flag(
         10, "seconds without a sign of life after which one of them is replaced; 0 waits for ever", flag_values.seconds
     )
 

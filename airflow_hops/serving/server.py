@@ -22,7 +22,6 @@ from airflow_hops.serving.capture import routes as capture_routes
 from airflow_hops.serving.capture.metrics import CaptureCollector
 from airflow_hops.serving.endpoint import Endpoint
 from airflow_hops.serving.flags import Flags
-from airflow_hops.serving.fronts.supervisor import Fronts
 from airflow_hops.serving.gateway import report as gateway_report
 from airflow_hops.serving.gateway import stats_report
 from airflow_hops.serving.lifecycle import Lifecycle
@@ -31,6 +30,7 @@ from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.traffic import TrafficTable
 from airflow_hops.serving.monitoring import logs, metrics, series
 from airflow_hops.serving.routes import Routes
+from airflow_hops.serving.workers.supervisor import Workers
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +64,9 @@ class ModelServer:
         metrics_path = metrics.prometheus_path(flags.monitoring_config_file)
         batching = assembly.batching_options(flags)
 
-        fronts = Fronts(flags, catalog, self._lifecycle) if flags.fronts > 1 else None
-        endpoint = self._endpoint = fronts or Endpoint(flags, catalog, self._lifecycle)
-        open_version = fronts.open if fronts else assembly.version_opener(flags, batching)
+        workers = Workers(flags, catalog, self._lifecycle) if flags.workers > 1 else None
+        endpoint = self._endpoint = workers or Endpoint(flags, catalog, self._lifecycle)
+        open_version = workers.open if workers else assembly.version_opener(flags, batching)
         self._loader = assembly.model_source(flags, catalog, config, open_version)
         self._series = series.RequestSeries(endpoint.stats, endpoint.batches)
         self._controls = control.Control(catalog, self._loader)
@@ -79,8 +79,8 @@ class ModelServer:
         gateway_report.add_routes(routes, catalog, endpoint.shadow_counts)
         if metrics_path:
             metrics.add_route(routes, metrics_path)
-        if fronts is not None:
-            fronts.add_reports(routes, metrics.REGISTRY)
+        if workers is not None:
+            workers.add_reports(routes, metrics.REGISTRY)
         for collector in (
             CaptureCollector(endpoint.capture),
             gateway_report.ShadowCollector(endpoint.shadow_counts),

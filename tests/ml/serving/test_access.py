@@ -37,8 +37,8 @@ MAY = {
     "control-1": set(Right),
     "control-2": set(Right),
 }
-# A server without fronts has no such route; how it is guarded does not depend on the route.
-ELSEWHERE = {"GET /v1/fronts"}
+# A server without workers has no such route; how it is guarded does not depend on the route.
+ELSEWHERE = {"GET /v1/workers"}
 
 
 @pytest.fixture(scope="module")

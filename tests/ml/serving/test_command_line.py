@@ -174,7 +174,7 @@ def slow_model(saved_models: Path, folder: Path, rounds: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("mode", [{}, {"fronts": 2}], ids=["one process", "fronts"])
+@pytest.mark.parametrize("mode", [{}, {"workers": 2}], ids=["one process", "workers"])
 def test_ports_open_once_models_answer(
     start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path, mode: dict[str, int]
 ) -> None:
@@ -218,14 +218,14 @@ def test_ports_open_once_models_answer(
 
 
 @pytest.mark.parametrize("taken", ["port", "rest_api_port"])
-@pytest.mark.parametrize("fronts", [1, 2])
+@pytest.mark.parametrize("workers", [1, 2])
 def test_port_that_is_taken_while_models_load_is_one_line(
-    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path, taken: str, fronts: int
+    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path, taken: str, workers: int
 ) -> None:
     path = slow_model(saved_models, tmp_path / "vectors", 600)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    server = start_server(wait=False, model_base_path=path, fronts=fronts, **{taken: port})
+    server = start_server(wait=False, model_base_path=path, workers=workers, **{taken: port})
     wait_for(lambda: is_held(port), server.log)
     with socket.create_server(("127.0.0.1", port)):
         assert server.process.wait(60) == 1

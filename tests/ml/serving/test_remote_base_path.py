@@ -23,8 +23,8 @@ from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models import remote_polls, remote_storage
 from airflow_hops.serving.models.model_cache import ModelCache
 
-from .test_fronts import fronts, wait_for_two
 from .test_models import ROW, model_config, write_config
+from .test_workers import wait_for_two, workers
 
 POLL = {"file_system_poll_wait_seconds": 0.2}
 
@@ -295,15 +295,15 @@ def test_look_that_takes_too_long_has_failed_and_the_next_one_counts(
     assert result == [[True, 0], [False, 0], [False, 1], False, "no answer for 0.2 s", [1], 2]
 
 
-def test_fronts_share_one_copy_which_outlives_them(
+def test_workers_share_one_copy_which_outlives_them(
     start_server: Callable[..., ServerProcess], bucket: Bucket, tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"
     bucket.publish("flights", 1)
     flags = {"model_name": "flights", "model_base_path": f"{bucket.url}/flights", "model_cache_path": cache, **POLL}
-    server = start_server(fronts=2, **flags)
+    server = start_server(workers=2, **flags)
     assert copies(cache) == ["1"]
-    killed = min(fronts(server))
+    killed = min(workers(server))
     os.kill(killed, signal.SIGKILL)
     wait_for_two(server, {killed})
     bucket.publish("flights", 2)

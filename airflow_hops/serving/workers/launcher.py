@@ -52,7 +52,7 @@ def start_process(assignment: Any, control: socket.socket, on_end: Callable[[], 
     """
     try:
         program = subprocess.Popen(
-            module_command(sys.executable, "airflow_hops.serving.fronts.front", str(control.fileno())),
+            module_command(sys.executable, "airflow_hops.serving.workers.worker", str(control.fileno())),
             stdin=subprocess.PIPE,
             env=with_package({"OMP_NUM_THREADS": str(threads), **os.environ}),
             pass_fds=[control.fileno()],
@@ -68,7 +68,7 @@ def start_process(assignment: Any, control: socket.socket, on_end: Callable[[], 
         process.ended.set()
         on_end()
 
-    threading.Thread(target=wait_for_end, name="front-end", daemon=True).start()
+    threading.Thread(target=wait_for_end, name="worker-end", daemon=True).start()
     try:
         assert program.stdin is not None
         with program.stdin as stdin:

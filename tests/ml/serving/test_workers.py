@@ -32,20 +32,20 @@ from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.config import parse_config
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flag_parser import parse_flags
-from airflow_hops.serving.fronts.counts import FrontCounts
-from airflow_hops.serving.fronts.front import front_flags
-from airflow_hops.serving.fronts.peer import Peer, PeerGone
 from airflow_hops.serving.models.traffic import Split, deal_slots
 from airflow_hops.serving.monitoring.series import BatchTotals
 from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.request_kind import RequestKind
+from airflow_hops.serving.workers.counts import WorkerCounts
+from airflow_hops.serving.workers.peer import Peer, PeerGone
+from airflow_hops.serving.workers.worker import worker_flags
 
 from .test_warmup import write
 
 INPUTS = {"carrier": ["AA"], "distance": [[5.0]], "hour": [0]}
 ROW = {"instances": [{"carrier": "AA", "distance": [5.0], "hour": 0}]}
 CONNECTIONS = 24
-"""So many that each of two fronts gets some: all but one time in eight million."""
+"""So many that each of two workers gets some: all but one time in eight million."""
 
 
 def config(base: Path, *versions: int) -> str:
@@ -58,12 +58,12 @@ def config(base: Path, *versions: int) -> str:
 
 
 def flags_in(folder: Path, saved_models: Path) -> dict[str, Any]:
-    """Flags of a server of two fronts with ``flights`` (1 and 2), ``fragile`` and ``vectors``."""
+    """Flags of a server of two workers with ``flights`` (1 and 2), ``fragile`` and ``vectors``."""
     (folder / "models.config").write_text(config(saved_models, 1, 2))
     (folder / "monitoring.config").write_text("prometheus_config { enable: true }")
     return {
-        "fronts": 2,
-        "front_timeout_seconds": 5,
+        "workers": 2,
+        "worker_timeout_seconds": 5,
         "model_config_file": folder / "models.config",
         "monitoring_config_file": folder / "monitoring.config",
         "capture_base_path": folder / "captured",
@@ -76,15 +76,15 @@ def flags_in(folder: Path, saved_models: Path) -> dict[str, Any]:
 def server(
     runtime_python: Path, saved_models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    """A server that tests may change, as they leave it with two fronts that answer for the same models."""
-    folder = tmp_path_factory.mktemp("fronts")
+    """A server that tests may change, as they leave it with two workers that answer for the same models."""
+    folder = tmp_path_factory.mktemp("workers")
     server = ServerProcess(runtime_python, folder, flags_in(folder, saved_models)).start().wait_until_ready()
     yield server
     server.close()
 
 
 def each(ask: Callable[[], Any]) -> list[Any]:
-    """Returns the answers over many new connections, which the kernel deals to the fronts."""
+    """Returns the answers over many new connections, which the kernel deals to the workers."""
     return [ask() for _ in range(CONNECTIONS)]
 
 
@@ -94,13 +94,13 @@ def predict(server: ServerProcess, **keywords: Any) -> Any:
         return client.predict("flights", INPUTS, **keywords)
 
 
-def fronts(server: ServerProcess) -> dict[int, int]:
-    """Process of each front, and its requests."""
-    return {front["pid"]: front["requests"] for front in server.get("/v1/fronts")["fronts"]}
+def workers(server: ServerProcess) -> dict[int, int]:
+    """Process of each worker, and its requests."""
+    return {worker["pid"]: worker["requests"] for worker in server.get("/v1/workers")["workers"]}
 
 
 def wait_in_spite_of_ends(server: ServerProcess, condition: Callable[[], bool]) -> None:
-    """Waits for what is asked of a server, whose front may end with the question."""
+    """Waits for what is asked of a server, whose worker may end with the question."""
 
     def is_so() -> bool:
         try:
@@ -112,17 +112,17 @@ def wait_in_spite_of_ends(server: ServerProcess, condition: Callable[[], bool]) 
 
 
 def wait_for_two(server: ServerProcess, without: set[int]) -> None:
-    """Waits for two fronts, none of these."""
-    wait_in_spite_of_ends(server, lambda: len(result := fronts(server)) == 2 and not result.keys() & without)
+    """Waits for two workers, none of these."""
+    wait_in_spite_of_ends(server, lambda: len(result := workers(server)) == 2 and not result.keys() & without)
 
 
-def test_fronts_share_the_requests_and_answer_them_alike(server: ServerProcess) -> None:
-    before = fronts(server)
+def test_workers_share_the_requests_and_answer_them_alike(server: ServerProcess) -> None:
+    before = workers(server)
     answers = each(lambda: predict(server))
     assert {(answer.version, float(answer.outputs["score"][0, 0])) for answer in answers} == {(2, 2005.0)}
     over_rest = each(lambda: server.predict("flights/versions/1", ROW))
     assert all(answer == {"predictions": [{"score": [1005.0], "carrier_id": 1}]} for answer in over_rest)
-    asked = {pid: requests - before[pid] for pid, requests in fronts(server).items()}
+    asked = {pid: requests - before[pid] for pid, requests in workers(server).items()}
     assert len(asked) == 2
     assert sum(asked.values()) == 2 * CONNECTIONS
     assert all(asked.values())
@@ -145,7 +145,7 @@ def test_errors_and_states_are_those_of_one_process(server: ServerProcess) -> No
     assert all(report == {"ready": True, "models": models, "unavailable": []} for report in ready)
 
 
-def test_reload_is_seen_by_all_fronts_before_its_call_returns(server: ServerProcess, saved_models: Path) -> None:
+def test_reload_is_seen_by_all_workers_before_its_call_returns(server: ServerProcess, saved_models: Path) -> None:
     with ModelServerClient(server.address, timeout_s=60) as client:
         for versions in ((1,), (1, 3), (2,), (3,), (1, 2)):
             client.reload_config(parse_config(config(saved_models, *versions), "the test"))
@@ -154,13 +154,13 @@ def test_reload_is_seen_by_all_fronts_before_its_call_returns(server: ServerProc
     assert {report["source"] for report in each(lambda: server.get("/v1/config"))} == {"HandleReloadConfigRequest"}
 
 
-def test_split_is_in_effect_in_all_fronts_on_return_and_keys_stick(server: ServerProcess) -> None:
+def test_split_is_in_effect_in_all_workers_on_return_and_keys_stick(server: ServerProcess) -> None:
     for version in (1, 2, 1, 2):
         server.post("/v1/models/flights:traffic", {"percents": {str(version): 100}})
         assert {answer.version for answer in each(lambda: predict(server))} == {version}
     server.post("/v1/models/flights:traffic", {"percents": {"1": 30, "2": 70}})
     counted = Counter(answer.version for _ in range(5) for answer in each(lambda: predict(server)))
-    assert abs(counted[1] - 0.3 * 5 * CONNECTIONS) <= 4  # exact in each front, but for the hundred that is under way
+    assert abs(counted[1] - 0.3 * 5 * CONNECTIONS) <= 4  # exact in each worker, but for the hundred that is under way
     server.post("/v1/models/flights:traffic", {"percents": {"1": 50, "2": 50}})
     slots = deal_slots({1: 50, 2: 50}, deal_slots({1: 30, 2: 70}, deal_slots({2: 100}, deal_slots({1: 100}))))
     split = Split.among({1: 50, 2: 50}, {1: None, 2: None}, slots)
@@ -171,7 +171,7 @@ def test_split_is_in_effect_in_all_fronts_on_return_and_keys_stick(server: Serve
     server.post("/v1/models/flights:traffic", {"percents": None})
 
 
-def test_shadow_traffic_of_all_fronts_is_set_and_compared_as_one(server: ServerProcess) -> None:
+def test_shadow_traffic_of_all_workers_is_set_and_compared_as_one(server: ServerProcess) -> None:
     def shadow() -> dict[str, Any]:
         return server.get("/v1/models/flights:shadow")["versions"].get("1", {"requests": 0})
 
@@ -188,7 +188,7 @@ def test_shadow_traffic_of_all_fronts_is_set_and_compared_as_one(server: ServerP
     assert shadow()["requests"] == CONNECTIONS
 
 
-def test_counts_metrics_and_logs_are_of_all_fronts_whoever_is_asked(server: ServerProcess) -> None:
+def test_counts_metrics_and_logs_are_of_all_workers_whoever_is_asked(server: ServerProcess) -> None:
     def counts(stats: Any) -> tuple[int, int]:
         version = stats["models"]["flights"]["versions"]["2"]
         return version["requests"], version["client_errors"]
@@ -201,15 +201,15 @@ def test_counts_metrics_and_logs_are_of_all_fronts_whoever_is_asked(server: Serv
     shown = set()
     for _ in range(4):
         text = urllib.request.urlopen(f"{server.url}/monitoring/prometheus/metrics").read().decode()
-        assert "hops_serving_fronts 2.0" in text.splitlines()
+        assert "hops_serving_workers 2.0" in text.splitlines()
         lines = [line for line in text.splitlines() if ":request_count{" in line and 'version="2"' in line]
         shown.add(sum(float(line.split()[-1]) for line in lines if 'model_name="flights"' in line))
     assert shown == {wanted[0]}
-    # What ends a front is told by the process that replaces it; whoever is asked shows it.
-    restarts = server.get("/v1/fronts")["restarts"]
+    # What ends a worker is told by the process that replaces it; whoever is asked shows it.
+    restarts = server.get("/v1/workers")["restarts"]
     with ModelServerClient(server.address, timeout_s=60) as client, pytest.raises(ModelServerError):
         client.predict("fragile", {"x": [-1.0]})
-    wait_in_spite_of_ends(server, lambda: server.get("/v1/fronts")["restarts"] == restarts + 1)
+    wait_in_spite_of_ends(server, lambda: server.get("/v1/workers")["restarts"] == restarts + 1)
     wait_for_two(server, set())
     for lines in each(lambda: server.get("/v1/logs?lines=1000")["lines"]):
         assert any("ended with signal 6 (SIGABRT)" in line["message"] for line in lines)
@@ -217,13 +217,13 @@ def test_counts_metrics_and_logs_are_of_all_fronts_whoever_is_asked(server: Serv
     assert len({json.dumps(lines) for lines in logged}) == 1
 
 
-def test_what_is_captured_is_written_once_though_a_front_is_killed(server: ServerProcess) -> None:
+def test_what_is_captured_is_written_once_though_a_worker_is_killed(server: ServerProcess) -> None:
     before = Counter(server.get("/v1/capture")["models"].get("flights"))
     asked = [f"{turn}-{number}" for turn in range(2) for number in range(CONNECTIONS)]
     for request_id in asked[:CONNECTIONS]:
         assert predict(server, request_id=request_id).request_id == request_id
     time.sleep(1.5)  # what was counted until the last look, at most a second ago, is kept
-    killed = min(fronts(server))
+    killed = min(workers(server))
     os.kill(killed, signal.SIGKILL)
     wait_for_two(server, {killed})
     for request_id in asked[CONNECTIONS:]:
@@ -240,11 +240,11 @@ def test_what_is_captured_is_written_once_though_a_front_is_killed(server: Serve
     assert rows == Counter(asked)
     counts = server.get("/v1/capture")["models"]["flights"]
     assert counts["captured_rows"] - before["captured_rows"] == len(asked)
-    assert counts["written_rows"] == counts["captured_rows"]  # also those of the front that was killed
+    assert counts["written_rows"] == counts["captured_rows"]  # also those of the worker that was killed
     assert counts["captured_labels"] - before["captured_labels"] == CONNECTIONS
 
 
-def test_front_that_is_killed_fails_its_own_requests_alone_and_is_replaced(server: ServerProcess) -> None:
+def test_worker_that_is_killed_fails_its_own_requests_alone_and_is_replaced(server: ServerProcess) -> None:
     stop, failures, answered = threading.Event(), Counter[int](), Counter[int]()
 
     def ask(number: int) -> None:
@@ -267,8 +267,8 @@ def test_front_that_is_killed_fails_its_own_requests_alone_and_is_replaced(serve
         asking = [executor.submit(ask, number) for number in range(CONNECTIONS)]
         try:
             wait_for(lambda: len(answered) == CONNECTIONS, server.log)
-            before = sum(fronts(server).values())
-            killed = max(fronts(server))
+            before = sum(workers(server).values())
+            killed = max(workers(server))
             time.sleep(1.5)  # what was counted until the last look, at most a second ago, is kept
             os.kill(killed, signal.SIGKILL)
             wait_for_two(server, {killed})
@@ -276,19 +276,19 @@ def test_front_that_is_killed_fails_its_own_requests_alone_and_is_replaced(serve
             stop.set()
         for each_asking in asking:
             each_asking.result()
-    # A connection has one request in flight, and those to the other front have none that fails. A client that is
-    # quicker than the kernel, which closes what the front had open one by one, finds it listening still.
+    # A connection has one request in flight, and those to the other worker have none that fails. A client that is
+    # quicker than the kernel, which closes what the worker had open one by one, finds it listening still.
     assert 0 < len(failures) < CONNECTIONS
     assert max(failures.values()) <= 2
     assert server.get("/v1/stats")["models"]["flights"]["versions"]["2"]["requests"] >= before
     assert {answer.version for answer in each(lambda: predict(server))} == {2}
 
 
-def test_front_that_hangs_fails_its_own_requests_alone_and_is_replaced(server: ServerProcess) -> None:
+def test_worker_that_hangs_fails_its_own_requests_alone_and_is_replaced(server: ServerProcess) -> None:
     request = predict_pb2.PredictRequest()
     request.model_spec.name = "vectors"
     request.inputs["x"].CopyFrom(tf.make_tensor_proto([1.0]))
-    before = server.get("/v1/fronts")
+    before = server.get("/v1/workers")
     with contextlib.ExitStack() as stack:
         calls = [
             stack.enter_context(
@@ -298,52 +298,52 @@ def test_front_that_hangs_fails_its_own_requests_alone_and_is_replaced(server: S
         ]
         for call in calls:
             call(request, timeout=60)
-        stopped = min(front["pid"] for front in before["fronts"])
+        stopped = min(worker["pid"] for worker in before["workers"])
         os.kill(stopped, signal.SIGSTOP)
         codes = Counter(answer.code() for answer in [call.future(request, timeout=60) for call in calls])
         assert codes.keys() == {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
         wait_for_two(server, {stopped})
         for call in calls:
             call(request, timeout=60, wait_for_ready=True)
-    after = server.get("/v1/fronts")
+    after = server.get("/v1/workers")
     assert (after["restarts"], after["hangs"]) == (before["restarts"] + 1, before["hangs"] + 1)
     assert after["last_end"] == "signal 9 (SIGKILL), as it gave no sign of life"
-    assert f"front {stopped} gave no sign of life for 5 s, and is ended" in server.log()
+    assert f"worker {stopped} gave no sign of life for 5 s, and is ended" in server.log()
 
 
-def test_model_that_ends_its_process_while_it_loads_costs_one_front_and_no_other_model(
+def test_model_that_ends_its_process_while_it_loads_costs_one_worker_and_no_other_model(
     server: ServerProcess, saved_models: Path, tmp_path: Path
 ) -> None:
-    before = set(fronts(server))
+    before = set(workers(server))
     shutil.copytree(saved_models / "fragile", tmp_path / "fragile")
     log = prediction_log_pb2.PredictionLog()
     log.predict_log.request.inputs["x"].CopyFrom(tf.make_tensor_proto([-1.0]))
     write(tmp_path / "fragile", log)
     fatal = config(saved_models, 1, 2).replace(f"{saved_models}/fragile", f"{tmp_path}/fragile")
     with ModelServerClient(server.address, timeout_s=60) as client:
-        with pytest.raises(ModelServerError, match=r"SIGABRT|UNAVAILABLE"):  # the front that ends may be the one asked
+        with pytest.raises(ModelServerError, match=r"SIGABRT|UNAVAILABLE"):  # the worker that ends may be the one asked
             client.reload_config(parse_config(fatal, "the test"))
         wait_in_spite_of_ends(server, lambda: "SIGABRT" in json.dumps(server.get("/v1/models/fragile")))
         wait_for_two(server, set())
-        assert len(before & set(fronts(server))) == 1
+        assert len(before & set(workers(server))) == 1
         assert {answer.version for answer in each(lambda: predict(server))} == {2}
         client.reload_config(parse_config(config(saved_models, 1, 2), "the test"))
 
 
-def test_folder_that_is_changed_changes_no_answer_until_all_fronts_have_ended(
+def test_folder_that_is_changed_changes_no_answer_until_all_workers_have_ended(
     server: ServerProcess, saved_models: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(saved_models / "flights", tmp_path / "flights")
     moved = config(saved_models, 1, 2).replace(f"{saved_models}/flights", f"{tmp_path}/flights")
     with ModelServerClient(server.address, timeout_s=60) as client:
         client.reload_config(parse_config(moved, "the test"))
-        before = fronts(server)
+        before = workers(server)
         for file in (saved_models / "flights" / "3").rglob("*.*"):
             shutil.copyfile(file, tmp_path / "flights" / "2" / file.relative_to(saved_models / "flights" / "3"))
         os.kill(min(before), signal.SIGKILL)
         said = f"{tmp_path}/flights/2 has changed since model flights version 2 was loaded from it"
         wait_for(lambda: server.log().count(said) > 1, server.log)
-        assert list(fronts(server)) == [max(before)]
+        assert list(workers(server)) == [max(before)]
         assert {float(answer.outputs["score"][0, 0]) for answer in each(lambda: predict(server))} == {2005.0}
         os.kill(max(before), signal.SIGKILL)
         wait_for_two(server, set(before))
@@ -366,8 +366,8 @@ def test_port_that_is_taken_is_told_before_anything_starts(
     assert f"--capture_base_path={tmp_path / 'file'}" in refused.log()
 
 
-def test_fronts_drain_on_sigterm_and_end_with_the_server(server: ServerProcess) -> None:
-    pids = list(fronts(server))
+def test_workers_drain_on_sigterm_and_end_with_the_server(server: ServerProcess) -> None:
+    pids = list(workers(server))
     slow = {"signature_name": "slow", "inputs": 40}
     with ThreadPoolExecutor(8) as executor:
         asking = [executor.submit(server.call, "/v1/models/vectors:predict", slow) for _ in range(8)]
@@ -376,34 +376,34 @@ def test_fronts_drain_on_sigterm_and_end_with_the_server(server: ServerProcess) 
             os.kill(pid, signal.SIGTERM)
         assert server.terminate() == 0
         assert [answer.result()[0] for answer in asking] == 8 * [200]
-    wait_for(lambda: all(map(is_gone, pids)), "the end of the fronts", 5)
+    wait_for(lambda: all(map(is_gone, pids)), "the end of the workers", 5)
     assert "while the server stops" not in server.log()
     server.start().wait_until_ready()  # at the same ports
-    pids = list(fronts(server))
+    pids = list(workers(server))
     server.process.kill()
-    wait_for(lambda: all(map(is_gone, pids)), "the end of the fronts", 10)
+    wait_for(lambda: all(map(is_gone, pids)), "the end of the workers", 10)
 
 
 @pytest.mark.parametrize("flag", ["--upstream=h:1", "--grpc_socket_path=s", "--enable_profiler=true"])
-def test_what_fronts_cannot_share_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_workers_cannot_share_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        parse_flags(["--fronts=2", "--model_config_file=c", "--profiler_log_dir=p", flag])
-    assert f"--fronts=2 and {flag.partition('=')[0]} are both given" in capsys.readouterr().err
+        parse_flags(["--workers=2", "--model_config_file=c", "--profiler_log_dir=p", flag])
+    assert f"--workers=2 and {flag.partition('=')[0]} are both given" in capsys.readouterr().err
 
 
-def test_limits_are_shared_among_fronts() -> None:
+def test_limits_are_shared_among_workers() -> None:
     limits = {"max_in_flight": 10, "grpc_max_threads": 8, "max_request_memory_bytes": 3000}
-    values = {"fronts": 3, "model_config_file": "c", **limits, "capture_spool_bytes": 300_000}
+    values = {"workers": 3, "model_config_file": "c", **limits, "capture_spool_bytes": 300_000}
     flags, _ = parse_flags([f"--{name}={value}" for name, value in values.items()])
-    share = front_flags(flags, 1, 2)
+    share = worker_flags(flags, 1, 2)
     assert (share.port, share.rest_api_port) == (1, 2)
     assert (share.max_in_flight, share.grpc_max_threads, share.rest_api_num_threads) == (4, 3, 3)
     assert (share.max_request_memory_bytes, share.request_bytes) == (1000, 750)
     assert share.capture_spool_bytes == 100_000
-    assert front_flags(parse_flags(["--fronts=3", "--model_config_file=c"])[0], 1, None).max_in_flight == 0
+    assert worker_flags(parse_flags(["--workers=3", "--model_config_file=c"])[0], 1, None).max_in_flight == 0
 
 
-def test_counts_of_several_fronts_are_those_of_one() -> None:
+def test_counts_of_several_workers_are_those_of_one() -> None:
     generator = np.random.default_rng(0)
     whole, parts = RequestStats(), [RequestStats() for _ in range(3)]
     for number in range(300):
@@ -420,8 +420,8 @@ def test_counts_of_several_fronts_are_those_of_one() -> None:
         {"models": {"m": {"captured_rows": rows}}, "lag_seconds": lag, "error": None, "spool_bytes": rows}
         for rows, lag in ((1, 0.5), (2, 1.5), (4, 0.0))
     ]
-    total = FrontCounts.total(
-        FrontCounts(part.counts(), {}, batch, status)
+    total = WorkerCounts.total(
+        WorkerCounts(part.counts(), {}, batch, status)
         for part, batch, status in zip(parts, batches, statuses, strict=True)
     )
     assert {kind: (c.by_code, c.rows, c.latency.buckets) for kind, c in total.requests.items()} == {

@@ -1,4 +1,4 @@
-"""Counts of all fronts, added up as one server's."""
+"""Counts of all workers, added up as one server's."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _SUMMED = ("spool_bytes", "spool_bytes_limit", "writer_restarts")
 
 
 @dataclass
-class FrontCounts:
-    """Counts of one front since it started, or of several.
+class WorkerCounts:
+    """Counts of one worker since it started, or of several.
 
     Attributes:
         requests: By kind.
         shadow: Copies of requests, by model and version.
         batches: Batches; None if nothing was batched.
         capture: As ``GET /v1/capture`` shows it.
-        metrics: Other metrics, of one front.
+        metrics: Other metrics, of one worker.
     """
 
     requests: dict[RequestKind, RequestCounts] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class FrontCounts:
     metrics: list[Metric] = field(default_factory=list)
 
     @classmethod
-    def total(cls, parts: Iterable[FrontCounts]) -> FrontCounts:
+    def total(cls, parts: Iterable[WorkerCounts]) -> WorkerCounts:
         """Returns the sums; metrics, which tell of a process, are left out."""
         total = cls()
         for part in parts:
@@ -52,42 +52,42 @@ class FrontCounts:
             total.capture = _capture(total.capture, part.capture)
         return total
 
-    def past(self) -> FrontCounts:
-        """Returns what remains of a front that has ended: what it counted, and nothing of how it is."""
+    def past(self) -> WorkerCounts:
+        """Returns what remains of a worker that has ended: what it counted, and nothing of how it is."""
         models = {model: dict(counts) for model, counts in self.capture.get("models", {}).items()}
-        return FrontCounts(self.requests, self.shadow, self.batches, {"models": models} if models else {})
+        return WorkerCounts(self.requests, self.shadow, self.batches, {"models": models} if models else {})
 
 
 class PastCounts:
-    """Counts of fronts that have ended; their captured requests still go from their spools into files."""
+    """Counts of workers that have ended; their captured requests still go from their spools into files."""
 
     def __init__(self) -> None:
-        self._total = FrontCounts()
-        self._left: list[tuple[Path, FrontCounts]] = []
+        self._total = WorkerCounts()
+        self._left: list[tuple[Path, WorkerCounts]] = []
 
-    def add(self, counts: FrontCounts) -> None:
-        """Adds what a front counted that has ended."""
+    def add(self, counts: WorkerCounts) -> None:
+        """Adds what a worker counted that has ended."""
         self._left.append((Path(counts.capture.get("spool_path", os.devnull)), counts.past()))
 
-    def total(self) -> FrontCounts:
+    def total(self) -> WorkerCounts:
         """Returns the sums, as much of what was captured as is in files by now among them."""
         left, self._left = self._left, []
         for spool, counts in left:
             if _note_written(spool, counts.capture):
                 self._left.append((spool, counts))
             else:
-                self._total = FrontCounts.total([self._total, counts])
-        return FrontCounts.total([self._total, *(counts for _, counts in self._left)])
+                self._total = WorkerCounts.total([self._total, counts])
+        return WorkerCounts.total([self._total, *(counts for _, counts in self._left)])
 
 
-class FrontStats(RequestStats):
-    """Counts of requests of all fronts.
+class WorkerStats(RequestStats):
+    """Counts of requests of all workers.
 
     Args:
         read: Gives them.
     """
 
-    def __init__(self, read: Callable[[], FrontCounts]) -> None:
+    def __init__(self, read: Callable[[], WorkerCounts]) -> None:
         super().__init__()
         self._read = read
 
@@ -97,7 +97,7 @@ class FrontStats(RequestStats):
 
 
 def _note_written(spool: Path, capture: dict[str, Any]) -> bool:
-    """Brings a front's counts up to what its spool's writer has done since; returns whether that goes on."""
+    """Brings a worker's counts up to what its spool's writer has done since; returns whether that goes on."""
     is_left = spool.is_dir()
     models = capture.setdefault("models", {})
     for model, written in WriterState.load(spool).models.items() if is_left else ():

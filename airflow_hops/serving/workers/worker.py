@@ -1,4 +1,4 @@
-"""The front process: opens versions as it is told, and answers requests at the ports that all fronts share."""
+"""The worker process: opens versions as it is told, and answers requests at the ports that all workers share."""
 
 from __future__ import annotations
 
@@ -23,9 +23,6 @@ from airflow_hops.serving import assembly
 from airflow_hops.serving.api.control import Percents
 from airflow_hops.serving.endpoint import Endpoint
 from airflow_hops.serving.flags import Flags
-from airflow_hops.serving.fronts.counts import FrontCounts
-from airflow_hops.serving.fronts.launcher import threads_each
-from airflow_hops.serving.fronts.peer import Peer
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.models.catalog import Catalog, ModelView, VersionStatus
 from airflow_hops.serving.models.memory import give_back, set_imports_apart
@@ -35,18 +32,21 @@ from airflow_hops.serving.monitoring import logs
 from airflow_hops.serving.monitoring.metrics import REGISTRY
 from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes
+from airflow_hops.serving.workers.counts import WorkerCounts
+from airflow_hops.serving.workers.launcher import threads_each
+from airflow_hops.serving.workers.peer import Peer
 
 ALIVE_EVERY_S = 1.0
-"""How often a front says that it lives."""
+"""How often a worker says that it lives."""
 
 
 @dataclass(frozen=True)
-class FrontAssignment:
-    """The input of a new front.
+class WorkerAssignment:
+    """The input of a new worker.
 
     Attributes:
         flags: How it answers.
-        processes: Number of fronts.
+        processes: Number of workers.
         routes: REST routes, with their paths, that the server's first process answers.
     """
 
@@ -56,7 +56,7 @@ class FrontAssignment:
 
 
 @dataclass(frozen=True)
-class FrontModel:
+class WorkerModel:
     """A model as requests see it; versions are told by the keys that they were opened with."""
 
     keys: Mapping[int, int]
@@ -65,8 +65,8 @@ class FrontModel:
 
 
 @dataclass(frozen=True)
-class FrontState:
-    """The state that all fronts are to have.
+class WorkerState:
+    """The state that all workers are to have.
 
     Attributes:
         models: Those with available versions, by name.
@@ -77,7 +77,7 @@ class FrontState:
         unavailable: Names of models that are wanted and have no available version.
     """
 
-    models: Mapping[str, FrontModel] = field(default_factory=dict)
+    models: Mapping[str, WorkerModel] = field(default_factory=dict)
     shadow: Mapping[str, Mapping[int | str, int]] = field(default_factory=dict)
     ready: bool = False
     draining: bool = False
@@ -85,13 +85,13 @@ class FrontState:
     unavailable: tuple[str, ...] = ()
 
 
-def front_flags(flags: Flags, grpc_port: int, rest_api_port: int | None) -> Flags:
-    """Returns the flags of one front: the ports that all share, and its share of the limits."""
-    fronts = flags.fronts
-    memory = flags.request_memory_bytes // fronts
+def worker_flags(flags: Flags, grpc_port: int, rest_api_port: int | None) -> Flags:
+    """Returns the flags of one worker: the ports that all share, and its share of the limits."""
+    workers = flags.workers
+    memory = flags.request_memory_bytes // workers
 
     def share(limit: int) -> int:
-        return math.ceil(limit / fronts)
+        return math.ceil(limit / workers)
 
     return replace(
         flags,
@@ -102,7 +102,7 @@ def front_flags(flags: Flags, grpc_port: int, rest_api_port: int | None) -> Flag
         max_in_flight=share(flags.max_in_flight),
         max_request_memory_bytes=memory,
         max_request_bytes=min(flags.request_bytes, memory),
-        tensorflow_intra_op_parallelism=flags.tensorflow_intra_op_parallelism or threads_each(fronts),
+        tensorflow_intra_op_parallelism=flags.tensorflow_intra_op_parallelism or threads_each(workers),
         capture_spool_bytes=share(flags.capture_spool_bytes),
         ready_file="",
     )
@@ -113,18 +113,18 @@ def main(descriptor: int) -> None:
     # A service manager signals all processes of the server: this one ends once the first has drained it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    with contextlib.suppress(OSError):  # short of memory, the kernel shall end a front, which is replaced
+    with contextlib.suppress(OSError):  # short of memory, the kernel shall end a worker, which is replaced
         Path("/proc/self/oom_score_adj").write_text("500")
-    assignment: FrontAssignment = pickle.load(sys.stdin.buffer)
+    assignment: WorkerAssignment = pickle.load(sys.stdin.buffer)
     logs.configure(assignment.flags.log_file)
     with without_keras():
         import airflow_hops.serving.models.saved_model  # noqa: F401  # it takes no time of the first to load
 
     set_imports_apart()
-    front = _Front(assignment, socket.socket(fileno=descriptor))
-    logging.getLogger().addHandler(_ForwardingHandler(front.peer))
-    threading.Thread(target=_say_alive, args=(front.peer,), name="alive", daemon=True).start()
-    front.peer.read()
+    worker = _Worker(assignment, socket.socket(fileno=descriptor))
+    logging.getLogger().addHandler(_ForwardingHandler(worker.peer))
+    threading.Thread(target=_say_alive, args=(worker.peer,), name="alive", daemon=True).start()
+    worker.peer.read()
     os._exit(0)
 
 
@@ -136,16 +136,16 @@ def _say_alive(peer: Peer) -> None:
             time.sleep(ALIVE_EVERY_S)
 
 
-class _Front:
-    def __init__(self, assignment: FrontAssignment, control: socket.socket) -> None:
+class _Worker:
+    def __init__(self, assignment: WorkerAssignment, control: socket.socket) -> None:
         methods = (self.open, self.close, self.serve, self.take, self.counts, self.flush, self.drain, self.finish)
         self.peer = Peer(control, {method.__name__: method for method in methods})
         self._assignment = assignment
-        self._state = FrontState()
+        self._state = WorkerState()
         self._servables: dict[int, Servable] = {}
         self._told: dict[RequestKind, int] = {}
         self._lifecycle = Lifecycle(self._models)
-        self._catalog = _FrontCatalog(self.peer)
+        self._catalog = _WorkerCatalog(self.peer)
         self._catalog.is_coming = self._is_coming
         flags = assignment.flags
         self._open_version = assembly.version_opener(flags, assembly.batching_options(flags))
@@ -163,16 +163,16 @@ class _Front:
             del servable
             give_back()
 
-    def serve(self, state: FrontState) -> None:
+    def serve(self, state: WorkerState) -> None:
         """Makes what answers requests, and takes them if the ports are open."""
         self._endpoint = Endpoint(self._assignment.flags, self._catalog, self._lifecycle, shared=True)
         routes = Routes()
         for route, path in self._assignment.routes:
             routes.add(route, self._hand_on, path)
-        self._endpoint.start(_FrontControls(self.peer), routes)
+        self._endpoint.start(_WorkerControls(self.peer), routes)
         self.take(state)
 
-    def take(self, state: FrontState) -> None:
+    def take(self, state: WorkerState) -> None:
         """Is like this from now on."""
         before, self._state = self._state, state
         self._catalog.replace(
@@ -191,11 +191,11 @@ class _Front:
         if state.draining and not before.draining:
             self._lifecycle.drain()
 
-    def counts(self) -> FrontCounts:
+    def counts(self) -> WorkerCounts:
         """Returns the counts so far; of requests, the kinds that occurred since the last call."""
         endpoint = self._endpoint
         requests = endpoint.stats.changed(self._told)
-        counts = FrontCounts(
+        counts = WorkerCounts(
             requests,
             endpoint.shadow.counts(),
             endpoint.batches(),
@@ -234,7 +234,7 @@ class _Front:
         return response
 
 
-class _FrontCatalog(Catalog):
+class _WorkerCatalog(Catalog):
     """Versions that are here, and states that the first process knows."""
 
     def __init__(self, peer: Peer) -> None:
@@ -242,12 +242,12 @@ class _FrontCatalog(Catalog):
         self._peer = peer
 
     def statuses(self, model: str, version: int | None = None) -> list[VersionStatus]:
-        """Returns the states of a model's versions, which all fronts share."""
+        """Returns the states of a model's versions, which all workers share."""
         result: list[VersionStatus] = self._peer.ask("statuses", model, version)
         return result
 
 
-class _FrontControls:
+class _WorkerControls:
     """Config and traffic, which the first process has."""
 
     def __init__(self, peer: Peer) -> None:
@@ -287,6 +287,6 @@ class _ForwardingHandler(logging.Handler):
 
 if __name__ == "__main__":
     # Under its own name, as what the first process sends refers to it.
-    from airflow_hops.serving.fronts.front import main as run
+    from airflow_hops.serving.workers.worker import main as run
 
     run(int(sys.argv[1]))

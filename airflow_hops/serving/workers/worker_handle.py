@@ -1,4 +1,4 @@
-"""A front as the first process sees it."""
+"""A worker as the first process sees it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.serving.fronts.counts import FrontCounts
-from airflow_hops.serving.fronts.front import ALIVE_EVERY_S, FrontAssignment
-from airflow_hops.serving.fronts.launcher import start_process, threads_each
-from airflow_hops.serving.fronts.peer import Peer, connection_pair
 from airflow_hops.serving.monitoring.logs import BUFFER
+from airflow_hops.serving.workers.counts import WorkerCounts
+from airflow_hops.serving.workers.launcher import start_process, threads_each
+from airflow_hops.serving.workers.peer import Peer, connection_pair
+from airflow_hops.serving.workers.worker import ALIVE_EVERY_S, WorkerAssignment
 
 if TYPE_CHECKING:
-    from airflow_hops.serving.fronts.supervisor import Fronts
+    from airflow_hops.serving.workers.supervisor import Workers
 
 log = logging.getLogger(__name__)
 
 
-class Front:
-    """A front, as the first process sees it.
+class Worker:
+    """A worker, as the first process sees it.
 
     Attributes:
         process: Its process.
@@ -33,24 +33,24 @@ class Front:
         is_ending: Whether the server has ended it.
     """
 
-    def __init__(self, assignment: FrontAssignment, fronts: Fronts) -> None:
+    def __init__(self, assignment: WorkerAssignment, workers: Workers) -> None:
         ours, theirs = connection_pair()
-        self.counts = FrontCounts()
+        self.counts = WorkerCounts()
         self.is_silent = self.is_ending = False
         self.started_s = time.monotonic()
         with theirs:
             try:
                 threads = threads_each(assignment.processes)
-                self.process = start_process(assignment, theirs, lambda: fronts.on_end(self), threads)
+                self.process = start_process(assignment, theirs, lambda: workers.on_end(self), threads)
             except BaseException:
                 ours.close()
                 raise
         self._alive = threading.Event()
-        self.peer = Peer(ours, fronts.methods, {"log": BUFFER.add, "alive": self._alive.set}, self.end)
+        self.peer = Peer(ours, workers.methods, {"log": BUFFER.add, "alive": self._alive.set}, self.end)
         self._asked: Future[Any] | None = None
         self.peer.start()
-        if timeout_s := assignment.flags.front_timeout_seconds:
-            threading.Thread(target=self._watch, args=(timeout_s,), name="front-watch", daemon=True).start()
+        if timeout_s := assignment.flags.worker_timeout_seconds:
+            threading.Thread(target=self._watch, args=(timeout_s,), name="worker-watch", daemon=True).start()
 
     def ask_for_counts(self) -> list[Future[Any]]:
         """Asks what it has counted, unless it still owes the last answer: one that is stuck holds up one round."""
@@ -64,7 +64,7 @@ class Front:
         """Keeps the answer, if it has come: kinds of requests that it leaves out are as they were."""
         if self._asked is not None and self._asked.done():
             if self._asked.exception() is None:
-                counts: FrontCounts = self._asked.result()
+                counts: WorkerCounts = self._asked.result()
                 self.counts = replace(counts, requests={**self.counts.requests, **counts.requests})
             self._asked = None
 
@@ -81,5 +81,5 @@ class Front:
             self._alive.clear()
             if silent_s >= timeout_s and not self.is_silent:
                 self.is_silent = True
-                log.error("front %d gave no sign of life for %g s, and is ended", self.process.pid, timeout_s)
+                log.error("worker %d gave no sign of life for %g s, and is ended", self.process.pid, timeout_s)
                 self.end()

@@ -12,8 +12,8 @@ from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.servable import Call, Reply, Servable
 
 
-class FrontServable(Servable):
-    """A version that the fronts have open."""
+class WorkerServable(Servable):
+    """A version that the workers have open."""
 
     def __init__(
         self, model: str, version: int, folder: Path, definitions: bytes, key: int, close: Callable[[int], None]
@@ -23,7 +23,7 @@ class FrontServable(Servable):
         self._close_key = close
 
     def answer(self, call: Call) -> Reply:
-        """Never: requests go to the fronts."""
+        """Never: requests go to the workers."""
         raise ServingError(grpc.StatusCode.INTERNAL, "This process answers no requests")
 
     def _free(self) -> None:
