@@ -12,8 +12,8 @@ from fastapi import HTTPException
 from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
-from airflow_hops.web.queries.client import _servers
-from airflow_hops.web.queries.client import ask as ask_inspection
+from airflow_hops.web.queries import _servers
+from airflow_hops.web.queries import ask as ask_inspection
 from tests.ml.crafted_files import write_crafted
 
 pytestmark = pytest.mark.runtime

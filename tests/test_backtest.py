@@ -36,13 +36,11 @@ from airflow_hops.core.contract.retraining.windows import SinceChange, Sliding
 from airflow_hops.core.contract.skew import SkewProperties, SkewReference
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators import backtest as operator
-from airflow_hops.replay.backtest.averages import BlockBootstrap, gain_of
 from airflow_hops.replay.backtest.candidates import Candidates
-from airflow_hops.replay.backtest.outcomes import Scoreboard
+from airflow_hops.replay.backtest.outcomes import BlockBootstrap, Scoreboard, best_schedule, gain_of
 from airflow_hops.replay.backtest.plan import BacktestPlan, moment, named_policies
 from airflow_hops.replay.backtest.replay import AssessedCandidate, Course, Requested, replay
 from airflow_hops.replay.backtest.run import run_backtest
-from airflow_hops.replay.backtest.schedules import best_schedule
 
 START, WEEK = datetime(2013, 1, 1, tzinfo=UTC), timedelta(days=7)
 TICKS = [START + (number + 4) * WEEK for number in range(7)]

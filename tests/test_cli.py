@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.cli import checks
+from airflow_hops.cli import doctor as checks
 from airflow_hops.environments.runtime import STAMP_NAME
 from airflow_hops.hooks.runtime import RuntimeHook
 

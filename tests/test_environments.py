@@ -21,7 +21,7 @@ from conftest import REPOSITORY
 from uv import find_uv_bin
 
 import set_up
-from airflow_hops.cli.checks import check_named
+from airflow_hops.cli.doctor import check_named
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.environments.java import find_java
 from airflow_hops.environments.named import make_named, packages_of, runtime_fingerprint

@@ -28,10 +28,9 @@ from airflow_hops.core.store.monitoring import KEPT, listed_reports, note_report
 from airflow_hops.core.store.retraining import DecisionLog
 from airflow_hops.core.store.run_records import write_record as write_run_record
 from airflow_hops.reports.kept_cards import card_from_store, find_kept_card, keep_cards, read_kept_card
-from airflow_hops.reports.markdown import markdown
 from airflow_hops.reports.model_card import model_card
 from airflow_hops.reports.model_sources import Registration, VersionSources
-from airflow_hops.reports.page import Report, Section, Table
+from airflow_hops.reports.page import Report, Section, Table, markdown
 
 HOSTILE = "<img src=x onerror=alert(1)> | [click](http://evil.example) ![](x) www.evil.example a@b.example `x|http://y`"
 PARTS = {"code": "1"}

@@ -29,7 +29,7 @@ from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.sensors.model_version import ModelVersionSensor
 from airflow_hops.triggers.model_version import ModelVersionTrigger
 from airflow_hops.triggers.rollout import RolloutTrigger
-from airflow_hops.web.models.server import AskedServer
+from airflow_hops.web.models.live import AskedServer
 
 ROWS = {"carrier": ["UA", "AA"], "distance": [250.0, 750.0], "scheduled_at": [1, 2]}
 OTHERS = ("config_file", "traffic_file", "capture_path", "rest_port")

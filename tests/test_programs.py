@@ -19,7 +19,7 @@ import airflow_hops
 from airflow_hops.core.contract.protocol import StepResult, StepSpec
 from airflow_hops.core.processes.programs import module_command, with_package
 from airflow_hops.launchers.local import LocalLauncher
-from airflow_hops.web.queries.servers import RuntimeServers, ServerProgram
+from airflow_hops.web.queries import RuntimeServers, ServerProgram
 
 PACKAGE = Path(airflow_hops.__file__).parent
 PROGRAMS = Path(__file__).parent / "steps" / "start_programs.py"

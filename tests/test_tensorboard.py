@@ -155,7 +155,7 @@ def test_nobody_looks_without_a_login_or_a_right(training: Any, client: TestClie
 
 
 def test_one_is_ended_when_nobody_has_looked_for_a_while(runtime: Path, tmp_path: Path) -> None:
-    from airflow_hops.web.queries.servers import RuntimeServers
+    from airflow_hops.web.queries import RuntimeServers
     from airflow_hops.web.runs.tensorboard import program_of
 
     servers, board = RuntimeServers(idle_timeout_s=1), program_of(tmp_path, runtime)

@@ -390,7 +390,7 @@ def get_hops_cli_commands() -> list[CLICommand]:
                     "with 0 if the result is the same, with 1 if it differs, with 2 if it cannot be run.",
                 ),
                 _command(
-                    "card.card",
+                    "models.card",
                     "Export the card of a model's version: data, training, evaluation, rollout, labels, drift",
                     _CARD_ARGUMENTS,
                     "Writes it from the store as it is now, for who may see all of it. What people have "

@@ -2,15 +2,348 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
 from argparse import Namespace
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import unquote
 
+import psutil
 from airflow.cli.simple_table import AirflowConsole
 from airflow.utils.cli import suppress_logs_and_warning
 from rich.markup import escape
 from rich.table import Table
 
-from airflow_hops.cli.checks import run_checks
+from airflow_hops.connections import find_connection
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.named_environment import base_of
+from airflow_hops.core.processes.programs import module_command
+from airflow_hops.core.serving_api.server_address import ServerAddress
+from airflow_hops.environments.cuda import cuda_of
+from airflow_hops.environments.java import SUPPORTED_VERSIONS, find_java
+from airflow_hops.environments.named import installed_packages, list_named
+from airflow_hops.environments.runtime import (
+    AIRFLOW_PYTHON_VERSIONS,
+    CUDA_PINS_NAME,
+    environment_state,
+    pins_fingerprint,
+    pins_of,
+)
+from airflow_hops.hooks.runtime import RuntimeHook, Settings
+from airflow_hops.launchers.local import step_environment
+from airflow_hops.launchers.spark import DEFAULT_CONN_ID, THIS_MACHINE
+
+Status = Literal["ok", "warn", "fail"]
+
+_TESTED_AIRFLOW = ("3.3", "3.4")
+_PROBE_TIMEOUT_S = 180
+_LOW_DISK_BYTES = 5 << 30
+_NO_DISK_BYTES = 500 << 20
+_LOW_MEMORY_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the doctor's table.
+
+    Attributes:
+        name: What was looked at.
+        status: ``ok``; ``warn``, where something works less well or only in part; ``fail``, where pipelines will.
+        found: What was found.
+        advice: What to do; empty where all is well.
+    """
+
+    name: str
+    status: Status
+    found: str
+    advice: str = ""
+
+
+def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
+    """Runs every check, in the order in which one would repair things."""
+    yield check_python()
+    yield check_airflow()
+    yield check_provider()
+    yield check_plugin()
+    yield check_spark_connection(spark_conn_id)
+    try:
+        settings = RuntimeHook(hops_conn_id).settings
+    except Exception as error:
+        advice = f"airflow connections add {hops_conn_id} --conn-type hops, or use --hops-conn-id to check another one"
+        yield Check(f"connection {hops_conn_id}", "fail", f"{type(error).__name__}: {error}", advice)
+        return
+    yield Check(f"connection {hops_conn_id}", "ok", f"store {settings.store}, from {settings.source}")
+    base = base_of(settings.runtime)
+    yield check_java(base)
+    runtime = check_runtime(base)
+    yield runtime
+    yield from check_named(base)
+    if runtime.status != "fail":
+        yield from check_libraries(settings.runtime)
+    yield check_gpu()
+    yield from check_serving(settings)
+    yield from check_disk(settings)
+    yield check_memory()
+
+
+def check_python() -> Check:
+    """Python's version."""
+    result = f"{sys.version.split()[0]} at {sys.executable}"
+    good = sys.version_info[:2] in AIRFLOW_PYTHON_VERSIONS
+    tested = ", ".join(f"{major}.{minor}" for major, minor in AIRFLOW_PYTHON_VERSIONS)
+    return Check("Python", "ok" if good else "warn", result, "" if good else f"this package is tested on {tested}")
+
+
+def check_airflow() -> Check:
+    """Airflow's version."""
+    version = metadata.version("apache-airflow-core")
+    good = version.startswith(tuple(f"{tested}." for tested in _TESTED_AIRFLOW))
+    tested = " and ".join(_TESTED_AIRFLOW)
+    return Check("Airflow", "ok" if good else "warn", version, "" if good else f"this package is tested on {tested}")
+
+
+def check_provider() -> Check:
+    """Whether Airflow has found the provider, its connection type and its decorator."""
+    from airflow.providers_manager import ProvidersManager
+
+    manager = ProvidersManager()
+    provider = manager.providers.get("airflow-hops")
+    advice = "install the package into the environment that runs Airflow: pip install airflow-hops"
+    if provider is None:
+        return Check("provider", "fail", "Airflow does not know airflow-hops", advice)
+    missing = [] if manager.hooks.get("hops") else ["connection type hops"]
+    try:
+        manager.taskflow_decorators["hops"]
+    except (KeyError, ImportError) as error:
+        missing.append(f"@task.hops ({error})")
+    if missing:
+        return Check("provider", "fail", f"{provider.version}, without {' and '.join(missing)}", advice)
+    return Check("provider", "ok", provider.version)
+
+
+def check_plugin() -> Check:
+    """Whether Airflow has loaded the plugin."""
+    from airflow import plugins_manager
+
+    for source, error in plugins_manager.get_import_errors().items():
+        if "hops" in source:
+            return Check("plugin", "fail", f"{source}: {error}", "airflow plugins shows the whole error")
+    if any(plugin["name"] == "hops" for plugin in plugins_manager.get_plugin_info(["name"])):
+        return Check("plugin", "ok", "loaded")
+    return Check("plugin", "fail", "not loaded", "is [core] plugins or the entry point airflow.plugins overridden?")
+
+
+def check_spark_connection(conn_id: str) -> Check:
+    """Whether there is a Spark connection; ``spark_default`` need not exist."""
+    name = f"connection {conn_id}"
+    advice = (
+        f"for Spark on this machine: airflow connections add {conn_id} "
+        """--conn-json '{"conn_type": "spark", "host": "local[*]"}'"""
+    )
+    try:
+        connection = find_connection(conn_id, "spark")
+    except Exception as error:
+        return Check(name, "fail", str(error), advice)
+    if connection is not None:
+        return Check(name, "ok", f"master {connection[0].host or 'yarn'}, from {connection[1]}")
+    if conn_id == DEFAULT_CONN_ID:
+        return Check(name, "ok", f"none: Spark runs on this machine ({THIS_MACHINE})")
+    return Check(name, "warn", "none; the operators that name it fail", advice)
+
+
+def check_java(runtime: Path) -> Check:
+    """Whether there is a Java that Spark runs on."""
+    java = find_java(runtime)
+    wanted = " or ".join(map(str, SUPPORTED_VERSIONS))
+    advice = f"install Java {wanted}, or run 'airflow hops runtime create', which installs one"
+    if java is None:
+        return Check("Java", "fail", "none", advice)
+    result = f"{java.version} in {java.home} ({java.source})"
+    return Check("Java", "ok" if java.supported else "fail", result, "" if java.supported else advice)
+
+
+def check_runtime(runtime: Path) -> Check:
+    """Whether the runtime environment is whole, and of this package's pins."""
+    state = environment_state(runtime, pins_fingerprint(runtime))
+    if state.good:
+        return Check("runtime environment", "ok", f"{runtime}, {state.detail}")
+    advice = f"airflow hops runtime create {runtime}"
+    if state.name == "unmanaged":
+        return Check("runtime environment", "warn", state.detail, f"to get the tested pins: {_create_anew(runtime)}")
+    if state.name == "moved":
+        return Check("runtime environment", "warn", state.detail, f"its scripts point there: {advice}")
+    return Check("runtime environment", "fail", state.detail, advice)
+
+
+def check_named(base: Path) -> Iterator[Check]:
+    """Whether the environments of one's own are whole, and of this package's pins."""
+    for named in list_named(base):
+        added = f"{', '.join(named.requirements) or 'nothing'} over {base.name}"
+        advice = "" if named.state.good else f"airflow hops runtime create {base} --name {named.name}"
+        result = added if named.state.good else named.state.detail
+        yield Check(f"runtime {named.name}", "ok" if named.state.good else "warn", result, advice)
+
+
+def check_libraries(runtime: Path) -> Iterator[Check]:
+    """Imports the libraries of the runtime environment there, and looks at Horovod's build."""
+    advice, said = _create_anew(runtime), list[str]()
+    command = module_command(runtime / "bin" / "python", "airflow_hops.ml.step.probe")
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": _PROBE_TIMEOUT_S}
+    try:
+        result = subprocess.run(command, env=step_environment(runtime), cwd="/", **options)
+        said = result.stderr.strip().splitlines()[-1:]
+        answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        late = f"no answer within {_PROBE_TIMEOUT_S} s"
+        yield Check("libraries", "fail", late, "try again when the machine is less busy")
+        return
+    except (OSError, ValueError, IndexError) as error:
+        yield Check("libraries", "fail", " ".join([f"{type(error).__name__}: {error}", *said]), advice)
+        return
+    for module, facts in answer["modules"].items():
+        name = module.partition(".")[0] if module != "google.protobuf" else "protobuf"
+        if facts["error"]:
+            hint = "protobuf is newer than TensorFlow supports: " if "GetPrototype" in facts["error"] else ""
+            yield Check(name, "fail", facts["error"], f"{hint}{advice}")
+        elif module == "google.protobuf" and not str(facts["version"]).startswith("4."):
+            yield Check(name, "fail", facts["version"], f"TensorFlow 2.16 needs protobuf 4: {advice}")
+        elif module == "horovod.tensorflow":
+            version, built = facts["version"], answer["horovod"]
+            if not built["gloo"]:
+                yield Check("horovod", "fail", f"{version}, built without Gloo", advice)
+                continue
+            nccl = int(built["nccl"])  # 2.19.3 is 21903
+            extras = ["MPI"] * built["mpi"] + [f"NCCL {nccl // 10000}.{nccl // 100 % 100}.{nccl % 100}"] * bool(nccl)
+            yield Check("horovod", "ok", f"{version}, built with TensorFlow and {', '.join(['Gloo', *extras])}")
+        else:
+            seconds = f", imported in {facts['seconds']:.1f} s" if facts["seconds"] >= 0.1 else ""
+            yield Check(name, "ok", f"{facts['version']}{seconds}")
+    if "gpus" in answer:
+        yield check_cuda(base_of(runtime), answer, nvidia_gpus())
+
+
+def _create_anew(runtime: Path) -> str:
+    """The command that makes the runtime environment anew, with CUDA where it has CUDA."""
+    base = base_of(runtime)
+    unmanaged = environment_state(base, "").name == "unmanaged"
+    cuda = cuda_of(installed_packages(base)) if unmanaged else pins_of(base).name == CUDA_PINS_NAME
+    return f"airflow hops runtime create --force {'--cuda ' if cuda else ''}{runtime}"
+
+
+def check_cuda(base: Path, answer: Mapping[str, Any], gpus: Sequence[str]) -> Check:
+    """Whether the runtime environment has CUDA, where there is a GPU, and whether all in it finds the GPU.
+
+    Args:
+        base: Folder of the runtime environment.
+        answer: What :func:`airflow_hops.ml.step.probe.probe` found.
+        gpus: What :func:`nvidia_gpus` found.
+    """
+    seen = f"TensorFlow sees {len(answer['gpus'])} GPUs" if answer["gpus"] else f"no GPU: {answer['no_gpu']}"
+    cuda, create = cuda_of(installed_packages(base)), f"airflow hops runtime create {base} --cuda"
+    if cuda is None:
+        result = f"not in {base.name}; {seen}"
+        return Check("CUDA", "warn", result, create) if gpus and not answer["gpus"] else Check("CUDA", "ok", result)
+    if not (answer.get("horovod") or {}).get("nccl"):
+        return Check("CUDA", "warn", f"{cuda}; Horovod without NCCL; {seen}", f"{create} --force")
+    if answer["gpus"]:
+        return Check("CUDA", "ok", f"{cuda}; {seen}")
+    return Check(
+        "CUDA", "warn", f"{cuda}; {seen}; training and serving run on the CPU", "check the driver, or continue"
+    )
+
+
+def check_gpu() -> Check:
+    """Which GPUs there are; none is fine."""
+    gpus = nvidia_gpus()
+    return Check("GPU", "ok", "; ".join(gpus) if gpus else "none: training and serving run on the CPU")
+
+
+def check_serving(settings: Settings) -> Iterator[Check]:
+    """Whether a model server answers, or its ports are free for one."""
+    try:
+        server = ServerAddress.of(settings.services)
+    except BadInput as error:
+        yield Check("model server", "fail", str(error), "correct it in the connection")
+        return
+    host = server.host
+    for name, port in (("gRPC", server.grpc_port), ("REST", server.rest_port)):
+        if port is None:
+            continue
+        where = f"{host}:{port}"
+        try:
+            with socket.create_connection((host, port), timeout=2):
+                yield Check(f"model server, {name}", "ok", f"{where} answers")
+        except OSError as error:
+            if is_this_machine(host):
+                yield Check(f"model server, {name}", "ok", f"not running; {where} is free", "airflow hops serve")
+            else:
+                advice = "start the model server there, or correct the connection's host and port"
+                yield Check(f"model server, {name}", "warn", f"{where}: {error}", advice)
+
+
+def check_disk(settings: Settings) -> Iterator[Check]:
+    """Free space where artifacts, and Airflow's own files, are written."""
+    places = {"disk of AIRFLOW_HOME": Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()}
+    if settings.store.startswith("file://"):
+        places["disk of the store"] = Path(unquote(settings.store.removeprefix("file://")))
+    for name, path in places.items():
+        there = next(p for p in (path, *path.parents) if p.exists())
+        free = shutil.disk_usage(there).free
+        result = f"{free / 2**30:.1f} GiB free at {there}"
+        if not there.is_dir() or not os.access(there, os.W_OK):
+            where = " in the connection's field 'store'" if name == "disk of the store" else ""
+            what = "not writable" if there.is_dir() else "not a folder"
+            yield Check(name, "fail", f"{there} is {what}", f"change its owner, or choose another folder{where}")
+        elif free < _LOW_DISK_BYTES:
+            yield Check(name, "fail" if free < _NO_DISK_BYTES else "warn", result, "free some space")
+        else:
+            yield Check(name, "ok", result)
+
+
+def check_memory() -> Check:
+    """Memory that steps can use; a container's limit counts."""
+    available = psutil.virtual_memory().available
+    result = f"{available / 2**30:.1f} GiB available"
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if limit.isdigit() and int(limit) < available:
+            available, result = int(limit), f"{int(limit) / 2**30:.1f} GiB is the container's limit"
+    except OSError:
+        pass
+    if available < _LOW_MEMORY_BYTES:
+        return Check("memory", "warn", result, "Spark and two training ranks need 4 GiB together")
+    return Check("memory", "ok", result)
+
+
+def nvidia_gpus() -> list[str]:
+    """The machine's GPUs, with memory and driver's version, as ``nvidia-smi`` lists them."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        result = subprocess.run(query, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return result.stdout.strip().splitlines() if result.returncode == 0 else []
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a name or address is one of this machine's."""
+    try:
+        with socket.socket() as probe:
+            probe.bind((socket.gethostbyname(host), 0))
+    except OSError:
+        return False
+    return True
+
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 

@@ -1,18 +1,21 @@
-"""``airflow hops models``: decisions on what serves, without a DAG."""
+"""``airflow hops models`` and ``card``: decisions on what serves, without a DAG, and the card of a version."""
 
 from __future__ import annotations
 
 import getpass
+import sys
 import uuid
 from argparse import Namespace
+from pathlib import Path
 
 from airflow.utils.cli import suppress_logs_and_warning
 
-from airflow_hops.core.contract.artifacts import Producer
+from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.reports.kept_cards import keep_cards
+from airflow_hops.reports.kept_cards import card_from_store, find_kept_card, keep_cards, read_kept_card
+from airflow_hops.reports.page import markdown
 
 
 @suppress_logs_and_warning
@@ -42,3 +45,24 @@ def replace(args: Namespace) -> None:
     print(f"Version {outcome['champion']} is the champion of {args.model!r} now.")
     if problem := keep_cards(hook.store, args.model, lambda dag_id: None):
         print(problem)
+
+
+@suppress_logs_and_warning
+def card(args: Namespace) -> None:
+    """Writes a card to a file, or prints it."""
+    store = RuntimeHook(args.hops_conn_id).store
+    if args.kept:
+        problems: list[str] = []
+        kept_card = find_kept_card(store, args.model, args.version, problems)
+        if kept_card is None:
+            none = f"no card of version {args.version} of model {args.model!r} was kept; leave out --kept"
+            raise BadInput("\n".join([none, *problems]))
+        sys.stderr.writelines(f"{problem}\n" for problem in problems)
+        text = read_kept_card(store, kept_card, args.format)
+    else:
+        made = card_from_store(store, args.model, args.version)
+        text = made.html() if args.format == "html" else markdown(made)
+    if args.output is None:
+        sys.stdout.write(text)
+    else:
+        Path(args.output).write_text(text, encoding="utf-8")

@@ -83,7 +83,7 @@ def remove(args: Namespace) -> None:
 
 def show(args: Namespace) -> None:
     """Lists the runtime environment and its named environments, with the CUDA that all of them have."""
-    from airflow_hops.cli.checks import nvidia_gpus
+    from airflow_hops.cli.doctor import nvidia_gpus
 
     base = _folder(args)
     state = environment_state(base, pins_fingerprint(base))

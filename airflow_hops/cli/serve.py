@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from airflow_hops.cli.checks import is_this_machine
+from airflow_hops.cli.doctor import is_this_machine
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.serving_api.server_address import rest_speaks_tls

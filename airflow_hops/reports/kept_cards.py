@@ -19,10 +19,9 @@ from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.core.contract.times import sortable
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
-from airflow_hops.reports.markdown import markdown
 from airflow_hops.reports.model_card import model_card
 from airflow_hops.reports.model_sources import Registration, VersionSources
-from airflow_hops.reports.page import Report
+from airflow_hops.reports.page import Report, markdown
 
 Format = Literal["html", "md"]
 

@@ -82,7 +82,7 @@ def api(airflow_settings: pytest.MonkeyPatch, warm_launcher: Any, run_dag: Any) 
     from airflow.api_fastapi.app import create_app, purge_cached_app
 
     from airflow_hops.hooks.runtime import RuntimeHook
-    from airflow_hops.web.queries import client as queries
+    from airflow_hops.web import queries as queries
 
     airflow_settings.setattr(RuntimeHook, "local_launcher", lambda hook: warm_launcher)
     pages, other = run_dag("pages", {}), run_dag("pages_other", {})

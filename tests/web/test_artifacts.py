@@ -225,7 +225,7 @@ def test_rows_that_there_are_not_are_named(api: Api, query: str, says: str) -> N
 def test_who_has_not_the_token_is_not_answered_by_the_ml_side(api: Api) -> None:
     import httpx
 
-    from airflow_hops.web.queries import client as inspection
+    from airflow_hops.web import queries as inspection
 
     assert api.get(api.artifact_path("statistics", "statistics") + "/splits").json() == {"splits": {}}
     (server,) = inspection._servers._servers.values()

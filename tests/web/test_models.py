@@ -20,7 +20,7 @@ from waiting import wait_for
 
 from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.core.store.model_records import record_uri
-from airflow_hops.web.models.history import decisions_of
+from airflow_hops.web.models.records import decisions_of
 from web.conftest import Api, assert_runs_nothing
 
 pytestmark = pytest.mark.runtime

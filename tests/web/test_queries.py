@@ -9,8 +9,7 @@ import pytest
 from fastapi import HTTPException
 
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.web.queries.client import _servers, _waiting, ask, ask_bytes
-from airflow_hops.web.queries.servers import RuntimeServers, ServerProgram
+from airflow_hops.web.queries import RuntimeServers, ServerProgram, _servers, _waiting, ask, ask_bytes
 from web.conftest import Api
 
 pytestmark = pytest.mark.runtime

@@ -103,7 +103,7 @@ def test_all_of_a_feature_comes_from_the_reports(api: Api, runs: list[Any]) -> N
 
 def test_a_deleted_report_leaves_its_scores_and_says_so(api: Api, runs: list[Any], report_path: Any) -> None:
     from airflow_hops.core.contract.artifacts import Producer
-    from airflow_hops.web.skew import reports as skew_reports
+    from airflow_hops.web.skew import report as skew_reports
 
     uri = api.store.address(Producer(DAG, runs[2].run_id, "drift"), "skew")
     folder = Path(uri.removeprefix("file://"))
@@ -163,7 +163,7 @@ def test_a_comparison_that_failed_is_on_the_timeline_with_its_message(
     assert "input 'reference': expected an artifact" in failure["message"]
     assert len(result["checks"]) == len(runs)
     run = run_dag(DAG, {})  # The window is not there: the comparison does not get its turn.
-    monkeypatch.setattr("airflow_hops.web.skew.failures._MOST", 1)
+    monkeypatch.setattr("airflow_hops.web.skew.routes._MOST", 1)
     result = api.get(f"/api/dags/{DAG}/skew").json()
     (failure,) = result["failures"]
     assert (failure["task"]["run_id"], failure["task"]["task_id"]) == (run.run_id, "drift")

@@ -3,17 +3,146 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import accumulate
+from math import ceil, hypot
+from random import Random
+from statistics import fmean
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.backtest import CandidateOutcome, DecisionAtTick, PolicyOutcome, Retraining
 from airflow_hops.core.contract.performance import Interval
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
 from airflow_hops.core.contract.retraining.situation import as_utc
-from airflow_hops.replay.backtest.averages import BlockBootstrap, gain_of
 from airflow_hops.replay.backtest.replay import AssessedCandidate, Course, Requested
-from airflow_hops.replay.backtest.schedules import best_schedule
+
+
+@dataclass(frozen=True)
+class BlockBootstrap:
+    """The moving block bootstrap (Kuensch, 1989) of an average over the rows of periods.
+
+    Neighbouring periods resemble each other, so that resampling them one by one would give intervals that are too
+    narrow. Blocks of neighbours are drawn instead, with their rows and values. A block has the cube root of the number
+    of periods, the order of length with the least error of the variance (Hall, Horowitz and Jing, 1995). Blocks at
+    either end are in fewer samples, so the resampled averages are moved to lie around the average itself. All values
+    are averaged over the same blocks: the interval of a difference is that of pairs. Of less than some twenty periods
+    the intervals are too narrow.
+
+    Attributes:
+        rows: Rows of each period.
+        samples: Resampled histories: of each the first period of its blocks.
+        block: Periods in a block.
+    """
+
+    rows: Sequence[int]
+    samples: Sequence[Sequence[int]]
+    block: int
+
+    @classmethod
+    def of(cls, rows: Sequence[int], samples: int = 2000, seed: int = 0) -> BlockBootstrap:
+        """Draws the blocks."""
+        count = len(rows)
+        block = max(round(count ** (1 / 3)), 1)
+        draw = Random(seed).randrange
+        blocks = ceil(count / block)
+        return cls(rows, [[draw(count - block + 1) for _ in range(blocks)] for _ in range(samples)], block)
+
+    def average(self, values: Sequence[float]) -> Interval:
+        """The average over the rows, and its 95% interval (percentiles).
+
+        Args:
+            values: One for each period.
+        """
+        weighted = [value * count for value, count in zip(values, self.rows, strict=True)]
+        sums, counts = ([0.0, *accumulate(each)] for each in (weighted, self.rows))
+        if not counts[-1]:
+            return 0.0, 0.0, 0.0
+        mean = sums[-1] / counts[-1]
+        results = []
+        for sample in self.samples:
+            total = rows = 0.0
+            for first in sample:
+                total += sums[first + self.block] - sums[first]
+                rows += counts[first + self.block] - counts[first]
+            results.append(total / rows if rows else mean)
+        results.sort()
+        moved = mean - fmean(results)
+        low, high = results[round(0.025 * (len(results) - 1))], results[round(0.975 * (len(results) - 1))]
+        return mean, min(low + moved, mean), max(high + moved, mean)
+
+
+def gain_of(
+    candidate: Sequence[Interval | None],
+    champion: Sequence[Interval | None],
+    rows: Sequence[int],
+    *,
+    lower_is_better: bool,
+) -> Interval | None:
+    """Returns the mean gain of a candidate over a champion on the rows of some periods.
+
+    The interval is that of the figures of each period. Both models are scored on the same rows, and so err alike; the
+    interval takes them for independent, and is rather too wide.
+
+    Args:
+        candidate: Its metric in each period, with the 95% interval; None where it is not defined.
+        champion: Likewise.
+        rows: Rows of each period.
+        lower_is_better: Whether less of the metric is better.
+
+    Returns:
+        The difference, above 0 for better, with its interval; None if it is known of no row.
+    """
+    known = [
+        (of, other, count)
+        for of, other, count in zip(candidate, champion, rows, strict=True)
+        if of is not None and other is not None and count
+    ]
+    total = sum(count for _, _, count in known)
+    if not total:
+        return None
+    sign = -1 if lower_is_better else 1
+    mean = sign * sum((of[0] - other[0]) * count for of, other, count in known) / total
+    halves = [(each[2] - each[1]) / 2 * count for of, other, count in known for each in (of, other)]
+    half = hypot(*halves) / total
+    return mean, mean - half, mean + half
+
+
+def best_schedule(
+    values: Sequence[Sequence[float]], rows: Sequence[int], available: Sequence[int], price: float
+) -> list[int]:
+    """Finds which candidate should have served in each period.
+
+    Dynamic programming (Bellman, 1957) over periods and candidates: the best course that ends with a candidate in a
+    period is the best that ended with it, or with any other for the price of a training, in the period before.
+
+    Args:
+        values: Of each candidate its metric in each period, more being better.
+        rows: Rows of each period.
+        available: Of each candidate the first period in which it can serve.
+        price: What a change costs, in the metric's unit on average over all rows.
+
+    Returns:
+        Numbers of candidates, one for each period. Candidate 0 serves at the beginning, at no price.
+    """
+    total = sum(rows) or 1
+    best = [0.0 if number == 0 else float("-inf") for number in range(len(values))]
+    came_from: list[list[int]] = []
+    for period, count in enumerate(rows):
+        top = max(range(len(best)), key=lambda number: best[number])
+        before, best, origins = best, [], []
+        for number, of in enumerate(values):
+            changes = available[number] <= period and before[top] - price > before[number]
+            origins.append(top if changes else number)
+            best.append((before[top] - price if changes else before[number]) + of[period] * count / total)
+        came_from.append(origins)
+    last = max(range(len(best)), key=lambda number: best[number])
+    schedule = []
+    for origins in reversed(came_from):
+        schedule.append(last)
+        last = origins[last]
+    return schedule[::-1]
+
 
 HINDSIGHT = "best in hindsight"
 

@@ -1,4 +1,4 @@
-"""Statistics of features: of a statistics artifact's splits, of a skew artifact's two sides."""
+"""Statistics of features, of a statistics artifact's splits or a skew artifact's two sides; and rows of artifacts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from airflow_hops.web.access import may_read
 from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, find_artifact
 from airflow_hops.web.caching import cached_answer
-from airflow_hops.web.queries.client import ask, ask_bytes
+from airflow_hops.web.queries import ask, ask_bytes
 from airflow_hops.web.types import Model, Number, Time
 
 router = APIRouter(
-    prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/statistics", tags=["statistics"]
+    prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}", tags=["statistics"]
 )
 _KINDS = ("statistics", "skew")
 _MAP_INDEX = re.compile(r"-1|[0-9]{1,9}")
@@ -145,7 +145,7 @@ class Distances(Model):
     """For a single feature that was named: its score by each measure."""
 
 
-@router.get("", response_model=StatisticsDatasets)
+@router.get("/statistics", response_model=StatisticsDatasets)
 def list_statistics(request: Request, found: TaskArtifact) -> Response:
     """The data sets of an artifact's statistics."""
     artifact = _checked(found, "kind")
@@ -166,7 +166,7 @@ def list_statistics(request: Request, found: TaskArtifact) -> Response:
     return cached_answer(request, (found.fingerprint, properties.get("splits"), said), make)
 
 
-@router.get("/features", response_model=FeatureTable)
+@router.get("/statistics/features", response_model=FeatureTable)
 def list_features(
     request: Request, found: TaskArtifact, dataset: Dataset, slice: Slice = None, weighted: Weighted = False
 ) -> Response:
@@ -175,7 +175,7 @@ def list_features(
     return _answer(request, found, "statistics/features", params)
 
 
-@router.get("/feature", response_model=FeatureDetail)
+@router.get("/statistics/feature", response_model=FeatureDetail)
 def get_feature(
     request: Request,
     found: TaskArtifact,
@@ -189,7 +189,7 @@ def get_feature(
     return _answer(request, found, "statistics/feature", params)
 
 
-@router.get("/distances", response_model=Distances)
+@router.get("/statistics/distances", response_model=Distances)
 def list_distances(
     request: Request,
     user: GetUserDep,
@@ -235,3 +235,61 @@ def _checked(result: FoundArtifact, parameter: str) -> dict[str, Any]:
     if result.artifact.kind not in _KINDS:
         raise HTTPException(422, f"{parameter} is {result.artifact.kind!r}, expected {' or '.join(_KINDS)}")
     return result.artifact.to_dict()
+
+
+class ColumnType(Model):
+    """A column: its Arrow type, and the kind of its values; None if its values cannot be sent."""
+
+    name: str
+    type: str
+    role: Literal["number", "category", "boolean", "time"] | None
+
+
+class SplitRows(Model):
+    """The rows of a split."""
+
+    rows: int
+    columns: list[ColumnType]
+
+
+class RowSplits(Model):
+    """The rows of an artifact by split; empty if it has no Parquet files."""
+
+    splits: dict[str, SplitRows]
+
+
+@router.get("/splits", response_model=RowSplits)
+def list_splits(request: Request, found: TaskArtifact) -> Response:
+    """The rows of an artifact, by split."""
+    params = {"artifact": found.artifact.to_dict()}
+    return cached_answer(
+        request, (found.fingerprint,), lambda: RowSplits.model_validate(ask(found.hook, "examples/splits", params))
+    )
+
+
+@router.get(
+    "/rows",
+    response_class=Response,
+    responses={200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}},
+)
+def sample_rows(
+    request: Request,
+    found: TaskArtifact,
+    split: Annotated[str, Query(max_length=250)],
+    rows: Annotated[int, Query(ge=1, le=50_000)] = 50_000,
+    column: Annotated[list[str] | None, Query(description="Columns to return; all by default")] = None,
+    row: Annotated[
+        int | None, Query(ge=0, lt=50_000, description="One row of the sample, with unrounded numbers")
+    ] = None,
+) -> Response:
+    """A sample of a split's rows, the same each time, as typed columns (``ml/queries/columns.py``).
+
+    Numbers are rounded to the digits needed for plotting; a single row has all digits.
+    """
+    params: dict[str, Any] = {"split": split, "rows": rows, "columns": column, "row": row}
+    return cached_answer(
+        request,
+        (found.fingerprint, params),
+        lambda: ask_bytes(found.hook, "examples/sample", {"artifact": found.artifact.to_dict(), **params}),
+        "application/octet-stream",
+    )

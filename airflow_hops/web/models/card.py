@@ -13,9 +13,9 @@ from fastapi.params import Path as PathParameter
 from fastapi.responses import HTMLResponse, Response
 
 from airflow_hops.reports.kept_cards import find_kept_card, keep_cards, read_kept_card
-from airflow_hops.reports.markdown import markdown
 from airflow_hops.reports.model_card import model_card
 from airflow_hops.reports.model_sources import Registration, VersionSources
+from airflow_hops.reports.page import markdown
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead
 from airflow_hops.web.answers import Format, send_report
 from airflow_hops.web.artifacts.lookup import pipeline_of, reaching

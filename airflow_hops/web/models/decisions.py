@@ -22,7 +22,7 @@ from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.web.access import TRIGGERS_RUNS, name_of
 from airflow_hops.web.models.card import keep_cards_of
 from airflow_hops.web.models.lookup import Served, ServedModelOf
-from airflow_hops.web.models.refused import VERDICTS, candidates_of, judged
+from airflow_hops.web.models.routes import VERDICTS, candidates_of, judged
 from airflow_hops.web.types import Model
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}", tags=["models"], dependencies=[TRIGGERS_RUNS])

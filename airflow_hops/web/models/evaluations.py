@@ -19,7 +19,7 @@ from airflow_hops.web.caching import cached_answer
 from airflow_hops.web.models.lookup import Served, ServedModelOf
 from airflow_hops.web.models.records import is_evaluation_of, read_model_record
 from airflow_hops.web.models.routes import made_by, readable_makers
-from airflow_hops.web.queries.client import ask
+from airflow_hops.web.queries import ask
 from airflow_hops.web.types import Json, Model, Number
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}/versions/{version}", tags=["models"])

@@ -12,7 +12,7 @@ from fastapi.params import Path as PathParameter
 
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of
-from airflow_hops.web.queries.client import ask
+from airflow_hops.web.queries import ask
 
 ModelName = Annotated[
     str, PathParameter(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=220, description="The model's name")

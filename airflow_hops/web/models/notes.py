@@ -25,7 +25,7 @@ from airflow_hops.web.access import TRIGGERS_RUNS, name_of
 from airflow_hops.web.models.card import keep_cards_of
 from airflow_hops.web.models.lookup import Served
 from airflow_hops.web.models.records import read_model_record
-from airflow_hops.web.queries.client import ask
+from airflow_hops.web.queries import ask
 from airflow_hops.web.runs.trainings import RunId, tracking_hook
 from airflow_hops.web.types import Model
 

@@ -16,8 +16,8 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.web.access import ReadableDags, may_read_results
 from airflow_hops.web.artifacts.definitions import definitions, together
 from airflow_hops.web.artifacts.from_tasks import last_returned
-from airflow_hops.web.models.server import AskedServer, ServerAway
-from airflow_hops.web.pipelines.state import SkewPoint, skew_points
+from airflow_hops.web.models.live import AskedServer, ServerAway
+from airflow_hops.web.pipelines.routes import SkewPoint, skew_points
 from airflow_hops.web.types import Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
 

@@ -19,12 +19,10 @@ from airflow_hops.web.artifacts.definitions import PipelineDag
 from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, last_returned
 from airflow_hops.web.artifacts.lookup import FoundArtifact, hook_of, open_artifact, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
-from airflow_hops.web.pipelines.routes import PipelineSummary, Seen, summaries_of
-from airflow_hops.web.pipelines.state import SkewPoint, skew_points
+from airflow_hops.web.pipelines.routes import PipelineSummary, Seen, SkewPoint, skew_points, summaries_of
 from airflow_hops.web.runs.states import LastRun, last_runs
 from airflow_hops.web.schemas.proposals import waits_for_decision
-from airflow_hops.web.schemas.questions import Question, make_question, may_see_questions
-from airflow_hops.web.schemas.validations import anomalous_features
+from airflow_hops.web.schemas.validations import Question, anomalous_features, make_question, may_see_questions
 from airflow_hops.web.skew.retraining import RetrainingDecision, decisions
 from airflow_hops.web.types import Model, TaskAddress, Time
 

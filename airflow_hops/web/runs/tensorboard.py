@@ -22,7 +22,7 @@ from airflow_hops.core.store.files import LocalFiles
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.access import READS_LOGS
 from airflow_hops.web.frames import NO_OTHER_SITE
-from airflow_hops.web.queries.servers import RuntimeServers, ServerProgram
+from airflow_hops.web.queries import RuntimeServers, ServerProgram
 
 router = APIRouter(prefix="/tensorboard")
 _servers = RuntimeServers()

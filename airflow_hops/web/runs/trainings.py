@@ -1,22 +1,24 @@
-"""Training runs: MLflow's runs of a pipeline, with the DAG runs that made them."""
+"""Training runs: MLflow's runs of a pipeline, with the DAG runs that made them, their provenance, code and files."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
-from fastapi import APIRouter, HTTPException, Query
+from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi.params import Path as PathParameter
 from sqlalchemy import select
 
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_change
+from airflow_hops.web.access import READS_ARTIFACTS, READS_CODE, READS_RUNS, may_change
 from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of
-from airflow_hops.web.queries.client import ask
+from airflow_hops.web.queries import ask, ask_bytes
 from airflow_hops.web.types import Model, Number
 
 router = APIRouter(
@@ -204,3 +206,136 @@ def _with_dag_runs(dag_id: str, runs: Iterable[Mapping[str, Any]]) -> list[dict[
         }
         for run in runs
     ]
+
+
+class DataProducer(Model):
+    """The task instance that made an artifact, and its kind."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    kind: str
+
+
+class RunData(Model):
+    """An artifact that a run read."""
+
+    role: str
+    uri: str
+    fingerprint: str
+    window: list[str | None] | None
+    rows: dict[str, int]
+    """Rows by split or table."""
+    made_by: DataProducer | None
+    """Null if it is gone, or of another pipeline."""
+
+
+class RunProvenance(Model):
+    """The provenance of a run."""
+
+    recorded: bool
+    """Whether the store has a record of the run, by which it can be reproduced."""
+    python: str | None
+    package: str | None
+    """Version of airflow-hops."""
+    packages: dict[str, str] | None
+    """Versions by name; null if they are not known."""
+    data: list[RunData]
+
+
+class FileDifference(Model):
+    """A file of code that differs."""
+
+    path: str
+    change: Literal["added", "removed", "changed"]
+    diff: str | None
+    """Unified, without its header; null where it cannot be shown."""
+    why: str | None
+    """Why it cannot."""
+
+
+class CodeDifferences(Model):
+    """How the code of two runs differs."""
+
+    files: list[FileDifference]
+    same: int
+    """How many files are the same."""
+    lacking: list[str]
+    """Runs whose code is not known."""
+    whole: bool
+    """False where more files differ than are listed."""
+
+
+@router.get("/{mlflow_run_id}/provenance")
+def get_run_provenance(dag_id: str, mlflow_run_id: RunId) -> RunProvenance:
+    """Data and libraries of a training run."""
+    params = {"experiment": dag_id, "run_id": mlflow_run_id}
+    return RunProvenance(**ask(tracking_hook(dag_id), "provenance/get", params))
+
+
+@router.get("/{mlflow_run_id}/code-differences/{other_run_id}", dependencies=[READS_CODE])
+def get_code_differences(dag_id: str, mlflow_run_id: RunId, other_run_id: RunId) -> CodeDifferences:
+    """How the code of another run differs from that of a run."""
+    params = {"experiment": dag_id, "run_id": mlflow_run_id, "other": other_run_id}
+    return CodeDifferences(**ask(tracking_hook(dag_id), "provenance/code_diff", params))
+
+
+_PREVIEW_BYTES = 256 << 10
+_PICTURES = {
+    ".gif": "image/gif",
+    ".jpeg": "image/jpeg",
+    ".jpg": "image/jpeg",
+    ".png": "image/png",
+    ".webp": "image/webp",
+}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "Cache-Control": "private, no-cache",
+}
+_BINARY: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+}
+FilePath = Annotated[str, Query(max_length=1000, description="Path in the list of the run's files")]
+
+
+class RunFile(Model):
+    """A file."""
+
+    path: str
+    size_bytes: int | None
+
+
+class RunFiles(Model):
+    """A run's files; ``whole`` is false if there are too many to list."""
+
+    files: list[RunFile]
+    whole: bool
+
+
+@router.get("/{mlflow_run_id}/files")
+def list_run_files(dag_id: str, mlflow_run_id: RunId) -> RunFiles:
+    """The files of a training run."""
+    return RunFiles(**ask(tracking_hook(dag_id), "run_files/tree", {"experiment": dag_id, "run_id": mlflow_run_id}))
+
+
+@router.get("/{mlflow_run_id}/files/preview", response_class=Response, responses=_BINARY)
+def preview_run_file(dag_id: str, mlflow_run_id: RunId, path: FilePath) -> Response:
+    """The first 256 KiB of a file as plain text; a picture in full."""
+    picture = _PICTURES.get(PurePosixPath(path).suffix.lower())
+    content = _read(dag_id, mlflow_run_id, path, None if picture else _PREVIEW_BYTES)
+    return Response(content, headers=_HEADERS, media_type=picture or "text/plain; charset=utf-8")
+
+
+@router.get("/{mlflow_run_id}/files/download", response_class=Response, responses=_BINARY)
+def download_run_file(dag_id: str, mlflow_run_id: RunId, path: FilePath) -> Response:
+    """Downloads a file."""
+    name = quote(PurePosixPath(path).name)
+    headers = {**_HEADERS, "Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
+    content = _read(dag_id, mlflow_run_id, path, None)
+    return Response(content, headers=headers, media_type="application/octet-stream")
+
+
+def _read(dag_id: str, run_id: str, path: str, max_bytes: int | None) -> bytes:
+    params = {"experiment": dag_id, "run_id": run_id, "path": path, "max_bytes": max_bytes}
+    return ask_bytes(tracking_hook(dag_id), "run_files/read", params)

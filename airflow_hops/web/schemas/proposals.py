@@ -28,11 +28,10 @@ from airflow_hops.core.store.schema_history import SchemaChanged, frozen_name, p
 from airflow_hops.web.access import TRIGGERS_RUNS, may_change, name_of
 from airflow_hops.web.artifacts.lookup import FoundArtifact, MapIndex, TaskArtifact, reaching
 from airflow_hops.web.caching import cached_answer
-from airflow_hops.web.queries.client import ask
-from airflow_hops.web.schemas.questions import CHANGES_OR_ANSWERS
+from airflow_hops.web.queries import ask
 from airflow_hops.web.schemas.routes import SchemaComparison, compare_texts
 from airflow_hops.web.schemas.validation_report import PROPOSED_FILE, input_of, text_of
-from airflow_hops.web.schemas.validations import Severity, has_changed, schema_of
+from airflow_hops.web.schemas.validations import CHANGES_OR_ANSWERS, Severity, has_changed, schema_of
 from airflow_hops.web.types import Model, TaskAddress, Time
 
 router = APIRouter(

@@ -16,7 +16,7 @@ from airflow_hops.web.access import READS_ARTIFACTS, ReadableDags
 from airflow_hops.web.artifacts.definitions import definitions, together
 from airflow_hops.web.artifacts.lookup import FoundArtifact, FrozenSchema, hook_of, pipeline_of, reaching
 from airflow_hops.web.caching import cached_answer
-from airflow_hops.web.queries.client import ask
+from airflow_hops.web.queries import ask
 from airflow_hops.web.types import Model, Number, Time
 
 router = APIRouter(prefix="/api/dags/{dag_id}/schemas", tags=["schema"])

@@ -15,7 +15,7 @@ from airflow_hops.web.access import may_read
 from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, open_artifact, reaching
 from airflow_hops.web.artifacts.routes import ArtifactAddress, address_of
 from airflow_hops.web.caching import cached_answer
-from airflow_hops.web.queries.client import ask
+from airflow_hops.web.queries import ask
 from airflow_hops.web.schemas.validations import Severity, schema_of
 from airflow_hops.web.types import Json, Model, Number, Offset
 

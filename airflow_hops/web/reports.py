@@ -16,10 +16,9 @@ from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS
 from airflow_hops.web.answers import send_report
 from airflow_hops.web.artifacts.lookup import TaskArtifact
 from airflow_hops.web.models.notes import is_own_tag
-from airflow_hops.web.queries.client import ask
+from airflow_hops.web.queries import ask
 from airflow_hops.web.runs.trainings import MetricCurve, TrainingRunDetail, get_training_run, tracking_hook
-from airflow_hops.web.skew.report import describe_comparison, expect_skew
-from airflow_hops.web.skew.reports import digest
+from airflow_hops.web.skew.report import describe_comparison, digest, expect_skew
 
 router = APIRouter(prefix="/api/dags/{dag_id}", tags=["reports"])
 _MOST_CHARTS = 24
