@@ -95,16 +95,16 @@ def test_a_pipeline_is_read_anew_when_its_dag_changes(api: Api) -> None:
     from airflow.models.serialized_dag import SerializedDagModel
     from airflow.utils.session import create_session
 
-    from airflow_hops.web.artifacts.definitions import definitions
+    from airflow_hops.web.artifacts.definitions import read_pipelines
 
     with create_session() as session:
-        first = definitions.pipeline(session, "pages")
-        assert definitions.pipeline(session, "pages") is first
+        first = read_pipelines(session, ["pages"]).get("pages")
+        assert read_pipelines(session, ["pages"]).get("pages") is first
         row = SerializedDagModel.get("pages", session=session)
         assert row is not None and first is not None
         retained, row.dag_hash = row.dag_hash, "changed"
         session.flush()
-        assert definitions.pipeline(session, "pages") == type(first)("pages", "changed", first.tasks)
+        assert read_pipelines(session, ["pages"]).get("pages") == type(first)("pages", "changed", first.tasks)
         row.dag_hash = retained
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -94,53 +93,33 @@ class PipelineDag:
         return next((task.model_server_conn_id for task in tasks if task.model_server_conn_id), hops_conn_id)
 
 
-class Definitions:
-    """The pipelines of a database, read anew only when a DAG has changed."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[str, PipelineDag | None]] = {}
-        self._lock = threading.Lock()
-
-    def pipelines(self, session: Session, dag_ids: Collection[str] | None = None) -> dict[str, PipelineDag]:
-        """The pipelines among some DAGs, or all, by DAG id.
-
-        Args:
-            session: Of Airflow's database.
-            dag_ids: The DAGs; None for all.
-        """
-        if dag_ids is not None and not dag_ids:
-            return {}
-        latest = select(DagVersion.dag_id, func.max(DagVersion.version_number).label("number")).join(
-            SerializedDagModel, SerializedDagModel.dag_version_id == DagVersion.id
-        )
-        if dag_ids is not None:
-            latest = latest.where(DagVersion.dag_id.in_(dag_ids))
-        of = latest.group_by(DagVersion.dag_id).subquery()
-        rows = session.execute(
-            select(SerializedDagModel.dag_id, SerializedDagModel.dag_hash, SerializedDagModel.id)
-            .join(DagVersion, SerializedDagModel.dag_version_id == DagVersion.id)
-            .join(of, (DagVersion.dag_id == of.c.dag_id) & (DagVersion.version_number == of.c.number))
-        )
-        newest = {row.dag_id: (row.dag_hash, row.id) for row in rows}
-        with self._lock:
-            stale = [dag_id for dag_id, (digest, _) in newest.items() if self._known.get(dag_id, ("",))[0] != digest]
-        if stale:
-            ids = [newest[dag_id][1] for dag_id in stale]
-            changed = session.scalars(select(SerializedDagModel).where(SerializedDagModel.id.in_(ids)))
-            read = {row.dag_id: (row.dag_hash, _read(row.dag_id, row.dag_hash, row.data or {})) for row in changed}
-            with self._lock:
-                self._known.update(read)
-        with self._lock:
-            result = ((dag_id, self._known.get(dag_id, ("", None))[1]) for dag_id in newest)
-            return {dag_id: pipeline for dag_id, pipeline in result if pipeline is not None}
-
-    def pipeline(self, session: Session, dag_id: str) -> PipelineDag | None:
-        """One pipeline; None where there is no such DAG, or it has no task of this package."""
-        return self.pipelines(session, [dag_id]).get(dag_id)
+_read_before: dict[str, tuple[str, PipelineDag | None]] = {}
+"""Hashes and definitions of DAGs as this process has read them: most DAGs stay the same from request to request."""
 
 
-definitions = Definitions()
-"""Those of this process."""
+def read_pipelines(session: Session, dag_ids: Collection[str] | None = None) -> dict[str, PipelineDag]:
+    """The pipelines among some DAGs, or all, by DAG id.
+
+    Args:
+        session: Of Airflow's database.
+        dag_ids: The DAGs; None for all.
+    """
+    latest = select(DagVersion.dag_id, func.max(DagVersion.version_number).label("number")).join(
+        SerializedDagModel, SerializedDagModel.dag_version_id == DagVersion.id
+    )
+    if dag_ids is not None:
+        latest = latest.where(DagVersion.dag_id.in_(dag_ids))
+    of = latest.group_by(DagVersion.dag_id).subquery()
+    newest = session.execute(
+        select(SerializedDagModel.dag_id, SerializedDagModel.dag_hash, SerializedDagModel.id)
+        .join(DagVersion, SerializedDagModel.dag_version_id == DagVersion.id)
+        .join(of, (DagVersion.dag_id == of.c.dag_id) & (DagVersion.version_number == of.c.number))
+    ).all()
+    stale = [row.id for row in newest if _read_before.get(row.dag_id, ("",))[0] != row.dag_hash]
+    for row in session.scalars(select(SerializedDagModel).where(SerializedDagModel.id.in_(stale))) if stale else ():
+        _read_before[row.dag_id] = row.dag_hash, _read(row.dag_id, row.dag_hash, row.data or {})
+    result = {row.dag_id: _read_before.get(row.dag_id, ("", None))[1] for row in newest}
+    return {dag_id: pipeline for dag_id, pipeline in result.items() if pipeline is not None}
 
 
 def together(pipelines: Iterable[PipelineDag], models: Collection[tuple[str, str]]) -> list[PipelineDag]:

@@ -12,7 +12,7 @@ from sqlalchemy import and_, func, select, tuple_
 from sqlalchemy.orm import Session
 
 from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.web.artifacts.definitions import definitions
+from airflow_hops.web.artifacts.definitions import read_pipelines
 from airflow_hops.web.artifacts.lookup import artifact_in
 
 # Columns and not entities: with each of these Airflow would load the DAG run and its logical date.
@@ -78,7 +78,7 @@ def returned_by_task(
 
 def last_returned(session: Session, dag_ids: Collection[str], kind: str, last: int = 1) -> list[ReturnedArtifact]:
     """The artifacts of a kind that each task of some DAGs returned last, the newest first."""
-    pipelines = definitions.pipelines(session, list(dag_ids)).values()
+    pipelines = read_pipelines(session, list(dag_ids)).values()
     kinds = (kind, None)  # none: only the task knows
     tasks = {(pipeline.dag_id, task.task_id) for pipeline in pipelines for task in pipeline.tasks if task.kind in kinds}
     rank = func.row_number().over(

@@ -31,7 +31,7 @@ from airflow_hops.core.store import ArtifactStore, kept_version
 from airflow_hops.core.store.files import LocalFiles
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, may_read
-from airflow_hops.web.artifacts.definitions import PipelineDag, definitions
+from airflow_hops.web.artifacts.definitions import PipelineDag, read_pipelines
 
 MapIndex = Annotated[int, PathParameter(ge=-1, lt=2**31, description="Index of a mapped task; -1 for other tasks")]
 Kind = Annotated[str, PathParameter(pattern=r"^[a-z][a-z0-9_]*$", description="Kind of the artifact", max_length=64)]
@@ -55,11 +55,6 @@ class FoundArtifact:
     def store(self) -> ArtifactStore:
         """The store that it is in."""
         return self.hook.store
-
-    @property
-    def fingerprint(self) -> str:
-        """Returns the fingerprint by which derived answers are cached."""
-        return self.artifact.fingerprint
 
     def has(self, path: str) -> bool:
         """Whether it has a file."""
@@ -156,7 +151,7 @@ def pipeline_of(session: Session, dag_id: str) -> PipelineDag:
     Raises:
         HTTPException: 404, there is none.
     """
-    pipeline = definitions.pipeline(session, dag_id)
+    pipeline = read_pipelines(session, [dag_id]).get(dag_id)
     if pipeline is None:
         raise HTTPException(404, f"DAG {dag_id!r} does not exist, or has no tasks of this package")
     return pipeline

@@ -7,11 +7,10 @@ from typing import Annotated, Any, Literal
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi import APIRouter, HTTPException, Query, Response
 
 from airflow_hops.web.access import may_read
 from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, find_artifact
-from airflow_hops.web.caching import cached_answer
 from airflow_hops.web.queries import ask, ask_bytes
 from airflow_hops.web.types import Model, Number, Time
 
@@ -145,53 +144,43 @@ class Distances(Model):
     """For a single feature that was named: its score by each measure."""
 
 
-@router.get("/statistics", response_model=StatisticsDatasets)
-def list_statistics(request: Request, found: TaskArtifact) -> Response:
+@router.get("/statistics")
+def list_statistics(found: TaskArtifact) -> StatisticsDatasets:
     """The data sets of an artifact's statistics."""
     artifact = _checked(found, "kind")
     properties = artifact["properties"]
     window = properties.get("window")
-    # Not of the contents, and so not in the fingerprint: equal statistics may be of another time.
-    said = {
-        "created_at": found.manifest.created_at,
-        "window": window if isinstance(window, list) and len(window) == 2 else None,
+    return StatisticsDatasets(
+        **ask(found.hook, "statistics/datasets", {"artifact": artifact}),
+        created_at=found.manifest.created_at,  # type: ignore[arg-type]  # read from ISO 8601
+        window=tuple(window) if isinstance(window, list) and len(window) == 2 else None,  # type: ignore[arg-type]
         **{name: properties.get(name) for name in ("label", "problem", "classes", "weight", "time")},
-    }
-
-    def make() -> StatisticsDatasets:
-        return StatisticsDatasets.model_validate(
-            {**ask(found.hook, "statistics/datasets", {"artifact": artifact}), **said}
-        )
-
-    return cached_answer(request, (found.fingerprint, properties.get("splits"), said), make)
+    )
 
 
 @router.get("/statistics/features", response_model=FeatureTable)
-def list_features(
-    request: Request, found: TaskArtifact, dataset: Dataset, slice: Slice = None, weighted: Weighted = False
-) -> Response:
+def list_features(found: TaskArtifact, dataset: Dataset, slice: Slice = None, weighted: Weighted = False) -> Response:
     """The features of a data set."""
-    params = {"dataset": dataset, "slice": slice, "weighted": weighted}
-    return _answer(request, found, "statistics/features", params)
+    params = {"artifact": _checked(found, "kind"), "dataset": dataset, "slice": slice, "weighted": weighted}
+    # As they are: the features of a wide table are megabytes, which need not be parsed here.
+    return Response(ask_bytes(found.hook, "statistics/features", params), media_type="application/json")
 
 
-@router.get("/statistics/feature", response_model=FeatureDetail)
+@router.get("/statistics/feature")
 def get_feature(
-    request: Request,
     found: TaskArtifact,
     dataset: Dataset,
     feature: Annotated[str, Query(max_length=1000, description="The feature's name")],
     slice: Slice = None,
     weighted: Weighted = False,
-) -> Response:
+) -> FeatureDetail:
     """One feature of a data set in full."""
     params = {"dataset": dataset, "slice": slice, "weighted": weighted, "feature": feature}
-    return _answer(request, found, "statistics/feature", params)
+    return FeatureDetail(**ask(found.hook, "statistics/feature", {"artifact": _checked(found, "kind"), **params}))
 
 
-@router.get("/statistics/distances", response_model=Distances)
+@router.get("/statistics/distances")
 def list_distances(
-    request: Request,
     user: GetUserDep,
     found: TaskArtifact,
     dataset: Dataset,
@@ -200,7 +189,7 @@ def list_distances(
     slice: Slice = None,
     to_slice: Slice = None,
     feature: Annotated[str | None, Query(max_length=1000, description="One feature, to get all its measures")] = None,
-) -> Response:
+) -> Distances:
     """The distances between the features of another data set and those of this one."""
     kind, dag_id, task_id, map_index, run_id = [*to.split("/", 4), *[""] * 5][:5]
     if kind not in _KINDS or not run_id or not _MAP_INDEX.fullmatch(map_index):
@@ -217,17 +206,7 @@ def list_distances(
         "current": {"artifact": _checked(other, "to"), "dataset": to_dataset, "slice": to_slice},
         "feature": feature,
     }
-    chosen = (dataset, slice, to_dataset, to_slice, feature)
-    return cached_answer(
-        request,
-        (found.fingerprint, other.fingerprint, *chosen),
-        lambda: ask_bytes(found.hook, "statistics/distances", params),
-    )
-
-
-def _answer(request: Request, result: FoundArtifact, query: str, params: dict[str, Any]) -> Response:
-    params = {"artifact": _checked(result, "kind"), **params}
-    return cached_answer(request, (result.fingerprint, *params.values()), lambda: ask_bytes(result.hook, query, params))
+    return Distances(**ask(found.hook, "statistics/distances", params))
 
 
 def _checked(result: FoundArtifact, parameter: str) -> dict[str, Any]:
@@ -258,13 +237,10 @@ class RowSplits(Model):
     splits: dict[str, SplitRows]
 
 
-@router.get("/splits", response_model=RowSplits)
-def list_splits(request: Request, found: TaskArtifact) -> Response:
+@router.get("/splits")
+def list_splits(found: TaskArtifact) -> RowSplits:
     """The rows of an artifact, by split."""
-    params = {"artifact": found.artifact.to_dict()}
-    return cached_answer(
-        request, (found.fingerprint,), lambda: RowSplits.model_validate(ask(found.hook, "examples/splits", params))
-    )
+    return RowSplits(**ask(found.hook, "examples/splits", {"artifact": found.artifact.to_dict()}))
 
 
 @router.get(
@@ -273,7 +249,6 @@ def list_splits(request: Request, found: TaskArtifact) -> Response:
     responses={200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}},
 )
 def sample_rows(
-    request: Request,
     found: TaskArtifact,
     split: Annotated[str, Query(max_length=250)],
     rows: Annotated[int, Query(ge=1, le=50_000)] = 50_000,
@@ -286,10 +261,5 @@ def sample_rows(
 
     Numbers are rounded to the digits needed for plotting; a single row has all digits.
     """
-    params: dict[str, Any] = {"split": split, "rows": rows, "columns": column, "row": row}
-    return cached_answer(
-        request,
-        (found.fingerprint, params),
-        lambda: ask_bytes(found.hook, "examples/sample", {"artifact": found.artifact.to_dict(), **params}),
-        "application/octet-stream",
-    )
+    params = {"artifact": found.artifact.to_dict(), "split": split, "rows": rows, "columns": column, "row": row}
+    return Response(ask_bytes(found.hook, "examples/sample", params), media_type="application/octet-stream")

@@ -17,7 +17,7 @@ from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.core.contract.properties import DeploymentProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead, ReadableDags
-from airflow_hops.web.artifacts.definitions import PipelineDag, definitions
+from airflow_hops.web.artifacts.definitions import PipelineDag, read_pipelines
 from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, returned_by_dags
 from airflow_hops.web.artifacts.lookup import TaskArtifact, hook_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, address_of, returned_address
@@ -102,7 +102,7 @@ def get_lineage(found: TaskArtifact, user: GetUserDep, readable: ReadableDags, d
     allowed = MayRead(user, DagAccessEntity.XCOM)
     shares = _sharing(found.store)
     with create_session() as session:
-        pipelines = list(definitions.pipelines(session, list(readable)).values())
+        pipelines = list(read_pipelines(session, list(readable)).values())
         sharing = [each for each in pipelines if each.dag_id in allowed and shares(each)]
         returned = returned_by_dags(session, [each.dag_id for each in sharing], _CANDIDATES)
 
@@ -259,7 +259,7 @@ def _deployed(store: ArtifactStore, returned: Iterable[ReturnedArtifact]) -> dic
         if of.model_name is not None and of.version is not None:
             named = (of.model_name, of.version)
             results.setdefault(each.artifact.fingerprint, named)
-            for link in known_links.get(store, each.artifact):
+            for link in known_links(store, each.artifact):
                 if link.role == "model":
                     results.setdefault(link.source.fingerprint, named)
     return results

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from cachetools import LRUCache, cached
 from fastapi import HTTPException
 
 from airflow_hops.core.contract.artifacts import Artifact, Manifest
@@ -151,38 +151,24 @@ def open_one(store: ArtifactStore, artifact: Artifact) -> Opened:
     return Opened(artifact, manifest)
 
 
-class _KnownLinks:
-    """Links of artifacts that were read before: they do not change. Threads may share it."""
-
-    def __init__(self) -> None:
-        self._links: OrderedDict[Key, list[Link]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, store: ArtifactStore, artifact: Artifact) -> list[Link]:
-        """Returns the sources of an artifact; nothing if it is gone."""
-        key = (artifact.uri, artifact.fingerprint)
-        with self._lock:
-            if key in self._links:
-                self._links.move_to_end(key)
-                return self._links[key]
-        opened = open_one(store, artifact)
-        if opened.manifest is None:
-            return []
-        links = links_of(opened.manifest)
-        with self._lock:
-            self._links[key] = links
-            while len(self._links) > _KEPT:
-                self._links.popitem(last=False)
-        return links
+@cached(LRUCache(_KEPT), key=lambda store, artifact: (artifact.uri, artifact.fingerprint), lock=threading.Lock())
+def _read_links(store: ArtifactStore, artifact: Artifact) -> list[Link]:
+    """The sources of an artifact, which do not change; HTTPException if it is gone."""
+    return links_of(open_artifact(store, artifact)[1])
 
 
-known_links = _KnownLinks()
+def known_links(store: ArtifactStore, artifact: Artifact) -> list[Link]:
+    """The sources of an artifact; nothing if it is gone."""
+    try:
+        return _read_links(store, artifact)
+    except HTTPException:
+        return []
 
 
 def _links(store: ArtifactStore, candidates: Iterable[Artifact]) -> Iterator[tuple[Artifact, list[Link]]]:
     unique = list({(artifact.uri, artifact.fingerprint): artifact for artifact in candidates}.values())
     with reading_threads() as readers:
-        yield from zip(unique, readers.map(lambda artifact: known_links.get(store, artifact), unique), strict=True)
+        yield from zip(unique, readers.map(lambda artifact: known_links(store, artifact), unique), strict=True)
 
 
 def _stated(manifest: Manifest) -> Iterator[tuple[str, Artifact]]:

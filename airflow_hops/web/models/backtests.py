@@ -88,12 +88,6 @@ class Backtest(Model):
             for number in (*each.serving, *(of.candidate for of in each.retrainings)):
                 if not 0 <= number < len(report.candidates):
                     raise ValueError(f"{each.name!r} names candidate {number} of {len(report.candidates)}")
-        return self
-
-    @model_validator(mode="after")
-    def _has_names_and_times(self) -> Backtest:
-        report = self.report
-        outcomes = [*report.policies, *([report.best] if report.best else [])]
         names = [each.name for each in outcomes]
         if len(set(names)) < len(names) or report.chosen not in names[: len(report.policies)]:
             raise ValueError(f"chosen is {report.chosen!r} of {names}, expected a policy's name, and each name once")
@@ -200,10 +194,10 @@ def list_model_backtests(user: GetUserDep, served: Served, limit: Limit = 50, of
     )
 
 
-@router.get("/{backtest}", response_model=Backtest)
-def get_model_backtest(found: FoundBacktest) -> Response:
+@router.get("/{backtest}")
+def get_model_backtest(found: FoundBacktest) -> Backtest:
     """A back-test: its policies with their decisions, its candidates, and the best schedule in hindsight."""
-    return Response(found.model_dump_json(), media_type="application/json")
+    return found
 
 
 @router.get("/{backtest}/policy", response_model=dict[str, Json])

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.utils.session import create_session
-from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import APIRouter, HTTPException
 from fastapi.params import Path as PathParameter
 
 from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationReport, LabelReport
@@ -15,7 +15,6 @@ from airflow_hops.web.access import READS_ARTIFACTS
 from airflow_hops.web.artifacts.from_tasks import returned_by_runs
 from airflow_hops.web.artifacts.lookup import FoundArtifact, open_artifact
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
-from airflow_hops.web.caching import cached_answer
 from airflow_hops.web.models.lookup import Served, ServedModelOf
 from airflow_hops.web.models.records import is_evaluation_of, read_model_record
 from airflow_hops.web.models.routes import made_by, readable_makers
@@ -83,10 +82,10 @@ class Evaluation(LabelEvaluation):
     """Evaluations of further labels that the model predicts."""
 
 
-@router.get("/evaluation", dependencies=[READS_ARTIFACTS], response_model=Evaluation)
+@router.get("/evaluation", dependencies=[READS_ARTIFACTS])
 def get_version_evaluation(
-    request: Request, user: GetUserDep, served: Served, version: Annotated[int, PathParameter(ge=1)]
-) -> Response:
+    user: GetUserDep, served: Served, version: Annotated[int, PathParameter(ge=1)]
+) -> Evaluation:
     """The evaluation of a version, by the run that made it."""
     record = read_model_record(served.hook.store, served.name)
     serving = record.served(version)
@@ -103,25 +102,21 @@ def get_version_evaluation(
     if len(evaluations) != 1:  # where the model is not known, the run must have evaluated a single one
         raise HTTPException(404, f"run {maker.run_id!r} of DAG {maker.dag_id!r} evaluated no version {version}")
     artifact, manifest = open_artifact(served.hook.store, evaluations[0].artifact)
-    return evaluation_answer(request, FoundArtifact(served.hook, artifact, manifest), returned_address(evaluations[0]))
+    return read_evaluation(FoundArtifact(served.hook, artifact, manifest), returned_address(evaluations[0]))
 
 
-def evaluation_answer(request: Request, artifact: FoundArtifact, address: ArtifactAddress) -> Response:
-    """Returns an evaluation as an answer that the browser may keep."""
-
-    def make() -> Evaluation:
-        report = EvaluationReport.from_dict(artifact.read_json(REPORT_FILE))
-        more = [_evaluation_of(of, label) for label, of in (report.more_labels or {}).items()]
-        return Evaluation(
-            **_evaluation_of(report, report.label),
-            artifact=address,
-            blessed=report.blessed,
-            reasons=list(report.reasons or ()),
-            champion_version=report.champion.version if report.champion else None,
-            more_labels=more,  # type: ignore[arg-type]  # checked by their fields' types
-        )
-
-    return cached_answer(request, (artifact.fingerprint, *address.model_dump().values()), make)
+def read_evaluation(artifact: FoundArtifact, address: ArtifactAddress) -> Evaluation:
+    """The evaluation in an artifact."""
+    report = EvaluationReport.from_dict(artifact.read_json(REPORT_FILE))
+    more = [_evaluation_of(of, label) for label, of in (report.more_labels or {}).items()]
+    return Evaluation(
+        **_evaluation_of(report, report.label),
+        artifact=address,
+        blessed=report.blessed,
+        reasons=list(report.reasons or ()),
+        champion_version=report.champion.version if report.champion else None,
+        more_labels=more,  # type: ignore[arg-type]  # checked by their fields' types
+    )
 
 
 def registry_tags(served: ServedModelOf, version: int) -> Mapping[str, str]:

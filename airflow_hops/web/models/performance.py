@@ -18,7 +18,7 @@ from airflow_hops.core.contract.performance import (
     VersionPerformance,
 )
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead, ReadableDags
-from airflow_hops.web.artifacts.definitions import definitions, together
+from airflow_hops.web.artifacts.definitions import read_pipelines, together
 from airflow_hops.web.artifacts.from_tasks import last_returned
 from airflow_hops.web.artifacts.lookup import FoundArtifact, open_artifact
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
@@ -106,7 +106,7 @@ def get_model_performance(
     """The newest measurement of a model's served versions, by any DAG that the user may read."""
     may_read = MayRead(user, DagAccessEntity.XCOM)
     with create_session() as session:
-        pipelines = definitions.pipelines(session, list(readable)).values()
+        pipelines = read_pipelines(session, list(readable)).values()
         watching = together(pipelines, [(served.hops_conn_id, served.name)])
         dag_ids = [each.dag_id for each in watching if each.dag_id in may_read]
         result = last_returned(session, dag_ids, "performance")

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.reports.model_sources import DECISION_NOTE
 from airflow_hops.web.access import READS_ARTIFACTS, may_change, may_read
-from airflow_hops.web.artifacts.definitions import definitions, together
+from airflow_hops.web.artifacts.definitions import read_pipelines, together
 from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, last_returned
 from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
@@ -110,7 +110,7 @@ def judged(
     """
     pipelines = [
         pipeline
-        for pipeline in together(definitions.pipelines(session).values(), models)
+        for pipeline in together(read_pipelines(session).values(), models)
         if may_read(user, pipeline.dag_id, DagAccessEntity.XCOM)
     ]
     returned = last_returned(session, [pipeline.dag_id for pipeline in pipelines], _JUDGE, last=last)

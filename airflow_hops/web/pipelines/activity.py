@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.web.access import ReadableDags, may_read_results
-from airflow_hops.web.artifacts.definitions import definitions, together
+from airflow_hops.web.artifacts.definitions import read_pipelines, together
 from airflow_hops.web.artifacts.from_tasks import last_returned
 from airflow_hops.web.models.live import AskedServer, ServerAway
 from airflow_hops.web.pipelines.routes import SkewPoint, skew_points
@@ -80,7 +80,7 @@ def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> A
     """The activity of the models that pipelines serve."""
     allowed = may_read_results(user)
     with create_session() as session:
-        known = definitions.pipelines(session, list(readable))
+        known = read_pipelines(session, list(readable))
         shown = {each: known[each] for each in dag_id if each in known and each in allowed}
         watching = [pipeline for pipeline in known.values() if "skew" in pipeline.stages()]
         watchers = {name: together(watching, pipeline.models()) for name, pipeline in shown.items()}

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session, selectinload
 
 from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.web.access import ReadableDags, may_read_results
-from airflow_hops.web.artifacts.definitions import PipelineDag, definitions, together
+from airflow_hops.web.artifacts.definitions import PipelineDag, read_pipelines, together
 from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, last_returned
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.models.records import ServedModel, served_models
@@ -217,7 +217,7 @@ class Seen:
         """Those among the DAGs that a user may read."""
         alive = session.scalars(select(DagModel).where(DagModel.is_stale.is_(False)))
         dags = {dag.dag_id: dag for dag in alive if dag.dag_id in readable}
-        return cls(dags, definitions.pipelines(session, list(dags)))
+        return cls(dags, read_pipelines(session, list(dags)))
 
     def leaders(self) -> list[PipelineDag]:
         """All by name, without those that only watch a model of another one."""

@@ -7,17 +7,17 @@ from typing import Any
 
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
-from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import APIRouter, HTTPException
 from sqlalchemy import select
 
 from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.hooks.progress import TaskProgress
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS
+from airflow_hops.web.artifacts.definitions import StageTask
 from airflow_hops.web.artifacts.from_tasks import returned_by_runs
 from airflow_hops.web.artifacts.lookup import MapIndex, TaskArtifact, hook_of, pipeline_of, reaching, run_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, ArtifactEntry, list_run_artifacts
-from airflow_hops.web.caching import cached_answer
-from airflow_hops.web.models.evaluations import Evaluation, evaluation_answer
+from airflow_hops.web.models.evaluations import Evaluation, read_evaluation
 from airflow_hops.web.runs.states import InstanceFacts, RunState, progress_of, skip_reasons
 from airflow_hops.web.types import Model, Number
 
@@ -93,53 +93,56 @@ def get_task_result(dag_id: str, run_id: str, task_id: str, map_index: MapIndex)
         reported = reported if reported is not None and reported.try_number == one.try_number else None
     made = list_run_artifacts(dag_id, run_id).artifacts if one is not None and one.state in _ENDED else []
     return TaskResult(
-        stage=task.stage if task else None,
+        **_facts(task, one, reported),
         operator=task.operator if task else str(instances[0].operator),
-        model_name=task.model_name if task else None,
-        state=one.state if one else None,
-        try_number=one.try_number if one else 0,
-        max_tries=one.max_tries if one else 0,
-        started_at=one.start_date if one else None,
-        ended_at=one.end_date if one else None,
-        duration_s=one.duration if one else None,
         instances=[
             Instance(map_index=each.map_index, name=each.rendered_map_index, state=each.state)
             for each in instances
             if one is None
         ],
         progress=[ProgressReport(**vars(point)) for point in reported.points] if reported else [],
-        error=reported.error if reported else None,
         skipped=skipped if one is not None and str(one.state) == "skipped" else None,
         artifacts=[each for each in made if (each.task_id, each.map_index) == (task_id, map_index)],
     )
 
 
-@router.get("/artifacts/{task_id}/{map_index}/{kind}/evaluation", response_model=Evaluation)
+def _facts(task: StageTask | None, one: TaskInstance | None, reported: TaskProgress | None) -> dict[str, Any]:
+    """Facts of an instance, as far as there is one and its task is of this package."""
+    return {
+        "stage": task.stage if task else None,
+        "model_name": task.model_name if task else None,
+        "state": str(one.state) if one and one.state else None,
+        "try_number": one.try_number if one else 0,
+        "max_tries": one.max_tries if one else 0,
+        "started_at": one.start_date if one else None,
+        "ended_at": one.end_date if one else None,
+        "duration_s": one.duration if one else None,
+        "error": reported.error if reported else None,
+    }
+
+
+@router.get("/artifacts/{task_id}/{map_index}/{kind}/evaluation")
 def get_evaluation(
-    request: Request, found: TaskArtifact, dag_id: str, run_id: str, task_id: str, map_index: MapIndex, kind: str
-) -> Response:
+    found: TaskArtifact, dag_id: str, run_id: str, task_id: str, map_index: MapIndex, kind: str
+) -> Evaluation:
     """An evaluation, overall and by slice."""
     address = ArtifactAddress(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index, kind=kind)
-    return evaluation_answer(request, found, address)
+    return read_evaluation(found, address)
 
 
-@router.get("/artifacts/{task_id}/{map_index}/{kind}/epochs", response_model=Epochs)
-def get_epochs(request: Request, found: TaskArtifact) -> Response:
+@router.get("/artifacts/{task_id}/{map_index}/{kind}/epochs")
+def get_epochs(found: TaskArtifact) -> Epochs:
     """The learning curves of a model, as its training recorded them."""
-
-    def make() -> Epochs:
-        training: dict[str, Any] = found.read_json("training.json")
-        return Epochs(
-            epochs=[_numbers(each) for each in training.get("epochs") or []],
-            ranks=training.get("ranks"),
-            hosts=training.get("hosts") or [],
-            seconds=_numbers(training.get("seconds") or {}),
-            rows_by_rank=training.get("rows_by_rank") or [],
-            resumed_after_epoch=training.get("resumed_after_epoch"),
-            synchronized=training.get("synchronized"),
-        )
-
-    return cached_answer(request, (found.fingerprint,), make)
+    training: dict[str, Any] = found.read_json("training.json")
+    return Epochs(
+        epochs=[_numbers(each) for each in training.get("epochs") or []],
+        ranks=training.get("ranks"),
+        hosts=training.get("hosts") or [],
+        seconds=_numbers(training.get("seconds") or {}),
+        rows_by_rank=training.get("rows_by_rank") or [],
+        resumed_after_epoch=training.get("resumed_after_epoch"),
+        synchronized=training.get("synchronized"),
+    )
 
 
 def _numbers(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,18 +202,13 @@ def list_run_stages(dag_id: str, run_id: str) -> RunStages:
                 reported = progress_of(pipeline, producer, each.try_number)
             last = reported.points[-1] if reported and reported.points and str(each.state) != "failed" else None
             stages.append(
-                StageRun.of(
-                    each,
+                StageRun(
+                    **_facts(task, each, reported),
+                    task_id=each.task_id,
+                    map_index=each.map_index,
                     map_label=each.rendered_map_index,
-                    stage=task.stage,
                     operator=task.operator,
-                    model_name=task.model_name,
-                    state=None if each.state is None else str(each.state),
-                    started_at=each.start_date,
-                    ended_at=each.end_date,
-                    duration_s=each.duration,
                     progress=StageProgress(share=last.progress, text=last.text) if last else None,
-                    error=reported.error if reported else None,
                     skipped=skipped.get((each.task_id, each.map_index)) if str(each.state) == "skipped" else None,
                     artifacts=made.get((each.task_id, each.map_index), []),
                 )

@@ -19,7 +19,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
-from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, HTTPException
 from pydantic import Field, StringConstraints
 from sqlalchemy import select
 
@@ -27,7 +27,6 @@ from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.store.schema_history import SchemaChanged, frozen_name, publish_schema, schema_history
 from airflow_hops.web.access import TRIGGERS_RUNS, may_change, name_of
 from airflow_hops.web.artifacts.lookup import FoundArtifact, MapIndex, TaskArtifact, reaching
-from airflow_hops.web.caching import cached_answer
 from airflow_hops.web.queries import ask
 from airflow_hops.web.schemas.routes import SchemaComparison, compare_texts
 from airflow_hops.web.schemas.validation_report import PROPOSED_FILE, input_of, text_of
@@ -126,20 +125,6 @@ class Proposal:
     schema: Artifact
     before: str
 
-    @property
-    def folder(self) -> str:
-        """Returns the folder of decisions."""
-        return _folder(self.schema)
-
-    @property
-    def record(self) -> str:
-        """The file with the decisions on this one."""
-        return _record(self.folder, self.found)
-
-    def decisions(self) -> list[ProposalDecision]:
-        """Returns the decisions, the oldest first."""
-        return _decisions(self.found, self.record)
-
     def closed(self) -> str | None:
         """Why it cannot be decided here, or no more."""
         if frozen_name(self.schema.uri) is None:
@@ -163,7 +148,7 @@ class Proposal:
         closed = self.closed()
         may_decide = closed is None and self.may_decide()
         return ProposalReview(
-            fingerprint=self.found.fingerprint,
+            fingerprint=self.found.artifact.fingerprint,
             text=self.text,
             decisions=decisions,
             may_decide=may_decide,
@@ -184,20 +169,6 @@ class Proposal:
         }
         checked: Mapping[str, Any] = ask(self.found.hook, "proposals/check", params)
         return checked
-
-    def publish(self, text: str, features: list[str], by: str, note: str) -> int:
-        """Makes a text the frozen schema; the version's number.
-
-        Raises:
-            HTTPException: 409, the schema has changed since.
-        """
-        store, replaces = self.found.store, self.schema.fingerprint
-        facts: dict[str, Any] = {"approved_by": by, "note": note, "run_id": self.task.run_id, "replaces": replaces}
-        try:
-            publish_schema(store, self.schema.uri, text, features=features, **facts)
-        except SchemaChanged as error:
-            raise HTTPException(409, str(error)) from error
-        return schema_history(store, self.schema.uri)[-1].version
 
 
 def find_proposal(
@@ -223,20 +194,17 @@ def find_proposal(
 TaskProposal = Annotated[Proposal, Depends(find_proposal)]
 
 
-@router.get("", response_model=SchemaComparison)
-def get_proposal(request: Request, proposal: TaskProposal) -> Response:
+@router.get("")
+def get_proposal(proposal: TaskProposal) -> SchemaComparison:
     """The changes of the proposed schema compared with the one that the data was validated against."""
-    result, schema = proposal.found, proposal.schema
-    texts = proposal.before, proposal.text
-    made_from = (result.fingerprint, schema.fingerprint, schema.uri)
-    return cached_answer(request, made_from, lambda: compare_texts(result, *texts, schema.uri, PROPOSED_FILE))
+    return compare_texts(proposal.found, proposal.before, proposal.text, proposal.schema.uri, PROPOSED_FILE)
 
 
 @router.get("/review")
 def review_proposal(proposal: TaskProposal) -> ProposalReview:
     """The proposed schema's text, and the decisions on it."""
     with reaching(proposal.found.store):
-        return proposal.review(proposal.decisions())
+        return proposal.review(_decisions(proposal.found, proposal.schema))
 
 
 @router.post("/check", dependencies=[CHANGES_OR_ANSWERS])
@@ -256,17 +224,17 @@ def decide_proposal(proposal: TaskProposal, body: ProposalRequest) -> ProposalRe
     """
     if not proposal.may_decide():
         raise HTTPException(403, f"you do not have permission to change the schema {proposal.schema.uri}")
-    if body.fingerprint != proposal.found.fingerprint:
+    if body.fingerprint != proposal.found.artifact.fingerprint:
         raise HTTPException(409, "the task has run again and made a new proposal; review it before you decide")
     text = proposal.text if body.text is None else body.text
     checked = proposal.check(text) if body.choice == "approve" else {}
     if checked and not checked["changes"]["features"]:
         raise HTTPException(422, "the text is the same as the schema in force: there is nothing to approve")
     store, by, version = proposal.found.store, name_of(proposal.user), None
-    with reaching(store), store.lock(proposal.folder):
+    with reaching(store), store.lock(_folder(proposal.schema)):
         if (closed := proposal.closed()) is not None:
             raise HTTPException(409, closed)
-        decisions = proposal.decisions()
+        decisions = _decisions(proposal.found, proposal.schema)
         if len(decisions) != body.decisions:
             last = decisions[-1] if decisions else None
             what = f"{last.by} has {last.choice} it in the meantime" if last else "the decisions on it were deleted"
@@ -274,10 +242,17 @@ def decide_proposal(proposal: TaskProposal, body: ProposalRequest) -> ProposalRe
         choice: Choice = "rejected"
         if body.choice == "approve":
             choice = "approved" if text == proposal.text else "edited"
-            version = proposal.publish(text, checked["features"], by, body.reason)
+            facts: dict[str, Any] = {"approved_by": by, "note": body.reason, "run_id": proposal.task.run_id}
+            replaces, uri = proposal.schema.fingerprint, proposal.schema.uri
+            try:
+                publish_schema(store, uri, text, features=checked["features"], replaces=replaces, **facts)
+            except SchemaChanged as error:
+                raise HTTPException(409, str(error)) from error
+            version = schema_history(store, uri)[-1].version
         now = datetime.now(UTC).replace(microsecond=0)
         decisions.append(ProposalDecision(choice=choice, by=by, at=now, note=body.reason, version=version))
-        store.write_text(proposal.record, json.dumps([each.model_dump(mode="json") for each in decisions], indent=1))
+        report = json.dumps([each.model_dump(mode="json") for each in decisions], indent=1)
+        store.write_text(_record(proposal.found, proposal.schema), report)
     log.info("proposal of %s %s by %r", proposal.task, choice, by)
     return proposal.review(decisions)
 
@@ -292,22 +267,24 @@ def waits_for_decision(found: FoundArtifact) -> bool:
     if schema is None or has_changed(found.store, schema):
         return False
     with reaching(found.store):
-        return not _decisions(found, _record(_folder(schema), found))
+        return not _decisions(found, schema)
 
 
 def _folder(schema: Artifact) -> str:
     return f"{schema.uri.rpartition('/')[0]}/proposals"
 
 
-def _record(folder: str, result: FoundArtifact) -> str:
+def _record(result: FoundArtifact, schema: Artifact) -> str:
+    """The file with the decisions on a validation's proposal."""
     maker = result.manifest.producer
-    about = [maker.dag_id, maker.run_id, maker.task_id, maker.map_index, result.fingerprint]
-    return f"{folder}/{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]}.json"
+    about = [maker.dag_id, maker.run_id, maker.task_id, maker.map_index, result.artifact.fingerprint]
+    return f"{_folder(schema)}/{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]}.json"
 
 
-def _decisions(result: FoundArtifact, record: str) -> list[ProposalDecision]:
+def _decisions(result: FoundArtifact, schema: Artifact) -> list[ProposalDecision]:
+    """The decisions on a validation's proposal, the oldest first."""
     try:
-        json = result.store.read_json(record)
+        json = result.store.read_json(_record(result, schema))
     except FileNotFoundError:
         return []
     return [ProposalDecision.model_validate(each) for each in json]

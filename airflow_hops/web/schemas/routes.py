@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Annotated, Any, Literal
 
 from airflow.utils.session import create_session
-from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi import APIRouter, HTTPException, Query, Response
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.properties import SchemaProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.schema_history import SCHEMA_FILE, has_schema, is_edited, schema_history, schema_text
 from airflow_hops.web.access import READS_ARTIFACTS, ReadableDags
-from airflow_hops.web.artifacts.definitions import definitions, together
+from airflow_hops.web.artifacts.definitions import read_pipelines, together
 from airflow_hops.web.artifacts.lookup import FoundArtifact, FrozenSchema, hook_of, pipeline_of, reaching
-from airflow_hops.web.caching import cached_answer
 from airflow_hops.web.queries import ask
 from airflow_hops.web.types import Model, Number, Time
 
@@ -150,7 +148,7 @@ def list_schemas(dag_id: str, readable: ReadableDags) -> SchemaList:
     """The frozen schemas of a pipeline with their versions."""
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
-        others = definitions.pipelines(session, readable - {dag_id}).values()
+        others = read_pipelines(session, readable - {dag_id}).values()
     related = together(others, pipeline.models())
     store = hook_of(pipeline.conn_id()).store
     with reaching(store):
@@ -160,48 +158,34 @@ def list_schemas(dag_id: str, readable: ReadableDags) -> SchemaList:
     return SchemaList(schemas=schemas, elsewhere=elsewhere)
 
 
-@router.get("/{name}", response_model=SchemaDetail)
-def get_schema(request: Request, found: FrozenSchema, version: Version = None) -> Response:
+@router.get("/{name}")
+def get_schema(found: FrozenSchema, version: Version = None) -> SchemaDetail:
     """The contents of a frozen schema, for each feature and as a whole."""
-    text, source = _text(found, version), _source(found, version)
-
-    def make() -> SchemaDetail:
-        return SchemaDetail.model_validate(ask(found.hook, "schemas/describe", {"text": text, "source": source}))
-
-    return cached_answer(request, (_digest(text),), make)
+    return SchemaDetail(**ask(found.hook, "schemas/describe", _versioned(found, version)))
 
 
-@router.get("/{name}/feature", response_model=SchemaFeatureDetail)
+@router.get("/{name}/feature")
 def get_schema_feature(
-    request: Request, found: FrozenSchema, feature: Annotated[str, Query(max_length=1000)], version: Version = None
-) -> Response:
+    found: FrozenSchema, feature: Annotated[str, Query(max_length=1000)], version: Version = None
+) -> SchemaFeatureDetail:
     """All values of a feature's domain, and its part of the text."""
-    text, source = _text(found, version), _source(found, version)
-
-    def make() -> SchemaFeatureDetail:
-        params = {"text": text, "source": source, "feature": feature}
-        return SchemaFeatureDetail.model_validate(ask(found.hook, "schemas/feature", params))
-
-    return cached_answer(request, (_digest(text), feature), make)
+    params = {**_versioned(found, version), "feature": feature}
+    return SchemaFeatureDetail(**ask(found.hook, "schemas/feature", params))
 
 
 @router.get("/{name}/text", response_class=Response, responses=_PLAIN)
-def get_schema_text(request: Request, found: FrozenSchema, version: Version = None) -> Response:
+def get_schema_text(found: FrozenSchema, version: Version = None) -> Response:
     """The schema as protobuf text."""
-    text = _text(found, version)
-    return cached_answer(request, (_digest(text),), text.encode, "text/plain; charset=utf-8")
+    return Response(_versioned(found, version)["text"], media_type="text/plain; charset=utf-8")
 
 
-@router.get("/{name}/changes", response_model=SchemaComparison)
+@router.get("/{name}/changes")
 def compare_schema_versions(
-    request: Request, found: FrozenSchema, before: Annotated[int, Query(ge=1)] = 1, after: Version = None
-) -> Response:
+    found: FrozenSchema, before: Annotated[int, Query(ge=1)] = 1, after: Version = None
+) -> SchemaComparison:
     """The differences between two versions, by feature."""
-    texts = _text(found, before), _text(found, after)
-    sources = _source(found, before), _source(found, after)
-    return cached_answer(
-        request, tuple(map(_digest, texts)), lambda: compare_texts(found, texts[0], texts[1], sources[0], sources[1])
-    )
+    first, second = _versioned(found, before), _versioned(found, after)
+    return compare_texts(found, first["text"], second["text"], first["source"], second["source"])
 
 
 def compare_texts(
@@ -238,18 +222,12 @@ def _summary(store: ArtifactStore, dag_id: str, name: str) -> SchemaSummary | No
     )
 
 
-def _text(result: FoundArtifact, version: int | None) -> str:
+def _versioned(result: FoundArtifact, version: int | None) -> dict[str, str]:
+    """The text of a version, and its place for messages."""
+    source = f"{result.artifact.uri}/{SCHEMA_FILE}" if version is None else f"version {version}"
     with reaching(result.store):
         try:
             result.store.file(result.artifact.uri, SCHEMA_FILE)
-            return schema_text(result.store, result.artifact.uri, version)
+            return {"text": schema_text(result.store, result.artifact.uri, version), "source": source}
         except BadInput as error:
             raise HTTPException(422, str(error)) from error
-
-
-def _source(result: FoundArtifact, version: int | None) -> str:
-    return f"{result.artifact.uri}/{SCHEMA_FILE}" if version is None else f"version {version}"
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

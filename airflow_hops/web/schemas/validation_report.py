@@ -7,14 +7,13 @@ from typing import Annotated
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi import APIRouter, HTTPException, Query
 
 from airflow_hops.core.contract.artifacts import Artifact, HopsError, Manifest
 from airflow_hops.core.store.schema_history import SCHEMA_FILE, schema_history
 from airflow_hops.web.access import may_read
 from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, open_artifact, reaching
 from airflow_hops.web.artifacts.routes import ArtifactAddress, address_of
-from airflow_hops.web.caching import cached_answer
 from airflow_hops.web.queries import ask
 from airflow_hops.web.schemas.validations import Severity, schema_of
 from airflow_hops.web.types import Json, Model, Number, Offset
@@ -68,13 +67,6 @@ class MeasuredDistance(Model):
     threshold: Number
 
 
-class Anomalies(Model):
-    """The anomalies that a validation found."""
-
-    anomalies: list[AnomalyEntry]
-    measures: list[MeasuredDistance]
-
-
 class ValidatedSchema(Model):
     """The frozen schema that data was validated against."""
 
@@ -82,9 +74,11 @@ class ValidatedSchema(Model):
     version: int | None
 
 
-class ValidationReport(Anomalies):
+class ValidationReport(Model):
     """A validation in full."""
 
+    anomalies: list[AnomalyEntry]
+    measures: list[MeasuredDistance]
     rows: dict[str, int]
     """Rows by split."""
     quarantined: dict[str, int]
@@ -113,41 +107,28 @@ class QuarantinedRows(Model):
     matching: int
 
 
-@router.get("/anomalies", response_model=ValidationReport)
-def get_validation_report(request: Request, found: TaskArtifact, user: GetUserDep, dag_id: str) -> Response:
+@router.get("/anomalies")
+def get_validation_report(found: TaskArtifact, user: GetUserDep, dag_id: str) -> ValidationReport:
     """The anomalies of a validation, each with its number of rows and examples of their values."""
     report: Json = found.read_json(_REPORT)
     statistics, schema = (input_of(found, user, dag_id, role) for role in ("statistics", "schema"))
-    against = _validated_against(found)
-
-    def make() -> ValidationReport:
-        params = {
-            "artifact": found.artifact.to_dict(),
-            "statistics": statistics[0].to_dict() if statistics else None,
-            "schema": text_of(found, schema[0]) if schema else None,
-        }
-        reports = Anomalies.model_validate(ask(found.hook, "validation/anomalies", params))
-        return ValidationReport(
-            **dict(reports),
-            rows=report["rows"],
-            quarantined={
-                split: rows.rows_rejected for split, rows in found.artifact.rows.items() if report["quarantined"]
-            },
-            statistics=address_of(statistics[1]) if statistics else None,
-            validated_against=against,
-            has_proposal=found.has(PROPOSED_FILE),
-        )
-
-    # Validations that found the same have the same fingerprint, of whatever data: of most, nothing was found.
-    about = [values[0].to_dict() if values else None for values in (statistics, schema)]
-    maker = address_of(statistics[1]).model_dump() if statistics else None
-    made_from = (found.artifact.to_dict(), about, maker, against and against.model_dump())
-    return cached_answer(request, made_from, make)
+    params = {
+        "artifact": found.artifact.to_dict(),
+        "statistics": statistics[0].to_dict() if statistics else None,
+        "schema": text_of(found, schema[0]) if schema else None,
+    }
+    return ValidationReport(
+        **ask(found.hook, "validation/anomalies", params),
+        rows=report["rows"],
+        quarantined={split: rows.rows_rejected for split, rows in found.artifact.rows.items() if report["quarantined"]},
+        statistics=address_of(statistics[1]) if statistics else None,
+        validated_against=_validated_against(found),
+        has_proposal=found.has(PROPOSED_FILE),
+    )
 
 
-@router.get("/quarantine", response_model=QuarantinedRows)
+@router.get("/quarantine")
 def list_quarantined_rows(
-    request: Request,
     found: TaskArtifact,
     split: Annotated[str, Query(max_length=250)],
     reason: Annotated[
@@ -155,16 +136,11 @@ def list_quarantined_rows(
     ] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     offset: Offset = 0,
-) -> Response:
+) -> QuarantinedRows:
     """Rows of a split that violate the schema, with the reasons."""
     found.read_json(_REPORT)
     params = {"split": split, "reason": reason, "limit": limit, "offset": offset}
-
-    def make() -> QuarantinedRows:
-        rows = ask(found.hook, "validation/quarantine", {"artifact": found.artifact.to_dict(), **params})
-        return QuarantinedRows.model_validate(rows)
-
-    return cached_answer(request, (found.fingerprint, params), make)
+    return QuarantinedRows(**ask(found.hook, "validation/quarantine", {"artifact": found.artifact.to_dict(), **params}))
 
 
 def input_of(found: FoundArtifact, user: GetUserDep, dag_id: str, role: str) -> tuple[Artifact, Manifest] | None:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from cachetools import LRUCache, cached
-from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi import APIRouter, HTTPException, Query
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, open_artifact, reaching
-from airflow_hops.web.caching import cached_answer
 from airflow_hops.web.types import Json, Model, Number
-from airflow_hops.web.unusable_files import reading_threads
 
 REPORT_FILE = "report.json"
 _HISTOGRAMS = {"histogram_reference", "histogram_current", "common_histogram"}
@@ -23,29 +20,13 @@ _digests: LRUCache[str, bytes] = LRUCache(64 << 20, getsizeof=len)
 
 
 def digest(store: ArtifactStore, artifact: Artifact) -> dict[str, Any]:
-    """Returns a report without histograms.
+    """A report without its histograms, which are nearly all of its tens of megabytes for thousands of features.
 
     Raises:
         HTTPException: as :func:`read_report`.
     """
     report: dict[str, Any] = json.loads(_digest(store, artifact))
     return report
-
-
-def features_of(
-    store: ArtifactStore, artifacts: Sequence[Artifact], feature: str
-) -> list[Mapping[str, Any] | HTTPException | None]:
-    """Returns each report's figures of a feature; None if it has no such feature, or why it cannot be read."""
-
-    def read(artifact: Artifact) -> Mapping[str, Any] | HTTPException | None:
-        try:
-            figures: Mapping[str, Any] | None = digest(store, artifact)["features"].get(feature)
-            return figures
-        except HTTPException as error:
-            return error
-
-    with reading_threads() as readers:
-        return list(readers.map(read, artifacts))
 
 
 def read_report(store: ArtifactStore, artifact: Artifact) -> dict[str, Any]:
@@ -179,31 +160,23 @@ class FeatureComparison(ReportFeature):
     examples: list[RowExample]
 
 
-@router.get("", response_model=SkewComparison)
+@router.get("")
 def get_skew_report(
-    request: Request,
     found: TaskArtifact,
     features: Annotated[bool, Query(description="Whether to return each feature; there may be thousands")] = True,
-) -> Response:
+) -> SkewComparison:
     """The result of a comparison."""
     expect_skew(found)
-    store, artifact = found.store, found.artifact
-    return cached_answer(
-        request, (found.fingerprint, features), lambda: describe_comparison(digest(store, artifact), features)
-    )
+    return describe_comparison(digest(found.store, found.artifact), features)
 
 
-@router.get("/feature", response_model=FeatureComparison)
+@router.get("/feature")
 def get_skew_feature(
-    request: Request, found: TaskArtifact, feature: Annotated[str, Query(min_length=1, max_length=4096)]
-) -> Response:
+    found: TaskArtifact, feature: Annotated[str, Query(min_length=1, max_length=4096)]
+) -> FeatureComparison:
     """A feature in one comparison."""
     expect_skew(found)
-    return cached_answer(
-        request,
-        (found.fingerprint, feature),
-        lambda: _feature(read_report(found.store, found.artifact), feature),
-    )
+    return _feature(read_report(found.store, found.artifact), feature)
 
 
 def expect_skew(found: FoundArtifact) -> None:

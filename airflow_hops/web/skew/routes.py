@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -17,14 +17,15 @@ from sqlalchemy.orm import Session
 
 from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.core.contract.skew import SkewProperties
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead, ReadableDags, may_read, may_read_results
-from airflow_hops.web.artifacts.definitions import PipelineDag, StageTask, definitions, together
+from airflow_hops.web.artifacts.definitions import PipelineDag, StageTask, read_pipelines, together
 from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, returned_by_task
 from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.models.records import read_model_record
 from airflow_hops.web.runs.states import progress_of
-from airflow_hops.web.skew.report import FeatureFigures, features_of
+from airflow_hops.web.skew.report import FeatureFigures, digest
 from airflow_hops.web.skew.retraining import RetrainingDecision, decisions
 from airflow_hops.web.types import Model, Number, Offset, Page, RunAddress, TaskAddress, Time, whole
 from airflow_hops.web.unusable_files import reading_threads
@@ -263,15 +264,15 @@ def get_feature_history(
             return FeatureHistory(total_entries=0, feature=feature, points=[])
         total, result = _returned(session, chosen, limit, offset)
     store = hook_of(chosen.task.hops_conn_id).store
-    said = features_of(store, [each.artifact for each in result], feature)
-    points = [_point(each, skew) for each, skew in zip(result, said, strict=True)]
+    with reading_threads() as readers:
+        points = list(readers.map(lambda each: _point(store, each, feature), result))
     return FeatureHistory(total_entries=total, feature=feature, points=points)
 
 
 def _tasks(session: Session, user: GetUserDep, dag_id: str, readable: Iterable[str]) -> list[_Task]:
     """The tasks that compare what a pipeline makes or serves, of DAGs that the user may read; the newest first."""
     own = pipeline_of(session, dag_id)
-    others = definitions.pipelines(session, [name for name in readable if name != dag_id]).values()
+    others = read_pipelines(session, [name for name in readable if name != dag_id]).values()
     watching = [each for each in together(others, own.models()) if may_read(user, each.dag_id, DagAccessEntity.XCOM)]
     tasks = []
     for pipeline in (own, *watching):
@@ -342,11 +343,13 @@ def _events(task: _Task, result: Sequence[ReturnedArtifact], readable: Container
     return sorted(events, key=lambda event: event.at)
 
 
-def _point(returned: ReturnedArtifact, said: Mapping[str, Any] | HTTPException | None) -> FeaturePoint:
+def _point(store: ArtifactStore, returned: ReturnedArtifact, feature: str) -> FeaturePoint:
     fingerprint = returned.artifact.fingerprint
-    if isinstance(said, HTTPException):
-        state: Literal["deleted", "unreachable"] = "deleted" if said.status_code == 410 else "unreachable"
-        return FeaturePoint(fingerprint=fingerprint, state=state, detail=str(said.detail))
+    try:
+        said = digest(store, returned.artifact)["features"].get(feature)
+    except HTTPException as error:
+        state: Literal["deleted", "unreachable"] = "deleted" if error.status_code == 410 else "unreachable"
+        return FeaturePoint(fingerprint=fingerprint, state=state, detail=str(error.detail))
     if said is None:
         return FeaturePoint(fingerprint=fingerprint, state="not_compared")
     retained = {name: value for name, value in said.items() if name in FeaturePoint.model_fields}
