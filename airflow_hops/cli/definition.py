@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import Any
 
 from airflow.cli.cli_config import (
     ARG_OUTPUT,
@@ -13,6 +14,18 @@ from airflow.cli.cli_config import (
     GroupCommand,
     lazy_load_command,
 )
+
+
+def _option(name: str, help: str, **more: Any) -> Arg:
+    return Arg((name,), help=help, **more)
+
+
+def _flag(name: str, help: str) -> Arg:
+    return Arg((name,), help=help, action="store_true")
+
+
+def _repeated(name: str, help: str, **more: Any) -> Arg:
+    return Arg((name,), help=help, action="append", default=[], **more)
 
 
 def _command(
@@ -34,40 +47,35 @@ def _command(
             raise SystemExit(130) from None
 
     return ActionCommand(
-        name=name or function.partition(".")[2],
-        help=help,
-        description=description,
-        func=run,
-        args=args,
+        name=name or function.partition(".")[2], help=help, description=description, func=run, args=args
     )
 
 
-_PATH = Arg(
-    ("path",),
+_PATH = _option(
+    "path",
+    "Folder of the runtime environment (default: the configured one, or hops-runtime in AIRFLOW_HOME)",
     nargs="?",
-    help="Folder of the runtime environment (default: the configured one, or hops-runtime in AIRFLOW_HOME)",
 )
-_PYTHON = Arg(
-    ("--python",),
-    help="Python 3.11 to use (default: the one that runs Airflow, otherwise one that uv finds or downloads)",
+_PYTHON = _option(
+    "--python", "Python 3.11 to use (default: the one that runs Airflow, otherwise one that uv finds or downloads)"
 )
-_FORCE = Arg(("--force",), action="store_true", help="Delete an existing environment and create it again")
-_HOPS_CONNECTION = Arg(("--hops-conn-id",), default="hops_default", help="Connection of type hops to check")
-_STORE_CONNECTION = Arg(
-    ("--hops-conn-id",), default="hops_default", help="Connection of type hops that has the artifact store"
+_FORCE = _flag("--force", "Delete an existing environment and create it again")
+_HOPS_CONNECTION = _option("--hops-conn-id", "Connection of type hops to check", default="hops_default")
+_STORE_CONNECTION = _option(
+    "--hops-conn-id", "Connection of type hops that has the artifact store", default="hops_default"
 )
-_DAG = Arg(("dag_id",), help="The pipeline's DAG")
-_NAME = Arg(("name",), help="Name of the frozen schema (by default the id of its task)")
-_VERSION = Arg(("--version",), type=int, help="Version of the schema (default: the one in force)")
-_SERVER_CONNECTION = Arg(
-    ("--conn-id",), default="hops_default", help="Connection of type hops or model_server (default: hops_default)"
+_DAG = _option("dag_id", "The pipeline's DAG")
+_NAME = _option("name", "Name of the frozen schema (by default the id of its task)")
+_VERSION = _option("--version", "Version of the schema (default: the one in force)", type=int)
+_SERVER_CONNECTION = _option(
+    "--conn-id", "Connection of type hops or model_server (default: hops_default)", default="hops_default"
 )
-_FLAGS = Arg(("flags",), nargs="*", help="Additional flags for the server, after --")
-_SPARK_CONNECTION = Arg(("--spark-conn-id",), default="spark_default", help="Spark connection to check")
+_FLAGS = _option("flags", "Additional flags for the server, after --", nargs="*")
+_SPARK_CONNECTION = _option("--spark-conn-id", "Spark connection to check", default="spark_default")
 
-_RUNTIME_PATH = Arg(("--path",), help="Folder of the runtime environment (default: as for 'create')")
-_RUNTIME_NAME = Arg(("--name",), help="Named environment, which adds packages to the runtime environment")
-_REQUIREMENT = Arg(("requirement",), nargs="+", help="Requirement in pip's format, such as scikit-image or shap==0.46")
+_RUNTIME_PATH = _option("--path", "Folder of the runtime environment (default: as for 'create')")
+_RUNTIME_NAME = _option("--name", "Named environment, which adds packages to the runtime environment")
+_REQUIREMENT = _option("requirement", "Requirement in pip's format, such as scikit-image or shap==0.46", nargs="+")
 
 _RUNTIME_COMMANDS = (
     _command(
@@ -76,18 +84,15 @@ _RUNTIME_COMMANDS = (
         (
             _PATH,
             _RUNTIME_NAME,
-            Arg(
-                ("--with",),
+            _repeated(
+                "--with",
+                "Package to add to the named environment, in pip's format (can be repeated)",
                 dest="requirement",
-                action="append",
-                default=[],
-                help="Package to add to the named environment, in pip's format (can be repeated)",
             ),
             _PYTHON,
-            Arg(
-                ("--cuda",),
-                action="store_true",
-                help="Install the CUDA libraries that TensorFlow requires, and Horovod with NCCL (kept until --force)",
+            _flag(
+                "--cuda",
+                "Install the CUDA libraries that TensorFlow requires, and Horovod with NCCL (kept until --force)",
             ),
             _FORCE,
         ),
@@ -112,8 +117,8 @@ _RUNTIME_COMMANDS = (
         "runtime.remove",
         "Remove a named environment, or packages from it",
         (
-            Arg(("package",), nargs="*", help="Packages to remove (default: the whole environment)"),
-            Arg(("--name",), required=True, help="Name of the environment"),
+            _option("package", "Packages to remove (default: the whole environment)", nargs="*"),
+            _option("--name", "Name of the environment", required=True),
             _RUNTIME_PATH,
         ),
     ),
@@ -128,13 +133,11 @@ _RUNTIME_COMMANDS = (
     _command("runtime.path", "Print the folder of the runtime environment", ()),
 )
 
-_BY = Arg(("--by",), help="Name of the person who approves it (default: the operating system's user)")
-_NOTE = Arg(("--note",), default="", help="Reason, for the history")
-_BEFORE = Arg(
-    ("before",), nargs="?", help="A version (default: the last but one), or a file (without the second argument)"
-)
-_AFTER = Arg(("after",), nargs="?", help="Another version, or a file (default: the version in force)")
-_FILE = Arg(("file",), help="The new schema as protobuf text: a path, or the URI of a file in the store")
+_BY = _option("--by", "Name of the person who approves it (default: the operating system's user)")
+_NOTE = _option("--note", "Reason, for the history", default="")
+_BEFORE = _option("before", "A version (default: the last but one), or a file (without the second argument)", nargs="?")
+_AFTER = _option("after", "Another version, or a file (default: the version in force)", nargs="?")
+_FILE = _option("file", "The new schema as protobuf text: a path, or the URI of a file in the store")
 
 _SCHEMA_COMMANDS = (
     _command("schema.show", "Print a frozen schema as protobuf text", (_DAG, _NAME, _VERSION, _STORE_CONNECTION)),
@@ -163,82 +166,73 @@ _SCHEMA_COMMANDS = (
     _command(
         "schema.revert",
         "Publish an earlier version again",
-        (_DAG, _NAME, Arg(("version",), type=int, help="Its number"), _BY, _NOTE, _STORE_CONNECTION, ARG_VERBOSE),
+        (_DAG, _NAME, _option("version", "Its number", type=int), _BY, _NOTE, _STORE_CONNECTION, ARG_VERBOSE),
     ),
 )
 
-_STORE_COMMANDS = (
-    _command(
-        "store.verify",
-        "Read all artifacts, and list the files that do not match their manifests",
-        (
-            Arg(
-                ("prefix",),
-                nargs="?",
-                help="URI of an artifact or of a folder of artifacts, or its path in the store, such as <dag>/<run> "
-                "(default: the whole store)",
-            ),
-            _STORE_CONNECTION,
-            ARG_OUTPUT,
-            ARG_VERBOSE,
+_STORE_COMMANDS = _command(
+    "store.verify",
+    "Read all artifacts, and list the files that do not match their manifests",
+    (
+        _option(
+            "prefix",
+            "URI of an artifact or of a folder of artifacts, or its path in the store, such as <dag>/<run> "
+            "(default: the whole store)",
+            nargs="?",
         ),
-        "Compares the SHA-256 of every file with the artifact's manifest. Exits with 1 if a file is "
-        "missing or differs.",
+        _STORE_CONNECTION,
+        ARG_OUTPUT,
+        ARG_VERBOSE,
     ),
+    "Compares the SHA-256 of every file with the artifact's manifest. Exits with 1 if a file is missing or differs.",
 )
 
 
 _INIT_ARGUMENTS = (
-    Arg(("name",), help="Name of the project: its package, its model, and the prefix of its DAG ids"),
-    Arg(("--from",), dest="from_", required=True, metavar="FILE", help="CSV (also compressed) or Parquet: path or URI"),
-    Arg(("--label",), required=True, metavar="COLUMN", help="Column to predict"),
-    Arg(("--key",), metavar="COLUMN", help="Column that identifies a row (default: guessed)"),
-    Arg(("--time",), metavar="COLUMN", help="Column of a row's time (default: guessed)"),
-    Arg(("--weight",), metavar="COLUMN", help="Column of a row's weight in training (default: none)"),
-    Arg(
-        ("--problem",),
+    _option("name", "Name of the project: its package, its model, and the prefix of its DAG ids"),
+    _option("--from", "CSV (also compressed) or Parquet: path or URI", dest="from_", required=True, metavar="FILE"),
+    _option("--label", "Column to predict", required=True, metavar="COLUMN"),
+    _option("--key", "Column that identifies a row (default: guessed)", metavar="COLUMN"),
+    _option("--time", "Column of a row's time (default: guessed)", metavar="COLUMN"),
+    _option("--weight", "Column of a row's weight in training (default: none)", metavar="COLUMN"),
+    _option(
+        "--problem",
+        "Type of the problem (default: determined from the label's values)",
         choices=("binary", "multiclass", "regression"),
-        help="Type of the problem (default: determined from the label's values)",
     ),
-    Arg(("--drop",), metavar="COLUMN", action="append", default=[], help="Column to leave out (can be repeated)"),
-    Arg(
-        ("--keep",),
-        metavar="COLUMN",
-        action="append",
-        default=[],
-        help="Column to keep as a feature even if it alone tells the label (can be repeated)",
+    _repeated("--drop", "Column to leave out (can be repeated)", metavar="COLUMN"),
+    _repeated(
+        "--keep", "Column to keep as a feature even if it alone tells the label (can be repeated)", metavar="COLUMN"
     ),
-    Arg(
-        ("--type",),
-        metavar="COLUMN=TYPE",
-        action="append",
-        default=[],
-        help="Type of a column, such as zip=string, score=float64 or, for dates, at=%%d/%%m/%%Y (can be repeated; "
+    _repeated(
+        "--type",
+        "Type of a column, such as zip=string, score=float64 or, for dates, at=%%d/%%m/%%Y (can be repeated; "
         "default: inferred)",
+        metavar="COLUMN=TYPE",
     ),
-    Arg(("--decimal",), choices=(".", ","), help="Decimal mark of a CSV file (default: recognised)"),
-    Arg(("--thousands",), metavar="MARK", help="Mark between thousands in a CSV file (default: recognised)"),
-    Arg(("--encoding",), default="utf8", help="Encoding of a CSV file (default: utf8)"),
+    _option("--decimal", "Decimal mark of a CSV file (default: recognised)", choices=(".", ",")),
+    _option("--thousands", "Mark between thousands in a CSV file (default: recognised)", metavar="MARK"),
+    _option("--encoding", "Encoding of a CSV file (default: utf8)", default="utf8"),
     Arg(
         ("-o", "--output"),
         metavar="FOLDER",
         help="Folder in which to create the project's folder (default: [core] dags_folder)",
     ),
-    Arg(("--hops-conn-id",), default="hops_default", help="Connection of type hops"),
+    _option("--hops-conn-id", "Connection of type hops", default="hops_default"),
     ARG_VERBOSE,
 )
 
 _SEARCH_ARGUMENTS = (
     _DAG,
-    Arg(("study",), nargs="?", help="Name of a study: the DAG run's id, unless the task gives another"),
-    Arg(("--task",), help="The task that searches, where several have a study of that name"),
-    Arg(("--follow",), action="store_true", help="Show the progress until the search ends (default: newest study)"),
-    Arg(
-        ("--stop",),
+    _option("study", "Name of a study: the DAG run's id, unless the task gives another", nargs="?"),
+    _option("--task", "The task that searches, where several have a study of that name"),
+    _flag("--follow", "Show the progress until the search ends (default: newest study)"),
+    _option(
+        "--stop",
+        "Stop running trials by their numbers, or without a number the search (default: of the newest study)",
         nargs="*",
         type=int,
         metavar="TRIAL",
-        help="Stop running trials by their numbers, or without a number the search (default: of the newest study)",
     ),
     _STORE_CONNECTION,
     ARG_OUTPUT,
@@ -247,113 +241,97 @@ _SEARCH_ARGUMENTS = (
 
 
 _REPRODUCE_ARGUMENTS = (
-    Arg(
-        ("run",),
-        help="MLflow's id of a run, a registered version as MODEL/VERSION, or an artifact's URI or path in the store",
+    _option(
+        "run", "MLflow's id of a run, a registered version as MODEL/VERSION, or an artifact's URI or path in the store"
     ),
-    Arg(
-        ("--tolerance",),
+    _option(
+        "--tolerance",
+        "Difference of metrics and predictions that counts as the same (default: 0.001)",
         type=float,
         default=1e-3,
-        help="Difference of metrics and predictions that counts as the same (default: 0.001)",
     ),
-    Arg(
-        ("--environment",),
+    _option(
+        "--environment",
+        "Environment to run in: one with the recorded versions, which is made if there is none, or the present "
+        "one (default: lock)",
         choices=("lock", "present"),
         default="lock",
-        help="Environment to run in: one with the recorded versions, which is made if there is none, or the present "
-        "one (default: lock)",
     ),
-    Arg(
-        ("--incomplete",),
-        action="store_true",
-        help="Also reproduce a training without a record, with the present code and environment",
-    ),
-    Arg(("--json",), action="store_true", help="Print the comparison as JSON"),
-    Arg(("--runtime",), help="A named environment to begin from (default: the connection's)"),
+    _flag("--incomplete", "Also reproduce a training without a record, with the present code and environment"),
+    _flag("--json", "Print the comparison as JSON"),
+    _option("--runtime", "A named environment to begin from (default: the connection's)"),
     _STORE_CONNECTION,
     ARG_VERBOSE,
 )
 
 _BACKTEST_ARGUMENTS = (
-    Arg(("model",), help="The model, whose champion's pipeline is run again"),
-    Arg(("--from",), dest="start", required=True, help="Start of the history, as 2013-01-01"),
-    Arg(("--to",), dest="end", required=True, help="Its end, which is not part of it"),
-    Arg(("--every",), default="7d", help="Length of a period, at whose end policies decide (default: 7d)"),
-    Arg(("--first",), help="Length of the first model's training window (default: that of the champion's)"),
-    Arg(
-        ("--policy",),
-        action="append",
-        required=True,
-        help="never, monthly, weekly, drift, performance, module:attribute of a RetrainingPolicy or of the DAG of a "
+    _option("model", "The model, whose champion's pipeline is run again"),
+    _option("--from", "Start of the history, as 2013-01-01", dest="start", required=True),
+    _option("--to", "Its end, which is not part of it", dest="end", required=True),
+    _option("--every", "Length of a period, at whose end policies decide (default: 7d)", default="7d"),
+    _option("--first", "Length of the first model's training window (default: that of the champion's)"),
+    _repeated(
+        "--policy",
+        "never, monthly, weekly, drift, performance, module:attribute of a RetrainingPolicy or of the DAG of a "
         "retraining_loop, or a JSON file (can be repeated)",
+        required=True,
     ),
-    Arg(
-        ("--code-path",),
-        action="append",
-        help="Folder of the modules of --policy (can be repeated; default: [core] dags_folder)",
-    ),
-    Arg(
-        ("--label-delay",),
-        action="append",
-        help="How long labels come after their rows, as 7d; candidates learn from rows with one. Policies that use "
+    _repeated("--code-path", "Folder of the modules of --policy (can be repeated; default: [core] dags_folder)"),
+    _repeated(
+        "--label-delay",
+        "How long labels come after their rows, as 7d; candidates learn from rows with one. Policies that use "
         "labels are tried with each, others with the shortest (can be repeated; default: 0d)",
     ),
-    Arg(
-        ("--price",),
+    _option(
+        "--price",
+        "What a training must bring: the metric's gain on average over the history (default: 0)",
         type=float,
         default=0.0,
-        help="What a training must bring: the metric's gain on average over the history (default: 0)",
     ),
-    Arg(("--jobs",), type=int, default=1, help="Policies that are tried at once (default: 1)"),
-    Arg(("--output",), help="Folder to which the report and policy.json are copied"),
-    Arg(("--json",), action="store_true", help="Print the report as JSON"),
-    Arg(("--spark-conn-id",), default="spark_default", help="Connection of the steps that run on Spark"),
+    _option("--jobs", "Policies that are tried at once (default: 1)", type=int, default=1),
+    _option("--output", "Folder to which the report and policy.json are copied"),
+    _flag("--json", "Print the report as JSON"),
+    _option("--spark-conn-id", "Connection of the steps that run on Spark", default="spark_default"),
     _STORE_CONNECTION,
     ARG_VERBOSE,
 )
 
 
 _NOTEBOOK_ARGUMENTS = (
-    Arg(("folder",), nargs="?", help="Folder of the notebooks (default: [core] dags_folder)"),
-    Arg(("--hops-conn-id",), default="hops_default", help="Connection of type hops, which has the store"),
-    Arg(("--runtime",), help="An environment of your own, in which the kernels run (default: the connection's)"),
-    Arg(("--port",), type=int, default=8888, help="Port of 127.0.0.1 to listen on (default: 8888)"),
-    Arg(("--no-browser",), action="store_true", help="Do not open a browser"),
+    _option("folder", "Folder of the notebooks (default: [core] dags_folder)", nargs="?"),
+    _option("--hops-conn-id", "Connection of type hops, which has the store", default="hops_default"),
+    _option("--runtime", "An environment of your own, in which the kernels run (default: the connection's)"),
+    _option("--port", "Port of 127.0.0.1 to listen on (default: 8888)", type=int, default=8888),
+    _flag("--no-browser", "Do not open a browser"),
     ARG_VERBOSE,
 )
 
 _CARD_ARGUMENTS = (
-    Arg(("model",), help="Name of the model"),
-    Arg(("version",), type=int, help="Number of the version"),
-    Arg(("--format",), choices=("md", "html"), default="md", help="Markdown or HTML (default: md)"),
-    Arg(("--output",), metavar="FILE", help="File to write (default: standard output)"),
-    Arg(("--kept",), action="store_true", help="The card as it was kept with the newest decision on the version"),
+    _option("model", "Name of the model"),
+    _option("version", "Number of the version", type=int),
+    _option("--format", "Markdown or HTML (default: md)", choices=("md", "html"), default="md"),
+    _option("--output", "File to write (default: standard output)", metavar="FILE"),
+    _flag("--kept", "The card as it was kept with the newest decision on the version"),
     _STORE_CONNECTION,
     ARG_VERBOSE,
 )
 
 
-_MODEL_COMMANDS = (
-    _command(
-        "models.replace",
-        "Make a model the champion on purpose, whatever comparisons say of it",
-        (
-            Arg(("model",), help="Name of the model"),
-            Arg(("uri",), help="URI of the model artifact, the output of the training task"),
-            Arg(("--reason",), required=True, help="Why; kept with the model"),
-            Arg(("--by",), help="Who decides (default: the user of this machine)"),
-            Arg(
-                ("--conn-id",),
-                help="Connection of type model_server (default: the hops connection's server)",
-            ),
-            _STORE_CONNECTION,
-            ARG_VERBOSE,
-        ),
-        "For a champion whose successors are refused: it has learned from a leaking column and seems better, or takes "
-        "a column that is gone. Registers the model if necessary, loads it, and gives it all the traffic. Clients must "
-        "send its inputs from then on. 'Roll back' on the page Models restores the former champion.",
+_MODEL_COMMANDS = _command(
+    "models.replace",
+    "Make a model the champion on purpose, whatever comparisons say of it",
+    (
+        _option("model", "Name of the model"),
+        _option("uri", "URI of the model artifact, the output of the training task"),
+        _option("--reason", "Why; kept with the model", required=True),
+        _option("--by", "Who decides (default: the user of this machine)"),
+        _option("--conn-id", "Connection of type model_server (default: the hops connection's server)"),
+        _STORE_CONNECTION,
+        ARG_VERBOSE,
     ),
+    "For a champion whose successors are refused: it has learned from a leaking column and seems better, or takes "
+    "a column that is gone. Registers the model if necessary, loads it, and gives it all the traffic. Clients must "
+    "send its inputs from then on. 'Roll back' on the page Models restores the former champion.",
 )
 
 

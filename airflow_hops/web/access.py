@@ -84,11 +84,6 @@ def may_change(user: GetUserDep, dag_id: str) -> bool:
     return is_allowed(user, dag_id, "POST", DagAccessEntity.RUN)
 
 
-def name_of(user: GetUserDep) -> str:
-    """The user's name, for records of who did what."""
-    return user.get_name()
-
-
 def check_origin(request: Request) -> None:
     """Refuses a request that changes state and that a page of another site had a browser send.
 

@@ -18,7 +18,7 @@ from fastapi.params import Path as PathParameter
 from pydantic import Field, StringConstraints, ValidationError
 
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.web.access import READS_DAG, TRIGGERS_RUNS, may_change, name_of
+from airflow_hops.web.access import READS_DAG, TRIGGERS_RUNS, may_change
 from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of, reaching
 from airflow_hops.web.types import Model, Time
 
@@ -95,7 +95,7 @@ def save_view(user: GetUserDep, dag_id: str, body: ViewRequest) -> SavedView:
     """
     store = _store(dag_id)
     now = datetime.now(UTC).replace(microsecond=0)
-    view = _File(**body.model_dump(), owner=user.get_id(), by=name_of(user), at=now)
+    view = _File(**body.model_dump(), owner=user.get_id(), by=user.get_name(), at=now)
     with reaching(store):
         if len(store.names(_folder(store, dag_id))) >= _MOST:
             raise HTTPException(409, f"DAG {dag_id!r} has {_MOST} views; delete some first")
@@ -131,7 +131,7 @@ def delete_view(user: GetUserDep, dag_id: str, view_id: ViewId) -> None:
     with reaching(store):
         view = _find(user, store, dag_id, view_id)
         store.remove_text(_file(store, dag_id, view_id))
-    log.info("view %r of DAG %r, saved by %r, deleted by %r", view.name, dag_id, view.by, name_of(user))
+    log.info("view %r of DAG %r, saved by %r, deleted by %r", view.name, dag_id, view.by, user.get_name())
 
 
 def _store(dag_id: str) -> ArtifactStore:

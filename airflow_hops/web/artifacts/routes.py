@@ -277,14 +277,16 @@ def _present(address: ArtifactAddress, artifact: Artifact, manifest: Manifest) -
 
 
 def _input(result: FoundArtifact, user: GetUserDep, artifact: Artifact) -> InputArtifact:
+    state: Literal["present", "deleted", "unreachable"] = "present"
+    address = None
     try:
         manifest = manifest_at(result.store, artifact.uri)
+        if manifest is None:
+            state = "deleted"
+        elif may_read(user, manifest.producer.dag_id, DagAccessEntity.XCOM):
+            address = address_of(manifest)
+        else:
+            return InputArtifact(kind=artifact.kind, state="hidden", fingerprint=None, address=None)
     except HTTPException:
-        return InputArtifact(kind=artifact.kind, state="unreachable", fingerprint=artifact.fingerprint, address=None)
-    if manifest is None:
-        return InputArtifact(kind=artifact.kind, state="deleted", fingerprint=artifact.fingerprint, address=None)
-    if not may_read(user, manifest.producer.dag_id, DagAccessEntity.XCOM):
-        return InputArtifact(kind=artifact.kind, state="hidden", fingerprint=None, address=None)
-    return InputArtifact(
-        kind=artifact.kind, state="present", fingerprint=artifact.fingerprint, address=address_of(manifest)
-    )
+        state = "unreachable"
+    return InputArtifact(kind=artifact.kind, state=state, fingerprint=artifact.fingerprint, address=address)

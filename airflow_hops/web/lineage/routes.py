@@ -58,20 +58,20 @@ class LineageNode(Model):
     address: ArtifactAddress | None
     """The task instance that made it; null where that is not known."""
     fingerprint: str | None
-    created_at: Time | None
-    size_bytes: int | None
-    files: int | None
-    rows: int | None
-    """All its rows, each counted once."""
-    window: list[str | None] | None
-    """The time that its rows are of."""
-    metrics: dict[str, Number]
-    facts: Facts
-    cached: bool
-    """The run that was asked for took it from an earlier one."""
     runs: list[RunAddress]
     """Runs that hold it, the newest first."""
-    served: list[ServedMark]
+    created_at: Time | None = None
+    size_bytes: int | None = None
+    files: int | None = None
+    rows: int | None = None
+    """All its rows, each counted once."""
+    window: list[str | None] | None = None
+    """The time that its rows are of."""
+    metrics: dict[str, Number] = {}
+    facts: Facts = {}
+    cached: bool = False
+    """The run that was asked for took it from an earlier one."""
+    served: list[ServedMark] = []
 
 
 class LineageEdge(Model):
@@ -196,9 +196,8 @@ def _node(
             distance=distance,
             address=None if hidden or made is None else returned_address(made),
             fingerprint=None if hidden or not holders else artifact.fingerprint,
-            created_at=None, size_bytes=None, files=None, rows=None, window=None, metrics={}, facts={},
-            cached=False, runs=[] if hidden else _runs(holders), served=[],
-        )  # fmt: skip
+            runs=[] if hidden else _runs(holders),
+        )
     properties = manifest.properties
     rows = total_rows(manifest.rows, properties)
     window = properties.get("window")

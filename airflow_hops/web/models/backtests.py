@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated, Any
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
@@ -13,7 +10,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends, HTTPException, Response
 from fastapi.params import Path as PathParameter
 from fastapi.responses import HTMLResponse
-from pydantic import ValidationError, model_validator
+from pydantic import ValidationError
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.backtest import POLICY_FILE, REPORT_FILE, BacktestReport, PolicyOutcome
@@ -33,8 +30,6 @@ router = APIRouter(
     prefix="/api/dags/{dag_id}/models/{model}/backtests", tags=["models"], dependencies=[READS_ARTIFACTS]
 )
 BacktestId = Annotated[str, PathParameter(pattern=ID_PATTERN, description="The back-test's id")]
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)")
-"""The part of ISO 8601 that browsers read."""
 
 
 class BacktestEntry(Model):
@@ -72,39 +67,6 @@ class Backtest(Model):
     """Whether there is a ``policy.json`` of the chosen policy."""
     report: BacktestReport
     """As ``backtest.json`` has it, without ``by``."""
-
-    @model_validator(mode="after")
-    def _fits(self) -> Backtest:
-        report = self.report
-        outcomes = [*report.policies, *([report.best] if report.best else [])]
-        lists: dict[str, Sequence[object]] = {"rows": report.rows}
-        lists |= {f"values of candidate {number}": each.values for number, each in enumerate(report.candidates)}
-        lists |= {f"values of {each.name!r}": each.values for each in outcomes}
-        lists |= {f"serving of {each.name!r}": each.serving for each in outcomes}
-        for name, items in lists.items():
-            if len(items) != len(report.ticks):
-                raise ValueError(f"{name}: {len(items)} items, expected one for each of {len(report.ticks)} ticks")
-        for each in outcomes:
-            for number in (*each.serving, *(of.candidate for of in each.retrainings)):
-                if not 0 <= number < len(report.candidates):
-                    raise ValueError(f"{each.name!r} names candidate {number} of {len(report.candidates)}")
-        names = [each.name for each in outcomes]
-        if len(set(names)) < len(names) or report.chosen not in names[: len(report.policies)]:
-            raise ValueError(f"chosen is {report.chosen!r} of {names}, expected a policy's name, and each name once")
-        times = {"made, start or end": [report.made, report.start, report.end], "ticks": report.ticks}
-        times |= {f"candidate {number}": [each.start, each.end] for number, each in enumerate(report.candidates)}
-        times |= {f"decisions of {each.name!r}": [of.at for of in each.decisions] for each in outcomes}
-        times |= {f"retrainings of {each.name!r}": [of.at for of in each.retrainings] for each in outcomes}
-        for name, texts in times.items():
-            if wrong := [text for text in texts if not _is_time(text)]:
-                raise ValueError(f"{name}: {wrong[0]!r}, expected a time such as '2013-11-01T10:11:12+00:00'")
-        return self
-
-
-def _is_time(text: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return bool(_TIME.fullmatch(text) and datetime.fromisoformat(text))
-    return False
 
 
 def _read(served: ServedModelOf, backtest_id: str) -> Backtest:

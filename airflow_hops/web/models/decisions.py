@@ -19,10 +19,10 @@ from airflow_hops.core.contract.artifacts import HopsError, Producer
 from airflow_hops.core.contract.protocol import Line, StepSpec
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import StepFailed
-from airflow_hops.web.access import TRIGGERS_RUNS, name_of
+from airflow_hops.web.access import TRIGGERS_RUNS
 from airflow_hops.web.models.card import keep_cards_of
 from airflow_hops.web.models.lookup import Served, ServedModelOf
-from airflow_hops.web.models.routes import VERDICTS, candidates_of, judged
+from airflow_hops.web.models.routes import candidates_of, judged
 from airflow_hops.web.types import Model
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}", tags=["models"], dependencies=[TRIGGERS_RUNS])
@@ -105,7 +105,7 @@ def replace_model_champion(user: GetUserDep, served: Served, body: ReplaceReques
     """
     model = (served.hops_conn_id, served.name)
     with create_session() as session:
-        candidates = candidates_of(judged(session, user, [model], VERDICTS)[model], None)
+        candidates = candidates_of(judged(session, user, [model])[model], None)
     candidate = next((each for each in candidates if each.fingerprint == body.fingerprint), None)
     if candidate is None:
         raise HTTPException(404, f"no candidate of model {served.name!r} has the fingerprint {body.fingerprint}")
@@ -132,7 +132,7 @@ def _decide(
             403,
             f"DAG {served.dag_id!r} does not deploy model {served.name!r}, so it cannot change which version serves",
         )
-    who = name_of(user)
+    who = user.get_name()
     log.info("model %r of DAG %r: %s %r by %r", served.name, served.dag_id, function, dict(params), who)
     spec = StepSpec(
         step=function,

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException
 from fastapi.params import Path as PathParameter
 
 from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationReport, LabelReport
-from airflow_hops.web.access import READS_ARTIFACTS
+from airflow_hops.web.access import READS_ARTIFACTS, MayRead
 from airflow_hops.web.artifacts.from_tasks import returned_by_runs
 from airflow_hops.web.artifacts.lookup import FoundArtifact, open_artifact
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
-from airflow_hops.web.models.lookup import Served, ServedModelOf
+from airflow_hops.web.models.lookup import Served, registered_versions
 from airflow_hops.web.models.records import is_evaluation_of, read_model_record
-from airflow_hops.web.models.routes import made_by, readable_makers
-from airflow_hops.web.queries import ask
+from airflow_hops.web.models.routes import made_by
 from airflow_hops.web.types import Json, Model, Number
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}/versions/{version}", tags=["models"])
@@ -89,8 +89,13 @@ def get_version_evaluation(
     """The evaluation of a version, by the run that made it."""
     record = read_model_record(served.hook.store, served.name)
     serving = record.served(version)
-    tags = registry_tags(served, version) if serving is None else {}
-    maker = made_by(record, version, tags, readable_makers(user, record, [{"tags": tags}]))
+    tags: Mapping[str, str] = {}
+    if serving is None:
+        registered, problem = registered_versions(served)
+        if problem is not None:
+            raise HTTPException(502, problem)
+        tags = registered.get(version, {}).get("tags", {})
+    maker = made_by(record, version, tags, MayRead(user, DagAccessEntity.XCOM))
     if maker is None:
         raise HTTPException(404, f"which run made version {version} of model {served.name!r} is not known")
     with create_session() as session:
@@ -117,12 +122,6 @@ def read_evaluation(artifact: FoundArtifact, address: ArtifactAddress) -> Evalua
         champion_version=report.champion.version if report.champion else None,
         more_labels=more,  # type: ignore[arg-type]  # checked by their fields' types
     )
-
-
-def registry_tags(served: ServedModelOf, version: int) -> Mapping[str, str]:
-    """MLflow's tags of a version; none where it does not know it."""
-    result = ask(served.hook, "registry/versions", {"model_name": served.name, "max_results": 1000})["versions"]
-    return next((each["tags"] for each in result if each["version"] == version), {})
 
 
 def _evaluation_of(of: EvaluationReport | LabelReport, label: str | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from fastapi.params import Path as PathParameter
 from pydantic import AwareDatetime, Field, StringConstraints
 
 from airflow_hops.reports.model_sources import DECISION_NOTE
-from airflow_hops.web.access import TRIGGERS_RUNS, name_of
+from airflow_hops.web.access import TRIGGERS_RUNS
 from airflow_hops.web.models.card import keep_cards_of
 from airflow_hops.web.models.lookup import Served
 from airflow_hops.web.models.records import read_model_record
@@ -64,7 +64,7 @@ def annotate_training_run(user: GetUserDep, dag_id: str, mlflow_run_id: RunId, b
     _check(body)
     about = {"experiment": dag_id, "run_id": mlflow_run_id}
     ask(tracking_hook(dag_id), "notes/annotate_run", {**about, **body.model_dump()})
-    log.info("note and tags %s of MLflow's run %s by %r", sorted(body.tags), mlflow_run_id, name_of(user))
+    log.info("note and tags %s of MLflow's run %s by %r", sorted(body.tags), mlflow_run_id, user.get_name())
 
 
 @router.post("/models/{model}/versions/{version}/note", status_code=204)
@@ -83,7 +83,7 @@ def annotate_model_version(
     about = {"model_name": served.name, "version": version}
     ask(served.hook, "notes/annotate_version", {**about, **body.model_dump()})
     keep_cards_of(served, version)
-    log.info("note and tags %s of %s v%d by %r", sorted(body.tags), served.name, version, name_of(user))
+    log.info("note and tags %s of %s v%d by %r", sorted(body.tags), served.name, version, user.get_name())
 
 
 @router.post("/models/{model}/versions/{version}/decisions/{decided_at}/note", status_code=204)
@@ -109,7 +109,7 @@ def annotate_decision(
     about = {"model_name": served.name, "version": version}
     ask(served.hook, "notes/annotate_version", {**about, "note": None, "tags": tags})
     keep_cards_of(served, version)
-    log.info("note on the decision of %s about %s v%d by %r", decided_at, served.name, version, name_of(user))
+    log.info("note on the decision of %s about %s v%d by %r", decided_at, served.name, version, user.get_name())
 
 
 @router.post("/training-runs/{mlflow_run_id}/decision-note", status_code=204)
@@ -117,12 +117,12 @@ def annotate_refusal(user: GetUserDep, dag_id: str, mlflow_run_id: RunId, body: 
     """Sets the note on the refusal of the candidate that a run trained."""
     about = {"experiment": dag_id, "run_id": mlflow_run_id, "note": None}
     ask(tracking_hook(dag_id), "notes/annotate_run", {**about, "tags": {DECISION_NOTE: _signed(body.note, user)}})
-    log.info("note on the refusal of MLflow's run %s by %r", mlflow_run_id, name_of(user))
+    log.info("note on the refusal of MLflow's run %s by %r", mlflow_run_id, user.get_name())
 
 
 def _signed(note: str, user: GetUserDep) -> str | None:
     """A tag's value: when, who, and the note; None, which removes the tag, for an empty one."""
-    return f"{_in_utc(datetime.now(UTC))} {' '.join(name_of(user).split())}\n{note}" if note else None
+    return f"{_in_utc(datetime.now(UTC))} {' '.join(user.get_name().split())}\n{note}" if note else None
 
 
 def _in_utc(at: datetime) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
 from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
@@ -14,7 +14,6 @@ from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationPropert
 from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
-from airflow_hops.web.artifacts.definitions import PipelineDag
 from airflow_hops.web.artifacts.lookup import artifact_in, hook_of, open_artifact, reaching
 from airflow_hops.web.types import Json, Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
@@ -75,57 +74,39 @@ def shares_of(record: ModelRecord) -> tuple[VersionShare | None, VersionShare | 
 
 
 def served_models(
-    session: Session, pipelines: Sequence[PipelineDag], readable: Container[str]
-) -> dict[str, ServedModel]:
-    """The first model of each pipeline that has one, and what of it serves, by DAG.
+    session: Session, models: Iterable[tuple[str, str]], readable: Container[str]
+) -> dict[tuple[str, str], tuple[ServedModel, ModelRecord]]:
+    """What serves of some models, with their records, which are empty where the store cannot be read.
 
     Args:
         session: Of Airflow's database.
-        pipelines: The pipelines.
+        models: Connection and name of each.
         readable: DAGs that the user may read; figures that others made are left out.
     """
-    named = {pipeline.dag_id: pipeline.models()[0] for pipeline in pipelines if pipeline.models()}
-    models = sorted(set(named.values()))
+    models = sorted(set(models))
     with reading_threads() as readers:
-        read = dict(zip(models, readers.map(_read, models), strict=True))
-        evaluated = {
-            model: (result[0], _evaluation(session, result[1], readable))
-            for model, result in read.items()
-            if not isinstance(result, HTTPException)
-        }
-        metrics = dict(zip(evaluated, readers.map(_metric_of, evaluated.values()), strict=True))
-    served = {}
-    for dag_id, model in named.items():
-        result = read[model]
-        problem = str(result.detail) if isinstance(result, HTTPException) else None
-        champion, challenger = shares_of(ModelRecord() if isinstance(result, HTTPException) else result[1])
-        served[dag_id] = ServedModel(
-            name=model[1], champion=champion, challenger=challenger, metric=metrics.get(model), problem=problem
-        )
-    return served
+        read = list(readers.map(_read, models))
+        evaluations = [_evaluation(session, record, readable) for _, record, _ in read]
+        metrics = list(readers.map(_metric_of, (store for store, *_ in read), evaluations))
+    results = {}
+    for model, (_, record, problem), metric in zip(models, read, metrics, strict=True):
+        champion, challenger = shares_of(record)
+        served = ServedModel(name=model[1], champion=champion, challenger=challenger, metric=metric, problem=problem)
+        results[model] = served, record
+    return results
 
 
-def _read(model: tuple[str, str]) -> tuple[ArtifactStore, ModelRecord] | HTTPException:
+def _read(model: tuple[str, str]) -> tuple[ArtifactStore | None, ModelRecord, str | None]:
     conn_id, model_name = model
     try:
         store = hook_of(conn_id).store
-        return store, read_model_record(store, model_name)
+        return store, read_model_record(store, model_name), None
     except HTTPException as error:
-        return error
-
-
-def headline_of(
-    session: Session, store: ArtifactStore, record: ModelRecord, readable: Container[str]
-) -> HeadlineMetric | None:
-    """The champion's metric, from the evaluation that its own run made of it.
-
-    Returns:
-        None where there is no champion, or no evaluation of it that the user may read.
-    """
-    return _metric_of((store, _evaluation(session, record, readable)))
+        return None, ModelRecord(), str(error.detail)
 
 
 def _evaluation(session: Session, record: ModelRecord, readable: Container[str]) -> Artifact | None:
+    """The evaluation of the champion that its own run made, if the user may read it."""
     began = record.began(record.champion.version) if record.champion else None
     by = began.made_by if began else {}
     if record.champion is None or by.get("dag_id") not in readable:
@@ -142,9 +123,8 @@ def is_evaluation_of(artifact: Artifact, fingerprint: str) -> bool:
     return artifact.kind == "evaluation" and EvaluationProperties.of(artifact).candidate.fingerprint == fingerprint
 
 
-def _metric_of(evaluated: tuple[ArtifactStore, Artifact | None]) -> HeadlineMetric | None:
-    store, evaluation = evaluated
-    if evaluation is None:
+def _metric_of(store: ArtifactStore | None, evaluation: Artifact | None) -> HeadlineMetric | None:
+    if store is None or evaluation is None:
         return None
     try:
         there, _ = open_artifact(store, evaluation)
@@ -239,7 +219,7 @@ class Rollout(Model):
     waits_for_approval: bool
 
 
-def decisions_of(record: ModelRecord, readable: Collection[str]) -> list[Decision]:
+def decisions_of(record: ModelRecord, readable: Container[str]) -> list[Decision]:
     """The history, the newest first.
 
     Args:
@@ -266,7 +246,7 @@ def rollout_of(record: ModelRecord) -> Rollout | None:
     )
 
 
-def _by(by: Mapping[str, str] | str | None, readable: Collection[str]) -> DecidedBy | None:
+def _by(by: Mapping[str, str] | str | None, readable: Container[str]) -> DecidedBy | None:
     if by is None:
         return None
     known = {"user": by} if isinstance(by, str) else by if by.get("dag_id") in readable else {}

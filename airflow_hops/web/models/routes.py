@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.utils.session import create_session
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter
 from sqlalchemy.orm import Session
 
 from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.reports.model_sources import DECISION_NOTE
-from airflow_hops.web.access import READS_ARTIFACTS, may_change, may_read
+from airflow_hops.web.access import READS_ARTIFACTS, MayRead, may_change
 from airflow_hops.web.artifacts.definitions import read_pipelines, together
 from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, last_returned
-from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of
+from airflow_hops.web.artifacts.lookup import pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.models.lookup import Served, registered_versions
 from airflow_hops.web.models.notes import is_own_tag
 from airflow_hops.web.models.records import (
     Decision,
-    HeadlineMetric,
     Rollout,
+    ServedModel,
     VersionShare,
     decisions_of,
-    headline_of,
     read_model_record,
     rollout_of,
+    served_models,
     shares_of,
 )
 from airflow_hops.web.runs.states import compared_models, verdict_against, why_refused
 from airflow_hops.web.types import Model, Number, Page, RunAddress, Time
 
 _JUDGE = "evaluation"
-VERDICTS = 50
+_VERDICTS = 50
 """Verdicts of each evaluating task among which candidates are looked for."""
 
 
@@ -69,14 +68,24 @@ class Candidate(Model):
     """The model artifact's."""
 
 
-def refused_candidates(
-    session: Session, user: GetUserDep, models: Collection[tuple[str, str]], last: int
-) -> dict[tuple[str, str], list[RefusedCandidate]]:
-    """The refused candidates of some models, by model; the newest first. Arguments as of :func:`judged`."""
-    return {
-        model: [_refused(each) for each in evaluations if verdict_against(each.artifact) is not None]
-        for model, evaluations in judged(session, user, models, last).items()
-    }
+def refused_of(evaluations: Iterable[ReturnedArtifact]) -> list[RefusedCandidate]:
+    """The candidates that evaluations refused, in their order."""
+    results = []
+    for each in evaluations:
+        if verdict_against(each.artifact) is not None:
+            candidate, champion = compared_models(each.artifact)
+            version = champion.version if champion else None
+            results.append(
+                RefusedCandidate(
+                    at=each.at,
+                    why=why_refused(each.artifact),
+                    judged=returned_address(each),
+                    metrics=dict(each.artifact.metrics),
+                    fingerprint=candidate.fingerprint,
+                    champion_version=version if isinstance(version, int) else None,
+                )
+            )
+    return results
 
 
 def candidates_of(evaluations: Iterable[ReturnedArtifact], champion: str | None) -> list[Candidate]:
@@ -98,27 +107,22 @@ def candidates_of(evaluations: Iterable[ReturnedArtifact], champion: str | None)
 
 
 def judged(
-    session: Session, user: GetUserDep, models: Collection[tuple[str, str]], last: int
+    session: Session, user: GetUserDep, models: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], list[ReturnedArtifact]]:
-    """The evaluations of candidates of some models, by model; the newest first.
+    """The newest evaluations of candidates of some models, by model; the newest first.
 
     Args:
         session: Of Airflow's database.
         user: Who looks; what was judged in DAGs whose artifacts they may not read is left out.
         models: Connection and name of each.
-        last: How many verdicts of each task are looked at, the newest; blessings among them.
     """
-    pipelines = [
-        pipeline
-        for pipeline in together(read_pipelines(session).values(), models)
-        if may_read(user, pipeline.dag_id, DagAccessEntity.XCOM)
-    ]
-    returned = last_returned(session, [pipeline.dag_id for pipeline in pipelines], _JUDGE, last=last)
+    readable = MayRead(user, DagAccessEntity.XCOM)
+    pipelines = [each for each in together(read_pipelines(session).values(), models) if each.dag_id in readable]
+    returned = last_returned(session, [pipeline.dag_id for pipeline in pipelines], _JUDGE, last=_VERDICTS)
     results = {}
     for model in models:
-        judging = together(pipelines, [model])
         judges = set()
-        for pipeline in judging:
+        for pipeline in together(pipelines, [model]):
             # Tasks judge candidates of a model that they name; if they name none, where it is alone.
             named = {model[1]} if pipeline.models() != [model] else {model[1], None}
             tasks = (task for task in pipeline.tasks if task.kind in (_JUDGE, None) and task.model_name in named)
@@ -127,38 +131,18 @@ def judged(
     return results
 
 
-def _refused(returned: ReturnedArtifact) -> RefusedCandidate:
-    artifact = returned.artifact
-    candidate, champion = compared_models(artifact)
-    version = champion.version if champion else None
-    return RefusedCandidate(
-        at=returned.at,
-        why=why_refused(artifact),
-        judged=returned_address(returned),
-        metrics=dict(artifact.metrics),
-        fingerprint=candidate.fingerprint,
-        champion_version=version if isinstance(version, int) else None,
-    )
-
-
 router = APIRouter(prefix="/api/dags/{dag_id}/models", tags=["models"])
 
 
-class ModelSummary(Model):
+class ModelSummary(ServedModel):
     """A model, and its serving versions."""
 
-    name: str
-    champion: VersionShare | None
-    challenger: VersionShare | None
-    metric: HeadlineMetric | None
     rollout: Rollout | None
     last_decision: Decision | None
     last_refused: RefusedCandidate | None
     """The newest candidate that was not deployed, of the last fifty that each task has evaluated."""
     versions: int
     """Versions that were deployed."""
-    problem: str | None
-    """Why the rest is not known: the store cannot be read."""
 
 
 class ModelPage(Page):
@@ -224,34 +208,23 @@ class ModelVersions(Page):
 @router.get("", dependencies=[READS_ARTIFACTS])
 def list_models(user: GetUserDep, dag_id: str) -> ModelPage:
     """The models that a pipeline works on."""
+    readable = MayRead(user, DagAccessEntity.XCOM)
     with create_session() as session:
         named = pipeline_of(session, dag_id).models()
-        refused = refused_candidates(session, user, named, VERDICTS)
-        models = []
-        for model in named:
-            problem, metric, record = None, None, ModelRecord()
-            readable: frozenset[str] = frozenset()
-            try:
-                store = hook_of(model[0]).store
-                record = read_model_record(store, model[1])
-                readable = readable_makers(user, record)
-                metric = headline_of(session, store, record, readable)
-            except HTTPException as error:
-                problem = str(error.detail)
-            champion, challenger = shares_of(record)
-            models.append(
-                ModelSummary(
-                    name=model[1],
-                    champion=champion,
-                    challenger=challenger,
-                    metric=metric,
-                    rollout=rollout_of(record),
-                    last_decision=next(iter(decisions_of(record, readable)), None),
-                    last_refused=next(iter(refused[model]), None),
-                    versions=len({event.version for event in record.history}),
-                    problem=problem,
-                )
+        evaluations = judged(session, user, named)
+        served = served_models(session, named, readable)
+    models = []
+    for model in named:
+        of, record = served[model]
+        models.append(
+            ModelSummary.of(
+                of,
+                rollout=rollout_of(record),
+                last_decision=next(iter(decisions_of(record, readable)), None),
+                last_refused=next(iter(refused_of(evaluations[model])), None),
+                versions=len({event.version for event in record.history}),
             )
+        )
     return ModelPage(total_entries=len(models), models=models)
 
 
@@ -262,8 +235,7 @@ def get_model(user: GetUserDep, served: Served) -> ModelDetail:
     champion, challenger = shares_of(record)
     with create_session() as session:
         model = (served.hops_conn_id, served.name)
-        refused = refused_candidates(session, user, [model], VERDICTS)[model]
-        evaluations = judged(session, user, [model], VERDICTS)[model]
+        evaluations = judged(session, user, [model])[model]
     return ModelDetail(
         name=served.name,
         champion=champion,
@@ -271,8 +243,8 @@ def get_model(user: GetUserDep, served: Served) -> ModelDetail:
         traffic={str(each.version): each.traffic_percent for each in (champion, challenger) if each is not None},
         rollout=rollout_of(record),
         deployed=sorted({event.version for event in record.history}, reverse=True),
-        decisions=decisions_of(record, readable_makers(user, record)),
-        refused=refused,
+        decisions=decisions_of(record, MayRead(user, DagAccessEntity.XCOM)),
+        refused=refused_of(evaluations),
         candidates=candidates_of(evaluations, champion.fingerprint if champion else None),
         may_change=served.is_decided_here and may_change(user, served.dag_id),
     )
@@ -283,7 +255,7 @@ def list_model_versions(user: GetUserDep, served: Served) -> ModelVersions:
     """A model's versions, from MLflow and from its record."""
     record = read_model_record(served.hook.store, served.name)
     registered, problem = registered_versions(served)
-    readable = readable_makers(user, record, registered.values())
+    readable = MayRead(user, DagAccessEntity.XCOM)
     decisions = decisions_of(record, readable)
     roles = {served.version: (role, served.fingerprint) for role, served in record.serving.items()}
     last = {decision.version: decision for decision in reversed(decisions)}
@@ -293,7 +265,7 @@ def list_model_versions(user: GetUserDep, served: Served) -> ModelVersions:
         tags = entry.get("tags", {})
         role, fingerprint = roles.get(version, (None, None))
         created_ms = entry.get("created_ms")
-        hidden = tags.get("hops.dag_id", "") not in {"", *readable}
+        hidden = bool(tags.get("hops.dag_id")) and tags["hops.dag_id"] not in readable
         versions.append(
             RegisteredVersion(
                 version=version,
@@ -303,7 +275,11 @@ def list_model_versions(user: GetUserDep, served: Served) -> ModelVersions:
                 made_by=made_by(record, version, tags, readable),
                 fingerprint=tags.get("hops.fingerprint") or fingerprint,
                 note="" if hidden else entry.get("note", ""),
-                tags={name: text for name, text in tags.items() if not hidden and _is_shown(name)},
+                tags={
+                    name: text
+                    for name, text in tags.items()
+                    if not hidden and (is_own_tag(name) or name.startswith(DECISION_NOTE))
+                },
                 mlflow_run_id=None if hidden else entry.get("run_id") or None,
                 metrics={} if hidden else entry.get("metrics", {}),
                 last_event=last.get(version),
@@ -312,22 +288,7 @@ def list_model_versions(user: GetUserDep, served: Served) -> ModelVersions:
     return ModelVersions(total_entries=len(versions), versions=versions, registry_problem=problem)
 
 
-def readable_makers(
-    user: GetUserDep, record: ModelRecord, registered: Iterable[Mapping[str, Any]] = ()
-) -> frozenset[str]:
-    """The DAGs that made versions of a model or decided on them, and whose artifacts the user may read.
-
-    Args:
-        user: The user.
-        record: The model's record.
-        registered: Versions of MLflow's, as :func:`airflow_hops.ml.queries.registry.versions` tells them.
-    """
-    makers = {event.made_by.get("dag_id") for event in record.history}
-    makers |= {version["tags"].get("hops.dag_id") for version in registered}
-    return frozenset(dag_id for dag_id in makers if dag_id and may_read(user, dag_id, DagAccessEntity.XCOM))
-
-
-def made_by(record: ModelRecord, version: int, tags: Mapping[str, str], readable: Collection[str]) -> RunAddress | None:
+def made_by(record: ModelRecord, version: int, tags: Mapping[str, str], readable: Container[str]) -> RunAddress | None:
     """The run that deployed a version, by the record or MLflow's tags; None where the user may not read its DAG."""
     began = record.began(version)
     by = began.made_by if began else {}
@@ -335,7 +296,3 @@ def made_by(record: ModelRecord, version: int, tags: Mapping[str, str], readable
     if not dag_id or not run_id or dag_id not in readable:
         return None
     return RunAddress(dag_id=dag_id, run_id=run_id)
-
-
-def _is_shown(tag: str) -> bool:
-    return is_own_tag(tag) or tag.startswith(DECISION_NOTE)

@@ -247,7 +247,8 @@ def summaries_of(
     open_ones = [pipeline for pipeline in shown if pipeline.dag_id in allowed]
     dag_ids = [pipeline.dag_id for pipeline in open_ones]
     watcher_ids = {each.dag_id for result in watchers.values() for each in result if each.dag_id in allowed}
-    models = served_models(session, open_ones, allowed)
+    models = {pipeline.dag_id: pipeline.models()[0] for pipeline in open_ones if pipeline.models()}
+    served = served_models(session, models.values(), allowed)
     runs = last_runs(session, [seen.pipelines[dag_id] for dag_id in {*dag_ids, *watcher_ids}])
     newest = {dag_id: result[0] for dag_id, result in runs.items()}
     reports = last_returned(session, watcher_ids, "skew")
@@ -268,7 +269,7 @@ def summaries_of(
                 if watcher != pipeline
             ],
             last_run=newest.get(pipeline.dag_id),
-            model=models.get(pipeline.dag_id),
+            model=served[models[pipeline.dag_id]][0] if pipeline.dag_id in models else None,
             skew=skew_state(pipeline, reports) if pipeline.dag_id in allowed else None,
             retraining=trained.get(pipeline.dag_id),
         )

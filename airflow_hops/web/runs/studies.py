@@ -16,7 +16,7 @@ from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.contract.search import StudyRecord
 from airflow_hops.core.store.studies import StudyFolder, recorded_studies, study_folder
 from airflow_hops.hooks.studies import check_runs, ended_without_record, task_of, task_states
-from airflow_hops.web.access import READS_ARTIFACTS, READS_LOGS, READS_RUNS, TRIGGERS_RUNS, may_change, name_of
+from airflow_hops.web.access import READS_ARTIFACTS, READS_LOGS, READS_RUNS, TRIGGERS_RUNS, may_change
 from airflow_hops.web.artifacts.lookup import MapIndex, hook_of, pipeline_of, reaching
 from airflow_hops.web.types import Facts, Json, Limit, Model, Number, Offset, Page
 
@@ -269,7 +269,7 @@ def stop_study(user: GetUserDep, found: OneStudy, body: StopBody) -> StopRequest
     Raises:
         HTTPException: 409, it does not run, or its task does not any more.
     """
-    by, record = name_of(user), found.record
+    by, record = user.get_name(), found.record
     with reaching(found.folder.store):
         try:
             check_runs(found.folder, record, ended_without_record(record), body.trial)

@@ -25,7 +25,7 @@ from sqlalchemy import select
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.store.schema_history import SchemaChanged, frozen_name, publish_schema, schema_history
-from airflow_hops.web.access import TRIGGERS_RUNS, may_change, name_of
+from airflow_hops.web.access import TRIGGERS_RUNS, may_change
 from airflow_hops.web.artifacts.lookup import FoundArtifact, MapIndex, TaskArtifact, reaching
 from airflow_hops.web.queries import ask
 from airflow_hops.web.schemas.routes import SchemaComparison, compare_texts
@@ -230,7 +230,7 @@ def decide_proposal(proposal: TaskProposal, body: ProposalRequest) -> ProposalRe
     checked = proposal.check(text) if body.choice == "approve" else {}
     if checked and not checked["changes"]["features"]:
         raise HTTPException(422, "the text is the same as the schema in force: there is nothing to approve")
-    store, by, version = proposal.found.store, name_of(proposal.user), None
+    store, by, version = proposal.found.store, proposal.user.get_name(), None
     with reaching(store), store.lock(_folder(proposal.schema)):
         if (closed := proposal.closed()) is not None:
             raise HTTPException(409, closed)
