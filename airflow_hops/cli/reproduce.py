@@ -6,7 +6,6 @@ import json
 import sys
 import traceback
 from argparse import Namespace
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,32 +18,18 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_hops.cli.runtime import find_uv
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import Line, StepResult
 from airflow_hops.core.contract.run_record import app_id
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.replay.reproduction import (
-    RecordedRun,
-    compare_models,
-    data_problems,
-    find_run,
-    launcher_of,
-    run_again,
-    step_again,
-)
+from airflow_hops.replay.reproduction import RecordedRun, data_problems, find_run, launcher_of, run_again, step_again
 from airflow_hops.replay.run_comparison import (
     Compared,
-    compare_best,
-    compare_contents,
-    compare_curves,
     compare_environments,
     compare_experiments,
-    compare_found,
-    compare_metrics,
-    compare_notebooks,
+    compare_results,
     compare_trial,
-    compare_values,
 )
 from airflow_hops.user_code.locked_environment import find_or_make
 
@@ -127,36 +112,8 @@ def _reproduce(hook: RuntimeHook, run: RecordedRun, args: Namespace) -> tuple[li
         lines += compare_trial(run.metrics, reported, result, run.trial_metric, args.tolerance)
     else:
         same_environment = not run.lacking and all(line.verdict == "same" for line in lines)
-        lines += _compare_results(hook, run, result, args.tolerance, same_environment=same_environment)
+        lines += compare_results(hook, run, result, args.tolerance, same_environment=same_environment)
     return lines, result
-
-
-def _compare_results(
-    hook: RuntimeHook, run: RecordedRun, result: StepResult, tolerance: float, *, same_environment: bool
-) -> Iterator[Compared]:
-    store = hook.store
-    if run.best is not None:
-        yield compare_best(run.best, result)
-    if not result.is_artifact:
-        yield from compare_values(run.metrics, result.value, tolerance)
-        return
-    reproduced = Artifact.from_dict(result.value)
-    if reproduced.kind == "notebook" and run.artifact is not None:
-        yield from compare_notebooks(store, run.artifact, reproduced)
-        return
-    yield from compare_metrics(run.metrics, reproduced.metrics, tolerance)
-    if run.artifact is None:
-        return
-    if reproduced.kind != "model":
-        yield compare_contents(run.artifact, reproduced)
-        return
-    yield from compare_curves(store, run.artifact, reproduced, tolerance)
-    try:
-        results = compare_models(hook, run.artifact, reproduced, run.record, same_environment=same_environment)
-    except HopsError as error:
-        yield Compared("weights", "", str(error), "not compared", is_result=False)
-    else:
-        yield from compare_found(results, tolerance)
 
 
 def _say(text: str) -> None:

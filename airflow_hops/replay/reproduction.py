@@ -24,7 +24,6 @@ from airflow_hops.core.contract.run_record import (
     RunRecord,
     record_key,
 )
-from airflow_hops.core.contract.search import TrialRecord
 from airflow_hops.core.contract.times import now
 from airflow_hops.core.contract.training import AUTO
 from airflow_hops.core.store import ArtifactStore
@@ -35,7 +34,6 @@ from airflow_hops.launchers.base import Launcher
 from airflow_hops.launchers.spark import DEFAULT_CONN_ID
 
 _LOOKUP = "airflow_hops.ml.stages.reproduce.lookup:run"
-_COMPARE = "airflow_hops.ml.stages.reproduce.compare:run"
 _OF_WHAT_WAS_CAPTURED = ("skew", "performance")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _VERSION = re.compile(r"(?P<model>[^/]+)/v?(?P<version>\d+)")
@@ -117,8 +115,17 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
             raise BadInput(
                 f"{name}: trial {logged['trial']} of study {logged['study']!r} is {state}, expected a complete one"
             )
-        training = trial_record(record, trial)
-        return RecordedRun(name, training, None, trial.metrics, trial_metric=record.params["metrics"][0])
+        if record.entry != SEARCH_ENTRY:
+            raise BadInput(
+                "the trial is one of an experiment of the package hops; reproduce the run that it is nested in"
+            )
+        # A trial is a training with its own parameters.
+        training = record.params["training"]
+        tried = {**training["params"], **trial.params}
+        params = {**training, "params": tried, "any_value": True, "tensorboard": False}
+        secrets = [path.removeprefix("training/") for path in record.secrets if path.startswith("training/")]
+        of_trial = replace(record, entry=TRAIN_ENTRY, params=params, secrets=secrets)
+        return RecordedRun(name, of_trial, None, trial.metrics, trial_metric=record.params["metrics"][0])
     best = None
     if record.entry == SEARCH_ENTRY and artifact is not None:
         best = masked(artifact.properties.get("params"))
@@ -128,16 +135,6 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
         trial = None if study is None or study.best is None else folder.trial(study.best)
         best, metrics = (trial.params, trial.metrics) if trial else (None, {})
     return RecordedRun(name, record, artifact, metrics, logged.get("experiment"), best)
-
-
-def trial_record(search: RunRecord, trial: TrialRecord) -> RunRecord:
-    """The record of a trial: a training with the trial's parameters."""
-    if search.entry != SEARCH_ENTRY:
-        raise BadInput("the trial is one of an experiment of the package hops; reproduce the run that it is nested in")
-    training = search.params["training"]
-    params = {**training, "params": {**training["params"], **trial.params}, "any_value": True, "tensorboard": False}
-    secrets = [path.removeprefix("training/") for path in search.secrets if path.startswith("training/")]
-    return replace(search, entry=TRAIN_ENTRY, params=params, secrets=secrets)
 
 
 def data_problems(store: ArtifactStore, record: RunRecord) -> Iterator[str]:
@@ -262,16 +259,6 @@ def run_again(
     except KeyboardInterrupt:
         hook.kill()
         raise
-
-
-def compare_models(
-    hook: RuntimeHook, recorded: Artifact, reproduced: Artifact, record: RunRecord, *, same_environment: bool
-) -> dict[str, Any]:
-    """Returns the result of :func:`airflow_hops.ml.stages.reproduce.compare.run` for two models."""
-    inputs = {"recorded": (recorded,), "reproduced": (reproduced,), "examples": record.artifacts().get("examples", ())}
-    spec = StepSpec("compare", _COMPARE, {"weights_decide": same_environment}, inputs=inputs)
-    value: dict[str, Any] = hook.run(spec, cache=False, on_line=lambda line: None).value
-    return value
 
 
 def _look_up(hook: RuntimeHook, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import airflow_hops
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.protocol import StepResult
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.protocol import StepResult, StepSpec
 from airflow_hops.core.contract.run_record import RunRecord
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.environments.named import packages_of, python_version
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.replay.reproduction import RecordedRun
 from airflow_hops.user_code.fingerprints import package_fingerprint
 from airflow_hops.user_code.locked_environment import changed_packages
 
@@ -22,6 +24,7 @@ Verdict = Literal["same", "within tolerance", "differs", "not compared"]
 OF_TIME = frozenset({"seconds", "examples_per_second", "scaling_efficiency"})
 """Metrics of how long something took."""
 
+_COMPARE = "airflow_hops.ml.stages.reproduce.compare:run"
 _NAMED_PACKAGES = 5
 _NEAR_ZERO = 1e-3
 """Numbers below it may differ by that share of it."""
@@ -101,7 +104,48 @@ def compare_curves(store: ArtifactStore, recorded: Artifact, reproduced: Artifac
     return [Compared("curves", text, f"largest difference {largest:.3g}" if largest else text, worst)]
 
 
-def compare_found(found: Mapping[str, Any], tolerance: float) -> Iterator[Compared]:
+def compare_results(
+    hook: RuntimeHook, run: RecordedRun, result: StepResult, tolerance: float, *, same_environment: bool
+) -> Iterator[Compared]:
+    """What a step made, and what it makes now: of any kind but experiments and trials.
+
+    Args:
+        hook: The connection.
+        run: The run.
+        result: Of its reproduction.
+        tolerance: As in :func:`compare_metrics`.
+        same_environment: Whether the weights of two models may be expected to be equal.
+    """
+    if run.best is not None:
+        value = result.value if isinstance(result.value, Mapping) else {}
+        best = (Artifact.from_dict(value).properties if result.is_artifact else value).get("params")
+        verdict = _verdict(run.best == best)
+        yield Compared("best parameters", json.dumps(run.best)[:60], json.dumps(best)[:60], verdict)
+    if not result.is_artifact:
+        yield from compare_values(run.metrics, result.value, tolerance)
+        return
+    reproduced, recorded = Artifact.from_dict(result.value), run.artifact
+    if reproduced.kind == "notebook" and recorded is not None:
+        yield from compare_notebooks(hook.store, recorded, reproduced)
+        return
+    yield from compare_metrics(run.metrics, reproduced.metrics, tolerance)
+    if recorded is None:
+        return
+    if reproduced.kind != "model":
+        same = recorded.fingerprint == reproduced.fingerprint
+        yield Compared("files", recorded.fingerprint[:12], reproduced.fingerprint[:12], _verdict(same))
+        return
+    yield from compare_curves(hook.store, recorded, reproduced, tolerance)
+    examples = run.record.artifacts().get("examples", ())
+    inputs = {"recorded": (recorded,), "reproduced": (reproduced,), "examples": examples}
+    spec = StepSpec("compare", _COMPARE, {"weights_decide": same_environment}, inputs=inputs)
+    try:
+        yield from _compare_models(hook.run(spec, cache=False, on_line=lambda line: None).value, tolerance)
+    except HopsError as error:
+        yield Compared("weights", "", str(error), "not compared", is_result=False)
+
+
+def _compare_models(found: Mapping[str, Any], tolerance: float) -> Iterator[Compared]:
     """The weights and predictions of two models, as :mod:`airflow_hops.ml.stages.reproduce.compare` says.
 
     Weights that are not identical are no verdict, since equal models can have different ones: predictions decide. They
@@ -123,19 +167,6 @@ def compare_found(found: Mapping[str, Any], tolerance: float) -> Iterator[Compar
     largest, rows = predictions["difference"], f"{predictions['rows']:,} rows of the eval split"
     verdict: Verdict = "same" if largest == 0 else "within tolerance" if largest <= tolerance else "differs"
     yield Compared("predictions", rows, f"largest difference {largest:.3g}", verdict)
-
-
-def compare_contents(recorded: Artifact, reproduced: Artifact) -> Compared:
-    """The files of two artifacts of any kind."""
-    same = recorded.fingerprint == reproduced.fingerprint
-    return Compared("files", recorded.fingerprint[:12], reproduced.fingerprint[:12], _verdict(same))
-
-
-def compare_best(best: Mapping[str, Any], result: StepResult) -> Compared:
-    """The parameters of the best trials of two searches."""
-    value = result.value if isinstance(result.value, Mapping) else {}
-    now = (Artifact.from_dict(value).properties if result.is_artifact else value).get("params")
-    return Compared("best parameters", json.dumps(best)[:60], json.dumps(now)[:60], _verdict(best == now))
 
 
 def compare_notebooks(store: ArtifactStore, recorded: Artifact, reproduced: Artifact) -> Iterator[Compared]:

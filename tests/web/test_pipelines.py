@@ -95,7 +95,7 @@ def test_a_pipeline_is_read_anew_when_its_dag_changes(api: Api) -> None:
     from airflow.models.serialized_dag import SerializedDagModel
     from airflow.utils.session import create_session
 
-    from airflow_hops.web.artifacts.definitions import read_pipelines
+    from airflow_hops.web.artifacts.tasks import read_pipelines
 
     with create_session() as session:
         first = read_pipelines(session, ["pages"]).get("pages")

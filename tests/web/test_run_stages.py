@@ -136,7 +136,7 @@ def test_a_models_newest_measurement_is_told_to_who_may_read_its_maker(api: Api,
 )
 def test_only_what_judges_a_model_refuses_it(kind: str, properties: dict[str, Any], verdict: str | None) -> None:
     from airflow_hops.core.contract.artifacts import Artifact
-    from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact
+    from airflow_hops.web.artifacts.tasks import ReturnedArtifact
     from airflow_hops.web.runs.states import refusals_in
 
     artifact = Artifact("file:///store/made", kind, "f" * 64, properties=properties)

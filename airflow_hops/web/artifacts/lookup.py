@@ -31,7 +31,7 @@ from airflow_hops.core.store import ArtifactStore, kept_version
 from airflow_hops.core.store.files import LocalFiles
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, may_read
-from airflow_hops.web.artifacts.definitions import PipelineDag, read_pipelines
+from airflow_hops.web.artifacts.tasks import PipelineDag, artifact_in, read_pipelines
 
 MapIndex = Annotated[int, PathParameter(ge=-1, lt=2**31, description="Index of a mapped task; -1 for other tasks")]
 Kind = Annotated[str, PathParameter(pattern=r"^[a-z][a-z0-9_]*$", description="Kind of the artifact", max_length=64)]
@@ -235,22 +235,6 @@ def open_artifact(store: ArtifactStore, artifact: Artifact) -> tuple[Artifact, M
     if isinstance(store.files, LocalFiles) and not store.files.path(store.root).is_dir():
         raise HTTPException(502, f"the artifact store {store.root} is not on the machine of the API server")
     raise HTTPException(410, f"{artifact.uri} was deleted from the store")
-
-
-def artifact_in(row: Any) -> Artifact | None:
-    """The artifact reference in an XCom, or None where it holds something else.
-
-    Args:
-        row: With the ``value``.
-    """
-    try:
-        value = XComModel.deserialize_value(row)
-        artifact = Artifact.from_dict(value)
-    except Exception:  # whatever anybody's task returned: classes that are not here, half an artifact
-        return None
-    is_named = all(isinstance(name, str) for name in (artifact.uri, artifact.kind, artifact.fingerprint))
-    has_numbers = all(each is None or isinstance(each, int | float) for each in artifact.metrics.values())
-    return artifact if is_named and has_numbers else None
 
 
 def _open(user: GetUserDep, dag_id: str, hook: RuntimeHook, artifact: Artifact) -> FoundArtifact:

@@ -16,7 +16,6 @@ from sqlalchemy import String, cast, func, select
 from airflow_hops.core.contract.artifacts import Artifact, Manifest, Producer, total_rows
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_read
-from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, returned_by_runs
 from airflow_hops.web.artifacts.lookup import (
     FoundArtifact,
     TaskArtifact,
@@ -27,6 +26,7 @@ from airflow_hops.web.artifacts.lookup import (
     published,
     run_of,
 )
+from airflow_hops.web.artifacts.tasks import ReturnedArtifact, returned_by_runs
 from airflow_hops.web.types import Facts, Limit, Model, Number, Offset, Page, TaskAddress, Time
 from airflow_hops.web.unusable_files import reading_threads
 

@@ -15,9 +15,9 @@ from airflow_hops.core.contract.artifacts import cache_key
 from airflow_hops.core.contract.model_record import ModelEvent, Role
 from airflow_hops.core.contract.properties import DeploymentProperties
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_read
-from airflow_hops.web.artifacts.from_tasks import returned_by_runs
 from airflow_hops.web.artifacts.lookup import TaskArtifact, hook_of, pipeline_of, reaching
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
+from airflow_hops.web.artifacts.tasks import returned_by_runs
 from airflow_hops.web.models.records import read_model_record
 from airflow_hops.web.types import Model, Time
 

@@ -21,8 +21,7 @@ from airflow_hops.reports.page import Chart, Report, Section, Table, cell
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead
 from airflow_hops.web.answers import send_report
 from airflow_hops.web.artifacts.lookup import reaching
-from airflow_hops.web.models.lookup import Served, ServedModelOf
-from airflow_hops.web.models.records import DecidedBy
+from airflow_hops.web.models.records import DecidedBy, Served, ServedModelOf
 from airflow_hops.web.types import Json, Limit, Model, Offset, Page
 from airflow_hops.web.unusable_files import reading_threads
 

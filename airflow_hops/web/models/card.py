@@ -19,7 +19,7 @@ from airflow_hops.reports.page import markdown
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead
 from airflow_hops.web.answers import Format, send_report
 from airflow_hops.web.artifacts.lookup import pipeline_of, reaching
-from airflow_hops.web.models.lookup import Served, ServedModelOf, registered_versions
+from airflow_hops.web.models.records import Served, ServedModelOf, registered_versions
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}/versions/{version}", tags=["reports"])
 

@@ -21,7 +21,7 @@ from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.web.access import TRIGGERS_RUNS
 from airflow_hops.web.models.card import keep_cards_of
-from airflow_hops.web.models.lookup import Served, ServedModelOf
+from airflow_hops.web.models.records import Decided, ServedModelOf
 from airflow_hops.web.models.routes import candidates_of, judged
 from airflow_hops.web.types import Model
 
@@ -84,20 +84,20 @@ class Outcome(Model):
 
 
 @router.post("/promote")
-def promote_model_version(user: GetUserDep, served: Served, body: PromoteRequest) -> Outcome:
+def promote_model_version(user: GetUserDep, served: Decided, body: PromoteRequest) -> Outcome:
     """Gives all the traffic to a version, and makes it the champion."""
     return _decide(user, served, body, "promote", {"version": body.version})
 
 
 @router.post("/traffic")
-def set_model_traffic(user: GetUserDep, served: Served, body: TrafficRequest) -> Outcome:
+def set_model_traffic(user: GetUserDep, served: Decided, body: TrafficRequest) -> Outcome:
     """Sets the shares of champion and challenger."""
     percents = {str(version): percent for version, percent in body.percents.items()}
     return _decide(user, served, body, "set_traffic", {"percents": percents})
 
 
 @router.post("/replace")
-def replace_model_champion(user: GetUserDep, served: Served, body: ReplaceRequest) -> Outcome:
+def replace_model_champion(user: GetUserDep, served: Decided, body: ReplaceRequest) -> Outcome:
     """Makes a candidate the champion on purpose, also one that was refused or that takes other inputs.
 
     Raises:
@@ -113,7 +113,7 @@ def replace_model_champion(user: GetUserDep, served: Served, body: ReplaceReques
 
 
 @router.post("/roll_back")
-def roll_back_model(user: GetUserDep, served: Served, body: RollbackRequest) -> Outcome:
+def roll_back_model(user: GetUserDep, served: Decided, body: RollbackRequest) -> Outcome:
     """Takes the canary out of service, or restores a former champion."""
     return _decide(user, served, body, "roll_back", {"to_version": body.to_version})
 
@@ -124,14 +124,9 @@ def _decide(
     """Runs the step of a decision.
 
     Raises:
-        HTTPException: 403, the pipeline does not deploy the model; 422, it cannot be done; 502, something that it
+        HTTPException: 422, it cannot be done; 502, something that it
             takes does not answer.
     """
-    if not served.is_decided_here:
-        raise HTTPException(
-            403,
-            f"DAG {served.dag_id!r} does not deploy model {served.name!r}, so it cannot change which version serves",
-        )
     who = user.get_name()
     log.info("model %r of DAG %r: %s %r by %r", served.name, served.dag_id, function, dict(params), who)
     spec = StepSpec(

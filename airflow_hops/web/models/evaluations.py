@@ -13,11 +13,10 @@ from fastapi.params import Path as PathParameter
 
 from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationReport, LabelReport
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead
-from airflow_hops.web.artifacts.from_tasks import returned_by_runs
 from airflow_hops.web.artifacts.lookup import FoundArtifact, open_artifact
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
-from airflow_hops.web.models.lookup import Served, registered_versions
-from airflow_hops.web.models.records import is_evaluation_of, read_model_record
+from airflow_hops.web.artifacts.tasks import returned_by_runs
+from airflow_hops.web.models.records import Served, is_evaluation_of, read_model_record, registered_versions
 from airflow_hops.web.models.routes import made_by
 from airflow_hops.web.types import Json, Model, Number
 

@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, HTTPException, Query
 
 from airflow_hops.web.access import READS_ARTIFACTS, READS_LOGS
-from airflow_hops.web.models.lookup import Served
+from airflow_hops.web.models.records import Served
 from airflow_hops.web.types import Model, Number, Time
 
 _TIMEOUT_S = 3.0

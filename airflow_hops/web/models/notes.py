@@ -23,8 +23,7 @@ from pydantic import AwareDatetime, Field, StringConstraints
 from airflow_hops.reports.model_sources import DECISION_NOTE
 from airflow_hops.web.access import TRIGGERS_RUNS
 from airflow_hops.web.models.card import keep_cards_of
-from airflow_hops.web.models.lookup import Served
-from airflow_hops.web.models.records import read_model_record
+from airflow_hops.web.models.records import Decided, read_model_record
 from airflow_hops.web.queries import ask
 from airflow_hops.web.runs.trainings import RunId, tracking_hook
 from airflow_hops.web.types import Model
@@ -69,7 +68,7 @@ def annotate_training_run(user: GetUserDep, dag_id: str, mlflow_run_id: RunId, b
 
 @router.post("/models/{model}/versions/{version}/note", status_code=204)
 def annotate_model_version(
-    user: GetUserDep, served: Served, version: Annotated[int, PathParameter(ge=1, lt=2**31)], body: NoteRequest
+    user: GetUserDep, served: Decided, version: Annotated[int, PathParameter(ge=1, lt=2**31)], body: NoteRequest
 ) -> None:
     """Sets the note and tags of a version.
 
@@ -77,8 +76,6 @@ def annotate_model_version(
         HTTPException: 403, the pipeline does not deploy the model; 422, a tag is reserved, or MLflow does not have the
             version.
     """
-    if not served.is_decided_here:
-        raise HTTPException(403, f"DAG {served.dag_id!r} does not deploy model {served.name!r}")
     _check(body)
     about = {"model_name": served.name, "version": version}
     ask(served.hook, "notes/annotate_version", {**about, **body.model_dump()})
@@ -89,7 +86,7 @@ def annotate_model_version(
 @router.post("/models/{model}/versions/{version}/decisions/{decided_at}/note", status_code=204)
 def annotate_decision(
     user: GetUserDep,
-    served: Served,
+    served: Decided,
     version: Annotated[int, PathParameter(ge=1, lt=2**31)],
     decided_at: AwareDatetime,
     body: DecisionNoteRequest,
@@ -100,8 +97,6 @@ def annotate_decision(
         HTTPException: 403, the pipeline does not deploy the model; 404, there is no such decision; 422, MLflow does not
             have the version.
     """
-    if not served.is_decided_here:
-        raise HTTPException(403, f"DAG {served.dag_id!r} does not deploy model {served.name!r}")
     history = read_model_record(served.hook.store, served.name).history
     if (version, decided_at) not in {(event.version, datetime.fromisoformat(event.at)) for event in history}:
         raise HTTPException(404, f"{served.name} v{version}: no decision was made at {decided_at.isoformat()}")

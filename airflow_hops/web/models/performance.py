@@ -18,11 +18,10 @@ from airflow_hops.core.contract.performance import (
     VersionPerformance,
 )
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead, ReadableDags
-from airflow_hops.web.artifacts.definitions import read_pipelines, together
-from airflow_hops.web.artifacts.from_tasks import last_returned
 from airflow_hops.web.artifacts.lookup import FoundArtifact, open_artifact
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
-from airflow_hops.web.models.lookup import Served
+from airflow_hops.web.artifacts.tasks import last_returned, read_pipelines, together
+from airflow_hops.web.models.records import Served
 from airflow_hops.web.types import Model, Number, Time
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}", tags=["models"])

@@ -1,12 +1,15 @@
-"""The record of a model: the versions that serve, and how they came to serve."""
+"""The model of a route, its record, the versions that serve, and how they came to serve."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
-from fastapi import HTTPException
+from airflow.utils.session import create_session
+from fastapi import Depends, HTTPException
+from fastapi.params import Path as PathParameter
 from sqlalchemy.orm import Session
 
 from airflow_hops.core.contract.artifacts import Artifact
@@ -14,7 +17,10 @@ from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationPropert
 from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
-from airflow_hops.web.artifacts.lookup import artifact_in, hook_of, open_artifact, reaching
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.web.artifacts.lookup import hook_of, open_artifact, pipeline_of, reaching
+from airflow_hops.web.artifacts.tasks import artifact_in
+from airflow_hops.web.queries import ask
 from airflow_hops.web.types import Json, Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
 
@@ -251,3 +257,75 @@ def _by(by: Mapping[str, str] | str | None, readable: Container[str]) -> Decided
         return None
     known = {"user": by} if isinstance(by, str) else by if by.get("dag_id") in readable else {}
     return DecidedBy(**{name: known.get(name) for name in DecidedBy.model_fields})
+
+
+ModelName = Annotated[
+    str, PathParameter(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=220, description="The model's name")
+]
+
+_VERSIONS = 500
+"""Versions of MLflow's that a page lists; older ones are left out."""
+
+
+@dataclass(frozen=True)
+class ServedModelOf:
+    """A model that a pipeline trains, deploys or monitors.
+
+    Attributes:
+        dag_id: The pipeline.
+        name: The model's name, in MLflow's registry and on the server.
+        hops_conn_id: Connection with the store and MLflow.
+        server_conn_id: Connection with the model server.
+        is_decided_here: Whether the pipeline deploys it, or decides what of it serves; others watch or use it.
+    """
+
+    dag_id: str
+    name: str
+    hops_conn_id: str
+    server_conn_id: str
+    is_decided_here: bool
+
+    @property
+    def hook(self) -> RuntimeHook:
+        """The hook of its store and MLflow."""
+        return hook_of(self.hops_conn_id)
+
+
+def find_model(dag_id: str, model: ModelName) -> ServedModelOf:
+    """The model of a pipeline. It depends on no access check: the route does.
+
+    Raises:
+        HTTPException: 404, there is no such pipeline, or it works on no model of this name.
+    """
+    with create_session() as session:
+        pipeline = pipeline_of(session, dag_id)
+    models = pipeline.models()
+    for hops_conn_id, name in models:
+        if name == model:
+            server_conn_id = pipeline.server_conn_id(hops_conn_id, name)
+            return ServedModelOf(dag_id, name, hops_conn_id, server_conn_id, pipeline.decides_on(name))
+    names = ", ".join(repr(name) for _, name in models)
+    raise HTTPException(404, f"DAG {dag_id!r} serves no model {model!r}; it works on {names or 'none'}")
+
+
+Served = Annotated[ServedModelOf, Depends(find_model)]
+"""The model of a route below ``/dags/{dag_id}/models/{model}``."""
+
+
+def _find_decided(served: Served) -> ServedModelOf:
+    """The same, of a route that changes something; HTTPException (403) if the pipeline does not deploy the model."""
+    if not served.is_decided_here:
+        raise HTTPException(403, f"DAG {served.dag_id!r} does not deploy model {served.name!r}")
+    return served
+
+
+Decided = Annotated[ServedModelOf, Depends(_find_decided)]
+
+
+def registered_versions(served: ServedModelOf) -> tuple[dict[int, Mapping[str, Any]], str | None]:
+    """MLflow's versions by number; and why they are not known, where they are not. Of very many, the newest."""
+    try:
+        result = ask(served.hook, "registry/versions", {"model_name": served.name, "max_results": _VERSIONS})
+    except HTTPException as error:
+        return {}, str(error.detail)
+    return {each["version"]: each for each in result["versions"]}, None

@@ -14,19 +14,19 @@ from sqlalchemy.orm import Session
 from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.reports.model_sources import DECISION_NOTE
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead, may_change
-from airflow_hops.web.artifacts.definitions import read_pipelines, together
-from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, last_returned
 from airflow_hops.web.artifacts.lookup import pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
-from airflow_hops.web.models.lookup import Served, registered_versions
+from airflow_hops.web.artifacts.tasks import ReturnedArtifact, last_returned, read_pipelines, together
 from airflow_hops.web.models.notes import is_own_tag
 from airflow_hops.web.models.records import (
     Decision,
     Rollout,
+    Served,
     ServedModel,
     VersionShare,
     decisions_of,
     read_model_record,
+    registered_versions,
     rollout_of,
     served_models,
     shares_of,

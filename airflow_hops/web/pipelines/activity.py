@@ -14,8 +14,7 @@ from fastapi import APIRouter, Query
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.web.access import ReadableDags, may_read_results
-from airflow_hops.web.artifacts.definitions import read_pipelines, together
-from airflow_hops.web.artifacts.from_tasks import last_returned
+from airflow_hops.web.artifacts.tasks import last_returned, read_pipelines, together
 from airflow_hops.web.models.live import AskedServer, ServerAway
 from airflow_hops.web.pipelines.routes import SkewPoint, skew_points
 from airflow_hops.web.types import Model, Number, Time

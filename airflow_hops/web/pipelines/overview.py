@@ -15,10 +15,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, ReadableDags, may_read_results
-from airflow_hops.web.artifacts.definitions import PipelineDag
-from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, last_returned
 from airflow_hops.web.artifacts.lookup import FoundArtifact, hook_of, open_artifact, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
+from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned
 from airflow_hops.web.pipelines.routes import PipelineSummary, Seen, SkewPoint, skew_points, summaries_of
 from airflow_hops.web.runs.states import LastRun, last_runs
 from airflow_hops.web.schemas.proposals import waits_for_decision

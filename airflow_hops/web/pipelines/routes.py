@@ -20,9 +20,8 @@ from sqlalchemy.orm import Session, selectinload
 
 from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.web.access import ReadableDags, may_read_results
-from airflow_hops.web.artifacts.definitions import PipelineDag, read_pipelines, together
-from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, last_returned
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
+from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned, read_pipelines, together
 from airflow_hops.web.models.records import ServedModel, served_models
 from airflow_hops.web.runs.states import LastRun, last_runs
 from airflow_hops.web.types import Limit, Model, Number, Offset, Page, Time, whole

@@ -13,10 +13,9 @@ from sqlalchemy import select
 from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.hooks.progress import TaskProgress
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS
-from airflow_hops.web.artifacts.definitions import StageTask
-from airflow_hops.web.artifacts.from_tasks import returned_by_runs
 from airflow_hops.web.artifacts.lookup import MapIndex, TaskArtifact, hook_of, pipeline_of, reaching, run_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, ArtifactEntry, list_run_artifacts
+from airflow_hops.web.artifacts.tasks import StageTask, returned_by_runs
 from airflow_hops.web.models.evaluations import Evaluation, read_evaluation
 from airflow_hops.web.runs.states import InstanceFacts, RunState, progress_of, skip_reasons
 from airflow_hops.web.types import Model, Number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
@@ -17,10 +17,9 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.evaluation import EvaluationProperties, ModelReference
 from airflow_hops.core.contract.web import REFUSED_KEY
 from airflow_hops.hooks.progress import TaskProgress
-from airflow_hops.web.artifacts.definitions import PipelineDag
-from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, returned_by_tasks
 from airflow_hops.web.artifacts.lookup import hook_of, reaching
 from airflow_hops.web.artifacts.routes import ArtifactEntry
+from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, returned_by_tasks
 from airflow_hops.web.types import Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
 
@@ -31,19 +30,8 @@ _TELLING = (
 """States, the one first that says most about a task whose instances differ."""
 
 
-class _Refused(NamedTuple):
-    """The property by which an artifact says that it refuses a model, its value then, and that in words."""
-
-    name: str
-    value: Any
-    verdict: Literal["not blessed", "rolled back"]
-
-
-_REFUSING = {
-    "evaluation": _Refused("blessed", False, "not blessed"),
-    "rollout": _Refused("decision", "rolled_back", "rolled back"),
-}
-"""Refusing stages by kind of artifact."""
+_REFUSING = ("evaluation", "rollout")
+"""Kinds of artifacts that may refuse a model."""
 
 
 class InstanceFacts(Model):
@@ -177,14 +165,12 @@ def refusals_in(returned: Iterable[ReturnedArtifact]) -> list[Refusal]:
 
 def verdict_against(artifact: Artifact) -> Literal["not blessed", "rolled back"] | None:
     """The verdict of an artifact that refuses a model; None of others, and of a candidate that is the champion."""
-    refused = _REFUSING.get(artifact.kind)
-    if refused is None or artifact.properties.get(refused.name) != refused.value:
+    if artifact.kind == "rollout" and artifact.properties.get("decision") == "rolled_back":
+        return "rolled back"
+    if artifact.kind != "evaluation" or artifact.properties.get("blessed") is not False:
         return None
-    if artifact.kind == "evaluation":
-        candidate, champion = compared_models(artifact)
-        if champion is not None and champion.fingerprint == candidate.fingerprint:
-            return None
-    return refused.verdict
+    candidate, champion = compared_models(artifact)
+    return None if champion is not None and champion.fingerprint == candidate.fingerprint else "not blessed"
 
 
 def why_refused(artifact: Artifact) -> str:

@@ -18,8 +18,8 @@ from airflow_hops.core.store.schema_history import (
     schema_text,
 )
 from airflow_hops.web.access import READS_ARTIFACTS, ReadableDags
-from airflow_hops.web.artifacts.definitions import read_pipelines, together
 from airflow_hops.web.artifacts.lookup import FoundArtifact, FrozenSchema, hook_of, pipeline_of, reaching
+from airflow_hops.web.artifacts.tasks import read_pipelines, together
 from airflow_hops.web.queries import ask
 from airflow_hops.web.types import Model, Number, Time
 

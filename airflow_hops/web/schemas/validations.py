@@ -20,10 +20,9 @@ from sqlalchemy.orm import Session
 from airflow_hops.core.contract.artifacts import Artifact, Manifest, Producer
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, is_allowed, may_change, may_read
-from airflow_hops.web.artifacts.definitions import PipelineDag
-from airflow_hops.web.artifacts.from_tasks import returned_by_runs
 from airflow_hops.web.artifacts.lookup import hook_of, manifest_at, open_artifact, pipeline_of, published, reaching
 from airflow_hops.web.artifacts.routes import ArtifactAddress
+from airflow_hops.web.artifacts.tasks import PipelineDag, returned_by_runs
 from airflow_hops.web.types import Limit, Model, Offset, Page, Time, whole
 
 

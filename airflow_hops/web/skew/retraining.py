@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Literal
 
 from airflow.models.asset import AssetEvent
@@ -16,8 +14,7 @@ from sqlalchemy.orm import Session, selectinload
 from airflow_hops.core.contract.retraining.conditions import Finding
 from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.core.contract.web import REFUSED_KEY
-from airflow_hops.web.artifacts.definitions import PipelineDag
-from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact
+from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact
 from airflow_hops.web.types import Model, RunAddress, TaskAddress, Time
 
 _ENDED = {"success": "requested", "skipped": "refused", "failed": "failed", "upstream_failed": "failed"}
@@ -56,16 +53,6 @@ class RetrainingDecision(Model):
     """The runs that the request started, of DAGs that the user may read."""
 
 
-@dataclass(frozen=True)
-class _Asker:
-    """A task instance that decides, and what it left."""
-
-    task: TaskAddress
-    state: str | None
-    ended_at: datetime | None
-    said: Mapping[str, Any]
-
-
 def decisions(
     session: Session, pipeline: PipelineDag, checks: Sequence[ReturnedArtifact], readable: Container[str]
 ) -> dict[tuple[str, int], RetrainingDecision]:
@@ -74,8 +61,7 @@ def decisions(
     run_ids = {check.run_id for check in checks}
     if not task_ids or not run_ids:
         return {}
-    askers: dict[str, list[_Asker]] = {}
-    left: dict[tuple[str, str, int], dict[str, Any]] = {}
+    left: dict[tuple[str, str, int], Mapping[str, Any]] = {}
     rows = session.execute(
         select(XComModel.run_id, XComModel.task_id, XComModel.map_index, XComModel.value).where(
             XComModel.dag_id == pipeline.dag_id,
@@ -87,7 +73,7 @@ def decisions(
     for row in rows:
         value = XComModel.deserialize_value(row)
         if isinstance(value, Mapping):
-            left[(row.run_id, row.task_id, row.map_index)] = dict(value)
+            left[(row.run_id, row.task_id, row.map_index)] = value
     instances = session.execute(
         select(
             TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state, TaskInstance.end_date
@@ -95,47 +81,43 @@ def decisions(
             TaskInstance.dag_id == pipeline.dag_id, TaskInstance.run_id.in_(run_ids), TaskInstance.task_id.in_(task_ids)
         )
     )
-    for run_id, task_id, map_index, state, ended_at in instances:
-        task = TaskAddress(dag_id=pipeline.dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
-        said = left.get((run_id, task_id, map_index), {})
-        askers.setdefault(run_id, []).append(_Asker(task, str(state) if state else None, ended_at, said))
+    askers: dict[str, list[Any]] = {}
+    for instance in instances:
+        askers.setdefault(instance.run_id, []).append(instance)
     started = _started(session, pipeline.dag_id, run_ids, task_ids)
     results = {}
     for check in checks:
         for asker in askers.get(check.run_id, []):
+            said = left.get((asker.run_id, asker.task_id, asker.map_index), {})
             # A task says which comparison it decided about, or can have meant no other.
-            named, is_alone = asker.said.get("skew"), len(task_ids) == 1
-            if named == check.artifact.uri or (
-                not named and is_alone and asker.task.map_index in (-1, check.map_index)
-            ):
-                runs = [run for run in started.get((check.run_id, asker.task.task_id), []) if run.dag_id in readable]
-                results[(check.run_id, check.map_index)] = _decision(asker, check, runs)
+            named, is_alone = said.get("skew"), len(task_ids) == 1
+            if named == check.artifact.uri or (not named and is_alone and asker.map_index in (-1, check.map_index)):
+                task = TaskAddress.of(asker, dag_id=pipeline.dag_id)
+                runs = [run for run in started.get((asker.run_id, asker.task_id), []) if run.dag_id in readable]
+                results[(check.run_id, check.map_index)] = RetrainingDecision(
+                    **_decided(asker.state, said, check), at=asker.end_date, task=task, started=runs
+                )
                 break
     return results
 
 
-def _decision(asker: _Asker, check: ReturnedArtifact, started: list[RunAddress]) -> RetrainingDecision:
-    outcome: Any = _ENDED.get(asker.state or "", "pending")
-    why, reason = asker.said.get("why"), asker.said.get("reason")
+def _decided(state: Any, said: Mapping[str, Any], check: ReturnedArtifact) -> dict[str, Any]:
+    """What a task instance decided about a comparison, by its state and what it left."""
+    outcome, why = _ENDED.get(str(state or ""), "pending"), said.get("why")
     if outcome == "refused" and why is None:
         why = SkewProperties.of(check.artifact).why_not_learnt
-    return RetrainingDecision(
-        outcome=outcome,
-        why=why,
-        reason=reason,
-        conditions=[
+    return {
+        "outcome": outcome,
+        "why": why,
+        "conditions": [
             RetrainingCondition(forbids=bool(number), condition=leaf.condition, held=leaf.held, text=leaf.text)
-            for number, result in enumerate(asker.said.get("findings") or ())
+            for number, result in enumerate(said.get("findings") or ())
             for leaf in Finding.from_dict(result).leaves()
         ],
-        limits=list(asker.said.get("limits") or ()),
-        window_start=asker.said.get("window_start"),
-        window_end=asker.said.get("window_end"),
-        told=list(asker.said.get("told") or ()),
-        at=asker.ended_at,
-        task=asker.task,
-        started=started,
-    )
+        "limits": list(said.get("limits") or ()),
+        "told": list(said.get("told") or ()),
+        **{name: said.get(name) for name in ("reason", "window_start", "window_end")},
+    }
 
 
 def _started(

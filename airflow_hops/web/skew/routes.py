@@ -19,10 +19,16 @@ from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead, ReadableDags, may_read, may_read_results
-from airflow_hops.web.artifacts.definitions import PipelineDag, StageTask, read_pipelines, together
-from airflow_hops.web.artifacts.from_tasks import ReturnedArtifact, returned_by_task
 from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
+from airflow_hops.web.artifacts.tasks import (
+    PipelineDag,
+    ReturnedArtifact,
+    StageTask,
+    read_pipelines,
+    returned_by_task,
+    together,
+)
 from airflow_hops.web.models.records import read_model_record
 from airflow_hops.web.runs.states import progress_of
 from airflow_hops.web.skew.report import FeatureFigures, digest

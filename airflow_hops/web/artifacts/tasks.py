@@ -1,18 +1,21 @@
-"""Definitions of pipelines: DAGs with tasks of this package, read from their serialized form."""
+"""The tasks of pipelines: as serialized DAGs define them, and the artifacts that they returned, without the store."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from typing import Any
 
 from airflow.models.dag_version import DagVersion
 from airflow.models.serialized_dag import SerializedDagModel
-from sqlalchemy import func, select
+from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
+from sqlalchemy import and_, func, select, tuple_
 from sqlalchemy.orm import Session
 
+from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.hooks.runtime import RuntimeHook
 
 _CONN_FIELD = RuntimeHook.conn_name_attr
@@ -188,3 +191,102 @@ def _assets(value: Any) -> Iterable[Mapping[str, Any]]:
             yield body
         elif isinstance(body, Mapping | list):
             yield from _assets(list(body.values()) if isinstance(body, Mapping) else body)
+
+
+# Columns and not entities: with each of these Airflow would load the DAG run and its logical date.
+_COLUMNS = (
+    XComModel.dag_id, XComModel.run_id, XComModel.task_id, XComModel.map_index, XComModel.timestamp, XComModel.value,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ReturnedArtifact:
+    """An artifact that a task instance returned, and when."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    at: datetime
+    artifact: Artifact
+
+
+_RETURNED = select(*_COLUMNS).where(XComModel.key == XCOM_RETURN_KEY)
+
+
+def returned_by_runs(
+    session: Session, dag_id: str, run_ids: Collection[str], task_ids: Collection[str] | None = None
+) -> list[ReturnedArtifact]:
+    """The artifacts that the tasks of some runs returned, or some of these tasks, in the order in which they did."""
+    wanted = _RETURNED.where(XComModel.dag_id == dag_id, XComModel.run_id.in_(run_ids))
+    if task_ids is not None:
+        wanted = wanted.where(XComModel.task_id.in_(task_ids))
+    return list(_artifacts(session.execute(wanted.order_by(XComModel.timestamp))))
+
+
+def returned_by_tasks(session: Session, tasks: Collection[tuple[str, str, str]]) -> list[ReturnedArtifact]:
+    """The artifacts that some tasks, each with its DAG and run, returned, in the order in which they did."""
+    named = tuple_(XComModel.dag_id, XComModel.run_id, XComModel.task_id).in_(tasks)
+    return list(_artifacts(session.execute(_RETURNED.where(named).order_by(XComModel.timestamp)))) if tasks else []
+
+
+def returned_by_dags(session: Session, dag_ids: Collection[str], limit: int) -> list[ReturnedArtifact]:
+    """The artifacts that the tasks of some DAGs returned last, the newest first."""
+    newest = _RETURNED.where(XComModel.dag_id.in_(dag_ids)).order_by(XComModel.timestamp.desc())
+    return list(_artifacts(session.execute(newest.limit(limit))))
+
+
+def returned_by_task(
+    session: Session, dag_id: str, task_id: str, limit: int, offset: int
+) -> tuple[int, list[ReturnedArtifact]]:
+    """How many artifacts the instances of a task returned, and some of them, the newest first."""
+    mine = _RETURNED.where(XComModel.dag_id == dag_id, XComModel.task_id == task_id)
+    total = session.scalar(select(func.count()).select_from(mine.subquery())) or 0
+    newest = mine.order_by(XComModel.timestamp.desc(), XComModel.map_index.desc())
+    return total, list(_artifacts(session.execute(newest.limit(limit).offset(offset))))
+
+
+def last_returned(session: Session, dag_ids: Collection[str], kind: str, last: int = 1) -> list[ReturnedArtifact]:
+    """The artifacts of a kind that each task of some DAGs returned last, the newest first."""
+    pipelines = read_pipelines(session, list(dag_ids)).values()
+    kinds = (kind, None)  # none: only the task knows
+    tasks = {(pipeline.dag_id, task.task_id) for pipeline in pipelines for task in pipeline.tasks if task.kind in kinds}
+    rank = func.row_number().over(
+        partition_by=(XComModel.dag_id, XComModel.task_id), order_by=XComModel.timestamp.desc()
+    )
+    identity = (XComModel.dag_run_id, XComModel.task_id, XComModel.map_index, XComModel.key)
+    ranked = (
+        select(*identity, rank.label("rank"))
+        .where(
+            XComModel.key == XCOM_RETURN_KEY,
+            XComModel.dag_id.in_({dag_id for dag_id, _ in tasks}),
+            XComModel.task_id.in_({task_id for _, task_id in tasks}),
+        )
+        .subquery()
+    )
+    same = and_(*(ranked.c[column.key] == column for column in identity))
+    newest = select(*_COLUMNS).join(ranked, same).where(ranked.c.rank <= last).order_by(XComModel.timestamp.desc())
+    return [result for result in _artifacts(session.execute(newest)) if result.artifact.kind == kind]
+
+
+def artifact_in(row: Any) -> Artifact | None:
+    """The artifact reference in an XCom, or None where it holds something else.
+
+    Args:
+        row: With the ``value``.
+    """
+    try:
+        value = XComModel.deserialize_value(row)
+        artifact = Artifact.from_dict(value)
+    except Exception:  # whatever anybody's task returned: classes that are not here, half an artifact
+        return None
+    is_named = all(isinstance(name, str) for name in (artifact.uri, artifact.kind, artifact.fingerprint))
+    has_numbers = all(each is None or isinstance(each, int | float) for each in artifact.metrics.values())
+    return artifact if is_named and has_numbers else None
+
+
+def _artifacts(rows: Iterable[Any]) -> Iterator[ReturnedArtifact]:
+    for row in rows:
+        artifact = artifact_in(row)
+        if artifact is not None:
+            yield ReturnedArtifact(row.dag_id, row.run_id, row.task_id, row.map_index, row.timestamp, artifact)
