@@ -170,21 +170,24 @@ _SCHEMA_COMMANDS = (
     ),
 )
 
-_STORE_COMMANDS = _command(
-    "store.verify",
-    "Read all artifacts, and list the files that do not match their manifests",
-    (
-        _option(
-            "prefix",
-            "URI of an artifact or of a folder of artifacts, or its path in the store, such as <dag>/<run> "
-            "(default: the whole store)",
-            nargs="?",
+_STORE_COMMANDS = (
+    _command(
+        "store.verify",
+        "Read all artifacts, and list the files that do not match their manifests",
+        (
+            _option(
+                "prefix",
+                "URI of an artifact or of a folder of artifacts, or its path in the store, such as <dag>/<run> "
+                "(default: the whole store)",
+                nargs="?",
+            ),
+            _STORE_CONNECTION,
+            ARG_OUTPUT,
+            ARG_VERBOSE,
         ),
-        _STORE_CONNECTION,
-        ARG_OUTPUT,
-        ARG_VERBOSE,
+        "Compares the SHA-256 of every file with the artifact's manifest. Exits with 1 if a file is missing or "
+        "differs.",
     ),
-    "Compares the SHA-256 of every file with the artifact's manifest. Exits with 1 if a file is missing or differs.",
 )
 
 
@@ -317,21 +320,23 @@ _CARD_ARGUMENTS = (
 )
 
 
-_MODEL_COMMANDS = _command(
-    "models.replace",
-    "Make a model the champion on purpose, whatever comparisons say of it",
-    (
-        _option("model", "Name of the model"),
-        _option("uri", "URI of the model artifact, the output of the training task"),
-        _option("--reason", "Why; kept with the model", required=True),
-        _option("--by", "Who decides (default: the user of this machine)"),
-        _option("--conn-id", "Connection of type model_server (default: the hops connection's server)"),
-        _STORE_CONNECTION,
-        ARG_VERBOSE,
+_MODEL_COMMANDS = (
+    _command(
+        "models.replace",
+        "Make a model the champion on purpose, whatever comparisons say of it",
+        (
+            _option("model", "Name of the model"),
+            _option("uri", "URI of the model artifact, the output of the training task"),
+            _option("--reason", "Why; kept with the model", required=True),
+            _option("--by", "Who decides (default: the user of this machine)"),
+            _option("--conn-id", "Connection of type model_server (default: the hops connection's server)"),
+            _STORE_CONNECTION,
+            ARG_VERBOSE,
+        ),
+        "For a champion whose successors are refused: it has learned from a leaking column and seems better, or takes "
+        "a column that is gone. Registers the model if necessary, loads it, and gives it all the traffic. Clients must "
+        "send its inputs from then on. 'Roll back' on the page Models restores the former champion.",
     ),
-    "For a champion whose successors are refused: it has learned from a leaking column and seems better, or takes "
-    "a column that is gone. Registers the model if necessary, loads it, and gives it all the traffic. Clients must "
-    "send its inputs from then on. 'Roll back' on the page Models restores the former champion.",
 )
 
 

@@ -107,7 +107,7 @@ def compare_curves(store: ArtifactStore, recorded: Artifact, reproduced: Artifac
 def compare_results(
     hook: RuntimeHook, run: RecordedRun, result: StepResult, tolerance: float, *, same_environment: bool
 ) -> Iterator[Compared]:
-    """What a step made, and what it makes now: of any kind but experiments and trials.
+    """Compares the results of a step and of its reproduction, but for experiments and trials.
 
     Args:
         hook: The connection.

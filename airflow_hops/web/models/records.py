@@ -82,7 +82,7 @@ def shares_of(record: ModelRecord) -> tuple[VersionShare | None, VersionShare | 
 def served_models(
     session: Session, models: Iterable[tuple[str, str]], readable: Container[str]
 ) -> dict[tuple[str, str], tuple[ServedModel, ModelRecord]]:
-    """What serves of some models, with their records, which are empty where the store cannot be read.
+    """The serving versions of models, with their records, which are empty where the store cannot be read.
 
     Args:
         session: Of Airflow's database.

@@ -102,7 +102,7 @@ def decisions(
 
 
 def _decided(state: Any, said: Mapping[str, Any], check: ReturnedArtifact) -> dict[str, Any]:
-    """What a task instance decided about a comparison, by its state and what it left."""
+    """The decision of a task instance about a comparison, by its state and what it left."""
     outcome, why = _ENDED.get(str(state or ""), "pending"), said.get("why")
     if outcome == "refused" and why is None:
         why = SkewProperties.of(check.artifact).why_not_learnt
