@@ -306,9 +306,10 @@ def _generators(options: tfdv.StatsOptions, looks_twice: bool) -> list[CombinerS
             generator._make_quantiles_sketch_fn = partial(CountedQuantiles, options.epsilon)
         generators.append(generator)
     if options.label_feature and options.schema is not None:
-        from airflow_hops.ml.statistics.lift import lift_generator
+        from airflow_hops.ml.statistics.lift import LiftGenerator
 
-        generators.append(lift_generator(options))
+        label = tfdv.FeaturePath([options.label_feature])
+        generators.append(LiftGenerator(label, schema=options.schema, weights=options.example_weight_map))
     return generators
 
 

@@ -10,10 +10,12 @@ This module imports TFDV; import it inside functions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 from tensorflow_data_validation import constants, types
 from tensorflow_data_validation.arrow import arrow_util
@@ -21,21 +23,45 @@ from tensorflow_data_validation.statistics.generators.stats_generator import Com
 from tensorflow_data_validation.utils import bin_util, schema_util, stats_util
 from tensorflow_data_validation.utils.example_weight_map import ExampleWeightMap
 from tensorflow_metadata.proto.v0 import statistics_pb2
+from tfx_bsl.arrow import array_util, table_util
+from tfx_bsl.arrow import path as arrow_path
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.statistics.pair_counts import (
-    MAX_PAIRS,
-    LiftAccumulator,
-    PairCounts,
-    Presence,
-    presence,
-    string_features,
-)
 
 log = logging.getLogger(__name__)
 
 MAX_LABEL_VALUES = 1_000
 """Distinct values of a label; one with more is no category."""
+
+MAX_PAIRS = 200_000
+"""Pairs of a feature's and the label's distinct values; a feature with more is left out, since each is too rare."""
+
+MAX_BYTES = 16 << 20
+"""Bytes of a feature's distinct values, times the label's values; a feature with more is left out."""
+
+_TYPES = statistics_pb2.FeatureNameStatistics
+_PREFIXES = {"count": "", "weight": "weighted_"}
+
+
+@dataclass
+class LiftCounts:
+    """The counts of the examples seen so far; it pickles.
+
+    Each table has a column ``count`` and, if there are weights, ``weight``.
+
+    Attributes:
+        labels: By value of the label.
+        values: By path of a feature, by its value; None for a feature that is left out.
+        pairs: By path, by the values of the feature and the label.
+        examples: Number of examples.
+        label_seen: Whether a batch had the label's column.
+    """
+
+    labels: pd.DataFrame
+    values: dict[types.FeaturePath, pd.DataFrame | None] = field(default_factory=dict)
+    pairs: dict[types.FeaturePath, pd.DataFrame] = field(default_factory=dict)
+    examples: int = 0
+    label_seen: bool = False
 
 
 class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
@@ -78,19 +104,30 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         self._boundaries = np.array(sorted(set(boundaries))) if boundaries else None
         self._min_count, self._top, self._bottom = min_count, top_values, bottom_values
         self._weights = weights or ExampleWeightMap()
-        self._views = 2 if self._weights.all_weight_features() else 1
+        self._columns = ["count", "weight"] if self._weights.all_weight_features() else ["count"]
         self._custom_statistics = custom_statistics
         self._features = None if features is None else sorted(set(features))
-        if schema is not None:
-            self._check_label(schema)
-            if features is None:
-                self._features = sorted(schema_util.get_categorical_features(schema) - {label})
+        if schema is None:
+            return
+        try:
+            feature = schema_util.get_feature(schema, label)
+        except ValueError as error:
+            raise BadInput(f"label feature {str(label)!r} is not in the schema") from error
+        if schema_util.is_categorical_feature(feature) == (self._boundaries is not None):
+            raise BadInput(
+                f"label feature {str(label)!r} is a category in the schema: it has no boundaries"
+                if self._boundaries is not None
+                else f"label feature {str(label)!r} is a number in the schema, expected a category (a string, a "
+                "bool_domain, or an int_domain with is_categorical) or boundaries of buckets"
+            )
+        if features is None:
+            self._features = sorted(schema_util.get_categorical_features(schema) - {label})
 
-    def create_accumulator(self) -> LiftAccumulator:
-        """An accumulator of no examples."""
-        return LiftAccumulator(np.zeros((self._views, 0)))
+    def create_accumulator(self) -> LiftCounts:
+        """Counts of no examples."""
+        return LiftCounts(pd.DataFrame(columns=self._columns, dtype=float))
 
-    def add_input(self, accumulator: LiftAccumulator, batch: pa.RecordBatch) -> LiftAccumulator:
+    def add_input(self, accumulator: LiftCounts, batch: pa.RecordBatch) -> LiftCounts:
         """Takes in a batch whose columns are lists.
 
         Raises:
@@ -98,45 +135,42 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         """
         accumulator.examples += batch.num_rows
         accumulator.label_seen |= batch.schema.get_field_index(self._label.steps()[0]) >= 0
-        label = presence(batch, self._label, self._boundaries, is_label=True)
+        label = self._presence(batch, self._label)
         if label is None:
-            label = Presence(np.zeros(0, np.int64), np.zeros(0, np.int64), [])
-        width = len(label.values)
-        self._check_label_values(width)
-        counted = [np.bincount(label.codes, w, width) for w in self._row_weights(batch, self._label, label.rows)]
-        index = accumulator.add_label(label.values, np.array(counted))
-        self._check_label_values(len(accumulator.label_values))
-        for path in self._features if self._features is not None else string_features(batch, self._label):
-            if accumulator.pairs.get(path, ...) is None:
+            label = pd.DataFrame({"row": [], "value": []}).astype({"row": np.int64})
+        self._add_labels(
+            accumulator, label.groupby("value")[self._columns].sum() if len(label) else accumulator.labels[:0]
+        )
+        label = label[["row", "value"]].rename(columns={"value": "label"})
+        paths = self._features
+        if paths is None:
+            leaves = arrow_util.enumerate_arrays(batch, None, enumerate_leaves_only=True)
+            kinds = {path: stats_util.get_feature_type_from_arrow_type(path, array.type) for path, array, _ in leaves}
+            paths = [path for path, kind in kinds.items() if path != self._label and kind == _TYPES.STRING]
+        for path in paths:
+            feature = self._presence(batch, path)
+            if feature is None or accumulator.values.get(path, ...) is None:
                 continue
-            feature = presence(batch, path)
-            if feature is None:
+            values = feature.groupby("value")[self._columns].sum()
+            if len(values) * label["label"].nunique() > MAX_PAIRS:
+                accumulator.values[path] = None
                 continue
-            if len(feature.values) * width > MAX_PAIRS:
-                accumulator.leave_out(path)
-                continue
-            counts = self._count_pairs(batch, path, feature, label)
-            self._add_pairs(accumulator, path, feature.values, counts, index)
+            pairs = feature.merge(label, on="row").groupby(["value", "label"])[self._columns].sum()
+            self._add(accumulator, path, values, pairs)
         return accumulator
 
-    def merge_accumulators(self, accumulators: Iterable[LiftAccumulator]) -> LiftAccumulator:
+    def merge_accumulators(self, accumulators: Iterable[LiftCounts]) -> LiftCounts:
         """Adds the others to the first."""
         merged, *others = accumulators
         for other in others:
             merged.examples += other.examples
             merged.label_seen |= other.label_seen
-            index = merged.add_label(list(other.label_values), other.label_counts)
-            self._check_label_values(len(merged.label_values))
-            for path, pairs in other.pairs.items():
-                if pairs is None:
-                    merged.leave_out(path)
-                elif merged.pairs.get(path, ...) is not None:
-                    counts = pairs.counts[:, : len(pairs.values)]
-                    known = index[: counts.shape[2] - 1]
-                    self._add_pairs(merged, path, list(pairs.values), counts, known)
+            self._add_labels(merged, other.labels)
+            for path, values in other.values.items():
+                self._add(merged, path, values, other.pairs.get(path))
         return merged
 
-    def extract_output(self, accumulator: LiftAccumulator) -> statistics_pb2.DatasetFeatureStatistics:
+    def extract_output(self, accumulator: LiftCounts) -> statistics_pb2.DatasetFeatureStatistics:
         """The lift of every feature as ``cross_features``.
 
         Raises:
@@ -147,92 +181,97 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
             return result
         if not accumulator.label_seen:
             raise BadInput(f"label feature {str(self._label)!r}: there is no such column")
-        for path in sorted(accumulator.pairs):
-            pairs = accumulator.pairs[path]
-            if pairs is None or pairs.is_too_large(len(accumulator.label_values)):
+        for path in sorted(accumulator.values):
+            values = accumulator.values[path]
+            if values is None or _are_too_many(values.index, len(accumulator.labels)):
                 log.warning("Feature %r has too many values for a meaningful lift, so none is computed", str(path))
             else:
-                self._write(result, path, pairs, accumulator)
+                self._write(result, path, values.sort_index(), accumulator)
         return result
 
-    def _check_label(self, schema: Any) -> None:
+    def _presence(self, batch: pa.RecordBatch, path: types.FeaturePath) -> pd.DataFrame | None:
+        """Which example has which value, each once; None if the batch has none, or the feature cannot have lift."""
         try:
-            label = schema_util.get_feature(schema, self._label)
-        except ValueError as error:
-            raise BadInput(f"label feature {str(self._label)!r} is not in the schema") from error
-        if schema_util.is_categorical_feature(label) == (self._boundaries is not None):
-            raise BadInput(
-                f"label feature {str(self._label)!r} is a category in the schema: it has no boundaries"
-                if self._boundaries is not None
-                else f"label feature {str(self._label)!r} is a number in the schema, expected a category (a string, a "
-                "bool_domain, or an int_domain with is_categorical) or boundaries of buckets"
-            )
+            array, rows = table_util.get_array(batch, arrow_path.ColumnPath(path.steps()), return_example_indices=True)
+        except KeyError:
+            return None
+        kind = stats_util.get_feature_type_from_arrow_type(path, array.type)
+        if kind is None:
+            return None
+        boundaries = self._boundaries if path == self._label else None
+        expected = (_TYPES.INT, _TYPES.STRING) if boundaries is None else (_TYPES.INT, _TYPES.FLOAT)
+        if kind not in expected:
+            if path != self._label:
+                return None
+            what = "strings or integers" if boundaries is None else "numbers, since there are boundaries"
+            hint = "; for a number, give boundaries of buckets" if kind == _TYPES.FLOAT else ""
+            raise BadInput(f"label feature {str(path)!r} is {array.type}, expected {what}{hint}")
+        flat, parents = array_util.flatten_nested(array, return_parent_indices=True)
+        there = np.asarray(flat.is_valid())
+        rows, values = rows[parents].astype(np.int64)[there], flat.drop_null().to_numpy(zero_copy_only=False)
+        if boundaries is not None:
+            rows, values = rows[~np.isnan(values)], values[~np.isnan(values)]
+            values = np.searchsorted(boundaries, values, side="right")
+        # Text and bytes are the same values in TFDV.
+        values = [v.encode() for v in values] if pa.types.is_string(flat.type) else values
+        present = pd.DataFrame({"row": rows, "value": values}).drop_duplicates()
+        present["count"] = 1.0
+        if "weight" in self._columns:
+            column = self._weights.get(path)
+            present["weight"] = 1.0 if column is None else arrow_util.get_weight_feature(batch, column)[present["row"]]
+        return present
 
-    def _check_label_values(self, count: int) -> None:
-        if count > MAX_LABEL_VALUES:
+    def _add_labels(self, accumulator: LiftCounts, labels: pd.DataFrame) -> None:
+        accumulator.labels = _sum(accumulator.labels, labels)
+        if len(accumulator.labels) > MAX_LABEL_VALUES:
             raise BadInput(
                 f"label feature {str(self._label)!r} has more than {MAX_LABEL_VALUES:,} distinct values, expected a "
                 "category; for a number, give boundaries of buckets"
             )
 
-    def _row_weights(self, batch: pa.RecordBatch, path: types.FeaturePath, rows: Any) -> list[Any]:
-        """For each view the weights at ``rows``; None counts them."""
-        if self._views == 1:
-            return [None]
-        column = self._weights.get(path)
-        return [None, None if column is None else arrow_util.get_weight_feature(batch, column)[rows]]
+    def _add(self, accumulator: LiftCounts, path: types.FeaturePath, values: Any, pairs: Any) -> None:
+        """Adds the counts of a feature, unless it is or becomes one that is left out."""
+        if values is not None and path in accumulator.values:
+            known = accumulator.values[path]
+            values = None if known is None else _sum(known, values)
+            pairs = None if known is None else _sum(accumulator.pairs[path], pairs)
+        if values is not None and _are_too_many(values.index, len(accumulator.labels)):
+            values = None
+        accumulator.values[path] = values
+        if values is None:
+            accumulator.pairs.pop(path, None)
+        else:
+            accumulator.pairs[path] = pairs
 
-    def _count_pairs(self, batch: pa.RecordBatch, path: types.FeaturePath, feature: Presence, label: Presence) -> Any:
-        """Counts ``[views, values, 1 + label values]`` of one batch."""
-        width = 1 + len(label.values)
-        per_row = np.bincount(label.rows, minlength=batch.num_rows)
-        first = np.cumsum(per_row) - per_row
-        repeats = per_row[feature.rows]
-        pair = np.repeat(np.arange(len(feature.rows)), repeats)
-        nth = np.arange(len(pair)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-        label_code = label.codes[first[feature.rows[pair]] + nth]
-        cells = np.concatenate([feature.codes * width, feature.codes[pair] * width + 1 + label_code])
-        views = [
-            np.bincount(cells, None if weights is None else np.concatenate([weights, weights[pair]]), width * height)
-            for height in (len(feature.values),)
-            for weights in self._row_weights(batch, path, feature.rows)
-        ]
-        return np.array(views).reshape(self._views, len(feature.values), width)
-
-    def _add_pairs(
-        self, accumulator: LiftAccumulator, path: types.FeaturePath, values: Sequence[Any], counts: Any, index: Any
-    ) -> None:
-        label_values = len(accumulator.label_values)
-        pairs = accumulator.pairs.setdefault(path, PairCounts({}, np.zeros((self._views, 0, 1))))
-        assert pairs is not None
-        pairs.add(values, counts, index, label_values)
-        if pairs.is_too_large(label_values):
-            accumulator.leave_out(path)
-
-    def _write(self, result: Any, path: types.FeaturePath, pairs: PairCounts, accumulator: LiftAccumulator) -> None:
-        labels = sorted((value, index) for value, index in accumulator.label_values.items())
-        values = sorted(pairs.values)
-        ordered = pairs.counts[:, [pairs.values[value] for value in values]]
+    def _write(self, result: Any, path: types.FeaturePath, values: pd.DataFrame, accumulator: LiftCounts) -> None:
         cross, custom = None, None
-        for view in range(self._views):
-            keep = np.flatnonzero((ordered[view, :, 0] > self._min_count) | (not self._min_count))
-            keep = keep[ordered[view, keep, 0] != 0]
-            counts = ordered[view, keep]
-            for label, index in labels:
-                label_count = accumulator.label_counts[view, index]
-                if not len(keep) or not label_count:
-                    continue
+        for column, prefix in _PREFIXES.items() if "weight" in self._columns else [("count", "")]:
+            of_all = values[column]
+            counts = of_all[(of_all != 0) & ((of_all > self._min_count) | (not self._min_count))]
+            labels = accumulator.labels[column].sort_index()
+            both = accumulator.pairs[path][column].unstack(fill_value=0.0)
+            both = both.reindex(index=counts.index, columns=labels.index, fill_value=0.0)
+            for label, label_count in labels[labels != 0].items() if len(counts) else ():
                 if cross is None:
                     cross = result.cross_features.add(path_x=path.to_proto(), path_y=self._label.to_proto())
                     custom = result.features.add(path=path.to_proto()) if self._custom_statistics else None
-                both = counts[:, 1 + index] if 1 + index < counts.shape[1] else np.zeros(len(counts))
-                lift = (both / counts[:, 0]) / (label_count / accumulator.examples)
+                lift = (both[label] / counts).to_numpy() / (label_count / accumulator.examples)
                 series = cross.categorical_cross_stats.lift.lift_series.add()
                 shown = self._write_label(series, label)
-                _set_count(series, "y_count", label_count, view)
+                _set_count(series, f"{prefix}y_count", label_count)
                 buckets = custom.custom_stats.add(name=f"Lift (Y={shown})").rank_histogram.buckets if custom else None
                 for row in self._ranked(lift):
-                    _write_value(series, values[keep[row]], lift[row], counts[row, 0], both[row], view, buckets)
+                    value = counts.index[row]
+                    written = series.lift_values.add(lift=lift[row])
+                    _set_count(written, f"{prefix}x_count", counts.iloc[row])
+                    _set_count(written, f"{prefix}x_and_y_count", both[label].iloc[row])
+                    if isinstance(value, bytes):
+                        written.x_string = _text(value)
+                    else:
+                        written.x_int = value
+                    if buckets is not None:
+                        text = written.x_string if isinstance(value, bytes) else str(value)
+                        buckets.add(label=text, sample_count=lift[row])
 
     def _write_label(self, series: Any, label: Any) -> str:
         """Sets the label's value; returns how it is shown."""
@@ -258,34 +297,18 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         return order[chosen[order]]
 
 
-def lift_generator(options: Any) -> LiftGenerator:
-    """The combiner for what TFDV computes where ``StatsOptions`` has a ``label_feature`` and a schema.
-
-    Raises:
-        BadInput: the label is not in the schema, or no category there.
-    """
-    return LiftGenerator(
-        types.FeaturePath([options.label_feature]), schema=options.schema, weights=options.example_weight_map
-    )
+def _sum(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    """Adds tables of counts; of values that only one of them has, its counts."""
+    return one.add(other, fill_value=0.0) if len(one) and len(other) else other if len(other) else one
 
 
-def _write_value(series: Any, value: Any, lift: float, count: float, both: float, view: int, buckets: Any) -> None:
-    written = series.lift_values.add(lift=lift)
-    _set_count(written, "x_count", count, view)
-    _set_count(written, "x_and_y_count", both, view)
-    if isinstance(value, bytes):
-        written.x_string = _text(value)
-    else:
-        written.x_int = value
-    if buckets is not None:
-        buckets.add(label=written.x_string if isinstance(value, bytes) else str(value), sample_count=lift)
+def _are_too_many(values: pd.Index, labels: int) -> bool:
+    size = sum(len(value) for value in values if isinstance(value, bytes))
+    return len(values) * labels > MAX_PAIRS or size * labels > MAX_BYTES
 
 
-def _set_count(proto: Any, name: str, count: float, view: int) -> None:
-    if view:
-        setattr(proto, f"weighted_{name}", count)
-    else:
-        setattr(proto, name, int(count))
+def _set_count(proto: Any, name: str, count: float) -> None:
+    setattr(proto, name, count if name.startswith("weighted") else int(count))
 
 
 def _text(value: bytes) -> str:

@@ -22,10 +22,10 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.public.proto import slicing_spec_pb2
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.statistics import lift, pair_counts
+from airflow_hops.ml.statistics import generate_statistics, lift
 from airflow_hops.ml.statistics.arrow_lists import as_lists
 from airflow_hops.ml.statistics.combiners import Combiners
-from airflow_hops.ml.statistics.lift import LiftGenerator, lift_generator
+from airflow_hops.ml.statistics.lift import LiftGenerator
 from tests import flights_examples
 
 pytestmark = pytest.mark.runtime
@@ -108,9 +108,8 @@ def test_sliced_statistics_have_the_lift_of_each_slice(batches: list[pa.RecordBa
 def test_features_of_too_many_values_have_no_lift_in_whatever_order_they_come(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (pair_counts, lift):
-        monkeypatch.setattr(module, "MAX_PAIRS", 20_000)
-    rows = pair_counts.MAX_PAIRS // 2 + 1
+    monkeypatch.setattr(lift, "MAX_PAIRS", 20_000)
+    rows = lift.MAX_PAIRS // 2 + 1
     batch = as_lists(
         _batch(
             {
@@ -142,6 +141,10 @@ def _take(label: str, **arguments: Any) -> Any:
     return generator.extract_output(generator.add_input(generator.create_accumulator(), batch))
 
 
+def _of_schema(label: str) -> Any:
+    return generate_statistics(pa.table({"x": ["a"]}), options=tfdv.StatsOptions(schema=_schema(), label_feature=label))
+
+
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
@@ -150,11 +153,11 @@ def _take(label: str, **arguments: Any) -> Any:
         (lambda: _take("many"), "label feature 'many' has more than 1,000 distinct values, expected a category"),
         (lambda: _take("x", boundaries=[1.0]), "expected numbers, since there are boundaries"),
         (
-            lambda: lift_generator(tfdv.StatsOptions(schema=_schema(), label_feature="y")),
+            lambda: _of_schema("y"),
             "label feature 'y' is not in the schema",
         ),
         (
-            lambda: lift_generator(tfdv.StatsOptions(schema=_schema(), label_feature="distance")),
+            lambda: _of_schema("distance"),
             "label feature 'distance' is a number in the schema, expected a category",
         ),
         (
