@@ -26,8 +26,7 @@ from airflow_hops.ml.metrics import judging
 from airflow_hops.ml.metrics.judging import Judge
 from airflow_hops.ml.stages.performance import stage
 from airflow_hops.ml.stages.performance.figures import Estimator, measure
-from airflow_hops.ml.stages.performance.keys import Keys, comparable, plain
-from airflow_hops.ml.stages.performance.labels import as_time
+from airflow_hops.ml.stages.performance.labels import as_time, key_of, plain
 from airflow_hops.ml.stages.performance.versions import find_version
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.serving.capture.record import CapturedLabel
@@ -334,14 +333,14 @@ def test_classes_of_a_version_that_is_not_found_are_not_taken_from_another(deplo
         assert (version.is_known, "no figures, as its classes may be others" in version.why) == (is_known, not is_known)
 
 
-def test_keys_of_several_columns_are_numbered_whatever_their_types() -> None:
-    texts, numbers = pa.array(["a", "b", "a", "a", None]), pa.array([1, 1, 2, 1, 1], pa.int16())
-    keys, result = Keys.of([comparable(of, "labels") for of in (texts, numbers)])
-    assert (keys.count, result.tolist()) == (3, [0, 1, 2, 0, -1])
-    others = [pa.chunked_array([["a", "c"], ["b"]]).dictionary_encode(), pa.array(["2", "1", "1"])]
-    assert keys.numbers([comparable(of, "captured") for of in others]).tolist() == [2, -1, 1]
+def test_keys_of_several_columns_are_compared_whatever_their_types() -> None:
+    keys = key_of([pa.array(["a", "b", "a", "a", None]), pa.array([1, 1, 2, 1, 1], pa.int16())], "labels").to_pylist()
+    assert keys[0] == keys[3] and len(set(keys)) == 4 and keys[4] is None
+    others = [pa.chunked_array([["a", "c"], ["b"]]).dictionary_encode(), pa.chunked_array([["2", "1", "1"]])]
+    assert [key in keys for key in key_of(others, "captured").to_pylist()] == [True, False, True]
+    assert len({*key_of([pa.array(["a:1", "a"]), pa.array(["b", ":1:b"])], "labels").to_pylist()}) == 2
     with pytest.raises(BadInput, match="captured: a key is of the type double; expected integers, strings or times"):
-        comparable(pa.array([1.0]), "captured")
+        key_of([pa.array([1.0])], "captured")
 
 
 def test_intervals_need_some_labels_of_each_class(serve: Callable[..., Served]) -> None:

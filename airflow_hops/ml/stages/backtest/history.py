@@ -21,7 +21,7 @@ from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.metrics.scoring import ServedModel, batch_rows
 from airflow_hops.ml.monitoring.skew.captured_rows import with_nulls
 from airflow_hops.ml.stages.performance.labels import as_time
-from airflow_hops.ml.stages.performance.measured import LabelledRows
+from airflow_hops.ml.stages.performance.versions import LabelledRows
 
 BEFORE, AFTER, UNTIMED = "before the periods", "after the periods", "no time"
 UNLABELLED, UNKNOWN = "no label", "unknown class"

@@ -28,8 +28,14 @@ from airflow_hops.ml.monitoring.skew.captured_rows import CapturedSpan
 from airflow_hops.ml.monitoring.skew.trained import Trained, compare_rows
 from airflow_hops.ml.stages.backtest.history import AFTER, BEFORE, UNKNOWN, UNLABELLED, UNTIMED, History, read_history
 from airflow_hops.ml.stages.performance.figures import measure
-from airflow_hops.ml.stages.performance.measured import US, LabelledRows, Measurement, as_iso
-from airflow_hops.ml.stages.performance.versions import Version, with_baseline
+from airflow_hops.ml.stages.performance.versions import (
+    US,
+    LabelledRows,
+    Measurement,
+    Version,
+    as_iso,
+    with_baseline,
+)
 from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)

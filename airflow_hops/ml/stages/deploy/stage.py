@@ -78,7 +78,20 @@ def run(
     model = context.input("model")
     for role in ("evaluation", "infra_blessing"):
         if context.has_input(role):
-            _check_blessing(context, role, model)
+            verdict = context.input(role)
+            if not BlessingProperties.of(verdict).blessed:
+                raise BadInput(f"{role} {verdict.uri}: blessed is {verdict.properties.get('blessed')!r}; expected true")
+            judged = [
+                artifact
+                for artifacts in context.store.manifest(verdict.uri).inputs.values()
+                for artifact in artifacts
+                if artifact.kind == "model"
+            ]
+            if judged and model.fingerprint not in {artifact.fingerprint for artifact in judged}:
+                raise BadInput(
+                    f"{role} {verdict.uri}: judges {', '.join(artifact.uri for artifact in judged)}, but the model to "
+                    f"deploy is {model.uri}; pass the {role} of the same model"
+                )
     server = ModelServer.of(context.spec.services, context.store)
     check_model(model_folder(context.store, model), served_by=server.at.kind)
     context.progress(0.0, f"model server {server.address}")
@@ -351,21 +364,3 @@ def check_not_rolled_back(
             "data, code or parameters, or deploy it again with allow_rolled_back=True"
         )
     return f"; allowed although it was {what}"
-
-
-def _check_blessing(context: StepContext, role: str, model: Artifact) -> None:
-    """Refuses a blessing that is no blessing, or another model's."""
-    verdict = context.input(role)
-    if not BlessingProperties.of(verdict).blessed:
-        raise BadInput(f"{role} {verdict.uri}: blessed is {verdict.properties.get('blessed')!r}; expected true")
-    judged = [
-        artifact
-        for artifacts in context.store.manifest(verdict.uri).inputs.values()
-        for artifact in artifacts
-        if artifact.kind == "model"
-    ]
-    if judged and model.fingerprint not in {artifact.fingerprint for artifact in judged}:
-        raise BadInput(
-            f"{role} {verdict.uri}: judges {', '.join(artifact.uri for artifact in judged)}, but the model to deploy "
-            f"is {model.uri}; pass the {role} of the same model"
-        )

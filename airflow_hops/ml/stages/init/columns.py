@@ -80,7 +80,15 @@ def describe_table(source: Source, told: Told) -> TableDescription:
     Raises:
         BadInput: the table cannot be read, or what was told does not go with it.
     """
-    file = _file(source)
+    fs, listed = list_files(source)
+    if [file.path for file in listed] != [fsspec.url_to_fs(source.uri)[1]]:
+        names = named([file.name for file in listed])
+        raise BadInput(
+            f"{source.uri}: it is a folder, or a pattern of names; expected one file, such as one of {names}"
+        )
+    file = identify(fs, listed[0], source)
+    if file.format not in ("csv", "parquet"):
+        raise BadInput(f"{file.name}: the file is neither CSV nor Parquet; write it as one of these")
     notes: list[str] = []
     file = replace(file, source=replace(source, schema=told.schema))
     if file.format == "csv":
@@ -127,20 +135,6 @@ def describe_table(source: Source, told: Told) -> TableDescription:
         notes=(*notes, *_notes(table.num_rows, counts, told.label), *tail),
         newest_s=newest_s,
     )
-
-
-def _file(source: Source) -> RawFile:
-    """The file that a source is."""
-    fs, listed = list_files(source)
-    if [file.path for file in listed] != [fsspec.url_to_fs(source.uri)[1]]:
-        names = named([file.name for file in listed])
-        raise BadInput(
-            f"{source.uri}: it is a folder, or a pattern of names; expected one file, such as one of {names}"
-        )
-    file = identify(fs, listed[0], source)
-    if file.format not in ("csv", "parquet"):
-        raise BadInput(f"{file.name}: the file is neither CSV nor Parquet; write it as one of these")
-    return file
 
 
 def _types(file: RawFile, label: str) -> Types:

@@ -16,8 +16,7 @@ from airflow_hops.core.contract.target import MULTICLASS, OUTPUTS, Problem
 from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
 from airflow_hops.ml.monitoring.captured.values import dense_values
-from airflow_hops.ml.stages.performance.keys import comparable
-from airflow_hops.ml.stages.performance.labels import NO_LABEL, Labels, as_time
+from airflow_hops.ml.stages.performance.labels import NO_KEY, NO_LABEL, Labels, as_time, key_of
 
 _ROWS_AT_ONCE = 1 << 20
 _DAY_US = 86_400_000_000
@@ -109,8 +108,10 @@ def join_labels(
         if not rows.num_rows:
             continue
         asked.append(pc.max(rows["asked"]).as_py())
-        newest.append(_newest(rows))
-        index = labels.keys.numbers([rows[f"key{number}"] for number in range(len(options.keys))])
+        # A time is usual if it is no more than a day after its request.
+        usual = pc.less_equal(rows["time"], pc.add(rows["asked"], _DAY_US))
+        newest.append(pc.max(rows["time"].filter(usual)).as_py())
+        index = pc.index_in(rows["key"], value_set=labels.keys).fill_null(NO_KEY).to_numpy()
         index = np.where(labels.codes[index] == NO_LABEL, NO_LABEL, index) if len(labels.codes) else index
         matched = np.bincount(index[index >= 0], minlength=len(labels.codes)).astype(np.int32)
         times[version] = times.get(version, 0) + matched
@@ -151,13 +152,6 @@ def _told(lacking: Mapping[str, int], output: str, inputs: Sequence[str]) -> str
     return "; ".join(said)
 
 
-def _newest(rows: Any) -> int | None:
-    """The newest time that is no more than a day after its request."""
-    usual = pc.less_equal(rows["time"], pc.add(rows["asked"], _DAY_US))
-    newest: int | None = pc.max(rows["time"].filter(usual)).as_py()
-    return newest
-
-
 def _tables(
     requests: CapturedRequests, names: Sequence[str], options: PerformanceOptions, output: str
 ) -> Iterator[tuple[int | str, Any]]:
@@ -189,9 +183,9 @@ def _read(requests: CapturedRequests, name: str, options: PerformanceOptions, ou
     if len(versions := pc.unique(table["version"])) > 1:
         raise BadInput(f"captured file {name}: it has rows of the versions {versions.to_pylist()}; expected one")
     where = f"captured file {name}"
-    keys = {f"key{number}": comparable(table[column], where) for number, column in enumerate(captured)}
+    key = key_of([table[column] for column in captured], where)
     when, asked = (as_time(table[name], where).cast(pa.int64()) for name in (time, "captured_at"))
-    rows = pa.table({**keys, "time": when, "asked": asked, "output": table[output]})
+    rows = pa.table({"key": key, "time": when, "asked": asked, "output": table[output]})
     return versions[0].as_py(), rows
 
 

@@ -20,10 +20,9 @@ from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.monitoring.captured.feedback import LABEL, UNNAMED
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
 from airflow_hops.ml.stages.ingest import Window, ingest_table
-from airflow_hops.ml.stages.performance.keys import NO_KEY, Keys, comparable, plain
 from airflow_hops.ml.step.context import StepContext
 
-NO_LABEL = -1
+NO_KEY = NO_LABEL = -1
 _LABEL, KNOWN_AT = "label", "known_at"
 _ROW = "row"
 _US = pa.timestamp("us", "UTC")
@@ -35,14 +34,14 @@ class Labels:
     """One label for each prediction that has any.
 
     Attributes:
-        keys: What identifies the predictions.
+        keys: Keys of predictions as :func:`key_of` makes them, each once; an Arrow array, ``[keys]``.
         codes: Of each key, the number of its label's value, or :data:`NO_LABEL`; shape ``[keys]``, int32.
         values: The distinct values.
         known_us: When each became known, microseconds since the epoch, shape ``[keys]``; None if that is not known.
         counts: What became of the labels so far.
     """
 
-    keys: Keys
+    keys: Any
     codes: Array
     values: tuple[Any, ...]
     known_us: Array | None
@@ -134,6 +133,41 @@ def as_time(column: Any, where: str) -> Any:
     raise BadInput(f"{where}: the time is {column.type}; expected a timestamp, or integers of seconds since the epoch")
 
 
+def key_of(columns: Sequence[Any], where: str) -> Any:
+    """One column for the columns that together identify a row, however each is stored; null where one of them is.
+
+    A number is the same key as its text; a time counts by its seconds.
+
+    Args:
+        columns: Arrow columns of integers, strings or times.
+        where: For messages.
+
+    Raises:
+        BadInput: one is of another type.
+    """
+    parts = []
+    for column in map(plain, columns):
+        if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+            column = column.cast(pa.timestamp("us"), safe=False).cast(pa.timestamp("s"), safe=False).cast(pa.int64())
+        if pa.types.is_integer(column.type):
+            column = column.cast(pa.string())
+        if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
+            raise BadInput(f"{where}: a key is of the type {column.type}; expected integers, strings or times")
+        text = column.cast(pa.binary())
+        # Each has its length before it, so that no other values read the same when they are joined.
+        parts += [pc.binary_length(text).cast(pa.string()).cast(pa.binary()), text]
+    return pc.binary_join_element_wise(*parts, b":")
+
+
+def plain(column: Any) -> Any:
+    """A column without the ways in which writers of files store texts: dictionaries, large ones."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_large_string(column.type):
+        return column.cast(pa.string())
+    return column.cast(pa.binary()) if pa.types.is_large_binary(column.type) else column
+
+
 def one_for_each(table: Any, keys: Sequence[str], until: datetime | None, untimed: int = 0) -> Labels:
     """Makes of all labels one for each prediction: of several, the one that became known last.
 
@@ -143,7 +177,8 @@ def one_for_each(table: Any, keys: Sequence[str], until: datetime | None, untime
         until: Labels that became known later are left out; also those from after now.
         untimed: Labels without a time that have been left out already.
     """
-    result, numbers = Keys.of([comparable(table[name], "the labels") for name in keys])
+    encoded = key_of([table[name] for name in keys], "the labels").dictionary_encode().combine_chunks()
+    distinct, numbers = encoded.dictionary, encoded.indices.fill_null(NO_KEY).to_numpy()
     value = plain(table[_LABEL]).combine_chunks()
     # A label that is null, or NaN, is not known yet.
     there = pc.invert(pc.is_null(value, nan_is_null=True)).to_numpy(zero_copy_only=False)
@@ -162,15 +197,15 @@ def one_for_each(table: Any, keys: Sequence[str], until: datetime | None, untime
     values = value.filter(pa.array(retained)).dictionary_encode()
     counts = LabelCounts(given=int(retained.sum()), future=future, untimed=untimed, keyless=keyless)
     known = known[retained] if known is not None else None
-    latest, counts = _latest(numbers[retained], values.indices.to_numpy(), known, result.count, counts)
+    latest, counts = _latest(numbers[retained], values.indices.to_numpy(), known, len(distinct), counts)
     has_label = latest != NO_LABEL
-    codes = np.full(result.count, NO_LABEL, np.int32)
+    codes = np.full(len(distinct), NO_LABEL, np.int32)
     codes[has_label] = values.indices.to_numpy()[latest[has_label]]
     if known is not None:
-        known_us = np.zeros(result.count, np.int64)
+        known_us = np.zeros(len(distinct), np.int64)
         known_us[has_label] = known[latest[has_label]]
         known = known_us
-    return Labels(result, codes, tuple(values.dictionary.to_pylist()), known, counts)
+    return Labels(distinct, codes, tuple(values.dictionary.to_pylist()), known, counts)
 
 
 def _latest(

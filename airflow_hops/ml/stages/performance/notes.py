@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from airflow_hops.core.contract.performance import PerformanceOptions, PerformanceReport, VersionPerformance
 from airflow_hops.core.contract.target import BINARY, REGRESSION
 from airflow_hops.ml.stages.performance.join import Joined
-from airflow_hops.ml.stages.performance.measured import FEWEST_OF_A_CLASS
-from airflow_hops.ml.stages.performance.versions import Version
+from airflow_hops.ml.stages.performance.versions import FEWEST_OF_A_CLASS, Version
 
 _COMPLETE = 0.9
 """Share of labelled rows from which a measurement can contradict an estimate."""
@@ -18,25 +17,9 @@ _MOST_UNKNOWN = 0.5
 
 def notes_of(
     report: PerformanceReport, joined: Joined, versions: Mapping[int, Version], options: PerformanceOptions
-) -> list[str]:
-    """Returns the notes on a report that people should read before they trust it."""
-    return [
-        *report.unwell,
-        *_of_labels(report, options),
-        *_of_rows(joined, options),
-        *(version.why for version in versions.values() if version.why),
-        *(note for each in report.versions for note in _of_version(each, report, options)),
-    ]
-
-
-def unwell(report: PerformanceReport, options: PerformanceOptions) -> list[str]:
-    """Why the figures say nothing of the present."""
-    if not any(each.labelled for each in report.versions):
-        return ["No label of a prediction in the window has come: nothing is measured"]
-    return list(_of_stopped_labels(report, options))
-
-
-def _of_labels(report: PerformanceReport, options: PerformanceOptions) -> Iterator[str]:
+) -> Iterator[str]:
+    """Yields the notes on a report that people should read before they trust it."""
+    yield from report.unwell
     counts = report.labels
     if counts.unknown > _MOST_UNKNOWN * (counts.joined + counts.unknown):
         yield (
@@ -60,9 +43,6 @@ def _of_labels(report: PerformanceReport, options: PerformanceOptions) -> Iterat
             f"Labels without label_time, or whose label_time is no time in seconds since the epoch: {counts.untimed}; "
             "left out"
         )
-
-
-def _of_rows(joined: Joined, options: PerformanceOptions) -> Iterator[str]:
     if joined.untimed:
         yield (
             f"Captured rows whose {options.time_feature!r} is no time in seconds since the epoch: {joined.untimed}; "
@@ -82,13 +62,20 @@ def _of_rows(joined: Joined, options: PerformanceOptions) -> Iterator[str]:
         )
     if joined.not_finite:
         yield f"Predictions that are NaN or infinite: {joined.not_finite}; left out"
+    yield from (version.why for version in versions.values() if version.why)
+    for each in report.versions:
+        yield from _of_version(each, report, options)
 
 
-def _of_stopped_labels(report: PerformanceReport, options: PerformanceOptions) -> Iterator[str]:
-    """Labels that came, and come no more: none in periods that are older than nearly all labels take.
+def unwell(report: PerformanceReport, options: PerformanceOptions) -> Iterator[str]:
+    """Yields why the figures say nothing of the present.
 
-    Where nobody says when labels came, that is ``label_delay``, or the greatest of ``ages``.
+    Labels have stopped if there are none in periods that are older than nearly all labels take. Where nobody says when
+    labels came, that is ``label_delay``, or the greatest of ``ages``.
     """
+    if not any(each.labelled for each in report.versions):
+        yield "No label of a prediction in the window has come: nothing is measured"
+        return
     labelled = [each.end for each in report.periods if each.labelled]
     if report.delay_s is not None:
         usual_s = report.delay_s[1]

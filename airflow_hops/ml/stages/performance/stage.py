@@ -23,14 +23,19 @@ from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.target import REGRESSION
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.ml.metrics.judging import METRICS
-from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
 from airflow_hops.ml.monitoring.captured.values import as_number, class_numbers
 from airflow_hops.ml.stages.performance.join import Joined, Predictions, join_labels
 from airflow_hops.ml.stages.performance.labels import KNOWN_AT, NO_LABEL, Labels, one_for_each, read_labels
-from airflow_hops.ml.stages.performance.measured import US, LabelledRows, Measurement, as_iso
 from airflow_hops.ml.stages.performance.notes import notes_of, unwell
-from airflow_hops.ml.stages.performance.versions import Version, find_version
+from airflow_hops.ml.stages.performance.versions import (
+    US,
+    LabelledRows,
+    Measurement,
+    Version,
+    as_iso,
+    find_version,
+)
 from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)
@@ -72,9 +77,8 @@ def run(context: StepContext, **options: Any) -> Artifact:
         joined = join_labels(requests, labels, arguments, target.problem, prefix)
         as_of_us, window = _window(joined, arguments)
     versions = {number: find_version(context, arguments.model_name, number, known, prefix) for number in window}
-    values, invalid = _values(labels, versions, window, name)
+    rows, invalid = _labelled(labels, versions, window, name)
     measured = Measurement(arguments, as_of_us)
-    rows = {number: _labelled(window[number], values[number]) for number in window}
     start_us = min(int(each.time_us.min()) for each in window.values())
     if arguments.window_s is not None:
         start_us = as_of_us - int(arguments.window_s * US)
@@ -132,10 +136,10 @@ def _window(joined: Joined, options: PerformanceOptions) -> tuple[int, dict[int,
     return as_of_us, window
 
 
-def _values(
+def _labelled(
     labels: Labels, versions: Mapping[int, Version], window: Mapping[int, Predictions], name: str
-) -> tuple[dict[int, Array], int]:
-    """Returns by version the number of each label's value, NaN for none; and how many joined labels have none."""
+) -> tuple[dict[int, LabelledRows], int]:
+    """Predictions by version with the numbers of their labels' values; and how many labels have none."""
     result, total, wrong, expected = {}, 0, [], ""
     for number, version in versions.items():
         judge = version.judge
@@ -147,8 +151,12 @@ def _values(
             expected = f"classes {', '.join(classes)}"
             numbers = class_numbers(labels.values, judge.classes, None)
             numbers[~(numbers < len(classes))] = np.nan
-        result[number] = numbers
-        used = window[number].labels[window[number].labels != NO_LABEL]
+        rows = window[number]
+        has_label = rows.labels != NO_LABEL
+        used = rows.labels[has_label]
+        values = np.full(len(rows.labels), np.nan)
+        values[has_label] = numbers[used]
+        result[number] = LabelledRows(rows.time_us, rows.outputs, values, rows.keys)
         total += len(used)
         wrong.append(used[np.isnan(numbers[used])])
     invalid = sum(map(len, wrong))
@@ -156,14 +164,6 @@ def _values(
         example = labels.values[np.concatenate(wrong)[0]]
         raise BadInput(f"label {name!r}: none of {total} labels is usable, such as {example!r}; expected {expected}")
     return result, invalid
-
-
-def _labelled(rows: Predictions, numbers: Array) -> LabelledRows:
-    """Predictions with the numbers of their labels' values."""
-    labels = np.full(len(rows.labels), np.nan)
-    has_label = rows.labels != NO_LABEL
-    labels[has_label] = numbers[rows.labels[has_label]]
-    return LabelledRows(rows.time_us, rows.outputs, labels, rows.keys)
 
 
 def _ages(window: Mapping[int, Predictions], as_of_us: int, options: PerformanceOptions) -> Iterator[LabelAge]:

@@ -87,7 +87,9 @@ def run(context: StepContext, **options: Any) -> Any:
     try:
         owner.claim()
         ledger = Ledger(folder, study, shared=settings.study is not None, reuse=settings.reuse, owner=owner)
-        parameters = _told(settings, training)
+        names = ("metrics", "directions", "sampler", "pruner", "parallel", "seed", "space")
+        chosen = {name: getattr(settings, name) for name in names}
+        parameters = {"train": training.program.name, "trials": settings.wanted, "np": training.options.np, **chosen}
         runs = StudyRuns(run, study, lambda: run.begin(parameters, data.examples, data.manifest, training.code_paths))
         optuna_study = OptunaStudy(settings, ledger.trials, ledger.done)
         search = Search(settings, trained.np, optuna_study, ledger, folder, trials, runs, training.output)
@@ -102,7 +104,11 @@ def run(context: StepContext, **options: Any) -> Any:
         artifact, summary = _outcome(context, settings, training, data, ledger, winner, trials, search.cut_short)
         if search.cut_short is not None:
             log.warning("%s: the step cache does not keep this result", search.cut_short)
-        _note_published(ledger)
+        ledger.update(published=True)
+        try:
+            ledger.save(final=True)
+        except HopsError as error:
+            log.warning("the winner is published, but the record does not say so: %s", error)
     except BaseException:
         run.fail()
         raise
@@ -149,13 +155,6 @@ def _check_refit(options: SearchOptions, training: TrainingOptions, launcher: Ra
         launcher.place(Roles.of_training(replace(training, np=options.refit_np)).ranks)
     except BadInput as error:
         raise BadInput(f"refit_np is {options.refit_np}: {error}") from error
-
-
-def _told(options: SearchOptions, training: Training) -> dict[str, Any]:
-    """The parameters of the search's MLflow run."""
-    names = ("metrics", "directions", "sampler", "pruner", "parallel", "seed", "space")
-    chosen = {name: getattr(options, name) for name in names}
-    return {"train": training.program.name, "trials": options.wanted, "np": training.options.np, **chosen}
 
 
 def _keep(
@@ -211,15 +210,6 @@ def _outcome(
         trained_s += summary["seconds"]["total"] if options.refit else 0.0
         context.gpu_s.append(summary.get("gpus", 0) * trained_s)
         return publish(writer, trained, summary, data, context.spec.inputs, **facts, params=masked(params)), summary
-
-
-def _note_published(ledger: Ledger) -> None:
-    """Notes in the record that the winner is published."""
-    ledger.update(published=True)
-    try:
-        ledger.save(final=True)
-    except HopsError as error:
-        log.warning("the winner is published, but the record does not say so: %s", error)
 
 
 def _train_anew(output: Path, winner: TrialRecord, np: int, trials: Trials) -> Path:

@@ -187,7 +187,8 @@ def _check_counts(feature: Any, values: _Values) -> Iterator[Broken]:
         rows, (inner, lengths) = values.lengths[0][0], values.lengths[-1]
         size = int(np.prod([dim.size for dim in feature.shape.dim], dtype=np.int64))
         counted = np.bincount(inner, lengths, minlength=rows.max(initial=-1) + 1)[rows]
-        wrong = (counted != size) | np.isin(rows, _uneven(inner, lengths))
+        uneven: np.ndarray = inner[1:][(inner[1:] == inner[:-1]) & (lengths[1:] != lengths[:-1])]
+        wrong = (counted != size) | np.isin(rows, uneven)
         wanted = f"expected {size}" + (" in lists of one length" if len(values.lengths) > 1 else "")
         yield _by_count(feature, "INVALID_FEATURE_SHAPE", rows, counted, wrong, wanted)
         return
@@ -206,12 +207,6 @@ def _check_counts(feature: Any, values: _Values) -> Iterator[Broken]:
             high = lengths > count.max
             wanted = f"expected at most {count.max}"
             yield _by_count(feature, "FEATURE_TYPE_HIGH_NUMBER_VALUES", rows, lengths, high, wanted)
-
-
-def _uneven(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Rows, of ascending ``rows``, that have lists of different lengths."""
-    uneven: np.ndarray = rows[1:][(rows[1:] == rows[:-1]) & (lengths[1:] != lengths[:-1])]
-    return uneven
 
 
 def _outside_strings(feature: Any, domain: Any, values: _Values) -> Iterator[Outside]:
