@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from google.protobuf.message import DecodeError
-from tensorflow_metadata.proto.v0 import statistics_pb2
-
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.statistics.files import load_statistics
+from airflow_hops.ml.statistics.summary import common_statistics, feature_name, type_name
 
 _T = TypeVar("_T")
 _NO_VALUES = {"": "empty", "__BYTES_VALUE__": "not UTF-8", "__LARGE_BYTES__": "longer than 1,024 bytes"}
@@ -54,7 +53,7 @@ class Constants:
         self.used: dict[str, dict[str, Any]] = {}
         self.vocabularies: list[Vocabulary] = []
         self._num_examples = int(statistics.num_examples)
-        self._features = {(feature.name or ".".join(feature.path.step)): feature for feature in statistics.features}
+        self._features = {feature_name(feature): feature for feature in statistics.features}
 
     @classmethod
     def read(cls, path: Path) -> Constants:
@@ -63,16 +62,8 @@ class Constants:
         Raises:
             BadInput: the file does not exist, or contains no statistics.
         """
-        statistics = statistics_pb2.DatasetFeatureStatisticsList()
-        try:
-            statistics.ParseFromString(path.read_bytes())
-        except FileNotFoundError:
-            raise BadInput(
-                f"{path}: no statistics found; the constants are computed from those of the training split"
-            ) from None
-        except DecodeError as error:
-            raise BadInput(f"{path}: not a DatasetFeatureStatisticsList ({error})") from None
-        if not statistics.datasets or not statistics.datasets[0].num_examples:
+        statistics = load_statistics(path)
+        if not statistics.datasets[0].num_examples:
             raise BadInput(f"{path}: statistics of no rows; expected those of the training split")
         return cls(statistics.datasets[0], str(path))
 
@@ -107,7 +98,7 @@ class Constants:
 
     def missing_fraction(self, feature: str) -> float:
         """Share of the rows in which the feature is missing, 0 to 1."""
-        common = self._common(feature)
+        common = common_statistics(self._get(feature))
         rows = common.num_non_missing + common.num_missing
         return self._use("missing_fraction", feature, common.num_missing / rows if rows else 0.0)
 
@@ -154,7 +145,7 @@ class Constants:
         statistics = self._get(feature)
         if statistics.WhichOneof("stats") != "string_stats":
             raise BadInput(
-                f"vocabulary({feature!r}): {self.source} has {_type_name(statistics)} for it, but only a string has "
+                f"vocabulary({feature!r}): {self.source} has {type_name(statistics)} for it, but only a string has "
                 "a vocabulary; cast it in prepare(), or use quantiles() and bucketize()"
             )
         buckets = statistics.string_stats.rank_histogram.buckets
@@ -191,16 +182,12 @@ class Constants:
         statistics = self._get(feature)
         if statistics.WhichOneof("stats") != "num_stats":
             raise BadInput(
-                f"feature {feature!r} is not numeric: {self.source} has {_type_name(statistics)} for it; a string has "
+                f"feature {feature!r} is not numeric: {self.source} has {type_name(statistics)} for it; a string has "
                 "vocabulary()"
             )
         if not statistics.num_stats.common_stats.num_non_missing:
             raise BadInput(f"feature {feature!r} is missing in every row of the training split ({self.source})")
         return statistics.num_stats
-
-    def _common(self, feature: str) -> Any:
-        statistics = self._get(feature)
-        return getattr(statistics, statistics.WhichOneof("stats")).common_stats
 
     def _use(self, figure: str, feature: str, value: _T) -> _T:
         if isinstance(value, float) and not math.isfinite(value):

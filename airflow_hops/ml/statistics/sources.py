@@ -80,14 +80,12 @@ class Plan(ABC):
         parts: They cover each row once.
         types: The columns to read, in order; null if no value has been seen. A source that tells its columns row
             by row (TFRecord, JSON lines, a stream of batches) may have more.
-        rows: How many, where that is known without reading.
         skipped: Files left out, with the reason.
     """
 
     name: str
     parts: tuple[Part, ...]
     types: Types
-    rows: int | None = None
     skipped: Mapping[str, str] = field(default_factory=dict)
 
     @abstractmethod
@@ -231,7 +229,6 @@ class FilePlan(Plan):
                 parts=tuple(part for part in self.parts if part.file != file),
                 files=files,
                 skipped={**self.skipped, file: reason},
-                rows=None,
             )
         )
 
@@ -272,13 +269,11 @@ def _plan_files(source: Source, wanted: Wanted, on_corrupt: str) -> FilePlan:
         raise BadInput(f"source {source.uri!r}: no file has column {lacking[0]!r}, which its 'columns' names")
     if not types and any(layout.types for layout in layouts.values()):
         raise BadInput(f"source {source.uri!r}: no column is left to read; expected at least one")
-    rows = [layout.rows for layout in layouts.values()]
     return _checked(
         FilePlan(
             name=source.uri,
             parts=tuple(Part(span.size, name, span) for name, layout in layouts.items() for span in layout.spans),
             types=types,
-            rows=None if None in rows else sum(count or 0 for count in rows),
             skipped=skipped,
             files=files,
             wanted=wanted,
@@ -340,7 +335,7 @@ def _plan_table(table: pa.Table, wanted: Wanted) -> TablePlan:
         stop = min(start + rows, table.num_rows)
         size = int((stop - start) * row_bytes)
         parts.append(Part(size, "", Span(size, start, stop)))
-    return TablePlan(name="table", parts=tuple(parts), types=types, rows=table.num_rows, table=table)
+    return TablePlan(name="table", parts=tuple(parts), types=types, table=table)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,14 +46,12 @@ class FramePlan:
         frame: The DataFrame.
         name: What messages call it.
         types: The columns that are read, in order.
-        rows: Always None: Spark would have to count them.
         skipped: Always empty: a table has no files to leave out.
     """
 
     frame: Any
     name: str
     types: Mapping[str, pa.DataType]
-    rows: None = None
     skipped: Mapping[str, str] = field(default_factory=dict)
 
     def select(self, columns: Collection[str]) -> FramePlan:

@@ -55,12 +55,10 @@ class Layout:
     Attributes:
         types: Its columns, in order.
         spans: They cover each row once.
-        rows: Its rows, where they are known without reading.
     """
 
     types: Types
     spans: tuple[Span, ...]
-    rows: int | None = None
 
 
 @dataclass(frozen=True)

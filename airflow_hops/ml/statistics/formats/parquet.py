@@ -53,7 +53,7 @@ def lay_out(file: RawFile) -> Layout:
         for name in index_columns(schema):
             if name not in (file.source.columns or ()):
                 del types[name]
-        return Layout(types, tuple(spans), metadata.num_rows)
+        return Layout(types, tuple(spans))
 
 
 def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:

@@ -1,18 +1,16 @@
-"""TFRecord of ``tf.Example``, decoded as TFDV does: spans are runs of records, where the file is local and plain."""
+"""TFRecord of ``tf.Example``, decoded as TFDV does; chunks of records are dealt out to the processes."""
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.readers.raw_file import RawFile
-from airflow_hops.ml.readers.tfrecord import record_bounds, records
+from airflow_hops.ml.readers.tfrecord import records
 from airflow_hops.ml.statistics.formats.feature_types import Types, batch_of, join
 from airflow_hops.ml.statistics.formats.layout import (
     BATCH_BYTES,
@@ -23,7 +21,6 @@ from airflow_hops.ml.statistics.formats.layout import (
     bounded,
 )
 
-_SPAN_BYTES = 8 << 20
 _DEALT_BYTES = 1 << 20
 _DECODED_ROWS = 256
 """Records that are decoded at a time: the decoder takes half as long again on ten times as many."""
@@ -36,20 +33,9 @@ def lay_out(file: RawFile) -> Layout:
     with file.stream() as (stream, _):
         head = list(itertools.islice(records(stream, file.name), _DECODED_ROWS))
     types = _types(_decoded([head], file)) if head else {}
-    if not file.is_local:
-        # What is remote is not fetched more than once.
-        batches = file.file.size_bytes // _DEALT_BYTES if isinstance(file.fs, LocalFileSystem) else 1
-        return Layout(types, (Span(file.file.size_bytes, batches=batches),))
-    spans, start, rows = [], 0, 0
-    with Path(file.file.path).open("rb", buffering=0) as stream:
-        for _, end in record_bounds(stream, file.name):
-            rows += 1
-            if end - start >= _SPAN_BYTES:
-                spans.append(Span(end - start, start, end))
-                start = end
-    if rows and start < (size := file.file.size_bytes):
-        spans.append(Span(size - start, start, size))
-    return Layout(types, tuple(spans), rows)
+    # Each process reads all of the file, so a remote one is not fetched more than once.
+    batches = file.file.size_bytes // _DEALT_BYTES if isinstance(file.fs, LocalFileSystem) else 1
+    return Layout(types, (Span(file.file.size_bytes, batches=batches),))
 
 
 def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -58,14 +44,8 @@ def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa
     Raises:
         BadInput: a record is damaged or no ``tf.Example``, or a feature is of another type than before.
     """
-    if span.stop is None:
-        with file.stream() as (stream, _):
-            yield from bounded(_batches(_chunks(records(stream, file.name), span), file, types, wanted))
-    else:
-        with Path(file.file.path).open("rb", buffering=0) as stream:
-            stream.seek(span.start)
-            text = io.BytesIO(stream.read(span.stop - span.start))
-        yield from bounded(_batches(_chunks(records(text, file.name), span), file, types, wanted))
+    with file.stream() as (stream, _):
+        yield from bounded(_batches(_chunks(records(stream, file.name), span), file, types, wanted))
 
 
 def _batches(chunks: Iterable[list[bytes]], file: RawFile, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
