@@ -1,4 +1,4 @@
-"""Metrics of a binary classifier, and the paired comparison of two on the same rows. NumPy alone."""
+"""Metrics of a binary classifier."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from airflow_hops.core.contract.evaluation import Difference
 from airflow_hops.ml.metrics.metrics import (
     Array,
+    Estimate,
     Metrics,
     area_under_roc,
     calibration,
-    difference,
-    error_of_mean,
+    estimate,
     even_weights,
     interval,
-    paired_difference,
-    resampled_difference,
     total_weight,
-    wilson,
+    values_and_intervals,
 )
 
 HIGHER_IS_BETTER = {"auc": True, "average_precision": True, "accuracy": True, "log_loss": False, "brier": False}
@@ -28,6 +25,8 @@ HIGHER_IS_BETTER = {"auc": True, "average_precision": True, "accuracy": True, "l
 
 SMALLEST = 1e-7
 """Probabilities are kept so far from 0 and 1 in the logarithm (float32's resolution near 1)."""
+
+_BOUNDS = {"auc": (0.0, 1.0), "accuracy": (0.0, 1.0), "log_loss": (0.0, math.inf), "brier": (0.0, 1.0)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,31 +71,20 @@ def binary_metrics(
     if not rows:
         return BinaryMetrics(rows=0, reason="no rows")
     p = probabilities.astype(np.float64)
-    scores = {name: row_scores(name, labels, p) for name in ("log_loss", "brier", "accuracy")}
-    w = even_weights(weights, rows)
-    means = {name: abs(float(np.average(of, weights=weights))) for name, of in scores.items()}
-    intervals = {
-        name: interval(means[name], error_of_mean(of, weights), 0.0, math.inf if name == "log_loss" else 1.0)
-        for name, of in scores.items()
-    }
-    intervals["accuracy"] = wilson(means["accuracy"], float(w.sum() ** 2 / np.square(w).sum()))
-    auc = reason = precision = None
-    if 0 < positives < rows:
-        precision = average_precision(labels, p, w)
+    estimates = {name: binary_estimate(name, labels, p, weights) for name in _BOUNDS}
+    values, intervals = values_and_intervals(estimates, _BOUNDS, weights)
+    precision = reason = None
+    if "auc" in values:
+        precision = average_precision(labels, p, even_weights(weights, rows))
         intervals["average_precision"] = _interval_of_precision(precision, positives)
-        auc, influence = area_under_roc(labels == 1, p, weights)
-        intervals["auc"] = interval(auc, float(np.linalg.norm(influence)), 0.0, 1.0)
     else:
         reason = f"all {rows} labels are {int(labels[0])}; the AUC needs both classes"
     return BinaryMetrics(
         rows=rows,
         weight=total_weight(weights),
         positives=positives,
-        auc=auc,
         average_precision=precision,
-        log_loss=means["log_loss"],
-        brier=means["brier"],
-        accuracy=means["accuracy"],
+        **values,
         mean_prediction=float(np.average(p, weights=weights)),
         mean_label=float(np.average(labels, weights=weights)),
         intervals=intervals,
@@ -105,44 +93,25 @@ def binary_metrics(
     )
 
 
-def compare(
-    metric: str, labels: Array, candidate: Array, champion: Array, weights: Array | None = None
-) -> Difference | None:
-    """A candidate's gain over a champion on the same rows, with its 95% interval.
-
-    For the AUC the interval is DeLong's for correlated curves, for the average precision that of resampled rows; for
-    the others, which are means over rows, that of the mean of paired differences.
-
-    Args:
-        metric: One of :data:`HIGHER_IS_BETTER`.
-        labels: 0 or 1, shape ``[rows]``.
-        candidate: Its probabilities, shape ``[rows]``.
-        champion: Its probabilities, shape ``[rows]``.
-        weights: Of the rows.
-
-    Returns:
-        None if the metric is not defined: no rows, or for the AUC and the average precision one class only.
-    """
-    rows, positives = len(labels), int(np.sum(labels))
-    if not rows or (metric in ("auc", "average_precision") and not 0 < positives < rows):
-        return None
-    if metric == "average_precision":
-        gain = lambda y, ours, others, w: average_precision(y, ours, w) - average_precision(y, others, w)  # noqa: E731
-        return resampled_difference(metric, gain, labels, candidate, champion, weights)
+def binary_estimate(metric: str, labels: Array, probabilities: Array, weights: Array | None) -> Estimate | None:
+    """A figure of a model by its name; None for the AUC of one class alone."""
+    p = probabilities.astype(np.float64)
     if metric == "auc":
-        mine, theirs = (area_under_roc(labels == 1, p, weights) for p in (candidate, champion))
-        return difference(metric, mine[0] - theirs[0], float(np.linalg.norm(mine[1] - theirs[1])))
-    ours, others = (row_scores(metric, labels, p) for p in (candidate, champion))
-    return paired_difference(metric, ours - others, even_weights(weights, rows))
+        return area_under_roc(labels == 1, p, weights) if 0 < np.sum(labels) < len(labels) else None
+    if metric == "log_loss":
+        p = np.clip(p, SMALLEST, 1 - SMALLEST)
+        return estimate(-np.where(labels == 1, np.log(p), np.log1p(-p)), weights)
+    return estimate(np.square(p - labels) if metric == "brier" else (p >= 0.5) == (labels == 1), weights)
 
 
 def average_precision(labels: Array, scores: Array, weights: Array) -> float:
-    """The mean precision over the positives, each at the threshold of its own score; NaN without positives."""
+    """The mean precision over the positives, each at the threshold of its own score; NaN of one class alone."""
+    if not 0 < np.sum(labels) < len(labels):
+        return math.nan
     order = np.argsort(-scores, kind="stable")
     last = np.append(np.diff(scores[order]) != 0, True)  # rows of one score pass a threshold together
     hits = np.cumsum((weights * labels)[order])[last]
-    with np.errstate(invalid="ignore"):
-        return float(np.sum(np.diff(hits, prepend=0.0) * hits / np.cumsum(weights[order])[last]) / hits[-1])
+    return float(np.sum(np.diff(hits, prepend=0.0) * hits / np.cumsum(weights[order])[last]) / hits[-1])
 
 
 def _interval_of_precision(value: float, positives: int) -> tuple[float, float]:
@@ -154,17 +123,3 @@ def _interval_of_precision(value: float, positives: int) -> tuple[float, float]:
         return value, value
     low, high = interval(math.log(value / (1 - value)), 1 / math.sqrt(positives * value * (1 - value)))
     return 1 / (1 + math.exp(-low)), 1 / (1 + math.exp(-high))
-
-
-def row_scores(metric: str, labels: Array, probabilities: Array) -> Array:
-    """A score for each row, more being better, whose mean is the metric but for its sign."""
-    p = probabilities.astype(np.float64)
-    scores: Array
-    if metric == "log_loss":
-        p = np.clip(p, SMALLEST, 1 - SMALLEST)
-        scores = np.where(labels == 1, np.log(p), np.log1p(-p))
-    elif metric == "brier":
-        scores = -np.square(p - labels)
-    else:
-        scores = ((p >= 0.5) == (labels == 1)).astype(np.float64)
-    return scores

@@ -1,29 +1,25 @@
-"""Metrics of a classifier of several classes, and the paired comparison of two on the same rows. NumPy alone."""
+"""Metrics of a classifier of several classes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract.evaluation import Difference
 from airflow_hops.ml.metrics.binary_metrics import SMALLEST
 from airflow_hops.ml.metrics.metrics import (
     Array,
+    Estimate,
     Metrics,
     area_under_roc,
     calibration,
-    difference,
-    error_of_mean,
+    estimate,
     even_weights,
-    interval,
-    paired_difference,
-    resampled_difference,
-    spread,
     total_weight,
-    wilson,
+    values_and_intervals,
 )
 
 HIGHER_IS_BETTER = {
@@ -34,6 +30,15 @@ HIGHER_IS_BETTER = {
 
 MAX_CONFUSION_CLASSES = 100
 """Up to so many classes the confusion matrix is kept, and the AUC taken, which sorts the rows once for each class."""
+
+
+_BOUNDS = {
+    "log_loss": (0.0, math.inf), "brier": (0.0, math.inf), "accuracy": (0.0, 1.0), "auc": (0.0, 1.0),
+    "worst_auc": (0.0, 1.0),
+}  # fmt: skip
+_OF_ROWS = ("log_loss", "brier", "accuracy")
+OF_CHOICES = ("balanced_accuracy", "macro_f1", "weighted_f1")
+"""The metrics of the likeliest classes, which are no means over rows."""
 
 
 @dataclass(frozen=True)
@@ -106,107 +111,59 @@ def class_metrics(
     if not rows:
         return ClassMetrics(rows=0, reason="no rows")
     chosen = probabilities.argmax(axis=1)
-    right = (chosen == labels).astype(np.float64)
-    accuracy = float(np.average(right, weights=weights))
-    scores = {name: row_scores(name, labels, probabilities) for name in ("log_loss", "brier")}
-    means = {name: -float(np.average(of, weights=weights)) for name, of in scores.items()}
-    intervals = {name: interval(means[name], error_of_mean(of, weights), 0.0) for name, of in scores.items()}
-    w = even_weights(weights, rows)
-    intervals["accuracy"] = wilson(accuracy, float(w.sum() ** 2 / np.square(w).sum()))
-    ranked = _area_under_roc(labels, probabilities, weights)
-    for name, (area, influence) in (ranked or {}).items():
-        intervals[name] = interval(area, spread(influence), 0.0, 1.0)
-    choices = {name: _of_choices(name, labels, chosen, classes, weights) for name in _OF_CHOICES}
-    figures = _by_class(labels, chosen, classes, names, weights)
+    estimates = {name: class_estimate(name, labels, probabilities, weights) for name in _OF_ROWS}
+    values, intervals = values_and_intervals({**estimates, **_areas(labels, probabilities, weights)}, _BOUNDS, weights)
+    choices: dict[str, Any] = {name: of_choices(name, labels, chosen, classes, weights) for name in OF_CHOICES}
     counts = np.bincount(labels * classes + chosen, minlength=classes**2).reshape(classes, classes)
+    reason = None
+    if "auc" not in values:
+        only = names[labels[0]] if names else labels[0]
+        reason = f"all {rows} labels are {only}; the AUC needs two classes"
+        if classes > MAX_CONFUSION_CLASSES:
+            reason = f"there are {classes} classes; the AUC is of {MAX_CONFUSION_CLASSES} at most"
     return ClassMetrics(
         rows=rows,
         weight=total_weight(weights),
-        accuracy=accuracy,
-        balanced_accuracy=choices["balanced_accuracy"],
-        macro_f1=choices["macro_f1"],
-        weighted_f1=choices["weighted_f1"],
-        auc=ranked["auc"][0] if ranked else None,
-        worst_auc=ranked["worst_auc"][0] if ranked else None,
-        log_loss=means["log_loss"],
-        brier=means["brier"],
-        classes=figures,
+        **values,
+        **choices,
+        classes=_by_class(labels, chosen, names or range(classes), weights),
         confusion=tuple(map(tuple, counts.tolist())) if detailed and classes <= MAX_CONFUSION_CLASSES else (),
         intervals=intervals,
-        calibration=calibration(probabilities.max(axis=1), right, weights) if detailed else (),
-        reason=None if ranked else _why_no_auc(labels, classes, names),
+        calibration=calibration(probabilities.max(axis=1), chosen == labels, weights) if detailed else (),
+        reason=reason,
     )
 
 
-def compare_classifiers(
-    metric: str, labels: Array, candidate: Array, champion: Array, weights: Array | None = None
-) -> Difference | None:
-    """A candidate's gain over a champion on the same rows, with its 95% interval.
-
-    The interval is that of the mean of paired differences; for the AUC DeLong's, over all classes; for F1 and balanced
-    accuracy that of resampled rows.
-
-    Args:
-        metric: One of :data:`HIGHER_IS_BETTER`.
-        labels: Numbers of the classes, shape ``[rows]``.
-        candidate: Its probabilities, shape ``[rows, classes]``.
-        champion: Likewise.
-        weights: Of the rows.
-
-    Returns:
-        None if the metric is not defined: no rows, or no AUC.
-    """
-    if not len(labels):
-        return None
+def class_estimate(metric: str, labels: Array, probabilities: Array, weights: Array | None) -> Estimate | None:
+    """A figure of a model by its name, but those of :data:`OF_CHOICES`; None for an AUC that is not defined."""
     if metric in ("auc", "worst_auc"):
-        ours, others = (_area_under_roc(labels, p, weights) for p in (candidate, champion))
-        if ours is None or others is None:
-            return None
-        (mine, moved), (theirs, moved_theirs) = ours[metric], others[metric]
-        return difference(metric, mine - theirs, spread(moved - moved_theirs))
-    if metric in _OF_CHOICES:
-        classes = candidate.shape[1]
-        return resampled_difference(
-            metric,
-            lambda y, ours, others, w: (
-                _of_choices(metric, y, ours, classes, w) - _of_choices(metric, y, others, classes, w)
-            ),
-            labels,
-            candidate.argmax(axis=1),
-            champion.argmax(axis=1),
-            weights,
-        )
-    gains = row_scores(metric, labels, candidate) - row_scores(metric, labels, champion)
-    return paired_difference(metric, gains, weights)
-
-
-_OF_CHOICES = ("balanced_accuracy", "macro_f1", "weighted_f1")
-
-
-def row_scores(metric: str, labels: Array, probabilities: Array) -> Array:
-    """A score for each row, more being better, whose mean is the metric but for its sign."""
-    rows = np.arange(len(labels))
-    scores: Array
+        return _areas(labels, probabilities, weights).get(metric)
     if metric == "accuracy":
-        scores = (probabilities.argmax(axis=1) == labels).astype(np.float64)
-        return scores
-    p = probabilities.astype(np.float64)
+        return estimate(probabilities.argmax(axis=1) == labels, weights)
+    p, rows = probabilities.astype(np.float64), np.arange(len(labels))
     if metric == "log_loss":
-        scores = np.log(np.clip(p[rows, labels], SMALLEST, 1.0))
-    else:
-        p[rows, labels] -= 1.0
-        scores = -np.square(p).sum(axis=1)
-    return scores
+        return estimate(-np.log(np.clip(p[rows, labels], SMALLEST, 1.0)), weights)
+    p[rows, labels] -= 1.0
+    return estimate(np.square(p).sum(axis=1), weights)
 
 
-def _shares(labels: Array, chosen: Array, classes: int, weights: Array | None) -> tuple[Array, Array, Array]:
-    """Returns for each class the weight of its rows, of those predicted as it, and of those that are both."""
-    w = even_weights(weights, len(labels))
-    of_class, said = (np.bincount(of, w, classes) for of in (labels, chosen))
-    return of_class, said, np.bincount(labels, w * (chosen == labels), classes)
+def _areas(labels: Array, probabilities: Array, weights: Array | None) -> dict[str, Estimate]:
+    """Mean and lowest AUC of a class against the rest; none beyond 100 classes."""
+    rows, classes = probabilities.shape
+    counts = np.bincount(labels, minlength=classes)
+    there = np.flatnonzero((counts > 0) & (counts < rows))
+    if classes > MAX_CONFUSION_CLASSES or not len(there):
+        return {}
+    total, influence, worst = 0.0, np.zeros(rows), Estimate(math.inf, np.zeros(rows))
+    for number in there:
+        area = area_under_roc(labels == number, probabilities[:, number], weights)
+        total, influence = total + area.value, influence + area.influence
+        worst = min(worst, area, key=lambda each: each.value)
+    return {"auc": Estimate(total / len(there), influence / len(there)), "worst_auc": worst}
 
 
-def _of_choices(metric: str, labels: Array, chosen: Array, classes: int, weights: Array | None) -> float:
+def of_choices(metric: str, labels: Array, chosen: Array, classes: int, weights: Array | None) -> float:
+    """A figure of :data:`OF_CHOICES`, of the likeliest classes ``[rows]``."""
     of_class, said, right = _shares(labels, chosen, classes, weights)
     if metric == "balanced_accuracy":
         there = of_class > 0
@@ -216,46 +173,19 @@ def _of_choices(metric: str, labels: Array, chosen: Array, classes: int, weights
     return float(f1.mean() if metric == "macro_f1" else np.average(f1, weights=of_class[there]))
 
 
-def _by_class(
-    labels: Array, chosen: Array, classes: int, names: Sequence[str] | None, weights: Array | None
-) -> tuple[ClassFigures, ...]:
-    of_class, said, right = _shares(labels, chosen, classes, weights)
-    rows = np.bincount(labels, minlength=classes)
+def _shares(labels: Array, chosen: Array, classes: int, weights: Array | None) -> tuple[Array, Array, Array]:
+    """Returns for each class the weight of its rows, of those predicted as it, and of those that are both."""
+    w = even_weights(weights, len(labels))
+    of_class, said = (np.bincount(of, w, classes) for of in (labels, chosen))
+    return of_class, said, np.bincount(labels, w * (chosen == labels), classes)
 
-    def share(number: int, of: float, twice: int = 1) -> float | None:
-        return float(twice * right[number] / of) if of else None
 
+def _by_class(labels: Array, chosen: Array, names: Sequence[Any], weights: Array | None) -> tuple[ClassFigures, ...]:
+    of_class, said, right = _shares(labels, chosen, len(names), weights)
+    rows = np.bincount(labels, minlength=len(names)).tolist()
+    with np.errstate(invalid="ignore"):
+        shares = np.stack([right / of_class, right / said, 2 * right / (of_class + said)], axis=1).tolist()
     return tuple(
-        ClassFigures(
-            name=str(names[number] if names else number),
-            rows=int(rows[number]),
-            recall=share(number, of_class[number]),
-            precision=share(number, said[number]),
-            f1=share(number, of_class[number] + said[number], 2),
-        )
-        for number in range(classes)
+        ClassFigures(str(name), count, *(None if math.isnan(share) else share for share in each))
+        for name, count, each in zip(names, rows, shares, strict=True)
     )
-
-
-def _area_under_roc(
-    labels: Array, probabilities: Array, weights: Array | None
-) -> dict[str, tuple[float, Array]] | None:
-    """Returns mean and lowest AUC of one class against the rest, each with the influence of each row."""
-    rows, classes = probabilities.shape
-    counts = np.bincount(labels, minlength=classes)
-    there = np.flatnonzero((counts > 0) & (counts < rows))
-    if classes > MAX_CONFUSION_CLASSES or not len(there):
-        return None
-    total, influence, worst = 0.0, np.zeros(rows), (math.inf, np.zeros(rows))
-    for number in there:
-        auc, moved = area_under_roc(labels == number, probabilities[:, number], weights)
-        total, influence = total + auc, influence + moved
-        worst = min(worst, (auc, moved), key=lambda of: of[0])
-    return {"auc": (total / len(there), influence / len(there)), "worst_auc": worst}
-
-
-def _why_no_auc(labels: Array, classes: int, names: Sequence[str] | None) -> str:
-    if classes > MAX_CONFUSION_CLASSES:
-        return f"there are {classes} classes; the AUC is of {MAX_CONFUSION_CLASSES} at most"
-    only = names[labels[0]] if names else labels[0]
-    return f"all {len(labels)} labels are {only}; the AUC needs two classes"

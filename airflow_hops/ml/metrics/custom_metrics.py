@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.evaluation import Difference
-from airflow_hops.ml.metrics.metrics import Array, even_weights, resampled_difference
+from airflow_hops.ml.metrics.metrics import Array, even_weights
 from airflow_hops.ml.step.context import resolve
 
 _DIRECTIONS = {"higher": True, "lower": False}
@@ -47,19 +46,6 @@ class CustomMetric:
                 "is not defined"
             )
         return result
-
-    def compare(self, labels: Array, candidate: Array, champion: Array, weights: Array | None) -> Difference | None:
-        """A candidate's gain over a champion, with the interval of resampled rows; None if it is not defined."""
-        sign = 1.0 if self.higher_is_better else -1.0
-        result = resampled_difference(
-            self.name,
-            lambda y, ours, theirs, w: sign * (self.value(y, ours, w) - self.value(y, theirs, w)),
-            labels,
-            candidate,
-            champion,
-            weights,
-        )
-        return result if math.isfinite(result.low) else None
 
 
 def custom_metrics(given: Mapping[str, Sequence[str]] | None, taken: Collection[str]) -> dict[str, CustomMetric]:

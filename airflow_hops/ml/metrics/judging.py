@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -14,7 +15,7 @@ from airflow_hops.core.contract.target import BINARY, MULTICLASS, REGRESSION, Pr
 from airflow_hops.ml.metrics import binary_metrics, class_metrics, regression_metrics
 from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, AlignedRows
 from airflow_hops.ml.metrics.custom_metrics import CustomMetric, values_of
-from airflow_hops.ml.metrics.metrics import Array, Metrics
+from airflow_hops.ml.metrics.metrics import Array, Estimate, Metrics, paired_difference, resampled_difference
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +32,22 @@ class ProblemMetrics:
         higher_is_better: The metrics by which two models can be compared, and in which direction they improve.
         metric: The one that they are compared by unless another is named.
         minimum: What is asked of a candidate unless it is said.
+        estimate: A figure by its name, of labels, predictions and weights; None if it is not defined.
+        resampled: Figures that are no means over rows by name.
         relative: Those whose size hangs on the label's units: what is tolerated of them is a share of the champion's.
-        compare: The gain over a champion.
     """
 
     figures: type[Metrics]
     higher_is_better: Mapping[str, bool]
     metric: str
     minimum: Mapping[str, float]
-    compare: Callable[..., Difference | None]
+    estimate: Callable[[str, Array, Array, Array | None], Estimate | None]
+    resampled: Mapping[str, Callable[[Array, Array, Array], float]]
     relative: Collection[str] = ()
+
+
+def _of_choices(metric: str) -> Callable[[Array, Array, Array], float]:
+    return lambda y, p, w: class_metrics.of_choices(metric, y, p.argmax(axis=1), p.shape[1], w)
 
 
 METRICS: Mapping[Problem, ProblemMetrics] = {
@@ -49,21 +56,24 @@ METRICS: Mapping[Problem, ProblemMetrics] = {
         binary_metrics.HIGHER_IS_BETTER,
         "auc",
         {"auc": 0.6},
-        binary_metrics.compare,
+        binary_metrics.binary_estimate,
+        {"average_precision": binary_metrics.average_precision},
     ),
     MULTICLASS: ProblemMetrics(
         class_metrics.ClassMetrics,
         class_metrics.HIGHER_IS_BETTER,
         "log_loss",
         {"auc": 0.6},
-        class_metrics.compare_classifiers,
+        class_metrics.class_estimate,
+        {name: _of_choices(name) for name in class_metrics.OF_CHOICES},
     ),
     REGRESSION: ProblemMetrics(
         regression_metrics.RegressionMetrics,
         regression_metrics.HIGHER_IS_BETTER,
         "rmse",
         {"r2": 0.0},
-        regression_metrics.compare_regressions,
+        regression_metrics.regression_estimate,
+        {"median_absolute_error": regression_metrics.median_absolute_error},
         regression_metrics.IN_LABELS_UNITS,
     ),
 }
@@ -97,10 +107,22 @@ class Judge:
         return replace(result, custom=values_of(self.custom, labels, predictions, weights)) if self.custom else result
 
     def gain(self, labels: Array, candidate: Array, champion: Array, weights: Array | None) -> Difference | None:
-        """A candidate's gain over a champion on the same rows; None if the metric is not defined."""
-        if self.metric in self.custom:
-            return self.custom[self.metric].compare(labels, candidate, champion, weights) if len(labels) else None
-        return METRICS[self.problem].compare(self.metric, labels, candidate, champion, weights)
+        """A candidate's gain over a champion on the same rows, with its 95% interval.
+
+        It is that of the rows' paired influences, for the AUC DeLong's; of a metric that is no mean over rows, and of
+        the user's own, that of resampled rows. None if the metric is not defined.
+        """
+        of, metric = METRICS[self.problem], self.metric
+        if not len(labels):
+            return None
+        own = self.custom.get(metric)
+        sign = 1.0 if (own.higher_is_better if own else of.higher_is_better[metric]) else -1.0
+        function = own.value if own else of.resampled.get(metric)
+        if function is not None:
+            result = resampled_difference(metric, function, labels, candidate, champion, weights, sign)
+            return result if math.isfinite(result.low) else None
+        mine, theirs = (of.estimate(metric, labels, p, weights) for p in (candidate, champion))
+        return None if mine is None or theirs is None else paired_difference(metric, mine, theirs, sign)
 
     def describe(self, rows: AlignedRows) -> dict[str, Any]:
         """Figures of scored rows, overall and by slice.

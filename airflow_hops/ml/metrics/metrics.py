@@ -69,6 +69,25 @@ class Metrics:
         return {**retained, **ends, **custom}
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """A figure of some rows.
+
+    Attributes:
+        value: The figure.
+        influence: How much each row moves it, shape ``[rows]``.
+    """
+
+    value: float
+    influence: Array
+
+    @property
+    def error(self) -> float:
+        """The standard error; 0 of a single row, about which nothing is known."""
+        rows = len(self.influence)
+        return math.sqrt(float(np.square(self.influence).sum()) * rows / (rows - 1)) if rows > 1 else 0.0
+
+
 def even_weights(weights: Array | None, rows: int) -> Array:
     """The weights of rows; 1 for each where they have none."""
     return np.ones(rows) if weights is None else weights
@@ -92,66 +111,80 @@ def wilson(share: float, rows: float) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def error_of_mean(values: Array, weights: Array | None = None) -> float:
-    """Standard error of a weighted mean of values; 0 of a single one, about which nothing is known."""
-    return spread(mean_influence(values, weights))
-
-
-def mean_influence(values: Array, weights: Array | None = None) -> Array:
-    """Returns how much each row moves the weighted mean of values, shape ``[rows]``."""
+def estimate(values: Array, weights: Array | None) -> Estimate:
+    """The weighted mean of values ``[rows]``, with the influence of each."""
     w = even_weights(weights, len(values))
-    influence: Array = (values - np.average(values, weights=w)) * w / w.sum()
-    return influence
+    mean = float(np.average(values, weights=w))
+    return Estimate(mean, (values - mean) * w / w.sum())
 
 
-def spread(influence: Array) -> float:
-    """Standard error of a figure that each row moves by so much."""
-    rows = len(influence)
-    return math.sqrt(float(np.square(influence).sum()) * rows / (rows - 1)) if rows > 1 else 0.0
+def values_and_intervals(
+    estimates: Mapping[str, Estimate | None], bounds: Mapping[str, tuple[float, float]], weights: Array | None
+) -> tuple[dict[str, Any], dict[str, tuple[float, float]]]:
+    """Returns the figures that are defined, and their 95% intervals: of the accuracy Wilson's.
+
+    Args:
+        estimates: By name; None where one is not defined.
+        bounds: Least and greatest value of a figure by name.
+        weights: Of the rows.
+    """
+    values: dict[str, Any] = {}
+    intervals: dict[str, tuple[float, float]] = {}
+    for name, each in estimates.items():
+        if each is not None:
+            values[name] = each.value
+            intervals[name] = interval(each.value, each.error, *bounds[name])
+            if name == "accuracy":
+                w = even_weights(weights, len(each.influence))
+                intervals[name] = wilson(each.value, float(w.sum() ** 2 / np.square(w).sum()))
+    return values, intervals
 
 
-def difference(metric: str, gain: float, error: float) -> Difference:
-    """A gain with its 95% interval."""
-    return Difference(metric, gain, *interval(gain, error))
-
-
-def paired_difference(metric: str, gains: Array, weights: Array | None = None) -> Difference:
-    """The mean of paired differences, with its 95% interval.
+def paired_difference(metric: str, candidate: Estimate, champion: Estimate, sign: float) -> Difference:
+    """A candidate's gain over a champion on the same rows, by the influences of each row on both (the delta method).
 
     Args:
         metric: Its name.
-        gains: By how much each row's score is better, shape ``[rows]``.
-        weights: Of the rows.
+        candidate: The candidate's figure.
+        champion: The champion's.
+        sign: 1 if a higher figure is better, else -1.
     """
-    return difference(metric, float(np.average(gains, weights=weights)), error_of_mean(gains, weights))
+    gain = Estimate(candidate.value - champion.value, candidate.influence - champion.influence)
+    return Difference(metric, sign * gain.value, *interval(sign * gain.value, gain.error))
 
 
 def resampled_difference(
     metric: str,
-    gain_of: Callable[[Array, Array, Array, Array], float],
+    figure: Callable[[Array, Array, Array], float],
     labels: Array,
     candidate: Array,
     champion: Array,
     weights: Array | None,
+    sign: float,
 ) -> Difference:
     """The gain of a figure that is no mean over rows: the standard error is that of resampled rows.
 
     Args:
         metric: Its name.
-        gain_of: By how much the candidate is better: a function of labels, the candidate's predictions, the champion's,
-            and weights.
+        figure: A function of labels, predictions and weights.
         labels: Shape ``[rows]``.
-        candidate: Its predictions.
-        champion: Its predictions.
+        candidate: The candidate's predictions.
+        champion: The champion's.
         weights: Of the rows.
+        sign: 1 if a higher figure is better, else -1.
     """
     rows, random = len(labels), np.random.default_rng(0)
-    columns = (labels, candidate, champion, even_weights(weights, rows))
-    drawn = (random.integers(0, rows, rows) for _ in range(_RESAMPLES))
-    gains = [gain_of(*(column[chosen] for column in columns)) for chosen in drawn]
+    weights = even_weights(weights, rows)
+
+    def gain_of(chosen: Any) -> float:
+        ours, theirs = (figure(labels[chosen], p[chosen], weights[chosen]) for p in (candidate, champion))
+        return sign * (ours - theirs)
+
+    gains = [gain_of(random.integers(0, rows, rows)) for _ in range(_RESAMPLES)]
     defined = [gain for gain in gains if math.isfinite(gain)]
     error = float(np.std(defined, ddof=1)) if len(defined) > 1 else math.nan
-    return difference(metric, gain_of(*columns), error)
+    gain = gain_of(slice(None))
+    return Difference(metric, gain, *interval(gain, error))
 
 
 def calibration(predicted: Array, observed: Array, weights: Array | None) -> tuple[CalibrationBin, ...]:
@@ -176,13 +209,12 @@ def calibration(predicted: Array, observed: Array, weights: Array | None) -> tup
     )
 
 
-def area_under_roc(positive: Array, scores: Array, weights: Array | None) -> tuple[float, Array]:
-    """The area under the ROC curve, exact, and by how much each row moves it.
+def area_under_roc(positive: Array, scores: Array, weights: Array | None) -> Estimate:
+    """The area under the ROC curve, exact.
 
-    The sum of squares of the latter is DeLong's variance (E. R. DeLong, D. M. DeLong, D. L. Clarke-Pearson, "Comparing
-    the areas under two or more correlated receiver operating characteristic curves", Biometrics 44, 1988), and those of
-    two models subtract row by row. The structural components are found in n log n (X. Sun, W. Xu, IEEE Signal
-    Processing Letters 21, 2014).
+    Its error is DeLong's (E. R. DeLong, D. M. DeLong, D. L. Clarke-Pearson, "Comparing the areas under two or more
+    correlated receiver operating characteristic curves", Biometrics 44, 1988). The structural components are found in
+    n log n (X. Sun, W. Xu, IEEE Signal Processing Letters 21, 2014).
 
     Args:
         positive: Whether a row is of the class in question, shape ``[rows]``; both must occur.
@@ -203,4 +235,4 @@ def area_under_roc(positive: Array, scores: Array, weights: Array | None) -> tup
         weight = w[side] / w[side].sum()
         auc = float(np.sum(weight * share[side]))
         influence[side] = weight * (share[side] - auc) * math.sqrt(rows / (rows - 1) if rows > 1 else 0.0)
-    return auc, influence
+    return Estimate(auc, influence * math.sqrt((len(scores) - 1) / len(scores)))

@@ -1,4 +1,4 @@
-"""Metrics of a model that predicts a number, and the paired comparison of two on the same rows. NumPy alone."""
+"""Metrics of a model that predicts a number."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from airflow_hops.core.contract.evaluation import Difference
 from airflow_hops.ml.metrics.metrics import (
     Array,
+    Estimate,
     Metrics,
     calibration,
-    difference,
-    even_weights,
-    interval,
-    mean_influence,
-    resampled_difference,
-    spread,
+    estimate,
     total_weight,
+    values_and_intervals,
 )
 
 HIGHER_IS_BETTER = {"rmse": False, "mae": False, "r2": True, "median_absolute_error": False}
@@ -27,6 +23,7 @@ HIGHER_IS_BETTER = {"rmse": False, "mae": False, "r2": True, "median_absolute_er
 
 IN_LABELS_UNITS = ("rmse", "mae", "median_absolute_error")
 
+_BOUNDS = {"rmse": (0.0, math.inf), "mae": (0.0, math.inf), "r2": (-math.inf, 1.0)}
 RESIDUAL_QUANTILES = (5, 25, 50, 75, 95)
 
 
@@ -68,21 +65,14 @@ def regression_metrics(
     if not rows:
         return RegressionMetrics(rows=0, reason="no rows")
     predictions = predictions.astype(np.float64)
-    results = {name: _value_and_influence(name, labels, predictions, weights) for name in ("rmse", "mae", "r2")}
-    values = {name: each[0] for name, each in results.items() if each is not None}
-    intervals = {
-        name: interval(each[0], spread(each[1]), *((-math.inf, 1.0) if name == "r2" else (0.0, math.inf)))
-        for name, each in results.items()
-        if each is not None
-    }
+    estimates = {name: regression_estimate(name, labels, predictions, weights) for name in _BOUNDS}
+    values, intervals = values_and_intervals(estimates, _BOUNDS, weights)
     quantiles = weighted_quantiles(labels - predictions, RESIDUAL_QUANTILES, weights)
     return RegressionMetrics(
         rows=rows,
         weight=total_weight(weights),
-        rmse=values["rmse"],
-        mae=values["mae"],
-        r2=values.get("r2"),
-        median_absolute_error=_median_absolute_error(labels, predictions, weights),
+        **values,
+        median_absolute_error=median_absolute_error(labels, predictions, weights),
         mean_prediction=float(np.average(predictions, weights=weights)),
         mean_label=float(np.average(labels, weights=weights)),
         residual_quantiles={str(percent): v for percent, v in zip(RESIDUAL_QUANTILES, quantiles, strict=True)},
@@ -92,40 +82,20 @@ def regression_metrics(
     )
 
 
-def compare_regressions(
-    metric: str, labels: Array, candidate: Array, champion: Array, weights: Array | None = None
-) -> Difference | None:
-    """A candidate's gain over a champion on the same rows, with its 95% interval.
-
-    The interval is that of the rows' paired influences on the two figures (the delta method); for the median absolute
-    error that of resampled rows.
-
-    Args:
-        metric: One of :data:`HIGHER_IS_BETTER`.
-        labels: Shape ``[rows]``.
-        candidate: Its predictions, shape ``[rows]``.
-        champion: Its predictions, shape ``[rows]``.
-        weights: Of the rows.
-
-    Returns:
-        None if the metric is not defined: no rows, or for R² labels that are all the same.
-    """
-    if not len(labels):
+def regression_estimate(metric: str, labels: Array, predictions: Array, weights: Array | None) -> Estimate | None:
+    """A figure of a model by its name, but the median absolute error; None for R² of labels that are all the same."""
+    errors = labels - predictions.astype(np.float64)
+    if metric == "mae":
+        return estimate(np.abs(errors), weights)
+    mse = estimate(np.square(errors), weights)
+    if metric == "rmse":
+        root = math.sqrt(mse.value)
+        return Estimate(root, mse.influence / (2 * root) if root else np.zeros(len(labels)))
+    variance = estimate(np.square(labels - np.average(labels, weights=weights)), weights)
+    if variance.value == 0:
         return None
-    if metric == "median_absolute_error":
-        return resampled_difference(
-            metric,
-            lambda y, ours, theirs, w: _median_absolute_error(y, theirs, w) - _median_absolute_error(y, ours, w),
-            labels,
-            candidate.astype(np.float64),
-            champion.astype(np.float64),
-            weights,
-        )
-    mine, theirs = (_value_and_influence(metric, labels, p.astype(np.float64), weights) for p in (candidate, champion))
-    if mine is None or theirs is None:
-        return None
-    sign = 1.0 if HIGHER_IS_BETTER[metric] else -1.0
-    return difference(metric, sign * (mine[0] - theirs[0]), spread(mine[1] - theirs[1]))
+    share = mse.value / variance.value
+    return Estimate(1 - share, (share * variance.influence - mse.influence) / variance.value)
 
 
 def weighted_quantiles(values: Array, percents: tuple[int, ...], weights: Array | None) -> list[float]:
@@ -138,25 +108,7 @@ def weighted_quantiles(values: Array, percents: tuple[int, ...], weights: Array 
     return [float(value) for value in values[order][np.minimum(at, len(values) - 1)]]
 
 
-def _median_absolute_error(labels: Array, predictions: Array, weights: Array | None) -> float:
+def median_absolute_error(labels: Array, predictions: Array, weights: Array | None) -> float:
+    """The error that half of the rows, by weight, do not exceed."""
     even = weights is None or bool(np.ptp(weights) == 0)
     return weighted_quantiles(np.abs(labels - predictions), (50,), None if even else weights)[0]
-
-
-def _value_and_influence(
-    metric: str, labels: Array, predictions: Array, weights: Array | None
-) -> tuple[float, Array] | None:
-    """A figure, and by how much each row moves it."""
-    w = even_weights(weights, len(labels))
-    errors = labels - predictions
-    if metric == "mae":
-        return float(np.average(np.abs(errors), weights=w)), mean_influence(np.abs(errors), w)
-    mse, influence = float(np.average(np.square(errors), weights=w)), mean_influence(np.square(errors), w)
-    if metric == "rmse":
-        root = math.sqrt(mse)
-        return root, influence / (2 * root) if root else np.zeros(len(labels))
-    squares = np.square(labels - np.average(labels, weights=w))
-    variance = float(np.average(squares, weights=w))
-    if variance == 0:
-        return None
-    return 1 - mse / variance, (mse / variance * mean_influence(squares, w) - influence) / variance

@@ -15,7 +15,6 @@ import pyarrow.parquet as parquet
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.queries.columns import encode, role_of
 from airflow_hops.ml.queries.place import Place
-from airflow_hops.ml.queries.row_groups import RowGroup, row_groups, rows_at
 from airflow_hops.ml.readers.raw_file import explained
 
 __all__ = ["sample", "splits"]
@@ -34,6 +33,26 @@ class _Field:
     type: Any
     column: str
     item: int | None
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """A row group of a file.
+
+    Attributes:
+        path: The file.
+        index: Which one in it; -1 if the file has none, and no rows.
+        rows: How many rows it has.
+    """
+
+    path: Path
+    index: int
+    rows: int
+
+    def read(self, columns: Sequence[str] | None) -> Any:
+        """Its rows as a table; all columns where none are named."""
+        file = parquet.ParquetFile(self.path)
+        return file.read(columns=columns) if self.index < 0 else file.read_row_group(self.index, columns=columns)
 
 
 def splits(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,3 +171,30 @@ def _files(folder: Path, split: str) -> list[Path]:
     if split not in names:
         raise BadInput(f"split is {split!r}, expected one of {', '.join(names) or 'none: there are no rows'}")
     return sorted((folder / split).glob("*.parquet"))
+
+
+def row_groups(paths: Sequence[Path]) -> list[RowGroup]:
+    """The row groups of some files in order; of files that have no rows, one without rows."""
+    results = []
+    for path in paths:
+        footer = parquet.read_metadata(path)
+        results += [RowGroup(path, index, footer.row_group(index).num_rows) for index in range(footer.num_row_groups)]
+    return results or [RowGroup(paths[0], -1, 0)]
+
+
+def rows_at(groups: Sequence[RowGroup], places: Any, columns: Sequence[str] | None = None) -> Any:
+    """A table of the rows at some places.
+
+    Args:
+        groups: Row groups, at least one.
+        places: Integers, ascending, shape ``(rows,)``: 0 is the first row of the first group.
+        columns: What to read; all where none are named.
+    """
+    tables: list[Any] = []
+    first = 0
+    for group in groups:
+        mine = places[(places >= first) & (places < first + group.rows)] - first
+        first += group.rows
+        if len(mine) or not tables:
+            tables.append(group.read(columns).take(pa.array(mine, pa.int64())))
+    return pa.concat_tables(tables, promote=True)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.monitoring.skew.distribution import Curve, curve_of, join
-from airflow_hops.ml.queries.vector_norms import by_norm, shown_type
+from airflow_hops.ml.monitoring.skew.distribution import Curve, Vectors, curve_of, distribution, join
 from airflow_hops.ml.statistics.summary import common_statistics, feature_name, type_name
+from airflow_hops.ml.statistics.vectors import SAMPLE, vector_width
 
 BUCKETS = 20
 """Buckets of a small histogram, at most."""
@@ -29,6 +29,8 @@ MAX_NAME = 60
 MAX_TEXT = 1000
 SHARES = 10_000
 """Unit of a small histogram's shares."""
+_NORM_BUCKETS, _NORM_QUANTILES = 20, 10
+"""Buckets of the norms of vectors, equally wide and equally filled."""
 
 
 def table(dataset: Any, *, weighted: bool) -> dict[str, Any]:
@@ -40,14 +42,14 @@ def table(dataset: Any, *, weighted: bool) -> dict[str, Any]:
     if weighted and not dataset.weighted_num_examples:
         raise BadInput("weighted is true, and these statistics have no weights")
     rows = int(dataset.num_examples)
-    lines = [_line(each if weighted else by_norm(each), rows, weighted) for each in dataset.features]
+    lines = [_line(each if weighted else _by_norm(each), rows, weighted) for each in dataset.features]
     columns = {name: [line[name] for line in lines] for name in (lines[0] if lines else _LINE)}
     return {"rows": rows, "weighted_rows": dataset.weighted_num_examples or None, **columns}
 
 
 def detail(feature: Any, rows: int, *, weighted: bool) -> dict[str, Any]:
     """One feature in full; of a data set of ``rows``."""
-    feature = feature if weighted else by_norm(feature)  # the sample has no weights
+    feature = feature if weighted else _by_norm(feature)  # the sample has no weights
     view = _View.of(feature, weighted)
     results: dict[str, Any] = {
         **{name: value for name, value in _line(feature, rows, weighted).items() if name not in _SMALL},
@@ -145,7 +147,7 @@ def _line(feature: Any, rows: int, weighted: bool) -> dict[str, Any]:
     view = _View.of(feature, weighted)
     kind = (feature.WhichOneof("stats") or "none").removesuffix("_stats")
     line: dict[str, Any] = dict.fromkeys(_LINE)
-    types = shown_type(feature, type_name(feature))
+    types = _shown_type(feature, type_name(feature))
     line |= {"names": feature_name(feature), "types": types, "kinds": kind}
     if view.common is None:
         return line
@@ -246,3 +248,43 @@ def _round(value: float, digits: int) -> float | None:
 
 def _exact(value: float) -> float | None:
     return _round(value, 12)
+
+
+def _shown_type(feature: Any, type_name: str) -> str:
+    """A feature's type, with the length of its vectors where it has any: ``FLOAT[16]``."""
+    width = vector_width(feature)
+    return type_name if width is None else f"{type_name}[{width}]"
+
+
+def _by_norm(feature: Any) -> Any:
+    """The ``FeatureNameStatistics`` of vectors with the figures of their Euclidean norms; of any other feature itself.
+
+    How many rows have one, and how many of their numbers are zero or NaN, is what it was.
+    """
+    result = distribution(feature)
+    if not isinstance(result, Vectors):
+        return feature
+    norms = result.norms
+    shown = type(feature)()
+    shown.CopyFrom(feature)
+    number = shown.num_stats
+    number.mean, number.std_dev, number.median = float(norms.mean()), float(norms.std()), float(np.median(norms))
+    number.min, number.max = float(norms.min()), float(norms.max())
+    nan = max((one.num_nan for one in feature.num_stats.histograms), default=0)
+    del number.histograms[:]
+    counts, edges = np.histogram(norms, _NORM_BUCKETS)
+    quantiles = np.quantile(norms, np.linspace(0, 1, _NORM_QUANTILES + 1))
+    for kind, bounds, shares in (
+        ("STANDARD", edges, counts),
+        ("QUANTILES", quantiles, np.full(_NORM_QUANTILES, len(norms) / _NORM_QUANTILES)),
+    ):
+        histogram = number.histograms.add(num_nan=nan)
+        histogram.type = histogram.HistogramType.Value(kind)
+        for low, high, count in zip(bounds[:-1], bounds[1:], shares, strict=True):
+            histogram.buckets.add(low_value=low, high_value=high, sample_count=count)
+    others = [one for one in feature.custom_stats if one.name != SAMPLE]
+    del shown.custom_stats[:]
+    shown.custom_stats.extend(others)
+    report = f"norms of {len(norms):,} vectors of {result.rows.shape[1]} numbers, a sample"
+    shown.custom_stats.add(name="Distribution shown").str = report
+    return shown

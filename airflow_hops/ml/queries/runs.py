@@ -7,8 +7,9 @@ experiment of that name is nobody's business here.
 from __future__ import annotations
 
 import json
+import math
+import re
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -16,21 +17,17 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.redaction import masked
-from airflow_hops.ml.queries.natural import natural_key
 from airflow_hops.ml.queries.place import Place
-from airflow_hops.ml.queries.series import figures_of, thin
 from airflow_hops.ml.tracking.client import mlflow_errors, open_tracking
 
 __all__ = ["curves", "get", "search"]
 _SQLITE = "sqlite:///"
 _PAGE = 100
 _MAX_SORTED = 10_000
-_KEEP_S = 20.0
 _CURVE_POINTS = 1000
 _OWN_ORDER = ("duration", "params.")
 _PARENT_TAG = "mlflow.parentRunId"
 _opening = threading.Lock()
-_sorted: dict[tuple[Any, ...], tuple[float, list[Any]]] = {}
 
 
 def search(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +86,7 @@ def get(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         return {
             **_run(run),
             "versions": _versions(client, [run_id]).get(run_id, []),
-            "figures": {name: figures_of(client.get_metric_history(run_id, name)) for name in sorted(run.data.metrics)},
+            "figures": {name: _figures(client.get_metric_history(run_id, name)) for name in sorted(run.data.metrics)},
             "datasets": [_dataset(each) for each in run.inputs.dataset_inputs] if run.inputs else [],
             "children": [_run(each) for each in nested],
         }
@@ -117,7 +114,7 @@ def curves(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         results = []
         for name in names:
             points = client.get_metric_history(run.info.run_id, name)
-            shown = thin(sorted(points, key=lambda metric: (metric.step, metric.timestamp)), _CURVE_POINTS)
+            shown = _thin(sorted(points, key=lambda metric: (metric.step, metric.timestamp)), _CURVE_POINTS)
             columns = [[getattr(each, column) for each in shown] for column in ("step", "value", "timestamp")]
             curve = dict(zip(("steps", "values", "times"), columns, strict=True))
             results.append({"run_id": run.info.run_id, "metric": name, "points": len(points), **curve})
@@ -209,12 +206,7 @@ def _comparisons(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _sorted_here(client: Any, experiment_id: str, query: str, order: str, arguments: str) -> list[Any]:
-    """All runs that a filter lets through, in an order that MLflow does not have; kept for the pages that follow."""
-    key, now = (client.tracking_uri, experiment_id, query, order), time.monotonic()
-    for old in [each for each, (at, _) in list(_sorted.items()) if now - at > _KEEP_S]:
-        _sorted.pop(old, None)
-    if key in _sorted:
-        return _sorted[key][1]
+    """All runs that a filter lets through, in an order that MLflow does not have."""
     runs: list[Any] = []
     token: Any = None
     while len(runs) < _MAX_SORTED:
@@ -232,9 +224,8 @@ def _sorted_here(client: Any, experiment_id: str, query: str, order: str, argume
     }
     absent = [run for run in runs if values[run.info.run_id] is None]
     present = [run for run in runs if values[run.info.run_id] is not None]
-    present.sort(key=lambda run: natural_key(values[run.info.run_id]), reverse=direction.upper() == "DESC")
-    _sorted[key] = now, [*present, *absent]
-    return _sorted[key][1]
+    present.sort(key=lambda run: _natural_key(values[run.info.run_id]), reverse=direction.upper() == "DESC")
+    return [*present, *absent]
 
 
 def _versions(client: Any, run_ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
@@ -269,3 +260,48 @@ def _run(run: Any) -> dict[str, Any]:
         "tags": masked(run.data.tags),
         "parent": run.data.tags.get(_PARENT_TAG),
     }
+
+
+def _figures(history: Sequence[Any]) -> dict[str, Any]:
+    """The last, the smallest and the largest value of MLflow's ``Metric``s, each with its step, and their ``count``.
+
+    What is no number is never smallest or largest.
+    """
+    ordered = sorted(history, key=lambda metric: (metric.step, metric.timestamp))
+    numbers = [metric for metric in ordered if math.isfinite(metric.value)]
+
+    def point(metric: Any) -> dict[str, Any]:
+        return {"value": metric.value, "step": metric.step}
+
+    return {
+        "last": point(ordered[-1]),
+        "min": point(min(numbers, key=lambda metric: metric.value)) if numbers else None,
+        "max": point(max(numbers, key=lambda metric: metric.value)) if numbers else None,
+        "count": len(ordered),
+    }
+
+
+def _thin(history: Sequence[Any], most: int) -> list[Any]:
+    """At most so many points of a series, in order: of each stretch the smallest and the largest, and both ends."""
+    if len(history) <= most:
+        return list(history)
+    stretch = math.ceil(2 * len(history) / (most - 2))
+    retained = {0, len(history) - 1}
+    for first in range(0, len(history), stretch):
+        part = [i for i in range(first, min(first + stretch, len(history))) if math.isfinite(history[i].value)]
+        if part:
+            retained |= {min(part, key=lambda i: history[i].value), max(part, key=lambda i: history[i].value)}
+    return [history[index] for index in sorted(retained)]
+
+
+def _natural_key(value: Any) -> tuple[Any, ...]:
+    """A key to sort by: numbers by value and before words, and numbers within words by value, too."""
+    try:
+        number = float(value)
+        if number == number:
+            return (0, number)
+    except (TypeError, ValueError):
+        pass
+    # A number of any length counts by its digits, and a word comes before all numbers.
+    parts = ((part, part.lstrip("0")) for part in re.split(r"(\d+)", str(value).casefold()))
+    return (1, [(len(digits), digits) if part.isdecimal() else (-1, part) for part, digits in parts])

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, read_json
-from airflow_hops.ml.queries.feature_distances import compare
+from airflow_hops.ml.monitoring.skew.distribution import Distribution, Numbers, Values, Vectors, distribution
+from airflow_hops.ml.monitoring.skew.measures import OF_FEW, every_score, score
+from airflow_hops.ml.monitoring.skew.vectors import MEASURE
 from airflow_hops.ml.queries.feature_figures import detail, table
 from airflow_hops.ml.queries.place import Place
+from airflow_hops.ml.schemas.infer import INFINITY_NORM, JENSEN_SHANNON
 from airflow_hops.ml.statistics.files import STATISTICS_FILE, load_statistics
 from airflow_hops.ml.statistics.summary import feature_name
 
@@ -112,6 +115,55 @@ def distances(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     if is_report and [side["dataset"] for side in sides] == [*_SIDES]:
         judged = read_json(place.folder(artifacts[0]) / _REPORT)["features"]
     return compare(*(_dataset(place, side) for side in sides), judged=judged, name=params.get("feature"))
+
+
+def compare(reference: Any, current: Any, *, judged: Mapping[str, Any], name: str | None) -> dict[str, Any]:
+    """The distances of the features that both ``DatasetFeatureStatistics`` have.
+
+    Args:
+        reference: One.
+        current: The other.
+        judged: What a skew report says of some of them, by name.
+        name: A feature whose every measure is wanted; None for all features by one.
+    """
+    others = {feature_name(feature): feature for feature in current.features}
+    shared = {
+        result: feature
+        for feature in reference.features
+        if (result := feature_name(feature)) in others and name in (None, result)
+    }
+    report = ("measure", "score", "threshold", "p_value", "drifted")
+    lines = {result: [judged[result][column] for column in report] for result in shared if result in judged}
+    sides = {
+        name: (distribution(each), distribution(others[name])) for name, each in shared.items() if name not in lines
+    }
+    lines |= {name: _measured(*pair) for name, pair in sides.items()}
+    columns = [list(column) for column in zip(*(lines[result] for result in shared), strict=True)] or [
+        [] for _ in report
+    ]
+    every: dict[str, float] = {}
+    if name in shared:
+        one, other = distribution(shared[name]), distribution(others[name])
+        if type(one) is type(other):
+            every = {measure: round(result, 6) for measure, result in every_score(one, other).items()}
+    named = dict(zip(("measures", "scores", "thresholds", "p_values", "drifted"), columns, strict=True))
+    return {"names": list(shared), **named, "reported": bool(judged), "every": every}
+
+
+def _measured(reference: Distribution | None, current: Distribution | None) -> list[Any]:
+    """Measure, score, threshold, p-value and whether the score is above the threshold."""
+    measure, threshold = None, None
+    if isinstance(reference, Numbers) and isinstance(current, Numbers):
+        is_few = reference.frequent and reference.frequent.few and current.frequent
+        measure, threshold = (OF_FEW, INFINITY_NORM) if is_few else ("jensen_shannon", JENSEN_SHANNON)
+    elif isinstance(reference, Values) and isinstance(current, Values):
+        measure, threshold = "l_infinity", INFINITY_NORM
+    elif isinstance(reference, Vectors) and isinstance(current, Vectors):
+        measure = MEASURE  # whether its score is much only a report's p-value tells
+    if measure is None or reference is None or current is None:
+        return [None] * 5
+    result = round(score(reference, current, measure), 6)
+    return [measure, result, threshold, None, threshold is not None and result > threshold]
 
 
 def _names(place: Place, artifact: Mapping[str, Any]) -> list[str]:

@@ -62,7 +62,7 @@ def annotate_training_run(user: GetUserDep, dag_id: str, mlflow_run_id: RunId, b
     """Sets the note and tags of a training run."""
     _check(body)
     about = {"experiment": dag_id, "run_id": mlflow_run_id}
-    ask(tracking_hook(dag_id), "notes/annotate_run", {**about, **body.model_dump()})
+    ask(tracking_hook(dag_id), "registry/annotate_run", {**about, **body.model_dump()})
     log.info("note and tags %s of MLflow's run %s by %r", sorted(body.tags), mlflow_run_id, user.get_name())
 
 
@@ -78,7 +78,7 @@ def annotate_model_version(
     """
     _check(body)
     about = {"model_name": served.name, "version": version}
-    ask(served.hook, "notes/annotate_version", {**about, **body.model_dump()})
+    ask(served.hook, "registry/annotate_version", {**about, **body.model_dump()})
     keep_cards_of(served, version)
     log.info("note and tags %s of %s v%d by %r", sorted(body.tags), served.name, version, user.get_name())
 
@@ -102,7 +102,7 @@ def annotate_decision(
         raise HTTPException(404, f"{served.name} v{version}: no decision was made at {decided_at.isoformat()}")
     tags = {f"{DECISION_NOTE}.{_in_utc(decided_at)}": _signed(body.note, user)}
     about = {"model_name": served.name, "version": version}
-    ask(served.hook, "notes/annotate_version", {**about, "note": None, "tags": tags})
+    ask(served.hook, "registry/annotate_version", {**about, "note": None, "tags": tags})
     keep_cards_of(served, version)
     log.info("note on the decision of %s about %s v%d by %r", decided_at, served.name, version, user.get_name())
 
@@ -111,7 +111,7 @@ def annotate_decision(
 def annotate_refusal(user: GetUserDep, dag_id: str, mlflow_run_id: RunId, body: DecisionNoteRequest) -> None:
     """Sets the note on the refusal of the candidate that a run trained."""
     about = {"experiment": dag_id, "run_id": mlflow_run_id, "note": None}
-    ask(tracking_hook(dag_id), "notes/annotate_run", {**about, "tags": {DECISION_NOTE: _signed(body.note, user)}})
+    ask(tracking_hook(dag_id), "registry/annotate_run", {**about, "tags": {DECISION_NOTE: _signed(body.note, user)}})
     log.info("note on the refusal of MLflow's run %s by %r", mlflow_run_id, user.get_name())
 
 

@@ -167,7 +167,7 @@ class Proposal:
             **{"text": text, "source": "the schema", "before": self.before, "before_source": self.schema.uri},
             "artifact": self.found.artifact.to_dict(),
         }
-        checked: Mapping[str, Any] = ask(self.found.hook, "proposals/check", params)
+        checked: Mapping[str, Any] = ask(self.found.hook, "validation/check", params)
         return checked
 
 

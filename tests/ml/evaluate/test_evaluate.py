@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer, RowCounts
+from airflow_hops.core.contract.evaluation import Difference
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.integrity import DamagedArtifact
 from airflow_hops.core.store.model_records import write_record
-from airflow_hops.ml.metrics.binary_metrics import Difference, binary_metrics, compare
+from airflow_hops.ml.metrics.binary_metrics import binary_metrics
+from airflow_hops.ml.metrics.judging import Judge
 from airflow_hops.ml.stages.evaluate import stage
 from airflow_hops.ml.stages.evaluate.blessing import BlessingRule, bless
 from tests import flights_examples
@@ -48,7 +50,7 @@ def test_one_class_has_no_auc_and_says_why() -> None:
     result = binary_metrics(np.zeros(5, int), np.full(5, 0.2))
     assert result.auc is None and result.reason == "all 5 labels are 0; the AUC needs both classes"
     assert result.accuracy == 1.0
-    assert compare("auc", np.zeros(5, int), np.full(5, 0.2), np.full(5, 0.3)) is None
+    assert Judge("binary", "auc").gain(np.zeros(5, int), np.full(5, 0.2), np.full(5, 0.3), None) is None
     assert binary_metrics(np.zeros(0, int), np.zeros(0)).reason == "no rows"
 
 
@@ -61,9 +63,10 @@ def test_intervals_of_a_gain_hold_the_truth_19_times_in_20(metric: str) -> None:
         both = [1 / (1 + np.exp(1.2 - signal - generator.normal(0, s, rows))) for s in (0.8, 1.2)]
         return labels, both[0], both[1]
 
-    truth = compare(metric, *sample(0, 1_000_000))
+    judge = Judge("binary", metric)
+    truth = judge.gain(*sample(0, 1_000_000), None)
     assert truth is not None and truth.difference > 0
-    results = [compare(metric, *sample(seed, 1500)) for seed in range(1, 401)]
+    results = [judge.gain(*sample(seed, 1500), None) for seed in range(1, 401)]
     covered = np.mean([gain is not None and gain.low <= truth.difference <= gain.high for gain in results])
     assert 0.92 <= covered <= 0.98
 

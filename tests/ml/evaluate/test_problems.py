@@ -22,10 +22,11 @@ from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import write_record
-from airflow_hops.ml.metrics.binary_metrics import binary_metrics, compare
-from airflow_hops.ml.metrics.class_metrics import class_metrics, compare_classifiers
+from airflow_hops.ml.metrics.binary_metrics import binary_metrics
+from airflow_hops.ml.metrics.class_metrics import class_metrics
+from airflow_hops.ml.metrics.judging import Judge
 from airflow_hops.ml.metrics.metrics import calibration, resampled_difference, wilson
-from airflow_hops.ml.metrics.regression_metrics import compare_regressions, regression_metrics
+from airflow_hops.ml.metrics.regression_metrics import regression_metrics
 from airflow_hops.ml.metrics.scoring import ServedModel
 from airflow_hops.ml.stages.evaluate import stage
 
@@ -80,7 +81,7 @@ def test_residuals_and_labels_that_do_not_differ() -> None:
     assert result.residual_quantiles == {"5": 5.0, "25": 25.0, "50": 50.0, "75": 75.0, "95": 95.0}
     same = regression_metrics(np.full(4, 2.0), np.array([1.0, 2.0, 3.0, 2.0]))
     assert same.r2 is None and same.reason == "all 4 labels are 2; R² needs labels that differ"
-    assert compare_regressions("r2", np.full(4, 2.0), np.ones(4), np.zeros(4)) is None
+    assert Judge("regression", "r2").gain(np.full(4, 2.0), np.ones(4), np.zeros(4), None) is None
     assert regression_metrics(np.zeros(0), np.zeros(0)).reason == "no rows"
     perfect = regression_metrics(NUMBERS, NUMBERS)
     assert (perfect.rmse, perfect.r2, perfect.intervals["rmse"]) == (0.0, 1.0, (0.0, 0.0))
@@ -106,26 +107,27 @@ def test_intervals_of_a_regressions_gain_hold_the_truth_19_times_in_20(metric: s
         both = (labels + generator.normal(0.0, scale, rows) for scale in (1.0, 1.1))
         return labels, *both, generator.uniform(0.5, 2.0, rows) if weighted else None
 
-    truth = compare_regressions(metric, *sample(0, 1_000_000))
+    judge = Judge("regression", metric)
+    truth = judge.gain(*sample(0, 1_000_000))
     assert truth is not None and truth.difference > 0
-    results = [compare_regressions(metric, *sample(seed, 1000)) for seed in range(1, 401)]
+    results = [judge.gain(*sample(seed, 1000)) for seed in range(1, 401)]
     covered = np.mean([gain is not None and gain.low <= truth.difference <= gain.high for gain in results])
     assert 0.92 <= covered <= 0.98
 
 
 def test_intervals_of_resampled_rows_are_as_wide_as_those_that_can_be_computed() -> None:
     other = GUESSES + random.normal(0.0, 4.0, ROWS)
-    computed = compare_regressions("mae", NUMBERS, GUESSES, other, WEIGHTS)
+    computed = Judge("regression", "mae").gain(NUMBERS, GUESSES, other, WEIGHTS)
     drawn = resampled_difference(
         "mae",
-        lambda y, ours, theirs, w: float(np.average(np.abs(y - theirs) - np.abs(y - ours), weights=w)),
-        NUMBERS, GUESSES, other, WEIGHTS,
+        lambda y, p, w: float(np.average(np.abs(y - p), weights=w)),
+        NUMBERS, GUESSES, other, WEIGHTS, -1.0,
     )  # fmt: skip
     assert computed is not None and drawn.difference == pytest.approx(computed.difference)
     assert drawn.high - drawn.low == pytest.approx(computed.high - computed.low, rel=0.2)
     uniform = np.full_like(SHARES, 1 / 3)
     gains = {
-        m: compare_classifiers(m, CLASSES, SHARES, uniform)
+        m: Judge("multiclass", m).gain(CLASSES, SHARES, uniform, None)
         for m in ("auc", "worst_auc", "macro_f1", "balanced_accuracy")
     }
     assert all(gain is not None and 0 < gain.low < gain.difference < gain.high for gain in gains.values())
@@ -138,7 +140,7 @@ def test_average_precision_of_a_guess_is_the_share_of_positives() -> None:
     for of_one_class in (np.zeros(5, int), np.ones(5, int)):
         assert binary_metrics(of_one_class, np.linspace(0, 1, 5)).average_precision is None
     better = np.clip(labels * 0.5 + random.uniform(0, 0.6, 4000), 0, 1)
-    gain = compare("average_precision", labels, better, np.full(4000, 0.3))
+    gain = Judge("binary", "average_precision").gain(labels, better, np.full(4000, 0.3), None)
     assert gain is not None and 0 < gain.low < gain.difference < gain.high
 
 

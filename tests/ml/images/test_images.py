@@ -24,8 +24,8 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.images import decode_image, decode_pixels, fit_pixels, normalise
 from airflow_hops.ml.features.transform_graph import export_serving_model, load_transform
-from airflow_hops.ml.metrics.class_metrics import class_metrics, compare_classifiers
-from airflow_hops.ml.metrics.metrics import paired_difference
+from airflow_hops.ml.metrics.class_metrics import class_metrics
+from airflow_hops.ml.metrics.judging import Judge
 from airflow_hops.ml.stages import infra_validate
 from airflow_hops.ml.stages.evaluate import stage as evaluate
 from airflow_hops.ml.stages.images.plan import plan_images
@@ -581,7 +581,9 @@ def test_figures_of_classes_are_what_their_definitions_say() -> None:
     assert result.intervals["accuracy"] == pytest.approx((0.3006, 0.9544), abs=1e-4)
     nothing = class_metrics(labels[:0], p[:0])
     assert nothing.accuracy is None and nothing.reason == "no rows"
-    gain = compare_classifiers("accuracy", labels, p, np.roll(p, 1, axis=1))
+    gain = Judge("multiclass", "accuracy").gain(labels, p, np.roll(p, 1, axis=1), None)
     right = (np.roll(p, 1, axis=1).argmax(axis=1) == labels).astype(float)
-    assert gain == paired_difference("accuracy", np.array([1.0, 0.0, 1.0, 1.0]) - right)
-    assert compare_classifiers("brier", labels[:0], p[:0], p[:0]) is None
+    gains = np.array([1.0, 0.0, 1.0, 1.0]) - right
+    assert gain is not None and gain.difference == gains.mean()
+    assert (gain.high - gain.low) / 2 == pytest.approx(1.96 * gains.std(ddof=1) / 2, rel=1e-4)
+    assert Judge("multiclass", "brier").gain(labels[:0], p[:0], p[:0], None) is None

@@ -18,8 +18,8 @@ from airflow_hops.ml.monitoring.skew import detect_skew
 from airflow_hops.ml.monitoring.skew.attribution import restore
 from airflow_hops.ml.monitoring.skew.distribution import Vectors
 from airflow_hops.ml.monitoring.skew.significance import judge_vectors
-from airflow_hops.ml.queries.feature_distances import compare
 from airflow_hops.ml.queries.feature_figures import detail, table
+from airflow_hops.ml.queries.statistics import compare
 from airflow_hops.ml.readers.vectors import dense_vectors, finite_vectors
 from airflow_hops.ml.schemas import infer_schema
 from airflow_hops.ml.schemas.files import to_text

@@ -262,15 +262,16 @@ def _sampled(source: Any, inputs: Mapping[str, str], side: str, random: Any) -> 
 
 
 def _single(column: Any, name: str, dtype: str, side: str) -> Any:
-    from airflow_hops.ml.monitoring.skew.rows.values import values_of
+    from airflow_hops.ml.monitoring.skew.rows.values import singles
     from airflow_hops.ml.readers.vectors import split_dtype
 
     if split_dtype(dtype)[1] is not None:
         return column
-    values = values_of(column)
-    if values.lengths is not None:
-        raise BadInput(f"{side}: column {name!r} has {values.lengths.max()} values in a row; the model takes one")
-    return values.flat
+    values = singles(column)
+    if values is None:
+        most = column.value_lengths().to_pandas().max()
+        raise BadInput(f"{side}: column {name!r} has {most:.0f} values in a row; the model takes one")
+    return values
 
 
 def _predict(model: ServedModel, arrays: Mapping[str, Any]) -> Any:

@@ -1,8 +1,15 @@
-"""Counts, over pairs of rows, in which features they differ."""
+"""Row-level skew: served rows, compared value by value with the training rows of the same identifiers.
+
+It finds what TFDV's feature-skew detector finds (``tensorflow_data_validation.skew``), without Beam, with a hash join
+over Arrow batches in three passes: the identifiers of the serving rows; the training rows, of which those that were
+also served go to files, by the stretch of serving rows that they meet; and the serving rows, batch by batch.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,12 +18,68 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.monitoring.skew.rows.join import Identifiers, Join, Rows
+from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.ml.monitoring.skew.rows.join import Identifiers, Join, ReadAnew, Rows, join_rows, pairs_of
 from airflow_hops.ml.monitoring.skew.rows.report import FeatureRowSkew, RowSkewReport
-from airflow_hops.ml.monitoring.skew.rows.values import Outcome, compare, shown, values_of
+from airflow_hops.ml.monitoring.skew.rows.values import Outcome, compare, kind_of, shown, singles
 
 MISSING = b"__MISSING_VALUE__"
 """Name of a missing value in TFDV's confusion counts."""
+
+
+def detect_row_skew(
+    training: Any,
+    serving: Any,
+    *,
+    identifiers: Sequence[str],
+    ignore: Collection[str] = (),
+    float_rounding: int | None = None,
+    allow_duplicate_identifiers: bool = False,
+    confusion: Collection[str] = (),
+    examples: int = 10,
+    seed: int = 0,
+) -> RowSkewReport:
+    """Joins serving rows with training rows by their identifiers, and compares every feature of the pairs.
+
+    Values are compared as in ``tf.Example``: 32-bit floats, NaN equal to NaN, lists in order. A feature that one side
+    lacks counts as missing there. Identifiers are joined by a 64-bit hash, as in TFDV.
+
+    Memory holds some tens of bytes for each row of both sides, the training rows that 131,072 serving rows meet, and a
+    batch of serving rows; the other training rows that were served lie in a temporary folder.
+
+    Args:
+        training: A source as :func:`~airflow_hops.ml.statistics.generate_statistics` takes; or a function
+            of column names (None for all) that yields Arrow record batches, at each call in the same order.
+        serving: The same, of what was served.
+        identifiers: Features that together identify a row. Rows that lack one are counted, but not compared.
+        ignore: Features that are not compared.
+        float_rounding: Digits after the decimal point to which floats are rounded before the comparison; None for no
+            rounding.
+        allow_duplicate_identifiers: Whether to compare rows whose identifiers occur more than once on a side, each
+            training row with each serving row. Otherwise they are only counted.
+        confusion: String features for which pairs of values are counted.
+        examples: Maximum number of differing pairs of each feature in the report.
+        seed: Seed for drawing the examples.
+
+    Raises:
+        BadInput: there are no identifiers; a side lacks one, or has it with another type; a source cannot be read.
+    """
+    names = sorted(set(identifiers))
+    if isinstance(identifiers, str) or not names or not all(names):
+        raise BadInput(f"identifiers is {identifiers!r}, expected a list with at least one name of a feature")
+    if examples < 0:
+        raise BadInput(f"examples is {examples}, expected 0 or more")
+    wrong = sorted(set(confusion) & {*names, *ignore})
+    if wrong:
+        raise BadInput(f"confusion names {', '.join(wrong)}, which are not compared")
+    before, after = Rows(training, "training"), Rows(serving, "serving")
+    left_out = {*names, *ignore}
+    while True:
+        hashed = Identifiers(names, float_rounding)
+        with suppress(ReadAnew), temporary_folder("joined") as folder:
+            join = join_rows(before, after, hashed, folder, duplicates=allow_duplicate_identifiers, ignore=left_out)
+            comparison = _Comparison(hashed, float_rounding, left_out, set(confusion), examples, seed)
+            return comparison.of(join, after)
 
 
 @dataclass
@@ -43,17 +106,8 @@ class _Counted:
         )
 
 
-class Comparison:
-    """Compares serving rows with the training rows of a join.
-
-    Args:
-        identifiers: What the rows are joined by.
-        rounding: Digits to which floats are rounded; None for none.
-        ignore: Columns that are not compared.
-        confusion: Features for which the values that met are counted.
-        examples: Differing pairs of a feature that are shown, at most.
-        seed: Of their draw.
-    """
+class _Comparison:
+    """Compares serving rows with the training rows of a join."""
 
     def __init__(
         self,
@@ -83,7 +137,7 @@ class Comparison:
             keys, whole = self._identifiers.hash(batch, serving.side)
             for first, last, training in join.stretches(seen, seen + len(keys)):
                 places = first - seen + np.flatnonzero(whole[first - seen : last - seen])
-                for training_rows, result in training.pairs(keys[places]):
+                for training_rows, result in pairs_of(training.keys, keys[places]):
                     self._add(names, training.rows, training_rows, batch, places[result])
             seen += len(keys)
         if self._pairs != join.pairs:
@@ -111,7 +165,7 @@ class Comparison:
             counted = self._features[name]
             outcome = compare(base, test, self._rounding)
             counted.outcomes += np.bincount(outcome, minlength=len(Outcome))
-            counted.types = [known or values_of(c).kind for known, c in zip(counted.types, (base, test), strict=True)]
+            counted.types = [known or kind_of(c.type) for known, c in zip(counted.types, (base, test), strict=True)]
             differs = outcome > Outcome.MATCH
             skewed |= differs
             self._draw(counted, np.flatnonzero(differs), base, test, serving, serving_rows)
@@ -157,11 +211,11 @@ def _met(name: str, base: Any, test: Any) -> dict[tuple[bytes, bytes], int]:
 
 
 def _single(name: str, column: Any) -> Any:
-    values = values_of(column)
-    if values.kind not in (None, "BYTES") or values.lengths is not None:
-        result = values.kind if values.lengths is None else "several values in a row"
+    kind, values = kind_of(column.type), singles(column)
+    if kind not in (None, "BYTES") or values is None:
+        result = kind if values is not None else "several values in a row"
         raise BadInput(f"confusion names {name!r}, which is {result}; expected strings, one in a row")
-    return pc.fill_null(values.flat.cast(pa.large_binary()), MISSING)
+    return pc.fill_null(values.cast(pa.large_binary()), MISSING)
 
 
 def _most_frequent(met: Counter[tuple[bytes, bytes]]) -> list[list[Any]]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.monitoring.skew.rows.report import RowMatches
-from airflow_hops.ml.monitoring.skew.rows.values import canonical, hash_rows, values_of
+from airflow_hops.ml.monitoring.skew.rows.values import canonical, hash_rows, kind_of
 
 PAIRS_AT_ONCE = 262_144
 STRETCH_ROWS = 131_072
@@ -90,7 +90,7 @@ class Identifiers:
             if index < 0:
                 raise no_column(name, side, batch.schema.names)
             column = batch.column(index)
-            kind = values_of(column).kind
+            kind = kind_of(column.type)
             known_side, known = self._kinds.setdefault(name, (side, kind)) if kind else (side, kind)
             if known != kind:
                 raise BadInput(f"{side}: identifier {name!r} is {kind}, but {known} in {known_side}")
@@ -114,10 +114,6 @@ class TrainingRows:
 
     keys: Any
     rows: pa.Table
-
-    def pairs(self, keys: Any) -> Iterator[tuple[Any, Any]]:
-        """The pairs that serving rows of the stretch are in: see :func:`pairs_of`."""
-        return pairs_of(self.keys, keys)
 
 
 @dataclass
@@ -158,7 +154,7 @@ class Join:
                 keys.append(np.load(stored))
                 parts.append(pa.ipc.open_stream(stored).read_all())
         hashed = _joined(keys)
-        places = np.flatnonzero(~_among(hashed, self.left_out))
+        places = np.flatnonzero(~np.isin(hashed, self.left_out))
         order = places[np.argsort(hashed[places], kind="stable")]
         return TrainingRows(hashed[order], pa.concat_tables(parts, promote=True).take(pa.array(order)).combine_chunks())
 
@@ -256,14 +252,6 @@ def _append(file: Path, keys: Any, rows: pa.Table) -> None:
         np.save(stored, keys)
         with pa.ipc.new_stream(stored, rows.schema) as stream:
             stream.write_table(rows)
-
-
-def _among(keys: Any, known: Any) -> Any:
-    """Which keys are among ``known``, which ascends."""
-    if not len(known):
-        return np.zeros(len(keys), bool)
-    places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    return np.asarray(known[places] == keys)
 
 
 def _joined(parts: list[Any]) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pandas.util import hash_array
 
 from airflow_hops.core.contract.artifacts import BadInput
 
@@ -34,25 +35,18 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True)
 class Values:
-    """The values of a feature.
+    """The values of a feature, by rows.
 
     Attributes:
         kind: "INT", "FLOAT" or "BYTES"; None if the column has no type.
         present: Which rows have a value, bool of shape ``[rows]``.
-        lengths: How many values each row has; None if no row has more than one.
-        flat: One entry for each row where ``lengths`` is None, else the values of all rows, one after another.
+        hashes: Hashes of 64 bits of the rows' values, uint64 of shape ``[rows]``; of single numbers, and of lists of
+            one, different values have different ones.
     """
 
     kind: str | None
     present: Any
-    lengths: Any
-    flat: Any
-
-    def as_lists(self) -> Values:
-        """The same with ``lengths``."""
-        if self.lengths is not None:
-            return self
-        return Values(self.kind, self.present, self.present.astype(np.int64), self.flat.filter(pa.array(self.present)))
+    hashes: Any
 
 
 def canonical(batch: Any, where: str) -> Any:
@@ -75,16 +69,33 @@ def canonical(batch: Any, where: str) -> Any:
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
-def values_of(column: Any) -> Values:
-    """The values of a canonical column."""
+def values_of(column: Any, rounding: int | None = None) -> Values:
+    """The values of a canonical column.
+
+    Args:
+        column: The column.
+        rounding: Digits after the point to which floats are rounded first; None for none.
+    """
+    kind = kind_of(column.type)
     if not _is_list(column.type):
-        return Values(_kind(column.type), np.asarray(column.is_valid()), None, column)
+        return Values(kind, np.asarray(column.is_valid()), _hashes(column, kind, rounding))
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    flat, kind = column.flatten(), _kind(column.type.value_type)
+    ends = np.cumsum(lengths)
+    within = np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
+    factors = np.cumprod(np.append(np.uint64(1), np.full(lengths.max(initial=0), _GOLDEN)))
+    # Sums of 64 bits overflow, and their differences are right.
+    sums = np.cumsum(np.append(np.uint64(0), _hashes(column.flatten(), kind, rounding) * factors[within]))
+    return Values(kind, lengths > 0, sums[ends] - sums[ends - lengths] + np.maximum(lengths - 1, 0).astype(np.uint64))
+
+
+def singles(column: Any) -> Any:
+    """A canonical column with one value a row, a missing list being null; None if a row has several."""
+    if not _is_list(column.type):
+        return column
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     if lengths.max(initial=0) > 1:
-        return Values(kind, lengths > 0, lengths, flat)
-    places = pa.array(np.cumsum(lengths) - lengths, mask=lengths == 0)
-    return Values(kind, lengths > 0, None, flat.take(places))
+        return None
+    return column.flatten().take(pa.array(np.cumsum(lengths) - lengths, mask=lengths == 0))
 
 
 def compare(base: Any, test: Any, rounding: int | None = None) -> Any:
@@ -98,14 +109,13 @@ def compare(base: Any, test: Any, rounding: int | None = None) -> Any:
     Returns:
         An :class:`Outcome` for each row, uint8.
     """
-    before, after = values_of(base), values_of(test)
+    before, after = values_of(base, rounding), values_of(test, rounding)
     outcome = np.full(len(base), Outcome.BOTH_MISSING, np.uint8)
     outcome[before.present & ~after.present] = Outcome.BASE_ONLY
     outcome[~before.present & after.present] = Outcome.TEST_ONLY
+    equal = (before.hashes == after.hashes) & (before.kind == after.kind)
     both = before.present & after.present
-    outcome[both] = Outcome.MISMATCH
-    if before.kind == after.kind and both.any():
-        outcome[both & _equal(before, after, both, rounding)] = Outcome.MATCH
+    outcome[both] = np.where(equal, Outcome.MATCH, Outcome.MISMATCH)[both]
     return outcome
 
 
@@ -118,9 +128,9 @@ def hash_rows(columns: Sequence[Any], rounding: int | None = None) -> tuple[Any,
     hashes = np.zeros(len(columns[0]), np.uint64)
     whole = np.ones(len(hashes), bool)
     for column in columns:
-        values = values_of(column)
+        values = values_of(column, rounding)
         whole &= values.present
-        hashes = _mixed(hashes * _GOLDEN + _hash(values, rounding))
+        hashes = hash_array(hashes * _GOLDEN + values.hashes)
     return hashes, whole
 
 
@@ -161,74 +171,26 @@ def _is_list(kind: Any) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _kind(kind: Any) -> str | None:
+def kind_of(kind: Any) -> str | None:
+    """The kind of a canonical type: "INT", "FLOAT" or "BYTES", of a list that of its values; None for nulls."""
     kinds = {pa.int64(): "INT", pa.float32(): "FLOAT", pa.large_binary(): "BYTES"}
-    return kinds.get(kind)
+    return kinds.get(kind.value_type if _is_list(kind) else kind)
 
 
-def _equal(before: Values, after: Values, both: Any, rounding: int | None) -> Any:
-    if before.lengths is None and after.lengths is None:
-        return _equal_values(before.flat, after.flat, before.kind, rounding)
-    before, after = before.as_lists(), after.as_lists()
-    assert before.lengths is not None and after.lengths is not None
-    same_length = both & (before.lengths == after.lengths)
-    flats = [v.flat.filter(pa.array(np.repeat(same_length, v.lengths))) for v in (before, after)]
-    wrong = np.concatenate([[0], np.cumsum(~_equal_values(flats[0], flats[1], before.kind, rounding))])
-    ends = np.cumsum(before.lengths[same_length])
-    starts = ends - before.lengths[same_length]
-    equal = np.zeros(len(both), bool)
-    equal[same_length] = wrong[ends] == wrong[starts]
-    return equal
-
-
-def _equal_values(before: Any, after: Any, kind: str | None, rounding: int | None) -> Any:
-    """Whether single values are equal; a null, which stands in a list alone, equals a null."""
-    nulls = np.asarray(before.is_null()), np.asarray(after.is_null())
+def _hashes(flat: Any, kind: str | None, rounding: int | None) -> Any:
+    """Hashes of single values; of numbers, different ones have different hashes."""
+    if kind is None:
+        return np.zeros(len(flat), np.uint64)
     if kind == "BYTES":
-        equal = pc.fill_null(pc.equal(before, after), False).to_numpy(zero_copy_only=False)
+        encoded = flat.dictionary_encode()
+        words = np.append(encoded.dictionary.to_numpy(zero_copy_only=False), b"").astype(object)
+        places = pc.fill_null(encoded.indices.cast(pa.int64()), len(words) - 1).to_numpy(zero_copy_only=False)
+        hashes = hash_array(words, categorize=False)[places]
     else:
-        equal = _bits(before, kind, rounding) == _bits(after, kind, rounding)
-    return np.asarray((equal & ~nulls[0] & ~nulls[1]) | (nulls[0] & nulls[1]))
-
-
-def _bits(flat: Any, kind: str | None, rounding: int | None) -> Any:
-    """Numbers as integers that are equal when the encodings of the numbers are; 0 for a null."""
-    values: Any = pc.fill_null(flat, 0).to_numpy(zero_copy_only=False)
-    if kind == "FLOAT":
-        if rounding is not None:
-            values = np.round(values.astype(np.float64), rounding).astype(np.float32)
-        return np.ascontiguousarray(values).view(np.uint32).astype(np.uint64)
-    return values.view(np.uint64)
-
-
-def _hash(values: Values, rounding: int | None) -> Any:
-    if values.kind is None:
-        return np.zeros(len(values.present), np.uint64)
-    if values.lengths is None:
-        return _mixed(_GOLDEN + _hash_values(values.flat, values.kind, rounding))
-    # Value by value into the hash of their row, as many times as the longest row has values.
-    single, lengths = _hash_values(values.flat, values.kind, rounding), values.lengths
-    starts, hashes = np.cumsum(lengths) - lengths, np.ones_like(lengths, np.uint64)
-    for place in range(int(lengths.max(initial=0))):
-        rows = np.flatnonzero(lengths > place)
-        hashes[rows] = _mixed(hashes[rows] * _GOLDEN + single[starts[rows] + place])
-    return hashes
-
-
-def _hash_values(flat: Any, kind: str, rounding: int | None) -> Any:
-    if kind != "BYTES":
-        return _mixed(_bits(flat, kind, rounding))
-    from pandas.util import hash_array
-
-    encoded = flat.dictionary_encode()
-    words = np.append(encoded.dictionary.to_numpy(zero_copy_only=False), b"").astype(object)
-    known = hash_array(words, categorize=False)
-    places = pc.fill_null(encoded.indices.cast(pa.int64()), len(known) - 1).to_numpy(zero_copy_only=False)
-    return np.asarray(known[places])
-
-
-def _mixed(values: Any) -> Any:
-    """SplitMix64's finalizer (Steele, Lea and Flood, 2014), which spreads every bit over all 64."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+        values: Any = pc.fill_null(flat, 0).to_numpy(zero_copy_only=False)
+        if kind == "FLOAT":
+            if rounding is not None:
+                values = np.round(values.astype(np.float64), rounding).astype(np.float32)
+            values = np.ascontiguousarray(values).view(np.uint32)
+        hashes = hash_array(values)
+    return np.where(flat.is_null(), _GOLDEN, hashes)
