@@ -22,9 +22,9 @@ import numpy as np
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.properties import ModelFormat
 from airflow_hops.core.contract.target import OUTPUTS, REGRESSION, Target
+from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
-from airflow_hops.ml.models.differing_step import differing_step
 from airflow_hops.ml.models.frameworks import frameworks
 from airflow_hops.ml.models.onnx_converters import Graph, NotConvertible, convert
 from airflow_hops.ml.models.proof import Differs, TrainedAnswers
@@ -39,6 +39,7 @@ from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, Head, M
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 
 TOLERANCE = 1e-3
+_STEP_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -253,7 +254,7 @@ def _refusal(error: NotConvertible | Differs, model: Any, can_fall_back: bool) -
     """The error with what to do."""
     advice = []
     if isinstance(error, Differs):
-        step = None if error.rows is None or not hasattr(model, "fit") else differing_step(model, error.rows)
+        step = None if error.rows is None or not hasattr(model, "fit") else _differing_step(model, error.rows)
         advice = [f"{step} is converted inexactly"] if step else []
         advice.append(error.advice)
     if can_fall_back:
@@ -263,6 +264,61 @@ def _refusal(error: NotConvertible | Differs, model: Any, can_fall_back: bool) -
     if isinstance(model, Mapping):
         advice.append("models of several labels are only served as one ONNX graph")
     return f"{error}. {'; '.join(advice)}"
+
+
+def _differing_step(model: Any, sample: Sample) -> str | None:
+    """Names the first step of a scikit-learn Pipeline whose graph computes differently; None if that is not known.
+
+    Args:
+        model: The fitted model.
+        sample: Rows for which its graph differs.
+    """
+    steps = getattr(model, "steps", None)
+    if not steps:
+        return type(model).__name__
+    for number, (name, step) in enumerate(steps):
+        described = f"step {name!r} ({type(step).__name__})"
+        if number == len(steps) - 1:
+            return described
+        head = model[: number + 1]
+        try:
+            served = _transformed(head, sample)
+        except Exception:  # a head may not convert in any way, though the whole did
+            return None
+        try:
+            trained = head.transform(sample.rows)
+        except Exception:  # as may an estimator refuse rows
+            return described if served is not None else None
+        trained = np.asarray(trained.toarray() if hasattr(trained, "toarray") else trained, np.float64)
+        if served is None or served.shape != trained.shape:
+            return described
+        scale = np.maximum(1, np.abs(trained))
+        differs = ~((np.abs(served - trained) <= _STEP_TOLERANCE * scale) | (np.isnan(served) & np.isnan(trained)))
+        if differs.any():
+            column = int(np.flatnonzero(differs.any(axis=0))[0])
+            inner = getattr(step, "output_indices_", {}).items()
+            within = next((part for part, columns in inner if columns.start <= column < columns.stop), None)
+            if within in getattr(step, "named_transformers_", {}):
+                part = step.named_transformers_[within]
+                return f"step '{name}.{within}' ({type(part).__name__})"
+            return described
+    return None
+
+
+def _transformed(head: Any, sample: Sample) -> np.ndarray[Any, Any] | None:
+    """Runs the graph of a Pipeline without its last steps; None if it refuses the rows."""
+    graph = convert(head, sample, "sklearn", Target("none", REGRESSION))
+    with temporary_folder("export") as folder:
+        (Path(folder) / "model.onnx").write_bytes(graph.content)
+        (Path(folder) / SIGNATURE_FILE).write_text(ModelSignature(graph.inputs, graph.inputs).to_json())
+        servable = _open(Path(folder), "onnx")
+        try:
+            served = servable.predict(sample.arrays(graph.inputs))[graph.outputs[""]]
+        except Exception:  # an operator may refuse rows in any way
+            return None
+        finally:
+            servable.close()
+    return np.asarray(served, np.float64)
 
 
 def _versions(framework: str, form: ModelFormat) -> dict[str, str]:

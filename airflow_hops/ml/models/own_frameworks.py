@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import importlib
+import io
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import REGRESSION, Target
-from airflow_hops.ml.models.frameworks import Framework
-from airflow_hops.ml.models.onnx_converters import (
-    Graph,
-    convert_boosted_trees,
-    convert_scikit_learn,
-    convert_spark,
-    convert_torch,
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.ml.models.converter_fixes import (
+    BoosterInputs,
+    correct_spark,
+    correct_texts,
+    correct_unknown_categories,
+    missing_directions,
+    models_within,
+    name_apart,
+    numbers_missing_alone,
+    refuse_negative_indices,
+    round_thresholds,
+    scale_in_double,
+    steps_of,
+    text_options,
+    unknown_categories,
 )
+from airflow_hops.ml.models.frameworks import Framework
+from airflow_hops.ml.models.onnx_converters import Graph, converting, imported
 from airflow_hops.ml.models.trained_models import Sample, rows_for_torch, spark_output, spark_session
+from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
+
+_OPSET = 18
+"""Opset of the graphs: onnxruntime has known it since 2023."""
 
 
 class ScikitLearn(Framework):
@@ -60,7 +78,35 @@ class ScikitLearn(Framework):
 
     def convert(self, model: Any, sample: Sample, target: Target) -> Graph:
         """Returns the model as an ONNX graph."""
-        return convert_scikit_learn(model, sample, target)
+        from sklearn.preprocessing import MaxAbsScaler, RobustScaler, StandardScaler
+
+        skl2onnx = imported("skl2onnx", "sklearn")
+        types = importlib.import_module("skl2onnx.common.data_types")
+        _register_boosters(model)
+        inputs = _inputs_of(model, sample)
+        values = _given(inputs, types)
+        # A scaler divides, as in scikit-learn and in its precision: otherwise a value may pass a threshold.
+        is_single = {column.dtype for column in sample.columns() if column.dtype.kind != "O"} <= {np.dtype("float32")}
+        scalers = MaxAbsScaler, RobustScaler, StandardScaler
+        in_double = {} if is_single else dict.fromkeys(scalers, scale_in_double)
+        options: dict[Any, Any] = {step: {"div": "div"} for step in scalers} | text_options(model)
+        if target.problem != REGRESSION:
+            options[id(model)] = {"zipmap": False}
+        for each in models_within(model):
+            round_thresholds(each)
+        steps = [(f"step {path!r}", step) for path, step in steps_of(model) if path]
+        with converting(model, steps), missing_directions(), _numbered_features(step for _, step in steps_of(model)):
+            graph = skl2onnx.convert_sklearn(
+                model,
+                initial_types=values,
+                options=options,
+                target_opset={"": _OPSET, "ai.onnx.ml": 3},
+                custom_conversion_functions=in_double,
+            )
+        correct_texts(graph.graph)
+        correct_unknown_categories(graph.graph, unknown_categories(model))
+        graph = name_apart(graph, [name for name, _ in values])
+        return Graph(graph.SerializeToString(), inputs, {"": str(graph.graph.output[-1].name)})
 
 
 class LightGbm(ScikitLearn):
@@ -77,7 +123,18 @@ class LightGbm(ScikitLearn):
         """Returns the model as an ONNX graph."""
         if hasattr(model, "steps"):  # a Pipeline
             return super().convert(model, sample, target)
-        return convert_boosted_trees(model, sample, self.package)
+        onnxmltools = imported("onnxmltools", self.package)
+        types = importlib.import_module("onnxmltools.convert.common.data_types")
+        width = sample.matrix.shape[1]
+        options: dict[str, Any] = {"target_opset": 15}
+        if self.package == "lightgbm":
+            options["zipmap"] = False
+        with converting(model), _numbered_features([model]), numbers_missing_alone(model):
+            types_of_inputs = [(MATRIX_INPUT, types.FloatTensorType([None, width]))]
+            graph = getattr(onnxmltools, f"convert_{self.package}")(model, initial_types=types_of_inputs, **options)
+        BoosterInputs.of(model).correct(graph)
+        inputs = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["float"]}, width)
+        return Graph(graph.SerializeToString(), inputs, {"": str(graph.graph.output[-1].name)})
 
 
 class XgBoost(LightGbm):
@@ -113,7 +170,42 @@ class Torch(Framework):
 
     def convert(self, model: Any, sample: Sample, target: Target) -> Graph:
         """Returns the model as an ONNX graph."""
-        return convert_torch(model, sample)
+        import torch
+
+        content = io.BytesIO()
+        rows = rows_for_torch(model, sample.matrix[:2])
+        with torch.no_grad():
+            result = model(rows)
+        names = {name: f"output/{name}" for name in result} if isinstance(result, Mapping) else {"": "output"}
+
+        class Heads(torch.nn.Module):  # type: ignore[misc]
+            """The outputs in their order, which is all that a graph knows of them."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.model = model
+
+            def forward(self, rows: Any) -> Any:
+                result = self.model(rows)
+                return tuple(result[name] for name in names)
+
+        axes = {name: {0: "batch"} for name in (MATRIX_INPUT, *names.values())}
+        with converting(model):
+            torch.onnx.export(
+                Heads().eval() if isinstance(result, Mapping) else model,
+                (rows,),
+                content,
+                input_names=[MATRIX_INPUT],
+                output_names=list(names.values()),
+                dynamic_axes=axes,
+                opset_version=_OPSET,
+                dynamo=False,
+            )
+        graph = importlib.import_module("onnx").load_from_string(content.getvalue())
+        tables = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Embedding)]
+        refuse_negative_indices(graph.graph, [f"{name}.weight" for name in tables])
+        inputs = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["float"]}, sample.matrix.shape[1])
+        return Graph(graph.SerializeToString(), inputs, names)
 
 
 class SparkMl(Framework):
@@ -151,9 +243,80 @@ class SparkMl(Framework):
 
     def convert(self, model: Any, sample: Sample, target: Target) -> Graph:
         """Returns the model as an ONNX graph."""
-        return convert_spark(model, sample, target)
+        onnxmltools = imported("onnxmltools", "Spark ML")
+        types = importlib.import_module("onnxmltools.convert.common.data_types")
+        values = _given(sample.inputs, types)
+        stages = [(f"stage {number}", stage) for number, stage in enumerate(getattr(model, "stages", ()))]
+        with converting(model, stages), contextlib.redirect_stdout(io.StringIO()):  # it prints coefficients
+            session = spark_session()
+            graph = onnxmltools.convert_sparkml(model, "model", values, target_opset=15, spark_session=session)
+        correct_spark(graph.graph)
+        correct_unknown_categories(graph.graph, unknown_categories(model))
+        (output,) = [number for number, of in enumerate(graph.graph.output) if of.name == spark_output(target)]
+        graph = name_apart(graph, [name for name, _ in values])
+        return Graph(graph.SerializeToString(), sample.inputs, {"": str(graph.graph.output[output].name)})
 
 
 def _output_column(stage: Any) -> str | None:
     result = stage.getOrDefault("outputCol") if stage.hasParam("outputCol") else None
     return None if result is None else str(result)
+
+
+def _given(inputs: EstimatorInputs, types: Any) -> list[tuple[str, Any]]:
+    """Returns the inputs in the converter's own types."""
+    by_type = {"float": types.FloatTensorType, "int64": types.Int64TensorType, "string": types.StringTensorType}
+    return [(name, by_type[kind.name]([None, inputs.width or 1])) for name, kind in inputs.columns.items()]
+
+
+def _inputs_of(model: Any, sample: Sample) -> EstimatorInputs:
+    """Columns by name where the model picks them by name; else one matrix, of numbers or of strings."""
+    first = model
+    while hasattr(first, "steps"):
+        first = first.steps[0][1]
+    kinds = set(sample.inputs.columns.values())
+    is_text = kinds == {tensors.STRING}
+    if sample.inputs.width is not None or hasattr(first, "transformers") or (tensors.STRING in kinds and not is_text):
+        return sample.inputs
+    kind = tensors.STRING if is_text else tensors.BY_NAME["float"]
+    return EstimatorInputs({MATRIX_INPUT: kind}, len(sample.inputs.columns))
+
+
+def _register_boosters(model: Any) -> None:
+    """Teaches skl2onnx the boosted trees that stand in a pipeline."""
+    families = {type(step).__module__.partition(".")[0] for _, step in steps_of(model)}
+    for family in families & {"lightgbm", "xgboost"}:
+        imported("onnxmltools", family)
+        operators = importlib.import_module(f"onnxmltools.convert.{family}.operator_converters")
+        skl2onnx = importlib.import_module("skl2onnx")
+        shapes = importlib.import_module("skl2onnx.common.shape_calculator")
+        module = importlib.import_module(family)
+        of = {
+            "lightgbm": ("LightGbm", "LGBMClassifier", "LGBMRegressor"),
+            "xgboost": ("XGBoost", "XGBClassifier", "XGBRegressor"),
+        }[family]
+        converter = getattr(operators, of[0]).__dict__.get(f"convert_{family}")
+        for name in of[1:]:
+            is_classifier = name.endswith("Classifier")
+            calculate = "linear_classifier" if is_classifier else "linear_regressor"
+            skl2onnx.update_registered_converter(
+                getattr(module, name),
+                f"{of[0]}{name}",
+                getattr(shapes, f"calculate_{calculate}_output_shapes"),
+                BoosterInputs.converter(converter),
+                options={"nocl": [True, False], "zipmap": [True, False, "columns"]} if is_classifier else None,
+            )
+
+
+@contextlib.contextmanager
+def _numbered_features(models: Iterable[Any]) -> Iterator[None]:
+    """Has the features of XGBoost's models be called ``f0``, ``f1``, …, the only names that its converter reads."""
+    ours = [model for model in models if type(model).__module__.startswith("xgboost")]
+    boosters = [model.get_booster() if hasattr(model, "get_booster") else model for model in ours]
+    names = [booster.feature_names for booster in boosters]
+    for booster in boosters:
+        booster.feature_names = [f"f{number}" for number in range(booster.num_features())]
+    try:
+        yield
+    finally:
+        for booster, before in zip(boosters, names, strict=True):
+            booster.feature_names = before

@@ -11,9 +11,9 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.properties import StatisticsProperties
 from airflow_hops.core.contract.skew import INSUFFICIENT, STABLE, SkewOptions, SkewReference
 from airflow_hops.ml.monitoring.skew.captured import compare_captured
-from airflow_hops.ml.monitoring.skew.compared import Compared
 from airflow_hops.ml.monitoring.skew.detect import compare_statistics
 from airflow_hops.ml.monitoring.skew.picture import draw
+from airflow_hops.ml.monitoring.skew.report import Compared
 from airflow_hops.ml.schemas import SCHEMA_FILE, load_schema
 from airflow_hops.ml.statistics import STATISTICS_FILE, load_statistics
 from airflow_hops.ml.statistics.vectors import drop_samples

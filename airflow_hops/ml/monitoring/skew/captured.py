@@ -21,8 +21,8 @@ from airflow_hops.ml.monitoring.skew.captured_rows import (
     read_features,
     read_span,
 )
-from airflow_hops.ml.monitoring.skew.compared import Compared
 from airflow_hops.ml.monitoring.skew.health import check_not_silent, clock_faults, time_faults, without_other_features
+from airflow_hops.ml.monitoring.skew.report import Compared
 from airflow_hops.ml.monitoring.skew.trained import Trained, compare_rows, files_of
 from airflow_hops.ml.step.context import StepContext
 

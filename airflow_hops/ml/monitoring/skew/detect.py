@@ -10,6 +10,25 @@ from zlib import crc32
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, STABLE, SkewTest
+from airflow_hops.ml.monitoring.skew.causes import FAULTS, cause_of, swapped
+from airflow_hops.ml.monitoring.skew.distribution import (
+    Distribution,
+    Numbers,
+    Values,
+    Vectors,
+    count_of_values,
+    distribution,
+    present_share,
+)
+from airflow_hops.ml.monitoring.skew.measures import (
+    CATEGORICAL,
+    NUMERIC,
+    OF_FEW,
+    common_histogram,
+    every_score,
+    measurable,
+    score,
+)
 from airflow_hops.ml.monitoring.skew.report import FeatureSkew, SkewReport
 from airflow_hops.ml.monitoring.skew.vectors import MEASURE
 from airflow_hops.ml.schemas import infer_schema
@@ -19,7 +38,6 @@ from airflow_hops.ml.statistics.summary import common_statistics, features_by_na
 from airflow_hops.ml.statistics.vectors import sampled_vectors, vector_width
 
 if TYPE_CHECKING:
-    from airflow_hops.ml.monitoring.skew.distribution import Distribution
     from airflow_hops.ml.monitoring.skew.significance import Judgement
 
 
@@ -32,17 +50,16 @@ class _Wanted:
 
 
 @dataclass(frozen=True)
-class _Found:
-    """The result for a feature, before it is known how many others were tested."""
+class _Tested:
+    """The test of a feature, before it is known how many others are tested."""
 
     wanted: _Wanted
-    before: Distribution | None
-    after: Distribution | None
-    histograms: tuple[list[list[Any]], list[list[Any]]]
-    score: float | None
-    judgement: Judgement | None
+    features: tuple[Any, Any]
+    distributions: tuple[Distribution | None, Distribution | None]
     missing: tuple[float, float]
     missing_p: float | None
+    score: float | None = None
+    judgement: Judgement | None = None
 
 
 def detect_skew(reference: Any, current: Any, *, schema: Any = None, **options: Any) -> SkewReport:
@@ -83,7 +100,11 @@ def compare_statistics(reference: Any, current: Any, schema: Any, test: SkewTest
     else:
         wanted = _by_schema(schema, before, test.comparator)
     if not wanted:
-        raise BadInput(f"nothing to compare: {_why_nothing(schema, before, after, test.comparator)}")
+        sides = (", ".join(sorted(side)) or "none" for side in (before, after))
+        why = "the features of the reference are {}, those of the current rows are {}".format(*sides)
+        if schema is not None:
+            why = f"the schema has no {test.comparator}_comparator for a feature of the reference; freeze it with some"
+        raise BadInput(f"nothing to compare: {why}")
     wanted = _with_choices(wanted, before, test.measures or {}, test.thresholds or {})
     for name, want in wanted.items():
         _check_feature(name, before[name], after)
@@ -93,7 +114,7 @@ def compare_statistics(reference: Any, current: Any, schema: Any, test: SkewTest
                 f"thresholds={{{name!r}: …}}, or an alpha"
             )
     results = {
-        name: _find(want, before[name], after[name], rows, test.alpha, crc32(f"{test.seed} {name}".encode()))
+        name: _test(want, (before[name], after[name]), rows, test.alpha, crc32(f"{test.seed} {name}".encode()))
         for name, want in wanted.items()
     }
     features = _decide(results, test)
@@ -117,7 +138,6 @@ def _statistics(source: Any) -> Any:
 
 def _all_features(before: Mapping[str, Any]) -> dict[str, _Wanted]:
     """Every feature that has a distribution, by the measure that shows the smallest changes."""
-    from airflow_hops.ml.monitoring.skew.measures import OF_FEW
 
     def measure(feature: Any) -> str:
         if vector_width(feature):
@@ -162,13 +182,6 @@ def _by_schema(schema: Any, before: Mapping[str, Any], comparator: str) -> dict[
     return wanted
 
 
-def _why_nothing(schema: Any, before: Mapping[str, Any], after: Mapping[str, Any], comparator: str) -> str:
-    if schema is None:
-        sides = (", ".join(sorted(side)) or "none" for side in (before, after))
-        return "the features of the reference are {}, those of the current rows are {}".format(*sides)
-    return f"the schema has no {comparator}_comparator for a feature of the reference; freeze it with some"
-
-
 def _with_choices(
     wanted: Mapping[str, _Wanted],
     before: Mapping[str, Any],
@@ -176,8 +189,6 @@ def _with_choices(
     thresholds: Mapping[str, float],
 ) -> dict[str, _Wanted]:
     """The same with the measures and thresholds that the caller has chosen."""
-    from airflow_hops.ml.monitoring.skew.measures import CATEGORICAL, NUMERIC, OF_FEW
-
     chosen = dict(wanted)
     for argument, names in (("measures", measures), ("thresholds", thresholds)):
         for name in names:
@@ -194,8 +205,6 @@ def _with_choices(
 
 
 def _check_feature(name: str, before: Any, after: Mapping[str, Any]) -> None:
-    from airflow_hops.ml.monitoring.skew.distribution import count_of_values
-
     if name not in after:
         raise BadInput(f"feature {name!r} is not among the current rows; there are {', '.join(sorted(after))}")
     types = type_name(before), type_name(after[name])
@@ -216,37 +225,35 @@ def _check_feature(name: str, before: Any, after: Mapping[str, Any]) -> None:
                 )
 
 
-def _find(want: _Wanted, before: Any, after: Any, rows: tuple[int, int], alpha: float | None, seed: int) -> _Found:
+def _test(want: _Wanted, features: tuple[Any, Any], rows: tuple[int, int], alpha: float | None, seed: int) -> _Tested:
     import numpy as np
 
-    from airflow_hops.ml.monitoring.skew.distribution import Numbers, Values, Vectors, distribution, present_share
-    from airflow_hops.ml.monitoring.skew.measures import measurable, score
     from airflow_hops.ml.monitoring.skew.significance import judge_numbers, judge_values, judge_vectors, missing_p_value
 
-    missing = tuple(1.0 - present_share(side, n) for side, n in zip((before, after), rows, strict=True))
+    missing = tuple(1.0 - present_share(side, n) for side, n in zip(features, rows, strict=True))
     counts = [(round(share * n), n) for share, n in zip(missing, rows, strict=True)]
     missing_p = None if alpha is None or not all(rows) else missing_p_value(*counts)
-    one, other = distribution(before), distribution(after)
+    one, other = distribution(features[0]), distribution(features[1])
     want = replace(want, measure=measurable(want.measure, one, other))
-    judgement, scored, random = None, None, np.random.default_rng(seed)
-    if one is not None and other is not None:
-        scored = score(one, other, want.measure)
-        matters = want.threshold is None or scored > want.threshold
-        if alpha is not None and isinstance(one, Numbers) and isinstance(other, Numbers):
-            judgement = judge_numbers(one, other, want.measure, random, matters=matters)
-        elif alpha is not None and isinstance(one, Values) and isinstance(other, Values):
-            judgement = judge_values(one, other, want.measure, random, matters=matters)
-        elif alpha is not None and isinstance(one, Vectors) and isinstance(other, Vectors):
-            judgement = judge_vectors(one, other, random)
-    return _Found(
-        want, one, other, (histogram(before), histogram(after)), scored, judgement, (missing[0], missing[1]), missing_p
-    )
+    result = _Tested(want, features, (one, other), (missing[0], missing[1]), missing_p)
+    if one is None or other is None:
+        return result
+    result = replace(result, score=(scored := score(one, other, want.measure)))
+    if alpha is None:
+        return result
+    matters, random = want.threshold is None or scored > want.threshold, np.random.default_rng(seed)
+    if isinstance(one, Numbers) and isinstance(other, Numbers):
+        judgement = judge_numbers(one, other, want.measure, random, matters=matters)
+    elif isinstance(one, Values) and isinstance(other, Values):
+        judgement = judge_values(one, other, want.measure, random, matters=matters)
+    else:
+        assert isinstance(one, Vectors) and isinstance(other, Vectors)
+        judgement = judge_vectors(one, other, random)
+    return replace(result, judgement=judgement)
 
 
-def _decide(result: Mapping[str, _Found], test: SkewTest) -> dict[str, FeatureSkew]:
+def _decide(result: Mapping[str, _Tested], test: SkewTest) -> dict[str, FeatureSkew]:
     from scipy.stats import false_discovery_control
-
-    from airflow_hops.ml.monitoring.skew.causes import swapped
 
     alpha = test.alpha
     tests = [(n, "value", f.judgement.p_value) for n, f in result.items() if f.judgement]
@@ -261,21 +268,18 @@ def _decide(result: Mapping[str, _Found], test: SkewTest) -> dict[str, FeatureSk
         for name, each in result.items()
     }
     moved = [n for n, skew in features.items() if skew.drifted or (alpha and skew.p_value and skew.p_value <= alpha)]
-    for name, detail in swapped({n: (result[n].before, result[n].after) for n in moved}).items():
+    for name, detail in swapped({n: result[n].distributions for n in moved}).items():
         features[name] = replace(features[name], drifted=True, cause="swapped", detail=detail)
     return features
 
 
 def _judged(
-    result: _Found,
+    result: _Tested,
     p: float | None,
     missing_p: float | None,
     test: SkewTest,
     cut: float | None,
 ) -> FeatureSkew:
-    from airflow_hops.ml.monitoring.skew.causes import FAULTS, cause_of
-    from airflow_hops.ml.monitoring.skew.measures import common_histogram, every_score
-
     fixed, score, measure = result.wanted.threshold, result.score, result.wanted.measure
     if fixed is None and result.judgement is not None:
         score, measure = max(0.0, result.judgement.score), result.judgement.measure
@@ -287,7 +291,7 @@ def _judged(
     threshold = fixed
     if fixed is None and result.judgement is not None and cut is not None:
         threshold = result.judgement.critical_score(cut)
-    one, other = result.before, result.after
+    one, other = result.distributions
     cause = detail = None
     if significant or missing_moved:
         cause, detail = cause_of(one, other, values_moved=significant, missing_moved=missing_moved)
@@ -307,8 +311,8 @@ def _judged(
         cause=cause,
         detail=detail,
         scores={name: round(value, 6) for name, value in every_score(one, other).items()},
-        histogram_reference=result.histograms[0],
-        histogram_current=result.histograms[1],
+        histogram_reference=histogram(result.features[0]),
+        histogram_current=histogram(result.features[1]),
         common_histogram=common_histogram(one, other),
     )
 

@@ -14,9 +14,8 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.monitoring.captured.requests import RowsFile
 from airflow_hops.ml.monitoring.skew.captured_rows import CapturedSpan, read_features
-from airflow_hops.ml.monitoring.skew.compared import Compared
 from airflow_hops.ml.monitoring.skew.detect import compare_statistics
-from airflow_hops.ml.monitoring.skew.report import SkewReport
+from airflow_hops.ml.monitoring.skew.report import Compared, SkewReport
 from airflow_hops.ml.schemas import SCHEMA_FILE, load_schema
 from airflow_hops.ml.statistics import (
     STATISTICS_FILE,
