@@ -183,7 +183,11 @@ def score(
                 for name, model in models.items():
                     predictions[name].append(model.predict(dense_arrays(batch, model.inputs, str(path))))
                 for name in slices:
-                    sliced[name].append(_as_text(batch.column(batch.schema.get_field_index(name))))
+                    column = batch.column(batch.schema.get_field_index(name))
+                    text: np.ndarray[Any, Any] = (
+                        column.cast(pa.string()).fill_null(MISSING).to_numpy(zero_copy_only=False)
+                    )
+                    sliced[name].append(text)
     joined = {name: np.concatenate(v) if v else np.zeros(0, known[name]) for name, v in facts.items()}
     scored = {name: np.concatenate(p) if p else _no_rows(models[name]) for name, p in predictions.items()}
     _check_labels(joined[label], label, first, classes, where)
@@ -227,8 +231,3 @@ def _check_slices(path: Path, slices: Sequence[str]) -> None:
     for name in slices:
         if name not in names:
             raise BadInput(f"{path}: there is no column {name!r} to slice by; the columns are {', '.join(names)}")
-
-
-def _as_text(column: Any) -> np.ndarray[Any, Any]:
-    text: np.ndarray[Any, Any] = column.cast(pa.string()).fill_null(MISSING).to_numpy(zero_copy_only=False)
-    return text

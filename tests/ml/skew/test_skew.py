@@ -354,7 +354,9 @@ def test_spans_have_drifted_by_the_schemas_drift_comparators(
     assert (report["attribution"], report["row_skew"]) == (None, None)
 
 
-def test_spans_are_compared_without_a_schema_the_time_aside(drift: Any, spans: dict[str, Any]) -> None:
+def test_spans_are_compared_without_a_schema_the_time_aside(
+    drift: Any, spans: dict[str, Any], flights_schema: Artifact
+) -> None:
     _, report = drift(spans["march"], spans["july"])
     assert report["verdict"] == "drift"
     assert {"temp", "dewp"} < set(report["drifted"])
@@ -367,9 +369,6 @@ def test_spans_are_compared_without_a_schema_the_time_aside(drift: Any, spans: d
     assert report["notes"] == [
         "The label 'late' was not compared: its numbers stand for other classes (no names; late, on time)"
     ]
-
-
-def test_other_artifacts_and_missing_splits_are_refused(drift: Any, spans: dict[str, Any], flights_schema: Any) -> None:
     with pytest.raises(BadInput, match=r"input 'current' .* is 'schema', expected statistics"):
         drift(spans["march"], flights_schema)
     with pytest.raises(BadInput, match="there are no statistics of split 'newest'; there are train, eval"):
@@ -438,16 +437,9 @@ def test_statistics_that_were_made_anew_since_the_training_are_refused(
 
 
 def test_each_row_is_compared_once(detect: Detect, captured: CaptureFolder, flights_raw: Path) -> None:
-    january = flights_examples.months(flights_raw, 1, 1)
-    captured.add(january.iloc[:600])
-    assert detect("first", min_rows=500)[1]["rows_current"] == 600
-    captured.add(january.iloc[600:1300])
-    assert detect("first", min_rows=500)[1]["rows_current"] == 600  # the run was cleared
-    assert detect("second", min_rows=500)[1]["rows_current"] == 700
-    assert detect("third", min_rows=500)[1]["rows_current"] == 0
-
-
-def test_a_retry_sees_the_rows_of_the_failed_try(detect: Detect, captured: CaptureFolder, flights_raw: Path) -> None:
+    artifact, report = detect("none")
+    assert (report["verdict"], report["features"], artifact.rows["captured"].rows_in) == ("insufficient", {}, 0)
+    assert artifact.properties["window_end"] is None
     january = flights_examples.months(flights_raw, 1, 1)
     good = captured.add(january.iloc[:600])
     content = good.read_bytes()
@@ -456,8 +448,10 @@ def test_a_retry_sees_the_rows_of_the_failed_try(detect: Detect, captured: Captu
         detect("first", min_rows=500)
     good.write_bytes(content)
     captured.add(january.iloc[600:1300])
-    assert detect("first", min_rows=500)[1]["rows_current"] == 600
+    for _ in ("retried", "cleared"):
+        assert detect("first", min_rows=500)[1]["rows_current"] == 600
     assert detect("second", min_rows=500)[1]["rows_current"] == 700
+    assert detect("third", min_rows=500)[1]["rows_current"] == 0
 
 
 def test_too_few_rows_wait_for_more(detect: Detect, captured: CaptureFolder, flights_raw: Path) -> None:
@@ -468,14 +462,6 @@ def test_too_few_rows_wait_for_more(detect: Detect, captured: CaptureFolder, fli
     assert artifact.properties["window_end"] == "2013-01-02T00:00:00+00:00"
     captured.add(january.iloc[400:1100])
     assert detect("second", min_rows=1000)[1]["rows_current"] == 1100
-
-
-def test_no_captured_rows_are_no_error(detect: Detect, captured: CaptureFolder) -> None:
-    artifact, report = detect()
-    assert report["verdict"] == "insufficient"
-    assert report["features"] == {}
-    assert artifact.properties["window_end"] is None
-    assert artifact.rows["captured"].rows_in == 0
 
 
 def test_columns_in_another_order_make_no_difference(
@@ -527,24 +513,16 @@ def test_requests_with_another_versions_features_are_left_out(
     detect: Detect, captured: CaptureFolder, flights_raw: Path
 ) -> None:
     january = flights_examples.months(flights_raw, 1, 1)
-    captured.add(january.iloc[:600])
     other = captured.add(january.iloc[600:1000], version=2)
     pq.write_table(_without_temp(pq.read_table(other)), other)
+    with pytest.raises(BadInput, match=r"champion serves, since 2013-04-01.*1 of 1 captured files were"):
+        detect("silent", silent_after_s=86400.0)
+    captured.add(january.iloc[:600])
     artifact, report = detect(min_rows=500)
     assert (artifact.rows["captured"].rows_in, artifact.properties["versions"]) == (600, {"3": 600})
     note = report["notes"][0]
     assert note.startswith("1 of 2 captured files were answered by other versions and left out")
     assert str(other) in note
-
-
-def test_a_monitor_of_other_versions_requests_alone_is_silent(
-    detect: Detect, captured: CaptureFolder, flights_raw: Path
-) -> None:
-    other = captured.add(flights_examples.months(flights_raw, 1, 1).iloc[:600], version=2)
-    pq.write_table(_without_temp(pq.read_table(other)), other)
-    assert detect("patient")[1]["rows_current"] == 0
-    with pytest.raises(BadInput, match=r"champion serves, since 2013-04-01.*1 of 1 captured files were"):
-        detect("silent", silent_after_s=86400.0)
 
 
 def test_impossible_times_are_reported_and_left_out(detect: Detect, captured: CaptureFolder, flights_raw: Path) -> None:
@@ -591,15 +569,6 @@ def _server_that_answers(answers: dict[str, Any], captured: CaptureFolder) -> It
         server.shutdown()
 
 
-def test_a_server_that_captures_nothing_fails_the_monitor_at_once(detect: Detect, captured: CaptureFolder) -> None:
-    answers = {"/v1/capture": Capture(CaptureOptions()).status()}
-    with (
-        _server_that_answers(answers, captured) as services,
-        pytest.raises(BadInput, match=r"captures nothing: .* start it with --capture_base_path"),
-    ):
-        detect("off", services=services)
-
-
 @pytest.mark.parametrize("field", ["serving_rest_port", "serving_port"])
 def test_a_server_that_is_down_is_reported_and_fails_the_monitor(
     detect: Detect, captured: CaptureFolder, flights_raw: Path, field: str
@@ -638,6 +607,12 @@ def test_a_server_that_is_down_is_reported_and_fails_the_monitor(
 def test_a_server_that_cannot_capture_is_reported(
     detect: Detect, captured: CaptureFolder, answers: dict[str, Any], words: str
 ) -> None:
+    off = {"/v1/capture": Capture(CaptureOptions()).status()}
+    with (
+        _server_that_answers(off, captured) as services,
+        pytest.raises(BadInput, match=r"captures nothing: .* start it with --capture_base_path"),
+    ):
+        detect("off", services=services)
     with _server_that_answers(answers, captured) as services:
         assert words in detect("patient", services=services)[0].properties["unwell"][0]
         with pytest.raises(HopsError, match="so nothing is watched"):

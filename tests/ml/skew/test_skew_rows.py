@@ -137,7 +137,7 @@ def _doubles(kind: Any) -> bool:
     return bool(pa.types.is_float64(kind.value_type)) if hasattr(kind, "value_type") else False
 
 
-def test_every_count_of_every_feature_is_tfdvs(compared: Any) -> None:
+def test_what_is_counted_is_what_tfdv_counts(compared: Any) -> None:
     ours, theirs = compared["ours"]["features"], {f["feature_name"]: f for f in compared["tfdv"]["skew_results"]}
     assert set(ours) == set(theirs) == {
         "float", "double", "integer", "text", "bytes", "integers", "floats", "texts", "flag", "same", "gone", "never",
@@ -150,24 +150,18 @@ def test_every_count_of_every_feature_is_tfdvs(compared: Any) -> None:
     assert {name for name, skew in ours.items() if 0 < skew["mismatch_count"] < skew["match_count"]} >= {
         "float", "double", "integer", "text", "bytes", "integers", "floats", "texts", "flag",
     }  # fmt: skip
-
-
-def test_the_join_counts_what_tfdv_counts(compared: Any) -> None:
-    (expected,) = compared["tfdv"]["match_stats"]
-    assert compared["ours"]["matches"] == {name: int(count) for name, count in expected.items()}
+    (joined,) = compared["tfdv"]["match_stats"]
+    assert compared["ours"]["matches"] == {name: int(count) for name, count in joined.items()}
     assert min(compared["ours"]["matches"].values()) > 0
     assert compared["ours"]["skewed_pairs"] == compared["tfdv"]["pairs"]
-
-
-def test_values_that_met_are_counted_as_tfdv_does(compared: Any) -> None:
-    expected: dict[str, set[tuple[Any, ...]]] = {}
+    confusion: dict[str, set[tuple[Any, ...]]] = {}
     for met in compared["tfdv"].get("confusion_pairs", []):
         pair = [
             base64.b64decode(met[side]["bytes_value"]).decode(errors="backslashreplace") for side in ("base", "test")
         ]
-        expected.setdefault(met["feature_name"], set()).add((*pair, int(met["count"])))
+        confusion.setdefault(met["feature_name"], set()).add((*pair, int(met["count"])))
     results = {name: {tuple(row) for row in rows} for name, rows in compared["ours"]["confusion"].items()}
-    assert results == expected
+    assert results == confusion
 
 
 def test_rounding_makes_values_equal_that_were_not(answers: dict[str, Any]) -> None:
