@@ -297,7 +297,7 @@ def test_a_person_is_asked_first_where_the_policy_says_so(
         on_drift=tell("drift"), on_request=tell("request"), dag=DAG("asks", schedule=None),
     )  # fmt: skip
     situation = Situation.of(Artifact.from_dict(skew()), datetime.now(UTC))
-    monkeypatch.setattr("airflow_hops.operators.retraining.upsert_hitl_detail", lambda **given: asked.append(given))
+    monkeypatch.setattr("airflow_hops.operators.people.upsert_hitl_detail", lambda **given: asked.append(given))
     context: Any = {"ti": SimpleNamespace(id="1")}
     with pytest.raises(TaskAwaitingInput) as waits:
         operator._answered(context, decide(policy, situation), True)

@@ -29,7 +29,7 @@ def test_unusable_search_fails_dag_parsing() -> None:
     with pytest.raises(BadInput, match="refit_np is 2"):
         SearchOperator(space={"lr": Uniform(0, 1)}, refit=True, refit_np=2, **SEARCH)
     operator = SearchOperator(space={"lr": Uniform(0, 1)}, np=2, **SEARCH)
-    assert operator.training_options()["strategy"] == "horovod"
+    assert operator.strategy == "horovod"
 
 
 def test_shared_study_is_never_cached() -> None:
@@ -43,7 +43,7 @@ def test_the_example_evaluates_the_best_of_pruned_trials() -> None:
     from flights_search import dag
 
     search = dag.get_task("search")
-    assert isinstance(search, SearchOperator) and search.training_options()["np"] == 1
+    assert isinstance(search, SearchOperator) and search.np == 1
     assert (search.search["parallel"], search.search["pruner"]) == (2, "median")
     assert (search.upstream_task_ids, search.downstream_task_ids) == ({"transform"}, {"evaluate"})
 

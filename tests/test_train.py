@@ -151,8 +151,7 @@ def test_task_torch_ships_the_function_to_ranks_of_torch() -> None:
 
         train(_reference("transformed_examples").to_dict(), lr=0.1)
         operator = train.override(task_id="other")(_reference("transformed_examples").to_dict(), lr=0.2).operator
-    options = operator.training_options()
-    assert (options["strategy"], options["np"], operator.runtime) == ("torch", 3, "torch")
+    assert (operator.strategy, operator.np, operator.runtime) == ("torch", 3, "torch")
     assert {"hosts", "ranks_conn_id", "op_kwargs"} <= set(operator.template_fields)
     refused = r"@task.torch: train is 'a:b'; what is trained is train\(\)"
     with DAG("both", schedule=None), pytest.raises(ValueError, match=refused):

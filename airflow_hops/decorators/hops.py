@@ -41,7 +41,6 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
     custom_operator_name = "@task.hops"
     entry: ClassVar[str] = "airflow_hops.ml.step.function:run"
     cacheable: ClassVar[bool] = False
-    template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *HopsOperator.template_fields)
 
     def __init__(
         self,

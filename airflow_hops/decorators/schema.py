@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -42,9 +42,6 @@ class SchemaDecoratedOperator(HopsDecoratedOperator, SchemaOperator):
 
     custom_operator_name = "@task.hops_schema"
     entry: ClassVar[str] = SchemaOperator.entry
-    template_fields: Sequence[str] = tuple(
-        dict.fromkeys([*HopsDecoratedOperator.template_fields, *SchemaOperator.template_fields])
-    )
 
     def __init__(self, *, python_callable: Callable[..., Any], schema: None = None, **kwargs: Any) -> None:
         if schema is not None:

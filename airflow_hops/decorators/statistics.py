@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -41,9 +41,6 @@ class StatisticsDecoratedOperator(HopsDecoratedOperator, StatisticsOperator):
     custom_operator_name = "@task.hops_statistics"
     entry: ClassVar[str] = StatisticsOperator.entry
     cacheable: ClassVar[bool] = True
-    template_fields: Sequence[str] = tuple(
-        dict.fromkeys([*HopsDecoratedOperator.template_fields, *StatisticsOperator.template_fields])
-    )
 
     def __init__(self, *, python_callable: Callable[..., Any], options: None = None, **kwargs: Any) -> None:
         if options is not None:

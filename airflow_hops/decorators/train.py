@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -51,29 +51,25 @@ class TrainingDecoratedOperator(HopsDecoratedOperator, TrainingOperator):
         """As the operator without a decorator."""
         return super(HopsDecoratedOperator, self).step_params(context)
 
-    def training(self, context: Context) -> dict[str, Any]:
+    def training(self, context: Context, **options: Any) -> dict[str, Any]:
         """How to train; the function's arguments are hyperparameters, too."""
-        options = super(HopsDecoratedOperator, self).training(context)
-        named, inputs = self._named(options["shipped"]), self.step_inputs()
+        shipped = self.shipped(context)
+        options = super(HopsDecoratedOperator, self).training(context, shipped=shipped, **options)
+        named, inputs = self._named(shipped), self.step_inputs()
         return {**options, "params": {**options["params"], **{n: v for n, v in named.items() if n not in inputs}}}
 
-    def program(self, context: Context) -> dict[str, Any]:
+    def shipped(self, context: Context) -> dict[str, Any]:
         """The function, with its arguments."""
-        return {"shipped": HopsDecoratedOperator.step_params(self, context)}
+        return HopsDecoratedOperator.step_params(self, context)
 
     def step_inputs(self) -> Mapping[str, Any]:
         """The examples, and artifacts among the function's arguments."""
-        own = super(HopsDecoratedOperator, self).step_inputs()
-        return {**HopsDecoratedOperator.step_inputs(self), **{n: v for n, v in own.items() if v is not None}}
+        return {**HopsDecoratedOperator.step_inputs(self), **super(HopsDecoratedOperator, self).step_inputs()}
 
     def _named(self, shipped: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the function's arguments by name."""
         names = inspect.signature(self.python_callable).parameters
         return {**dict(zip(names, shipped["args"], strict=False)), **shipped["kwargs"]}
-
-
-def _fields_with(operator: type[TrainingOperator]) -> Sequence[str]:
-    return tuple(dict.fromkeys([*HopsDecoratedOperator.template_fields, *operator.template_fields]))
 
 
 class TrainDecoratedOperator(TrainingDecoratedOperator, TrainOperator):
@@ -90,7 +86,6 @@ class TrainDecoratedOperator(TrainingDecoratedOperator, TrainOperator):
     """
 
     custom_operator_name = "@task.train"
-    template_fields = _fields_with(TrainOperator)
 
 
 class TorchDecoratedOperator(TrainingDecoratedOperator, TorchTrainOperator):
@@ -108,7 +103,6 @@ class TorchDecoratedOperator(TrainingDecoratedOperator, TorchTrainOperator):
     """
 
     custom_operator_name = "@task.torch"
-    template_fields = _fields_with(TorchTrainOperator)
 
 
 class HorovodDecoratedOperator(TrainingDecoratedOperator, HorovodTrainOperator):
@@ -119,7 +113,6 @@ class HorovodDecoratedOperator(TrainingDecoratedOperator, HorovodTrainOperator):
     """
 
     custom_operator_name = "@task.horovod"
-    template_fields = _fields_with(HorovodTrainOperator)
 
 
 class SearchDecoratedOperator(TrainingDecoratedOperator, SearchOperator):
@@ -139,7 +132,6 @@ class SearchDecoratedOperator(TrainingDecoratedOperator, SearchOperator):
 
     custom_operator_name = "@task.search"
     entry: ClassVar[str] = SearchOperator.entry
-    template_fields = _fields_with(SearchOperator)
 
     def __init__(self, *, python_callable: Callable[..., Any], space: Space | str, **kwargs: Any) -> None:
         python_callable = _copy(python_callable)  # another task of the function may have another space
@@ -151,10 +143,10 @@ class SearchDecoratedOperator(TrainingDecoratedOperator, SearchOperator):
         python_callable.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         super().__init__(python_callable=python_callable, space=space, **kwargs)
 
-    def program(self, context: Context) -> dict[str, Any]:
+    def shipped(self, context: Context) -> dict[str, Any]:
         """The function, with those of its arguments that the DAG gives, by name."""
-        shipped = super().program(context)["shipped"]
-        return {"shipped": {**shipped, "args": [], "kwargs": self._named(shipped)}}
+        shipped = super().shipped(context)
+        return {**shipped, "args": [], "kwargs": self._named(shipped)}
 
 
 def _copy(function: Callable[..., Any]) -> Callable[..., Any]:

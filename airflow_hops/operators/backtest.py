@@ -6,13 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
-
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.model_record import by_whom
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.operators.base import code_paths_of, producer_of
+from airflow_hops.operators.base import HopsTask, airflow_error, code_paths_of, producer_of
 from airflow_hops.operators.links import ModelsLink
 
 if TYPE_CHECKING:
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_hops.replay.backtest.plan import BacktestPlan
 
 
-class BacktestOperator(BaseOperator):
+class BacktestOperator(HopsTask):
     """Says what retraining policies would have made of the past, as ``airflow hops backtest`` does.
 
     The champion's own pipeline is run again for each training that a policy asks for. What was trained is kept: a
@@ -57,9 +54,8 @@ class BacktestOperator(BaseOperator):
         **kwargs: As ``BaseOperator``.
     """
 
-    template_fields: Sequence[str] = ("model_name", "start", "end", "price", "hops_conn_id", "spark_conn_id")
+    templated = ("model_name", "start", "end", "price", "hops_conn_id", "spark_conn_id")
     operator_extra_links = (ModelsLink(),)
-    ui_color = "#dbe9f6"
 
     def __init__(
         self,
@@ -78,17 +74,7 @@ class BacktestOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.model_name = model_name
-        self.start = start
-        self.end = end
-        self.policies = policies
-        self.every = every
-        self.first = first
-        self.label_delays = label_delays
-        self.price = price
-        self.jobs = jobs
-        self.hops_conn_id = hops_conn_id
-        self.spark_conn_id = spark_conn_id
+        self.store_arguments(locals())
         self._running: Candidates | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -103,7 +89,7 @@ class BacktestOperator(BaseOperator):
             self._running = Candidates(hook, plan, self.log.info, self.spark_conn_id)
             uri, report = run_backtest(hook.store, plan, self._running, by_whom(producer_of(context)), self.log.info)
         except HopsError as error:
-            raise (AirflowException if error.retryable else AirflowFailException)(str(error)) from error
+            raise airflow_error(error) from error
         finally:
             self._running = None
         chosen = next(each for each in report.policies if each.name == report.chosen)

@@ -25,12 +25,41 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class HopsOperator(BaseOperator):
+class HopsTask(BaseOperator):
+    """An operator whose arguments are attributes; those in ``input_arguments`` and ``templated`` are templated."""
+
+    input_arguments: ClassVar[Sequence[str]] = ()
+    templated: ClassVar[Sequence[str]] = ()
+    ui_color = "#dbe9f6"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        of_bases = (name for base in cls.__mro__ for name in vars(base).get("template_fields", ()))
+        cls.template_fields = tuple(dict.fromkeys([*of_bases, *cls.input_arguments, *cls.templated]))
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Stands for the attributes that :meth:`store_arguments` sets."""
+
+    def store_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Makes each argument an attribute of its name, as Airflow expects of templated fields.
+
+        Args:
+            arguments: The ``locals()`` of the subclass's ``__init__``. A name that is a property of Airflow's operators
+                (``label``) is left out, and so are ``params``, which are Airflow's.
+        """
+        for name in arguments.keys() - {"self", "params", "kwargs", "__class__"}:
+            if not isinstance(getattr(type(self), name, None), property):
+                setattr(self, name, arguments[name])
+
+
+class HopsOperator(HopsTask):
     """The arguments of all operators.
 
     A subclass names its ``entry`` and ``output_kind``, calls :meth:`store_arguments`, and lists the arguments that are
     the step's parameters and inputs in ``param_arguments`` and ``input_arguments``, or overrides :meth:`step_params`
-    and :meth:`step_inputs`.
+    and :meth:`step_inputs`. Inputs are templated, and further arguments that ``templated`` lists.
 
     Args:
         hops_conn_id: Connection of type ``hops``. (templated)
@@ -47,10 +76,8 @@ class HopsOperator(BaseOperator):
     entry: ClassVar[str]
     output_kind: ClassVar[str | None] = None
     param_arguments: ClassVar[Sequence[str]] = ()
-    input_arguments: ClassVar[Sequence[str]] = ()
-    template_fields: Sequence[str] = ("hops_conn_id", "runtime")
+    templated: ClassVar[Sequence[str]] = ("hops_conn_id", "runtime")
     operator_extra_links: Collection[BaseOperatorLink] = (LineageLink(),)
-    ui_color = "#dbe9f6"
 
     def __init__(
         self,
@@ -73,22 +100,6 @@ class HopsOperator(BaseOperator):
         else:
             self._asset = None
         self._hook: RuntimeHook | None = None
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Stands for the attributes that :meth:`store_arguments` sets."""
-
-    def store_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """Makes each argument an attribute of its name, as Airflow expects of templated fields.
-
-        Args:
-            arguments: The ``locals()`` of the subclass's ``__init__``. A name that is a property of Airflow's operators
-                (``label``) is left out.
-        """
-        for name in arguments.keys() - {"self", "kwargs", "__class__"}:
-            if not isinstance(getattr(type(self), name, None), property):
-                setattr(self, name, arguments[name])
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Keyword arguments of the entry function; JSON values."""
@@ -135,8 +146,7 @@ class HopsOperator(BaseOperator):
         except HopsError as error:
             if hook.progress is not None:
                 hook.progress.failed(str(error))
-            failure = AirflowException if error.retryable else AirflowFailException
-            raise failure(str(error)) from error
+            raise airflow_error(error) from error
         finally:
             self._hook = None
         if result.is_artifact:
@@ -200,6 +210,11 @@ class HopsOperator(BaseOperator):
         if self.cache is not None:
             return bool(self.cache)
         return conf.getboolean("hops", "cache", fallback=True)
+
+
+def airflow_error(error: HopsError) -> AirflowException:
+    """Returns the error as Airflow's; one that no retry can correct fails the task at once."""
+    return (AirflowException if error.retryable else AirflowFailException)(str(error))
 
 
 def producer_of(context: Context) -> Producer:

@@ -38,15 +38,7 @@ class BatchPredictOperator(SparkOperator):
     output_kind = "predictions"
     input_arguments = ("examples", "model")
     operator_extra_links = (DataLink(), LineageLink())
-    template_fields: Sequence[str] = (
-        *SparkOperator.template_fields,
-        "examples",
-        "model",
-        "model_name",
-        "version",
-        "splits",
-        "columns",
-    )
+    templated = ("model_name", "version", "splits", "columns")
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Asset
@@ -56,14 +56,7 @@ class DeployModelOperator(HopsOperator):
     input_arguments = ("model", "evaluation", "infra_blessing")
     operator_extra_links = (ModelsLink(), LineageLink())
     cacheable: ClassVar[bool] = False
-    template_fields: Sequence[str] = (
-        *HopsOperator.template_fields,
-        "model",
-        "model_name",
-        "evaluation",
-        "infra_blessing",
-        "model_server_conn_id",
-    )
+    templated = ("model_name", "model_server_conn_id")
 
     def __init__(
         self,
@@ -79,10 +72,11 @@ class DeployModelOperator(HopsOperator):
         model_server_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        # A template has its name in a run alone.
-        named = isinstance(model_name, str) and _MODEL_NAME.fullmatch(model_name)
-        super().__init__(outlets=[*kwargs.pop("outlets", []), *([model_asset(model_name)] if named else [])], **kwargs)
+        super().__init__(**kwargs)
         self.store_arguments(locals())
+        # A template has its name in a run alone.
+        if isinstance(model_name, str) and _MODEL_NAME.fullmatch(model_name):
+            self.outlets = [*self.outlets, model_asset(model_name)]
 
     def step_services(self) -> Mapping[str, str]:
         """The model server of the connection, where one is named."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
-
-if TYPE_CHECKING:
-    pass
 
 
 class EvaluateOperator(HopsOperator):
@@ -51,14 +48,7 @@ class EvaluateOperator(HopsOperator):
     )  # fmt: skip
     input_arguments = ("model", "examples")
     operator_extra_links = (ModelsLink(), LineageLink())
-    template_fields: Sequence[str] = (
-        *HopsOperator.template_fields,
-        "model",
-        "examples",
-        "model_name",
-        "splits",
-        "slices",
-    )
+    templated = ("model_name", "splits", "slices")
 
     def __init__(
         self,

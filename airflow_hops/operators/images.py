@@ -60,10 +60,7 @@ class PrepareImagesOperator(SparkOperator):
     entry = "airflow_hops.ml.stages.images:run"
     output_kind = "transformed_examples"
     operator_extra_links = (DataLink(), LineageLink())
-    template_fields: Sequence[str] = (
-        *SparkOperator.template_fields,
-        "sources",
-    )
+    templated = ("sources",)
 
     def __init__(
         self,

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink
-
-if TYPE_CHECKING:
-    pass
 
 
 class ImportModelOperator(HopsOperator):
@@ -38,14 +35,7 @@ class ImportModelOperator(HopsOperator):
     input_arguments = ("examples", "statistics", "schema")
     operator_extra_links = (LineageLink(),)
     cacheable = False  # the same name may lead to another model tomorrow
-    template_fields: Sequence[str] = (
-        *HopsOperator.template_fields,
-        "source",
-        "examples",
-        "statistics",
-        "schema",
-        "split",
-    )
+    templated = ("source", "split")
 
     def __init__(
         self,

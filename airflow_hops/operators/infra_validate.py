@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
-
-if TYPE_CHECKING:
-    pass
 
 
 class InfraValidateOperator(HopsOperator):
@@ -32,7 +28,7 @@ class InfraValidateOperator(HopsOperator):
     param_arguments = ("requests", "split", "start_timeout_s")
     input_arguments = ("model", "examples")
     operator_extra_links = (ModelsLink(), LineageLink())
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "model", "examples", "split")
+    templated = ("split",)
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import XComArg
@@ -54,7 +54,7 @@ class IngestOperator(HopsOperator):
 
     entry = "airflow_hops.ml.stages.ingest:run"
     output_kind: ClassVar[str | None] = "snapshot"
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "sources", "window_start", "window_end")
+    templated = ("sources", "window_start", "window_end")
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.core.contract.properties import NotebookProperties
@@ -36,7 +36,7 @@ class NotebookOperator(HopsOperator):
     entry = "airflow_hops.ml.stages.notebook.stage:run"
     output_kind = "notebook"
     cacheable = False
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "notebook", "values", "inputs", "env")
+    templated = ("notebook", "values", "inputs", "env")
 
     def __init__(
         self,

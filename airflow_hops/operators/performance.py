@@ -68,7 +68,7 @@ class PerformanceOperator(HopsOperator):
     entry = "airflow_hops.ml.stages.performance.stage:run"
     output_kind = "performance"
     operator_extra_links = (ModelsLink(), LineageLink())
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "model_name", "labels", "table", "as_of")
+    templated = ("model_name", "labels", "table", "as_of")
     cacheable: ClassVar[bool] = False  # captured rows are not among the inputs
 
     def __init__(

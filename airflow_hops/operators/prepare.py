@@ -67,11 +67,7 @@ class PrepareOperator(SparkOperator):
     output_kind: ClassVar[str | None] = "examples"
     input_arguments = ("tables",)
     operator_extra_links = (DataLink(), LineageLink())
-    template_fields: Sequence[str] = (
-        *SparkOperator.template_fields,
-        "prepare",
-        "tables",
-    )
+    templated = ("prepare",)
 
     def __init__(
         self,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Asset, BaseOperator, Param, XComArg
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskAwaitingInput
-from airflow.sdk.execution_time.hitl import upsert_hitl_detail
+from airflow.sdk import Asset, XComArg
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.core.contract.json_fields import as_json
@@ -33,9 +32,9 @@ from airflow_hops.core.store.retraining import (
     taken_up_by,
 )
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.operators.base import producer_of, skipped
+from airflow_hops.operators.base import HopsTask, airflow_error, producer_of, skipped
 from airflow_hops.operators.links import LineageLink, SkewLink
-from airflow_hops.operators.notifying import Notifier, notify
+from airflow_hops.operators.people import Answer, Notifier, ask, notify
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -54,7 +53,7 @@ _STOPS = {"monitor", "rejected", "budget"}
 _AT_ONCE = 20
 
 
-class RequestRetrainingOperator(BaseOperator):
+class RequestRetrainingOperator(HopsTask):
     """Emits an asset event if the policy says so; otherwise the task is skipped with the reason.
 
     Each comparison leads to one decision, a file of the store that is written once. Its time is that of the compared
@@ -88,9 +87,8 @@ class RequestRetrainingOperator(BaseOperator):
         BadInput: ``policy`` is not one, or is given with ``cooldown``.
     """
 
-    template_fields: Sequence[str] = ("skew", "performance", "hops_conn_id")
+    templated = ("skew", "performance", "hops_conn_id")
     operator_extra_links = (SkewLink(), LineageLink())
-    ui_color = "#dbe9f6"
 
     def __init__(
         self,
@@ -114,18 +112,10 @@ class RequestRetrainingOperator(BaseOperator):
             raise BadInput(f"{self.task_id}: cooldown goes without policy; the policy has its own")
         elif not isinstance(policy, RetrainingPolicy):
             raise BadInput(f"{self.task_id}: policy is {policy!r}, expected a RetrainingPolicy")
-        self.skew = skew
-        self.performance = performance
+        self.store_arguments(locals())
         self._compares = [task.task_id for task, _ in XComArg.iter_xcom_references(skew)]
         self._measures = performance is not None  # the output of a failed task is None
-        self.asset = asset
-        self.policy = policy
-        self.on_drift = on_drift
-        self.on_request = on_request
-        self.on_stop = on_stop
-        self.answer_within = answer_within
-        self.hops_conn_id = hops_conn_id
-        self._answer: dict[str, str] | None = None
+        self._answer: Answer | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Requests a retraining, or raises with the reason why not."""
@@ -133,7 +123,7 @@ class RequestRetrainingOperator(BaseOperator):
         try:
             recorded, drift_began, stopped = self._decided(context, report)
         except HopsError as error:
-            raise (AirflowException if error.retryable else AirflowFailException)(str(error)) from error
+            raise airflow_error(error) from error
         decision = recorded.decision
         informed = list[str]()
         if drift_began and self._answer is None and notify(self.on_drift, context, decision=decision):
@@ -163,17 +153,9 @@ class RequestRetrainingOperator(BaseOperator):
             context: Airflow's.
             event: The answer: ``chosen_options``, ``params_input``, ``responded_by_user``.
         """
-        if "error" in event:
-            raise AirflowFailException(f"the question could not be answered: {event['error']}")
-        (choice,), user = event["chosen_options"], event.get("responded_by_user")
-        self._answer = {
-            "choice": choice,
-            "by": user["name"] or user["id"] if user else "somebody",
-            "note": str((event.get("params_input") or {}).get("note") or "").strip(),
-        }
+        self._answer = Answer.of(event, self.answer_within)
         if event.get("timedout"):
-            self._answer |= {"by": "nobody", "note": f"no answer within {self.answer_within}"}
-        self.log.info("Answer: %r by %s", choice, self._answer["by"])
+            self._answer = replace(self._answer, by="nobody", note=self._answer.by)
         return self.execute(context)
 
     def _comparison(self, context: Context) -> Artifact:
@@ -278,25 +260,20 @@ class RequestRetrainingOperator(BaseOperator):
             if drift_began:
                 notify(self.on_drift, context, decision=asked)
             notify(self.on_request, context, decision=asked)
-            self._ask(context, decision)
-        by, note = self._answer["by"], f": {self._answer['note']}" if self._answer["note"] else ""
-        if self._answer["choice"] == NOT_NOW:
+            start, end = decision.window
+            ask(
+                context,
+                f"{self.dag_id}: should the model be trained again?",
+                f"{decision.reason}. It would learn from {start or 'the beginning'} to {end or 'the end'}.",
+                (RETRAIN, NOT_NOW),
+                default=NOT_NOW,
+                timeout=self.answer_within,
+                note="Why; kept with the decision",
+            )
+        by, note = self._answer.by, f": {self._answer.note}" if self._answer.note else ""
+        if self._answer.choice == NOT_NOW:
             return decision.refused_by_a_person(f"{by} refused{note}")
         return replace(decision, reason=f"{decision.reason}; {by} agreed{note}")
-
-    def _ask(self, context: Context, decision: Decision) -> NoReturn:
-        start, end = decision.window
-        body = f"{decision.reason}. It would learn from {start or 'the beginning'} to {end or 'the end'}."
-        upsert_hitl_detail(
-            ti_id=context["ti"].id,
-            subject=f"{self.dag_id}: should the model be trained again?",
-            body=body,
-            options=[RETRAIN, NOT_NOW],
-            defaults=[NOT_NOW],
-            params={"note": Param("", description="Why; kept with the decision", type=["string", "null"]).serialize()},
-        )
-        self.log.info("Asked: %s", body)
-        raise TaskAwaitingInput(method_name="execute_complete", kwargs={}, timeout=self.answer_within)
 
 
 def _begins(report: Artifact, before: Decision | None) -> bool:

@@ -10,7 +10,7 @@ from airflow.sdk import DAG, Asset, TriggerRule
 
 from airflow_hops.core.contract.retraining.performance import Performance
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
-from airflow_hops.operators.notifying import Notifier
+from airflow_hops.operators.people import Notifier
 from airflow_hops.operators.performance import PerformanceOperator
 from airflow_hops.operators.retraining import RequestRetrainingOperator
 from airflow_hops.operators.skew import SkewOperator

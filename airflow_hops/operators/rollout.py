@@ -7,12 +7,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.configuration import conf
-from airflow.sdk import Param
-from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
-from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.properties import DeploymentProperties, RolloutProperties
@@ -23,7 +20,7 @@ from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
-from airflow_hops.operators.notifying import Notifier, notify
+from airflow_hops.operators.people import Answer, Notifier, ask, notify
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -88,7 +85,7 @@ class RolloutOperator(HopsOperator):
     input_arguments = ("deployment",)
     operator_extra_links = (ModelsLink(), LineageLink())
     cacheable: ClassVar[bool] = False
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "deployment", "model_server_conn_id")
+    templated = ("model_server_conn_id",)
 
     def __init__(
         self,
@@ -125,7 +122,6 @@ class RolloutOperator(HopsOperator):
             raise ValueError(
                 f"on_approval_timeout is {on_approval_timeout!r}; expected one of {tuple(_ON_APPROVAL_TIMEOUT)}"
             )
-        self.assigned_users = list(assigned_users or [])
         self.limits = Limits(**{each.name: getattr(self, each.name) for each in fields(Limits)})
         self._answer: dict[str, Any] | None = None
 
@@ -169,7 +165,16 @@ class RolloutOperator(HopsOperator):
                 return result
             self._answer = None
             if "question" in result.value:
-                self._ask(context, result.value["question"])
+                ask(
+                    context,
+                    f"{self.dag_id}: should the canary get all the traffic?",
+                    result.value["question"],
+                    (APPROVE, REJECT),
+                    default=_ON_APPROVAL_TIMEOUT[self.on_approval_timeout],
+                    timeout=self.approval_timeout,
+                    note="Why; kept with the model",
+                    assigned_users=self.assigned_users,
+                )
             trigger = RolloutTrigger(
                 **{name: value for name, value in result.value["waiting"].items() if name != "text"},
                 poll_s=_seconds(self.poll_interval),
@@ -195,31 +200,9 @@ class RolloutOperator(HopsOperator):
             context: Airflow's.
             event: The answer: ``chosen_options``, ``params_input``, ``responded_by_user``, ``responded_at``.
         """
-        if "error" in event:
-            raise AirflowFailException(f"the question could not be answered: {event['error']}")
-        (choice,) = event["chosen_options"]
-        user = event.get("responded_by_user")
-        self._answer = {
-            "approved": choice == APPROVE,
-            "by": user["name"] or user["id"] if user else f"no answer within {self.approval_timeout}",
-            "note": str((event.get("params_input") or {}).get("note") or "").strip(),
-            "at": str(event.get("responded_at")),
-        }
-        self.log.info("Answer: %r by %s", choice, self._answer["by"])
+        answer = Answer.of(event, self.approval_timeout)
+        self._answer = {"approved": answer.choice == APPROVE, "by": answer.by, "note": answer.note, "at": answer.at}
         return self.execute(context)
-
-    def _ask(self, context: Context, body: str) -> NoReturn:
-        upsert_hitl_detail(
-            ti_id=context["ti"].id,
-            subject=f"{self.dag_id}: should the canary get all the traffic?",
-            body=body,
-            options=[APPROVE, REJECT],
-            defaults=[_ON_APPROVAL_TIMEOUT[self.on_approval_timeout]] if self.approval_timeout else None,
-            params={"note": Param("", description="Why; kept with the model", type=["string", "null"]).serialize()},
-            assigned_users=self.assigned_users,
-        )
-        self.log.info("Asked: %s", body)
-        raise TaskAwaitingInput(method_name="execute_complete", kwargs={}, timeout=self.approval_timeout)
 
     def _already_champion(self, hook: RuntimeHook, context: Context) -> StepResult | None:
         """The artifact of a deployment that is the champion; None for a canary's."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -63,7 +63,7 @@ class SchemaOperator(HopsOperator):
     output_kind = "schema"
     input_arguments = ("statistics",)
     operator_extra_links = (SchemaLink(), LineageLink())
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "statistics", "schema", "name")
+    templated = ("schema", "name")
 
     def __init__(
         self,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.search import SearchOptions, Space
 from airflow_hops.core.contract.search.options import Direction
-from airflow_hops.core.contract.search.space import space_to_dict
 from airflow_hops.core.contract.training import HOROVOD, SINGLE
 from airflow_hops.operators.train import RanksTrainOperator, TrainOperator
 
@@ -60,9 +59,6 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
     """
 
     entry = "airflow_hops.ml.stages.search:run"
-    template_fields: Sequence[str] = tuple(
-        dict.fromkeys([*RanksTrainOperator.template_fields, *TrainOperator.template_fields])
-    )
 
     def __init__(
         self,
@@ -85,28 +81,20 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(np=np, **kwargs)
-        self.strategy = strategy or (SINGLE if np == 1 else HOROVOD)
-        if self.strategy == SINGLE and refit_np not in (None, 1):
+        strategy = strategy or (SINGLE if np == 1 else HOROVOD)
+        self.store_arguments(locals())
+        if strategy == SINGLE and refit_np not in (None, 1):
             raise BadInput(
                 f"refit_np is {refit_np}, but strategy 'single' trains in one process; give strategy='horovod' or "
                 "strategy='torch', for which a trial may have one rank, too"
             )
-        self.search = SearchOptions(
+        self.search = SearchOptions.of(
+            self,
             training={},
-            space=space if isinstance(space, str) else space_to_dict(space),
             metrics=[metric] if isinstance(metric, str) else list(metric),
-            directions=[direction] if isinstance(direction, str) else list(direction),  # type: ignore[list-item]
-            choose=choose,
-            trials=trials,
-            parallel=parallel,
-            sampler=sampler,
-            pruner=pruner,
+            directions=[direction] if isinstance(direction, str) else list(direction),
             timeout_s=timeout,
-            seed=self.seed,
-            study=study,
-            refit=refit,
-            refit_np=refit_np,
-            max_failures=max_failures,
+            reuse=SearchOptions.reuse,
         ).to_dict()
 
     def step_params(self, context: Context) -> dict[str, Any]:
@@ -117,7 +105,3 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
         """Not where runs share a study, to which each adds trials, nor where no key knows what data the code reads."""
         knows_data = self.cache is True or any(self.step_inputs().values())
         return knows_data and self.search["study"] is None and super()._cache_enabled()
-
-    def training_options(self) -> dict[str, Any]:
-        """The ranks of a trial, and how its model is exported."""
-        return {**super().training_options(), "np": self.np, "strategy": self.strategy}

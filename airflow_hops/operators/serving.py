@@ -32,7 +32,7 @@ class ServingOperator(HopsOperator):
 
     cacheable: ClassVar[bool] = False
     param_arguments: ClassVar[Sequence[str]] = ("model_name",)
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "model_name", "reason", "model_server_conn_id")
+    templated: ClassVar[Sequence[str]] = ("model_name", "reason", "model_server_conn_id")
     operator_extra_links = (ModelsLink(), LineageLink())
 
     def __init__(
@@ -68,7 +68,7 @@ class SetTrafficOperator(ServingOperator):
     """
 
     entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:set_traffic"
-    template_fields: Sequence[str] = (*ServingOperator.template_fields, "percents")
+    templated: ClassVar[Sequence[str]] = ("percents",)
 
     def __init__(self, *, percents: Mapping[int | str, int], **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -108,7 +108,7 @@ class PromoteModelOperator(LoadingOperator):
 
     entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:promote"
     param_arguments = (*LoadingOperator.param_arguments, "version", "allow_rolled_back")
-    template_fields: Sequence[str] = (*ServingOperator.template_fields, "version")
+    templated: ClassVar[Sequence[str]] = ("version",)
 
     def __init__(self, *, version: int | str | None = None, allow_rolled_back: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -126,7 +126,7 @@ class RollbackModelOperator(LoadingOperator):
 
     entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:roll_back"
     param_arguments = (*LoadingOperator.param_arguments, "to_version")
-    template_fields: Sequence[str] = (*ServingOperator.template_fields, "to_version")
+    templated: ClassVar[Sequence[str]] = ("to_version",)
 
     def __init__(self, *, to_version: int | str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -144,7 +144,7 @@ class UndeployModelOperator(ServingOperator):
 
     entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:undeploy"
     param_arguments = ("model_name", "version", "force")
-    template_fields: Sequence[str] = (*ServingOperator.template_fields, "version")
+    templated: ClassVar[Sequence[str]] = ("version",)
 
     def __init__(self, *, version: int | str | None = None, force: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -69,9 +69,7 @@ class SkewOperator(HopsOperator):
     output_kind = "skew"
     input_arguments = ("reference", "current", "schema", "examples")
     operator_extra_links = (SkewLink(), LineageLink())
-    template_fields: Sequence[str] = (
-        *HopsOperator.template_fields, "model_name", "reference", "current", "schema", "examples",
-    )  # fmt: skip
+    templated = ("model_name",)
     cacheable: ClassVar[bool] = False  # captured rows are not among the inputs
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -22,7 +22,7 @@ class SparkOperator(HopsOperator):
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
-    template_fields: Sequence[str] = (*HopsOperator.template_fields, "spark_conn_id", "conf")
+    templated: ClassVar[Sequence[str]] = ("spark_conn_id", "conf")
 
     def __init__(
         self, *, spark_conn_id: str = "spark_default", conf: Mapping[str, str] | None = None, **kwargs: Any

@@ -59,9 +59,7 @@ class StatisticsOperator(SparkOperator):
     output_kind: ClassVar[str | None] = "statistics"
     input_arguments = ("examples", "schema")
     operator_extra_links = (DataLink(), LineageLink())
-    template_fields: Sequence[str] = (
-        *SparkOperator.template_fields, "examples", "source", "splits", "schema", "options",
-    )  # fmt: skip
+    templated = ("source", "splits", "options")
 
     def __init__(
         self,

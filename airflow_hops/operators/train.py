@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.training import AUTO, HOROVOD, SINGLE, TORCH, TrainingOptions
@@ -42,7 +42,8 @@ class TrainingOperator(DurableOperator):
 
     entry = "airflow_hops.ml.stages.train:run"
     output_kind = "model"
-    template_fields: Sequence[str] = (*DurableOperator.template_fields, "train", "examples", "env")
+    input_arguments: ClassVar[Sequence[str]] = ("examples",)
+    templated: ClassVar[Sequence[str]] = ("train", "env")
     operator_extra_links = (RunsLink(), TensorBoardLink(), LineageLink())
 
     def __init__(
@@ -59,13 +60,9 @@ class TrainingOperator(DurableOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(params=dict(params or {}), durable=durable, **kwargs)
-        self.train = train
-        self.examples = examples
+        self.store_arguments(locals())
         self.hyperparameters = own_params(params or {})
         self.env = dict(env or {})
-        self.seed = seed
-        self.stall_timeout_s = stall_timeout_s
-        self.tensorboard = tensorboard
 
     def pre_execute(self, context: Context) -> None:
         """Shows from the start where to look: Airflow itself adds a task's links when it has ended."""
@@ -77,29 +74,17 @@ class TrainingOperator(DurableOperator):
         """Keyword arguments of :func:`airflow_hops.ml.stages.train.run`."""
         return self.training(context)
 
-    def training(self, context: Context) -> dict[str, Any]:
-        """:class:`~airflow_hops.core.contract.training.TrainingOptions`, as JSON."""
-        return TrainingOptions(
-            **self.program(context),
-            params={name: context["params"][name] for name in self.hyperparameters},
-            env={name: str(value) for name, value in self.env.items()},
-            seed=self.seed,
-            stall_timeout_s=self.stall_timeout_s,
-            tensorboard=self.tensorboard,
-            **self.training_options(),
-        ).to_dict()
+    def training(self, context: Context, **options: Any) -> dict[str, Any]:
+        """:class:`~airflow_hops.core.contract.training.TrainingOptions` as JSON: the attributes of these names.
 
-    def program(self, context: Context) -> dict[str, Any]:
-        """The user's code, as options of the training."""
-        return {"train": self.train}
-
-    def training_options(self) -> dict[str, Any]:
-        """The options that only trainings of this kind have."""
-        return {}
-
-    def step_inputs(self) -> Mapping[str, Any]:
-        """The examples."""
-        return {"examples": self.examples}
+        Args:
+            context: Airflow's.
+            **options: Other options.
+        """
+        own = {each.name: getattr(self, each.name) for each in fields(TrainingOptions) if hasattr(self, each.name)}
+        params = {name: context["params"][name] for name in self.hyperparameters}
+        env = {name: str(value) for name, value in self.env.items()}
+        return TrainingOptions(**{**own, "params": params, "env": env, **options}).to_dict()
 
 
 class TrainOperator(TrainingOperator):
@@ -126,7 +111,9 @@ class TrainOperator(TrainingOperator):
         kwargs: Arguments of :class:`TrainingOperator`.
     """
 
-    template_fields: Sequence[str] = (*TrainingOperator.template_fields, "statistics", "schema")
+    input_arguments: ClassVar[Sequence[str]] = ("examples", "statistics", "schema")
+    np: int | str = 1
+    strategy = SINGLE
 
     def __init__(
         self,
@@ -139,18 +126,7 @@ class TrainOperator(TrainingOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(stall_timeout_s=stall_timeout_s, **kwargs)
-        self.statistics = statistics
-        self.schema = schema
-        self.tolerance = tolerance
-        self.fall_back = fall_back
-
-    def training_options(self) -> dict[str, Any]:
-        """One process, and how its model is exported."""
-        return {"strategy": SINGLE, "np": 1, "tolerance": self.tolerance, "fall_back": self.fall_back}
-
-    def step_inputs(self) -> Mapping[str, Any]:
-        """The examples, and what raw ones do not know of themselves."""
-        return {**super().step_inputs(), "statistics": self.statistics, "schema": self.schema}
+        self.store_arguments(locals())
 
 
 class RanksTrainOperator(TrainingOperator):
@@ -166,7 +142,7 @@ class RanksTrainOperator(TrainingOperator):
         kwargs: Arguments of :class:`TrainingOperator`.
     """
 
-    template_fields: Sequence[str] = (*TrainingOperator.template_fields, "hosts", "ranks_conn_id", "conf")
+    templated: ClassVar[Sequence[str]] = ("hosts", "ranks_conn_id", "conf")
 
     def __init__(
         self,
@@ -184,14 +160,7 @@ class RanksTrainOperator(TrainingOperator):
         super().__init__(**kwargs)
         if np == AUTO and not isinstance(self, HorovodTrainOperator):
             raise BadInput(f"np is {AUTO!r}, which {type(self).__name__} does not know; give it a number of ranks")
-        self.np = np
-        self.hosts = hosts
-        self.ranks_conn_id = ranks_conn_id
-        self.conf = dict(conf or {})
-
-    def training_options(self) -> dict[str, Any]:
-        """How many ranks there are."""
-        return {**super().training_options(), "np": self.np}
+        self.store_arguments(locals())
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
         """Spark, where the ranks run on its executors; else this machine."""
@@ -199,7 +168,7 @@ class RanksTrainOperator(TrainingOperator):
             return None
         assert self.ranks_conn_id is not None
         # A barrier job, which the ranks are, needs executors that stay.
-        conf = {"spark.dynamicAllocation.enabled": "false", **self.conf}
+        conf = {"spark.dynamicAllocation.enabled": "false", **(self.conf or {})}
         return hook.make_launcher("spark", conn_id=self.ranks_conn_id, conf=conf)
 
     def build_spec(self, hook: RuntimeHook, context: Context) -> StepSpec:
@@ -234,9 +203,7 @@ class TorchTrainOperator(RanksTrainOperator, TrainOperator):
         kwargs: Arguments of :class:`TrainOperator`.
     """
 
-    template_fields: Sequence[str] = tuple(
-        dict.fromkeys([*RanksTrainOperator.template_fields, *TrainOperator.template_fields])
-    )
+    strategy = TORCH
 
     def __init__(
         self,
@@ -251,10 +218,6 @@ class TorchTrainOperator(RanksTrainOperator, TrainOperator):
         super().__init__(
             np=np, hosts=hosts, ranks_conn_id=ranks_conn_id, conf=conf, stall_timeout_s=stall_timeout_s, **kwargs
         )
-
-    def training_options(self) -> dict[str, Any]:
-        """The ranks, and how their model is exported."""
-        return {**super().training_options(), "strategy": TORCH}
 
 
 class HorovodTrainOperator(RanksTrainOperator):
@@ -291,7 +254,7 @@ class HorovodTrainOperator(RanksTrainOperator):
             take less.
     """
 
-    template_fields: Sequence[str] = (*RanksTrainOperator.template_fields, "script", "script_args")
+    templated: ClassVar[Sequence[str]] = ("script", "script_args")
 
     def __init__(
         self,
@@ -316,28 +279,9 @@ class HorovodTrainOperator(RanksTrainOperator):
             raise BadInput(
                 f"np is {AUTO!r}, but {result}: its number of ranks cannot be left to a measurement; give one"
             )
-        self.script = script
+        self.store_arguments(locals())
         self.script_args = list(script_args)
-        self.deterministic = deterministic
-        self.checkpoint_every_steps = checkpoint_every_steps
-        self.guard_every_steps = guard_every_steps
-        self.strategy = strategy
-        self.parameter_servers = parameter_servers
-        self.timeline = timeline
 
-    def program(self, context: Context) -> dict[str, Any]:
-        """The user's code, as options of the training."""
-        script_args = [str(argument) for argument in self.script_args]
-        return {**super().program(context), "script": self.script, "script_args": script_args}
-
-    def training_options(self) -> dict[str, Any]:
-        """The ranks, and how they work together."""
-        return {
-            **super().training_options(),
-            "deterministic": self.deterministic,
-            "checkpoint_every_steps": self.checkpoint_every_steps,
-            "guard_every_steps": self.guard_every_steps,
-            "strategy": self.strategy,
-            "parameter_servers": self.parameter_servers,
-            "timeline": self.timeline,
-        }
+    def training(self, context: Context, **options: Any) -> dict[str, Any]:
+        """The options; arguments of a script are text, whatever templates render to."""
+        return super().training(context, script_args=[str(argument) for argument in self.script_args], **options)

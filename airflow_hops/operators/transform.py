@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
-
-if TYPE_CHECKING:
-    pass
 
 
 class TransformOperator(SparkOperator):
@@ -33,14 +30,7 @@ class TransformOperator(SparkOperator):
     param_arguments = ("preprocess", "extra_inputs")
     input_arguments = ("examples", "statistics", "schema")
     operator_extra_links = (DataLink(), LineageLink())
-    template_fields: Sequence[str] = (
-        *SparkOperator.template_fields,
-        "preprocess",
-        "examples",
-        "statistics",
-        "schema",
-        "extra_inputs",
-    )
+    templated = ("preprocess", "extra_inputs")
 
     def __init__(
         self,

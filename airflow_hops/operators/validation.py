@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk import Param
 from airflow.sdk.bases.branch import BranchMixIn
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskAwaitingInput
-from airflow.sdk.execution_time.hitl import upsert_hitl_detail
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.properties import AnomaliesProperties, ModelProperties
@@ -19,8 +17,9 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.core.store.schema_history import frozen_name, publish_schema, schema_in_force
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.base import HopsOperator, airflow_error
 from airflow_hops.operators.links import LineageLink, SchemaLink
+from airflow_hops.operators.people import Answer, ask
 from airflow_hops.operators.schema import is_deployed_with
 
 if TYPE_CHECKING:
@@ -78,16 +77,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
     entry = "airflow_hops.ml.stages.validation:run"
     output_kind = "anomalies"
     operator_extra_links = (SchemaLink(), LineageLink())
-    template_fields: Sequence[str] = (
-        *HopsOperator.template_fields,
-        "statistics",
-        "schema",
-        "previous",
-        "model_name",
-        "examples",
-        "splits",
-        "environment",
-    )
+    templated = ("statistics", "schema", "previous", "model_name", "examples", "splits", "environment")
 
     def __init__(
         self,
@@ -114,7 +104,6 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         self.on_anomaly: dict[str, Action] = {"error": "fail", "warning": "warn", **named}
         self.follow = _task_ids(follow)
         self.otherwise = _task_ids(otherwise)
-        self.assigned_users = list(assigned_users or [])
         self._schema_in_use: Artifact | None = None
         self._check_arguments()
 
@@ -184,9 +173,23 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         if failing:
             what_to_do = _advice(RuntimeHook(self.hops_conn_id).store, self._schema_in_use.uri, value)
             headline = f"{self._count(value, 'fail')} anomalies, see {value['uri']}:"
-            self._fail(context, value, "\n".join([headline, *failing, *what_to_do]))
-        if asking := self._anomalies(value, "ask"):
-            self._ask(context, value, asking)
+            # A failed task returns nothing; people and pages still want the artifact.
+            context["ti"].xcom_push(key="return_value", value=value)
+            raise AirflowFailException("\n".join([headline, *failing, *what_to_do]))
+        if self._anomalies(value, "ask"):
+            count = self._count(value, "ask")
+            ask(
+                context,
+                f"Data of {self.dag_id} does not fit its schema ({count} of the anomalies below)",
+                RuntimeHook(self.hops_conn_id).store.read_text(f"{value['uri']}/proposal.md"),
+                [*([] if _properties(value).proposed_features is None else [APPROVE]), CONTINUE, REJECT],
+                default=_ON_TIMEOUT[self.on_timeout],
+                timeout=self.ask_timeout,
+                note="Why; kept with the schema",
+                assigned_users=self.assigned_users,
+                value=dict(value),
+                schema=self._schema_in_use.to_dict(),
+            )
         return self._go_on(context, value, self._schema_in_use)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any], **asked: Any) -> Any:
@@ -199,24 +202,18 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
             **asked: ``value`` and ``schema`` of the validation that was asked about.
         """
         value, schema = asked["value"], Artifact.from_dict(asked["schema"])
-        if "error" in event:
-            self._fail(context, value, f"the question could not be answered: {event['error']}")
-        (choice,) = event["chosen_options"]
-        user = event.get("responded_by_user")
-        who = user["name"] or user["id"] if user else f"no answer within {self.ask_timeout}"
-        said = event.get("params_input") or {}
-        note, edited = str(said.get("note") or "").strip(), said.get("schema")
-        reply = f"{choice!r} by {who}" + (f": {note}" if note else "")
-        self.log.info("Answer: %s", reply)
-        if choice == REJECT:
-            self._fail(context, value, f"{reply}; the data does not fit {schema.uri}, see {value['uri']}")
-        if choice == APPROVE:
-            context["ti"].xcom_push(key="return_value", value=value)  # where it cannot be published, as in _fail
-            by = {"approved_by": who, "note": note, "run_id": context["ti"].run_id}
+        # Where it fails, or cannot be published: a failed task returns nothing.
+        context["ti"].xcom_push(key="return_value", value=value)
+        answer = Answer.of(event, self.ask_timeout)
+        if answer.choice == REJECT:
+            reply = f"{answer.choice!r} by {answer.by}" + (f": {answer.note}" if answer.note else "")
+            raise AirflowFailException(f"{reply}; the data does not fit {schema.uri}, see {value['uri']}")
+        if answer.choice == APPROVE:
+            edited = (event.get("params_input") or {}).get("schema")
+            by = {"approved_by": answer.by, "note": answer.note, "run_id": context["ti"].run_id}
             schema = self._publish(Artifact.from_dict(value), schema, edited, by)
-        answer = {"choice": choice, "by": who, "note": note, "at": str(event.get("responded_at"))}
         self._announce(context, Artifact.from_dict(value))
-        return self._go_on(context, {**value, "answer": answer}, schema)
+        return self._go_on(context, {**value, "answer": asdict(answer)}, schema)
 
     def _anomalies(self, value: Mapping[str, Any], action: Action) -> list[str]:
         of = _properties(value)
@@ -225,30 +222,6 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
 
     def _count(self, value: Mapping[str, Any], action: Action) -> int:
         return sum(int(value["metrics"][f"{s}s"]) for s in _SEVERITIES if self.on_anomaly[s] == action)
-
-    def _fail(self, context: Context, value: Mapping[str, Any], message: str) -> NoReturn:
-        # A failed task returns nothing; people and pages still want the artifact.
-        context["ti"].xcom_push(key="return_value", value=value)
-        raise AirflowFailException(message)
-
-    def _ask(self, context: Context, value: Mapping[str, Any], asking: Sequence[str]) -> NoReturn:
-        assert self._schema_in_use is not None
-        count = self._count(value, "ask")
-        upsert_hitl_detail(
-            ti_id=context["ti"].id,
-            subject=f"Data of {self.dag_id} does not fit its schema ({count} of the anomalies below)",
-            body=RuntimeHook(self.hops_conn_id).store.read_text(f"{value['uri']}/proposal.md"),
-            options=[*([] if _properties(value).proposed_features is None else [APPROVE]), CONTINUE, REJECT],
-            defaults=[_ON_TIMEOUT[self.on_timeout]] if self.ask_timeout else None,
-            params={"note": Param("", description="Why; kept with the schema", type=["string", "null"]).serialize()},
-            assigned_users=self.assigned_users,
-        )
-        self.log.info("Asked: %s", "; ".join(asking))
-        raise TaskAwaitingInput(
-            method_name="execute_complete",
-            kwargs={"value": dict(value), "schema": self._schema_in_use.to_dict()},
-            timeout=self.ask_timeout,
-        )
 
     def _publish(self, anomalies: Artifact, schema: Artifact, edited: str | None, by: Mapping[str, Any]) -> Artifact:
         """Freezes the proposed schema, or what it was edited to, unless what the person saw has changed."""
@@ -275,8 +248,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
                 replaces=schema.fingerprint,
             )
         except HopsError as error:
-            failure = AirflowException if error.retryable else AirflowFailException
-            raise failure(str(error)) from error
+            raise airflow_error(error) from error
 
     def _go_on(self, context: Context, value: dict[str, Any], schema: Artifact) -> Any:
         properties = _properties(value)
