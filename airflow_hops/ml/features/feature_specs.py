@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from airflow_hops.core.contract.artifacts import BadInput, read_json
@@ -16,6 +15,7 @@ from airflow_hops.core.contract.images import ImageSpec
 from airflow_hops.core.contract.json_fields import JsonFields, where_told
 from airflow_hops.core.contract.target import Target
 from airflow_hops.ml.readers.vectors import split_dtype
+from airflow_hops.ml.schemas.files import load_schema
 
 _DTYPE_OF_TYPE = {1: "string", 2: "int64", 3: "float32"}
 """Dtype by ``tensorflow_metadata.proto.v0.schema_pb2.FeatureType`` (BYTES, INT, FLOAT)."""
@@ -184,12 +184,7 @@ def read_raw_features(
     Raises:
         BadInput: there is no schema, or a feature has another type, or lists of several lengths.
     """
-    try:
-        schema = text_format.Parse(schema_path.read_text(), schema_pb2.Schema())
-    except FileNotFoundError:
-        raise BadInput(f"{schema_path}: there is no schema") from None
-    except text_format.ParseError as error:
-        raise BadInput(f"{schema_path}: not a schema ({error})") from None
+    schema = load_schema(schema_path)
     features: dict[str, str] = {}
     for feature in schema.feature:
         if feature.name in (label, *more_labels, key, time, weight) or feature.lifecycle_stage == schema_pb2.DEPRECATED:

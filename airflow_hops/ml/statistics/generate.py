@@ -7,7 +7,6 @@ of features, not on the number of rows.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -146,9 +145,7 @@ def collect_statistics(
     combiners = Combiners(options, looks_twice=not isinstance(plan, BatchPlan))
     if engine == "spark":
         return _collect(plan, combiners, spark.accumulate, on_corrupt, progress)
-    with contextlib.ExitStack() as ended:
-        accumulate = partial(local.accumulate, workers=workers, ended=ended)
-        return _collect(plan, combiners, accumulate, on_corrupt, progress)
+    return _collect(plan, combiners, partial(local.accumulate, workers=workers), on_corrupt, progress)
 
 
 def _collect(

@@ -43,7 +43,6 @@ def accumulate(
     *,
     workers: int | None = None,
     progress: Progress | None = None,
-    ended: contextlib.ExitStack,
 ) -> Accumulator:
     """Takes in all rows of a source.
 
@@ -54,7 +53,6 @@ def accumulate(
         combiners: The combiners.
         workers: Processes; None for one a core where the source is large enough to pay for them.
         progress: Called with the share done, 0 to 1.
-        ended: Waits for the processes to be gone, which takes the kernel some 20 ms, when it is closed.
 
     Raises:
         BadInput: a part cannot be read.
@@ -82,13 +80,11 @@ def accumulate(
     flat = [(one, share) for one, all_ in shares for share in all_]
     if len(flat) == 1:
         return _taken_in(combiners, 0, flat[0], report)
-    result = iter(_in_processes(combiners, flat, report, ended))
+    result = iter(_in_processes(combiners, flat, report))
     return combiners.merge_columns([combiners.merge(itertools.islice(result, len(all_))) for _, all_ in shares])
 
 
-def _in_processes(
-    combiners: Combiners, shares: Sequence[Share], report: Callable[[int], None], ended: contextlib.ExitStack
-) -> list[Accumulator]:
+def _in_processes(combiners: Combiners, shares: Sequence[Share], report: Callable[[int], None]) -> list[Accumulator]:
     workers: dict[Any, BaseProcess] = {}
     accumulators: dict[Any, Accumulator] = {}
     context = multiprocessing.get_context("fork")
@@ -123,7 +119,7 @@ def _in_processes(
         with _uninterrupted():
             for receiving, process in workers.items():
                 process.kill()
-                ended.callback(process.join)
+                process.join()
                 receiving.close()
 
 
