@@ -106,7 +106,10 @@ class FeatureSpecs:
     def to_json(self) -> str:
         """The text of ``features.json``."""
         value: dict[str, Any] = {
-            "features": {name: _raw_to_dict(dtype) for name, dtype in self.features.items()},
+            "features": {
+                name: {"dtype": values} if width is None else {"dtype": values, "width": width}
+                for name, (values, width) in zip(self.features, map(split_dtype, self.features.values()), strict=True)
+            },
             "label": self.label,
             "key": self.key,
             "time": self.time,
@@ -130,7 +133,10 @@ class FeatureSpecs:
         try:
             value = read_json(path)
             return cls(
-                features={name: _raw_from_dict(spec) for name, spec in value["features"].items()},
+                features={
+                    name: f"{spec['dtype']}[{spec['width']}]" if "width" in spec else str(spec["dtype"])
+                    for name, spec in value["features"].items()
+                },
                 label=value["label"],
                 key=value["key"],
                 time=value["time"],
@@ -147,15 +153,6 @@ class FeatureSpecs:
             ) from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadInput(f"{path}: not the features.json of a transform ({type(error).__name__}: {error})") from None
-
-
-def _raw_to_dict(dtype: str) -> dict[str, Any]:
-    values, width = split_dtype(dtype)
-    return {"dtype": values} if width is None else {"dtype": values, "width": width}
-
-
-def _raw_from_dict(spec: Mapping[str, Any]) -> str:
-    return f"{spec['dtype']}[{spec['width']}]" if "width" in spec else str(spec["dtype"])
 
 
 def read_raw_features(

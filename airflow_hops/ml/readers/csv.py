@@ -170,7 +170,11 @@ def parse(
         if "invalid UTF8" in text:
             column = re.search(r"In CSV column #(\d+)", text)
             names = header or header_of(block, file)
-            raise _not_text(names[int(column.group(1))] if column and types else "?", file) from error
+            name = names[int(column.group(1))] if column and types else "?"
+            raise BadInput(
+                f"{file.name}: column {name!r} is not text in {file.source.encoding}; name its encoding in the "
+                "source's 'encoding'"
+            ) from error
         if use_threads:  # only one thread can tell the row
             return parse(block, file, header, types, rows_before, use_threads=False)
         row = re.search(r"Row #(\d+): ", text)
@@ -251,10 +255,3 @@ def end_of_rows(text: bytes, delimiter: str, *, first: bool = False) -> int:
             if first:
                 break
     return end
-
-
-def _not_text(column: str, file: RawFile) -> BadInput:
-    return BadInput(
-        f"{file.name}: column {column!r} is not text in {file.source.encoding}; name its encoding in the source's "
-        "'encoding'"
-    )

@@ -56,16 +56,25 @@ def first_types(file: RawFile) -> Types:
     Raises:
         BadInput: a line is not a JSON object, or there are none.
     """
-    return _inferred(file, first_block_only=True)
+    return infer_types(file, first_block_only=True)
 
 
-def infer_types(file: RawFile) -> Types:
+def infer_types(file: RawFile, *, first_block_only: bool = False) -> Types:
     """The fields of all objects, with types that hold their values.
 
     Raises:
         BadInput: a line is not a JSON object, or there are none.
     """
-    return _inferred(file, first_block_only=False)
+    types: Types = {}
+    rows = 0
+    for block, _ in blocks(file):
+        # What is text from the first block on has been logged when there was no other.
+        rows += _widen(types, block, file, rows if rows or first_block_only else None)
+        if first_block_only:
+            break
+    if not types:
+        raise BadInput(f"{file.name}: the file has no rows; expected one JSON object a line")
+    return {name: without_empty_objects(kind) for name, kind in types.items()}
 
 
 def read(
@@ -180,19 +189,6 @@ def _read_block(
     if misfits:
         raise TypesDoNotFit(file.name, misfits, why)
     return batch_of(columns, list(types), len(rows))
-
-
-def _inferred(file: RawFile, *, first_block_only: bool) -> Types:
-    types: Types = {}
-    rows = 0
-    for block, _ in blocks(file):
-        # What is text from the first block on has been logged when there was no other.
-        rows += _widen(types, block, file, rows if rows or first_block_only else None)
-        if first_block_only:
-            break
-    if not types:
-        raise BadInput(f"{file.name}: the file has no rows; expected one JSON object a line")
-    return {name: without_empty_objects(kind) for name, kind in types.items()}
 
 
 def _by_arrow(block: bytes, known: Types) -> pa.Table | None:

@@ -51,9 +51,8 @@ def first_types(file: RawFile) -> Types:
     return {item.name: pa.string() if item.name in texts else item.type for item in schema if item.name not in index}
 
 
-def infer_types(file: RawFile) -> Types:
-    """The columns of the footer, which knows them for the whole file."""
-    return first_types(file)
+infer_types = first_types
+"""The footer knows the types of the whole file."""
 
 
 def index_columns(schema: pa.Schema) -> list[str]:

@@ -43,7 +43,9 @@ def parse_schema(text: str, source: str) -> Any:
     try:
         schema = text_format.Parse(text, schema_pb2.Schema())
     except text_format.ParseError as error:
-        raise BadInput(f"{source}{_place(error)}: not a schema in protobuf text: {_reason(error)}") from None
+        place = f":{error.GetLine()}:{error.GetColumn()}" if error.GetLine() is not None else ""
+        reason = re.sub(r"^\d+:\d+ : ", "", str(error))
+        raise BadInput(f"{source}{place}: not a schema in protobuf text: {reason}") from None
     names: set[str] = set()
     for index, feature in enumerate(schema.feature):
         if not feature.name or feature.name in names:
@@ -53,12 +55,3 @@ def parse_schema(text: str, source: str) -> Any:
             )
         names.add(feature.name)
     return schema
-
-
-def _place(error: Any) -> str:
-    line, column = error.GetLine(), error.GetColumn()
-    return f":{line}:{column}" if line is not None else ""
-
-
-def _reason(error: Any) -> str:
-    return re.sub(r"^\d+:\d+ : ", "", str(error))

@@ -32,7 +32,7 @@ def lay_out(file: RawFile) -> Layout:
     """The features of the first records; a feature that they lack may come later."""
     with file.stream() as (stream, _):
         head = list(itertools.islice(records(stream, file.name), _DECODED_ROWS))
-    types = _types(_decoded([head], file)) if head else {}
+    types = ({item.name: item.type for batch in _decoded([head], file) for item in batch.schema}) if head else {}
     # Each process reads all of the file, so a remote one is not fetched more than once.
     batches = file.file.size_bytes // _DEALT_BYTES if isinstance(file.fs, LocalFileSystem) else 1
     return Layout(types, (Span(file.file.size_bytes, batches=batches),))
@@ -54,7 +54,15 @@ def _batches(chunks: Iterable[list[bytes]], file: RawFile, types: Types, wanted:
     rows = size = 0
     for decoded in _decoded(chunks, file):
         batch = wanted.of(decoded)
-        _check_same(types, batch, file)
+        for item in batch.schema:
+            known = types.get(item.name, pa.null())
+            joined = join(known, item.type)
+            if joined is None:
+                raise BadInput(
+                    f"{file.name}: feature {item.name!r} is {item.type}, but {known} in the examples before; expected "
+                    "one type"
+                )
+            types[item.name] = joined
         waiting.append(pa.Table.from_batches([batch]))
         rows += batch.num_rows
         size += batch.nbytes
@@ -96,19 +104,3 @@ def _decoded(chunks: Iterable[list[bytes]], file: RawFile) -> Iterator[pa.Record
             yield decoder.DecodeBatch(chunk)
         except RuntimeError as error:
             raise BadInput(f"{file.name}: a record cannot be read as a tf.Example ({error})") from error
-
-
-def _types(batches: Iterator[pa.RecordBatch]) -> Types:
-    return {item.name: item.type for batch in batches for item in batch.schema}
-
-
-def _check_same(types: Types, batch: pa.RecordBatch, file: RawFile) -> None:
-    for item in batch.schema:
-        known = types.get(item.name, pa.null())
-        joined = join(known, item.type)
-        if joined is None:
-            raise BadInput(
-                f"{file.name}: feature {item.name!r} is {item.type}, but {known} in the examples before; expected one "
-                "type"
-            )
-        types[item.name] = joined
