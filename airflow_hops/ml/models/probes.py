@@ -59,7 +59,8 @@ class ProbeBatch:
         rows, count = len(self.sample.labels) // len(self.changes), len(self.changes)
         try:
             result = answers(self.sample)
-            return [{name: values[at : at + rows] for name, values in result.items()} for at in self._starts(rows)]
+            starts = range(0, rows * count, rows)
+            return [{name: values[at : at + rows] for name, values in result.items()} for at in starts]
         except Exception as error:  # a model may refuse in any way
             if count == 1:
                 cause = error.__cause__ if isinstance(error, BadInput) and error.__cause__ else error
@@ -74,9 +75,6 @@ class ProbeBatch:
         if len(some) < count and all(isinstance(answer, str) for answer in alone.values()):
             return [alone.get(number, alone[0]) for number in range(count)]
         return [alone[number] if number in alone else ask_alone(number) for number in range(count)]
-
-    def _starts(self, rows: int) -> range:
-        return range(0, rows * len(self.changes), rows)
 
 
 def probe_batches(sample: Sample) -> Iterator[ProbeBatch]:

@@ -29,23 +29,6 @@ from tests import flights_examples
 pytestmark = pytest.mark.runtime
 
 
-def test_auc_is_exact_also_with_ties() -> None:
-    generator = np.random.default_rng(1)
-    labels = generator.integers(0, 2, 300)
-    scores = np.round(generator.random(300) * 0.5 + labels * 0.2, 1)
-    positive, negative = scores[labels == 1], scores[labels == 0]
-    pairs = (positive[:, None] > negative).mean() + 0.5 * (positive[:, None] == negative).mean()
-    assert binary_metrics(labels, scores).auc == pytest.approx(pairs, abs=1e-12)
-
-
-def test_metrics_are_what_their_definitions_say() -> None:
-    result = binary_metrics(np.array([1, 0, 1, 0]), np.array([0.8, 0.4, 0.3, 0.5]))
-    assert result.log_loss == pytest.approx(-np.log([0.8, 0.6, 0.3, 0.5]).mean())
-    assert result.brier == pytest.approx(np.square([0.2, 0.4, 0.7, 0.5]).mean())
-    assert (result.accuracy, result.mean_prediction, result.mean_label) == (0.5, 0.5, 0.5)
-    assert (result.rows, result.positives) == (4, 2)
-
-
 def test_one_class_has_no_auc_and_says_why() -> None:
     result = binary_metrics(np.zeros(5, int), np.full(5, 0.2))
     assert result.auc is None and result.reason == "all 5 labels are 0; the AUC needs both classes"

@@ -65,9 +65,12 @@ def test_figures_are_those_of_scikit_learn(weights: Any) -> None:
     two = binary_metrics(labels, p, weights)
     if weights is None:
         assert two.intervals["accuracy"] == wilson(two.accuracy or 0.0, len(labels))
-    assert two.auc == pytest.approx(sklearn.roc_auc_score(labels, p, **of))
+    assert (two.rows, two.positives) == (ROWS, labels.sum())
+    assert two.mean_prediction == pytest.approx(np.average(p, weights=weights))
+    assert two.mean_label == pytest.approx(np.average(labels, weights=weights))
     tied = np.round(p, 1)
     for scores, result in ((p, two), (tied, binary_metrics(labels, tied, weights))):
+        assert result.auc == pytest.approx(sklearn.roc_auc_score(labels, scores, **of), abs=1e-12)
         assert result.average_precision == pytest.approx(sklearn.average_precision_score(labels, scores, **of))
         low, high = result.intervals["average_precision"]
         assert low < result.average_precision < high

@@ -197,8 +197,3 @@ def test_effects_on_a_number_are_in_its_units_and_on_classes_half_of_all_changes
     assert moved.effect == pytest.approx(0.2, abs=0.01) and kinds.effects["price"].effect == 0.0
     assert kinds.by_class is not None and kinds.by_class["red"] == pytest.approx((0.2, 0.6), abs=0.02)
     assert json.loads(json.dumps(kinds.to_dict()))["problem"] == "multiclass"
-
-
-def test_a_model_that_does_not_load_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="nothing: the SavedModel does not load"):
-        attribute_drift(tmp_path / "nothing", model_rows(100, 1), model_rows(100, 1))

@@ -144,7 +144,9 @@ def _partial_change(reference: Numbers, current: Numbers, conversions: Iterable[
     if before[0] == before[-1]:
         return None
     scale, offset = np.polyfit(before, now, 1)
-    nearest = _SEASON * _distance(other, _converted(one, scale, offset))
+    moved = _converted(one, scale, offset)
+    points = _points(other, moved)
+    nearest = _SEASON * float(np.abs(other.at(points) - moved.at(points)).max())
     best = None
     for name, factor, shift in _both_ways(conversions):
         converted = _converted(one, factor, shift)
@@ -162,11 +164,6 @@ def _converted(curve: Curve, factor: float, shift: float) -> Curve:
 
 def _points(*curves: Curve) -> Array:
     return np.unique(np.concatenate([curve.x for curve in curves], 1))[None]
-
-
-def _distance(one: Curve, other: Curve) -> float:
-    points = _points(one, other)
-    return float(np.abs(one.at(points) - other.at(points)).max())
 
 
 def _mixed_share(before: Distribution | None, now: Distribution | None, other: Distribution | None) -> float:

@@ -18,20 +18,18 @@ def draw(report: SkewReport) -> str:
     names = report.drifted[:_MOST]
     rows = max(1, -(-len(names) // _COLUMNS))
     width, height = _WIDTH * _COLUMNS, 30 + _HEIGHT * rows
+    title = f"{report.verdict}: {report.rows_current:,} rows (orange) against {report.rows_reference:,} (grey)"
+    if not names:
+        title += "; no feature has drifted"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
-        f'<text x="10" y="20" font-size="14">{escape(_title(report))}</text>',
+        f'<text x="10" y="20" font-size="14">{escape(title)}</text>',
     ]
     for number, name in enumerate(names):
         x, y = _WIDTH * (number % _COLUMNS), 30 + _HEIGHT * (number // _COLUMNS)
         parts.append(f'<g transform="translate({x + 10},{y})">{_panel(name, report.features[name])}</g>')
     return "\n".join([*parts, "</svg>\n"])
-
-
-def _title(report: SkewReport) -> str:
-    what = f"{report.verdict}: {report.rows_current:,} rows (orange) against {report.rows_reference:,} (grey)"
-    return what if report.drifted else f"{what}; no feature has drifted"
 
 
 def _panel(name: str, skew: FeatureSkew) -> str:
