@@ -153,9 +153,9 @@ class Combiners:
         accumulator.columns.update(batch.schema.names)
         lists = self._selected(as_lists(batch))
         if not self.is_sliced:
-            self._add_to(accumulator, None, lists)
+            self._add_batch(self._slice(accumulator, None), lists)
             return accumulator
-        self._add_to(accumulator, constants.DEFAULT_SLICE_KEY, lists)
+        self._add_batch(self._slice(accumulator, constants.DEFAULT_SLICE_KEY), lists)
         for key, rows in self._slices(lists) if lists.num_rows else ():
             waiting = self._slice(accumulator, key)
             waiting.waiting.append(rows)
@@ -240,9 +240,6 @@ class Combiners:
                 [None if isinstance(g, of_whole) else g.create_accumulator() for g in self.generators]
             )
         return accumulator.slices[key]
-
-    def _add_to(self, accumulator: Accumulator, key: str | None, lists: pa.RecordBatch) -> None:
-        self._add_batch(self._slice(accumulator, key), lists)
 
     def _add_batch(self, part: SliceAccumulator, lists: pa.RecordBatch) -> None:
         with _explained():

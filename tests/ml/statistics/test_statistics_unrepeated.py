@@ -16,26 +16,12 @@ from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from airflow_hops.ml.statistics import generate_statistics, sketches
-from airflow_hops.ml.statistics.frequent_hashes import FrequentHashes, hashes_of, most_frequent_hashes
+from airflow_hops.ml.statistics.frequent_hashes import FrequentHashes
 from airflow_hops.ml.statistics.sketches import TOP_VALUES_BUCKETS, CountedQuantiles
 from airflow_hops.ml.statistics.sources import plan_source
 
 pytestmark = pytest.mark.runtime
 ROWS = 150_000
-
-
-def test_equal_values_have_equal_hashes_and_others_do_not() -> None:
-    texts = [text * repeats for text in ("", "a", "a\0", "ab", "é") for repeats in range(40)]
-    texts = list(dict.fromkeys(texts)) + [f"{i:b}" for i in range(50_000)]
-    hashes = hashes_of(pa.array(texts), 1024)
-    assert len(np.unique(hashes)) == len(texts)
-    assert len(np.unique(hashes & np.uint64(0xFFFF))) > 0.5 * (1 << 16)
-    for kind in (pa.binary(), pa.large_string(), pa.large_binary()):
-        np.testing.assert_array_equal(hashes_of(pa.array(texts, kind).slice(7), 1024), hashes[7:])
-    np.testing.assert_array_equal(
-        hashes_of(pa.array([-1, 5], pa.int32()), 8), hashes_of(pa.array([-1, 5], pa.int64()), 8)
-    )
-    assert hashes_of(pa.array([], pa.string()), 8).tolist() == []
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -139,18 +125,6 @@ def test_values_that_were_kept_are_listed_as_the_count_of_all_of_them_has_it(tmp
     result = generate_statistics(tmp_path).datasets[0].features[0].string_stats
     expected = sorted(((times, text) for text, times in Counter(texts).items()), reverse=True)[:1000]
     assert [(b.sample_count, b.label) for b in result.rank_histogram.buckets] == expected
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_most_frequent_hashes_leave_out_none_that_is_frequent_enough(seed: int) -> None:
-    hashes = np.random.default_rng(seed).zipf(1.3, 20_000 >> 4 * seed).astype(np.uint64)
-    result, counts, rows = most_frequent_hashes(hashes, 50)
-    times = Counter(hashes.tolist())
-    listed = dict(zip(result.tolist(), counts.tolist(), strict=True))
-    assert len(listed) == min(50, len(times))
-    assert all(times[value] == count for value, count in listed.items())
-    assert rows.tolist() == [row for row, value in enumerate(hashes.tolist()) if value in listed]
-    assert all(count <= len(hashes) / 50 for value, count in times.items() if value not in listed)
 
 
 @pytest.mark.usefixtures("room")
