@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.model_records import read_record
 from airflow_hops.ml.tracking.client import experiment_id, mlflow_errors, open_tracking
 from airflow_hops.ml.tracking.entries import lineage_tags, log_params, metrics_of, params_of
 from airflow_hops.ml.tracking.training_run import TRAINING_TAG
@@ -186,3 +188,33 @@ class ModelRegistry:
     def _log_metrics(self, run_id: str, metrics: Sequence[Any]) -> None:
         for first in range(0, len(metrics), 1000):  # MLflow's limit for one call
             self.client.log_batch(run_id, metrics=metrics[first : first + 1000])
+
+
+def deployed_model(
+    store: ArtifactStore, services: Mapping[str, str], model_name: str, version: int | str
+) -> tuple[Artifact, int]:
+    """The artifact of a deployed model, and its version.
+
+    Args:
+        store: The artifact store.
+        services: A step's services; the registry is asked for versions that serve no more.
+        model_name: Model name.
+        version: ``champion``, ``challenger``, or a number in the registry.
+
+    Raises:
+        BadInput: there is no such version.
+    """
+    record = read_record(store, model_name)
+    if version in ("champion", "challenger"):
+        role = record.champion if version == "champion" else record.challenger
+        if role is None:
+            raise BadInput(f"model {model_name!r} has no {version}")
+        return role.model, role.version
+    if isinstance(version, bool) or not str(version).isdigit():
+        raise BadInput(f"version is {version!r}; expected 'champion', 'challenger' or a version's number")
+    number = int(version)
+    if (served := record.served(number)) is not None:
+        return served.model, number
+
+    uri, fingerprint = ModelRegistry(services.get("tracking_uri", ""), model_name).model_of(number)
+    return Artifact(uri, "model", fingerprint), number

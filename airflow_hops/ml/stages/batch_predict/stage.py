@@ -27,7 +27,7 @@ from airflow_hops.ml.stages.batch_predict.batches import (
 )
 from airflow_hops.ml.stages.transform.batches import plan_tasks
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.ml.tracking.deployed import deployed_model
+from airflow_hops.ml.tracking.registry import deployed_model
 
 log = logging.getLogger(__name__)
 _LOOK_S = 1.0

@@ -6,24 +6,28 @@ import logging
 import os
 from collections.abc import Mapping
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import nbformat
+from nbconvert import HTMLExporter
+from nbconvert.exporters import TemplateExporter
+from pygments.formatters import HtmlFormatter
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.properties import NOTEBOOK_PAGE, NotebookProperties
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.processes.programs import with_package
 from airflow_hops.ml.stages.notebook.execute import execute
-from airflow_hops.ml.stages.notebook.page import to_html
 from airflow_hops.ml.stages.notebook.session import spec_variables
-from airflow_hops.ml.stages.notebook.source import inject_parameters, mask_secrets, read_notebook
+from airflow_hops.ml.stages.notebook.source import code_cells, inject_parameters, mask_secrets, read_notebook
 from airflow_hops.ml.step.context import StepContext, find_file
 
 log = logging.getLogger(__name__)
 
 NOTEBOOK_FILE = "notebook.ipynb"
 _ERROR_CHARACTERS = 8000
+_STYLE = Path(__file__).with_name("page.css")
 
 
 def run(
@@ -83,3 +87,23 @@ def run(
         raise done.failure
     log.info("%s: %d cells in %.1f s", notebook, done.cells, done.seconds)
     return artifact
+
+
+def to_html(notebook: nbformat.NotebookNode, title: str, failed_cell: int | None = None) -> str:
+    """The page of a notebook.
+
+    Its scripts are anybody's: whoever serves it keeps them from acting as the reader.
+
+    Args:
+        notebook: With its outputs.
+        title: Of the page.
+        failed_cell: The cell that ended it, to which the page has a link at its top.
+    """
+    # Of nbconvert's templates the one without libraries from elsewhere: require.js, MathJax, Mermaid.
+    exporter: TemplateExporter = HTMLExporter(template_name="basic")
+    body, _ = exporter.from_notebook_node(notebook)
+    style = HtmlFormatter(style="default").get_style_defs(".highlight") + _STYLE.read_text()
+    failed = next((cell for number, cell in code_cells(notebook) if number == failed_cell), None)
+    top = "" if failed is None else f'<a class="failed" href="#cell-id={failed.id}">Cell {failed_cell} failed</a>'
+    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{style}</style>'
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{top}<main>{body}</main></body></html>\n'

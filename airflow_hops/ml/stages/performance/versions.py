@@ -23,7 +23,7 @@ from airflow_hops.ml.metrics.scoring import ServedModel, score
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.stages.performance.figures import Estimator, measure
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.ml.tracking.deployed import deployed_model
+from airflow_hops.ml.tracking.registry import deployed_model
 
 US = 1_000_000
 FEWEST_OF_A_CLASS = 10

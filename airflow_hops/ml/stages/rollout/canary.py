@@ -43,8 +43,7 @@ from airflow_hops.ml.stages.rollout.comparisons import (
     compare_predictions,
     compare_refusals,
 )
-from airflow_hops.ml.stages.rollout.decision import Outcome, Question, Waiting, recorded_decision
-from airflow_hops.ml.stages.rollout.reconcile import enforce, settle
+from airflow_hops.ml.stages.rollout.decision import Outcome, Question, Waiting, enforce, recorded_decision, settle
 from airflow_hops.ml.step.context import StepContext
 
 _AGAIN_S = 5.0

@@ -7,25 +7,19 @@ it was given; a difference beyond the limit that may be chance is a doubt.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from airflow_hops.core.contract.rollout.counts import Counts
 from airflow_hops.core.contract.rollout.decision import BAD, DOUBT, NOT_JUDGED, OK, Finding, FindingVerdict
 from airflow_hops.core.contract.rollout.plan import Limits
 from airflow_hops.core.contract.target import BINARY, MULTICLASS, Problem
-from airflow_hops.ml.stages.rollout.significance import (
-    area_under_roc,
-    binomial_at_least,
-    distance_margin,
-    fisher_exact_greater,
-    quantile_bound_rank,
-    welch_greater,
-)
+from airflow_hops.ml.metrics.metrics import area_under_roc
 
 PREDICTIONS_ROWS = 20
 """Rows below which nothing is said about predictions."""
@@ -296,13 +290,73 @@ def compare_labels(
         if classes:
             numbers[f"{name}_accuracy"] = rows.accuracy
         if binary:
-            numbers[f"{name}_auc"] = area_under_roc(rows.predictions, rows.labels)
+            positive = rows.labels > 0.5
+            both = positive.any() and not positive.all()
+            numbers[f"{name}_auc"] = area_under_roc(positive, rows.predictions, None).value if both else None
     text = (
         f"{loss} of {output!r} is {ours.mean():.4g} on {ours.size} labelled rows, {theirs.mean():.4g} on {theirs.size} "
         f"at the stable version (p = {p_value:.2g}){left_out}"
     )
     beyond = bool(ours.mean() > tolerated * theirs.mean())
     return Finding("labels", _verdict(beyond, p_value <= significance), text, numbers)
+
+
+def fisher_exact_greater(hits: int, trials: int, other_hits: int, other_trials: int) -> float:
+    """Probability of at least ``hits`` in the first group, were both groups' rates the same (margins fixed).
+
+    Fisher, R. A. (1922), On the interpretation of χ² from contingency tables, and the calculation of P.
+    """
+    table = [[hits, trials - hits], [other_hits, other_trials - other_hits]]
+    return float(stats.fisher_exact(table, alternative="greater").pvalue)
+
+
+def binomial_at_least(hits: int, trials: int, rate: float) -> float:
+    """Probability of at least ``hits`` in ``trials`` of a rate (exact binomial test, one-sided)."""
+    return 1.0 if hits <= 0 else float(special.bdtrc(hits - 1, trials, rate))
+
+
+def quantile_bound_rank(size: int, quantile: float, significance: float) -> int | None:
+    """Rank of the order statistic that is below a quantile with at most the probability ``significance``.
+
+    Args:
+        size: Observations.
+        quantile: Which quantile, 0 to 1.
+        significance: One minus the confidence of the bound.
+
+    Returns:
+        The smallest such rank, from 1; None if there are too few observations for any.
+
+    Source: Conover, W. J., Practical Nonparametric Statistics, 3rd edition (1999), 3.2, confidence intervals for a
+    quantile.
+    """
+    if not size:
+        return None
+    rank = int(stats.binom.isf(significance, size, quantile)) + 1
+    return rank if rank <= size else None
+
+
+def distance_margin(size: int, other_size: int, significance: float) -> float:
+    """Returns how much the Kolmogorov–Smirnov distance of two samples can exceed that of their distributions.
+
+    It does so with at most the probability ``significance``.
+
+    Source: Massart, P. (1990), The tight constant in the Dvoretzky–Kiefer–Wolfowitz inequality; once for each sample,
+    each with half of the significance.
+    """
+    return math.sqrt(math.log(4 / significance) / (2 * size)) + math.sqrt(math.log(4 / significance) / (2 * other_size))
+
+
+def welch_greater(first: np.ndarray, second: np.ndarray, ratio: float) -> float:
+    """P-value of: the first sample's mean is at most ``ratio`` times the second's.
+
+    Source: Welch, B. L. (1938), The significance of the difference between two means when the population variances are
+    unequal; against the normal distribution, so for samples of some dozens or more.
+    """
+    difference = float(first.mean() - ratio * second.mean())
+    spread = math.sqrt(float(first.var(ddof=1)) / first.size + ratio**2 * float(second.var(ddof=1)) / second.size)
+    if spread == 0:
+        return 0.0 if difference > 0 else 1.0
+    return float(special.ndtr(-difference / spread))
 
 
 def _share_p_value(ours: int, of_ours: int, theirs: int, of_theirs: int, limits: Limits) -> float:

@@ -7,12 +7,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.properties import AnomaliesProperties, StatisticsProperties
 from airflow_hops.ml.schemas import SCHEMA_FILE, TRAINING, load_schema, to_text
+from airflow_hops.ml.stages.validation.champion import compare_with_champion
 from airflow_hops.ml.stages.validation.proposal import PROPOSAL_FILE, PROPOSED_FILE, Proposal, propose, to_markdown
+from airflow_hops.ml.stages.validation.quarantine import RowSplit, split_anomalous
 from airflow_hops.ml.stages.validation.validate import (
     FEW,
     Anomaly,
@@ -25,9 +27,6 @@ from airflow_hops.ml.stages.validation.validate import (
 from airflow_hops.ml.stages.validation.validate import to_text as anomalies_to_text
 from airflow_hops.ml.statistics import STATISTICS_FILE, load_statistics
 from airflow_hops.ml.step.context import StepContext
-
-if TYPE_CHECKING:
-    from airflow_hops.ml.stages.validation.quarantine import RowSplit
 
 log = logging.getLogger(__name__)
 
@@ -93,8 +92,6 @@ def run(
                 relax(anomalies, row_splits[split].by_feature, FEW * row_splits[split].rows)
             drifted: list[Anomaly] = []
             if champion is not None:
-                from airflow_hops.ml.stages.validation.champion import compare_with_champion  # imports Arrow and SciPy
-
                 labels = [each.label for each in target.all] if target else []
                 trained_on = _trained_on(context, split)
                 compared[split], drifted = compare_with_champion(
@@ -174,8 +171,6 @@ def _split_examples(
     context: StepContext, schema: Any, environment: str, rows: Mapping[str, int], quarantine: Path
 ) -> tuple[Artifact, dict[str, RowSplit]]:
     """Splits the rows of the examples, and publishes the good ones."""
-    from airflow_hops.ml.stages.validation.quarantine import split_anomalous
-
     examples, folder = context.input("examples"), context.local("examples")
     uri = context.store.address(context.spec.producer, "examples")
     row_splits: dict[str, RowSplit] = {}
