@@ -61,11 +61,9 @@ class Latency:
 
 @dataclass(frozen=True)
 class InfraValidation:
-    """The result of an infra-validation.
+    """The result of an infra-validation of a model that serves.
 
     Attributes:
-        blessed: Whether the model serves.
-        error: Why it does not, or None.
         rows: Rows that were asked for.
         requests: Requests that were sent.
         load_seconds: From the server's start until the model answered.
@@ -74,14 +72,12 @@ class InfraValidation:
         largest_difference: Between gRPC, REST and this process, of any row's prediction.
     """
 
-    blessed: bool
-    error: str | None = None
-    rows: int = 0
-    requests: int = 0
-    load_seconds: float | None = None
-    grpc: Latency | None = None
-    rest: Latency | None = None
-    largest_difference: float | None = None
+    rows: int
+    requests: int
+    load_seconds: float
+    grpc: Latency
+    rest: Latency
+    largest_difference: float
 
 
 class Unfit(BadInput):
@@ -93,11 +89,7 @@ def run(
 ) -> Artifact:
     """The step: writes the artifact ``infra_blessing``, or fails when the model does not serve.
 
-    Args:
-        context: The step's context; inputs ``model`` and ``examples``.
-        requests: Rows to send, each by itself and all at once, over gRPC and over REST.
-        split: Split that they are taken from; None for the last.
-        start_timeout_s: Seconds that the server has to start and to load the model.
+    Parameters are those of ``InfraValidateOperator``. Inputs are ``model`` and ``examples``.
 
     Raises:
         Unfit: the model does not load or answers wrongly; there is no artifact then.
@@ -115,14 +107,18 @@ def run(
         requests=requests,
         start_timeout_s=start_timeout_s,
     )
-    if validation.error is not None:
-        raise Unfit(validation.error)
     with context.output() as writer:
-        (writer.path / "infra_validation.json").write_text(json.dumps(asdict(validation), indent=1))
+        document = {"blessed": True, **asdict(validation)}
+        (writer.path / "infra_validation.json").write_text(json.dumps(document, indent=1))
         return writer.commit(
             rows={split: RowCounts(validation.rows, validation.rows)},
-            metrics=_metrics(validation),
-            properties=BlessingProperties(validation.blessed).to_dict(),
+            metrics={
+                "rows": float(validation.rows),
+                "load_seconds": validation.load_seconds,
+                "grpc_median_ms": validation.grpc.median_ms,
+                "rest_median_ms": validation.rest.median_ms,
+            },
+            properties=BlessingProperties(True).to_dict(),
         )
 
 
@@ -138,10 +134,8 @@ def validate_serving(
         requests: How many rows to send.
         start_timeout_s: Seconds that the server has to start and to load the model.
 
-    Returns:
-        What came out; a model that does not serve is no exception here.
-
     Raises:
+        Unfit: the model does not load or answers wrongly.
         HopsError: the server did not start.
     """
     begun = time.monotonic()
@@ -159,10 +153,10 @@ def validate_serving(
             loaded = time.monotonic() - begun
             arrays = _pick_rows(model, files, requests)
             return _ask(server, model, arrays, loaded)
-        except Unfit as error:
+        except Unfit:
             for line in server.last_lines():
                 log.info("server: %s", line)
-            return InfraValidation(blessed=False, error=str(error))
+            raise
 
 
 class ThrowawayServer:
@@ -303,7 +297,6 @@ def _ask(
                 f"gives {expected[at]:.7g}; allowed is a difference of {tolerance:g}"
             )
     return InfraValidation(
-        blessed=True,
         rows=rows,
         requests=2 * (rows + 1),
         load_seconds=round(load_seconds, 3),
@@ -369,12 +362,3 @@ def check_answers(name: str, values: np.ndarray[Any, Any], shape: tuple[int, ...
         check_predictions(values, problem, f"{name}: the prediction")
     except BadInput as error:
         raise Unfit(str(error)) from None
-
-
-def _metrics(validation: InfraValidation) -> dict[str, float]:
-    metrics = {"rows": float(validation.rows)}
-    if validation.load_seconds is not None:
-        metrics["load_seconds"] = validation.load_seconds
-    if validation.grpc is not None and validation.rest is not None:
-        metrics |= {"grpc_median_ms": validation.grpc.median_ms, "rest_median_ms": validation.rest.median_ms}
-    return metrics

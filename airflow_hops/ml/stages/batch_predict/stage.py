@@ -45,14 +45,8 @@ def run(
 ) -> Artifact:
     """The step: writes the artifact ``predictions``.
 
-    Args:
-        context: The step's context; inputs ``examples`` and, unless ``model_name`` is given, ``model``.
-        model_name: Name of a deployed model.
-        version: Its version: ``champion``, ``challenger``, or a number.
-        signature: The signature to run.
-        splits: Splits to predict for; None for all.
-        columns: Columns of the examples that go with the predictions; None for the key, if there is one.
-        batch_rows: Rows that are predicted at once; None for 8,192, or 256 where an input holds bytes.
+    Parameters are those of ``BatchPredictOperator``. Inputs are ``examples`` and, unless ``model_name`` is given,
+    ``model``.
 
     Raises:
         BadInput: a value makes no sense, model and examples do not go together, or the model does not exist.

@@ -64,13 +64,8 @@ def run(
 ) -> Artifact:
     """The step: deploys the input ``model``.
 
-    Args:
-        context: The step; ``evaluation`` and ``infra_blessing`` among its inputs must be of this model and bless it.
-        model_name: Name of the model, in MLflow's registry and on the server.
-        canary_percent: Share of the traffic that a model gets where a champion serves already, 1 to 100.
-        available_timeout_s: How long the server may take to load the version.
-        allow_older: Whether a model that was registered before the champion may become a canary.
-        allow_rolled_back: Whether a model that was rolled back may serve again.
+    Parameters are those of ``DeployModelOperator``. The inputs ``evaluation`` and ``infra_blessing``, where they are
+    there, must be of this model and bless it.
     """
     if not isinstance(canary_percent, int) or not 1 <= canary_percent <= 100:
         raise BadInput(f"canary_percent is {canary_percent!r}; expected a whole number from 1 to 100")

@@ -58,20 +58,9 @@ def run(
 ) -> Artifact:
     """The step: writes the artifact ``evaluation``, whether the model is blessed or not.
 
-    A model is never blessed if its training did not confirm that the ranks ended with the same weights.
-
-    Args:
-        context: The step's context; inputs ``model`` and ``examples``, and, in a back-test, ``champion``: a model that
-            takes the place of the live one.
-        model_name: Name under which the model is served; it is compared with the champion of that name.
-        splits: Splits to score; None for all except ``train``. The first must have labels that differ.
-        slices: Columns by whose values the metrics are also computed.
-        metric: As :class:`~airflow_hops.ml.stages.evaluate.blessing.BlessingRule`; None for the problem's own.
-        minimum: As there; None for the problem's own. That of a further label has its name and a slash before the
-            metric's.
-        max_regression: As there.
-        min_improvement: As there.
-        metrics: The user's own: by name ``module:function``, and whether ``lower`` or ``higher`` is better.
+    A model is never blessed if its training did not confirm that the ranks ended with the same weights. Parameters are
+    those of ``EvaluateOperator``. Inputs are ``model`` and ``examples``, and, in a back-test, ``champion``: a model
+    that takes the place of the live one.
 
     Raises:
         BadInput: model and examples do not match, there is no split to score, or all labels of the first one are the

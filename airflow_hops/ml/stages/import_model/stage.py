@@ -78,15 +78,8 @@ def run(
 ) -> Artifact:
     """The step: writes the artifact ``model``, once the model has predicted rows of the examples.
 
-    Args:
-        context: The step's context; input ``examples``, and ``statistics`` and ``schema``, if there are any.
-        source: A folder (a path, or any URI that fsspec opens), or a model of MLflow (``models:/name/3``).
-        features: The columns of the examples that the model's only input, a matrix, holds side by side; None for a
-            model that takes columns by their names.
-        prediction: The output of an ONNX graph that is the prediction; None for the only one of floats.
-        framework: What it was trained with; None for what its files tell.
-        split: Split whose rows it is asked for; None for the last.
-        rows: How many rows it is asked for, at most.
+    Parameters are those of ``ImportModelOperator``. Inputs are ``examples``, and ``statistics`` and ``schema``, if
+    there are any.
 
     Raises:
         BadInput: there is no model that serves, or it does not go with the examples.
@@ -146,7 +139,7 @@ def fetch_source(source: str, context: StepContext, folder: Path) -> Path:
     """A local folder with what a source names.
 
     Args:
-        source: See :func:`run`.
+        source: A folder (a path, or any URI that fsspec opens), or a model of MLflow (``models:/name/3``).
         context: The step's, whose services name MLflow, and whose store its options.
         folder: Where what is not local is copied to.
 

@@ -40,12 +40,8 @@ def run(
 ) -> Artifact:
     """Executes a notebook; publishes it with its outputs, and as HTML, also when a cell fails.
 
-    Args:
-        context: The step; its inputs are at hand in the notebook, by :mod:`airflow_hops.hops.pipeline`.
-        notebook: Path of the ``.ipynb``, relative to a folder of user code.
-        params: Values for the notebook's parameters, by name; JSON values.
-        env: Further variables of the kernel's environment.
-        cell_timeout_s: Seconds that each cell may take; None for as long as it wants.
+    Parameters are those of ``NotebookOperator``. The step's inputs are at hand in the notebook, by
+    :mod:`airflow_hops.hops.pipeline`.
 
     Raises:
         BadInput: there is no such notebook, it cannot be used, a parameter is none of its, a cell raised ``BadInput``.
