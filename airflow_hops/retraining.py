@@ -15,10 +15,16 @@ from airflow_hops.core.contract.retraining.conditions import (
 )
 from airflow_hops.core.contract.retraining.decision import Decision, Request, decide
 from airflow_hops.core.contract.retraining.performance import Performance
-from airflow_hops.core.contract.retraining.policy import Budget, RetrainingPolicy
+from airflow_hops.core.contract.retraining.policy import (
+    Budget,
+    Expanding,
+    RetrainingPolicy,
+    SinceChange,
+    Sliding,
+    TrainingWindow,
+)
 from airflow_hops.core.contract.retraining.situation import Situation
 from airflow_hops.core.contract.retraining.triggered import window_end, window_start
-from airflow_hops.core.contract.retraining.windows import Expanding, SinceChange, Sliding, TrainingWindow
 from airflow_hops.operators.retraining import RequestRetrainingOperator
 from airflow_hops.operators.retraining_loop import retraining_loop
 

@@ -31,8 +31,7 @@ from airflow_hops.core.contract.performance import VersionPerformance
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.retraining.conditions import Age, AnyOf, Drift, NewRows
 from airflow_hops.core.contract.retraining.performance import Performance
-from airflow_hops.core.contract.retraining.policy import Budget, RetrainingPolicy
-from airflow_hops.core.contract.retraining.windows import SinceChange, Sliding
+from airflow_hops.core.contract.retraining.policy import Budget, RetrainingPolicy, SinceChange, Sliding
 from airflow_hops.core.contract.skew import SkewProperties, SkewReference
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators import backtest as operator

@@ -26,9 +26,8 @@ from airflow_hops.core.contract.retraining.conditions import (
 )
 from airflow_hops.core.contract.retraining.decision import Decision, decide
 from airflow_hops.core.contract.retraining.performance import Performance
-from airflow_hops.core.contract.retraining.policy import Budget, RetrainingPolicy
+from airflow_hops.core.contract.retraining.policy import Budget, Expanding, RetrainingPolicy, SinceChange, Sliding
 from airflow_hops.core.contract.retraining.situation import Situation
-from airflow_hops.core.contract.retraining.windows import Expanding, SinceChange, Sliding
 from airflow_hops.core.contract.skew import SkewProperties, SkewReference
 
 DAY = timedelta(days=1)

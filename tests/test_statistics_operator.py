@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import flights_examples
 import pytest
 from airflow.sdk import DAG, task
+from test_store import s3_endpoint, s3_store  # noqa: F401
 
 from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.core.contract.protocol import Output, StepSpec
@@ -257,27 +258,13 @@ def test_cache_key_knows_the_function_and_what_it_imports(tmp_path: Path) -> Non
     assert user_code_fingerprint(specs[0]) != before
 
 
-@pytest.fixture
-def s3_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ArtifactStore]:
-    """A store in an object store on this machine."""
-    import s3fs
-    from moto.server import ThreadedMotoServer
-
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    options = {"endpoint_url": f"http://{host}:{port}"}
-    s3fs.S3FileSystem(**options).mkdir("statistics")
-    yield ArtifactStore("s3://statistics/hops", storage_options=options, local_cache=str(tmp_path / "cache"))
-    server.stop()
-
-
 @pytest.mark.spark
 def test_executors_read_examples_of_a_remote_store_themselves(
-    s3_store: ArtifactStore, warm_launcher: Any, runtime: Path, flights_raw: Path, monkeypatch: pytest.MonkeyPatch
+    s3_store: ArtifactStore,  # noqa: F811
+    warm_launcher: Any,
+    runtime: Path,
+    flights_raw: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     examples = flights_examples.write_examples(s3_store, {"train": flights_examples.months(flights_raw, 1, 1)[:500]})
     extra = {"store": s3_store.root, "storage_options": s3_store.storage_options, "runtime": str(runtime)}

@@ -195,12 +195,8 @@ class TorchTrainOperator(RanksTrainOperator, TrainOperator):
     Args:
         train: ``module:function`` beside the DAG file, called on every rank; returns a ``torch.nn.Module``, wrapped or
             not. (templated)
-        np: Number of ranks; a host's cores are divided among its ranks.
-        hosts: Hosts for the ranks, reached over SSH, with their slots. (templated)
-        ranks_conn_id: Connection for the ranks. (templated)
-        conf: Spark properties, if the ranks run on executors. (templated)
         stall_timeout_s: Seconds without a sign of life from a rank after which all ranks are ended.
-        kwargs: Arguments of :class:`TrainOperator`.
+        kwargs: Arguments of :class:`RanksTrainOperator` and :class:`TrainOperator`.
     """
 
     strategy = TORCH
@@ -235,11 +231,6 @@ class HorovodTrainOperator(RanksTrainOperator):
         script_args: The script's ``sys.argv``. (templated)
         np: Number of ranks; a host's cores are divided among its ranks. ``auto`` measures how fast the first steps of
             ``context.fit`` are on 1, 2, 4 … ranks of the worker's machine, and takes the fastest.
-        hosts: Hosts for the ranks, reached over SSH, with their slots: ``gpu-1:4,gpu-2:4``. It overrides the
-            connection's. (templated)
-        ranks_conn_id: Connection for the ranks: of type ``horovod`` (hosts) or ``spark`` (executors). Without this and
-            ``hosts``, they run on the worker's machine. (templated)
-        conf: Spark properties, if the ranks run on executors. (templated)
         deterministic: Whether the same training gives the same weights, bit for bit: with deterministic operations and
             one thread per rank.
         checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for checkpoints at each epoch's end only.
@@ -249,7 +240,7 @@ class HorovodTrainOperator(RanksTrainOperator):
             ``parameter_server`` for tf_keras models made within ``context.strategy.scope()``.
         parameter_servers: With ``parameter_server``, the ranks that hold variables, besides ``np`` workers and a chief.
         timeline: Whether Horovod writes its timeline, ``timeline.json`` in the artifact.
-        kwargs: Arguments of :class:`TrainingOperator`. Without ``examples`` the model is exported as it is.
+        kwargs: Arguments of :class:`RanksTrainOperator`. Without ``examples`` the model is exported as it is.
             ``stall_timeout_s`` applies to each rank: reading a shard, tracing the model and exporting it must each
             take less.
     """

@@ -6,6 +6,7 @@ Addresses are whole URIs below the store's root; whoever calls has checked that 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import glob
 import os
 import shutil
@@ -20,7 +21,21 @@ from airflow_hops.core.processes.files import create_atomically, make_private, w
 from airflow_hops.core.processes.locks import locked
 from airflow_hops.core.processes.remote_files import RemoteFiles
 from airflow_hops.core.processes.temporary_folders import make_temporary_folder
-from airflow_hops.core.store.exchange import exchange
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Swaps two paths at once, so that nobody finds neither; False if the system or its file system cannot.
+
+    See renameat2(2).
+    """
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except AttributeError:
+        return False
+    return bool(rename(_AT_FDCWD, bytes(first), _AT_FDCWD, bytes(second), _RENAME_EXCHANGE) == 0)
 
 
 class LocalFiles:

@@ -11,9 +11,8 @@ from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.backtest import Assessment, Candidate, PeriodAssessment, delay_key
 from airflow_hops.core.contract.performance import PerformanceProperties
 from airflow_hops.core.contract.retraining.decision import Decision, decide
-from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
+from airflow_hops.core.contract.retraining.policy import RetrainingPolicy, Sliding
 from airflow_hops.core.contract.retraining.situation import Situation, as_utc
-from airflow_hops.core.contract.retraining.windows import Sliding
 from airflow_hops.core.contract.skew import SkewProperties
 
 

@@ -133,7 +133,7 @@ class Drift(Condition):
         if skew.verdict != DRIFT:
             return self._found(False, f"the verdict is {skew.verdict!r}")
         named = [name for name in skew.drifted if self.features == "*" or name in self.features]
-        effects = {name: abs(situation.effects[name]) for name in named if name in situation.effects}
+        effects = {name: abs(skew.effects[name]) for name in named if name in skew.effects}
         smallest = self.min_effect or 0.0
         large = [name for name in named if effects.get(name, smallest) >= smallest]
         rows = {name: memory.drifting.get(name, (1, ""))[0] for name in large}

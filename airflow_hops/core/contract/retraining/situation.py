@@ -94,11 +94,6 @@ class Situation:
         of = self.skew.reference
         return f"the training data of version {of.version}" if of.version else of.statistics
 
-    @property
-    def effects(self) -> Mapping[str, float]:
-        """How much the drift of each feature moves a prediction, where that was computed."""
-        return self.skew.effects
-
 
 def moment_of(skew: SkewProperties) -> tuple[datetime, Clock] | None:
     """The end of what was compared, and whose time that is; None if it has no time."""
