@@ -301,26 +301,21 @@ def test_links_that_lead_out_of_the_source_are_not_followed(tmp_path: Path, name
     assert find_model(tmp_path / "named", "there").folder == tmp_path / "named" / "own"
 
 
-@pytest.mark.parametrize("content", ["{", "[1]", "[" * 5000, '{"columns": 7}', '"text"'])
-def test_damaged_signature_is_named_and_not_retried(
-    brought: Callable[..., Artifact], graph: Path, tmp_path: Path, content: str
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(("signature.json", content) for content in ("{", "[1]", "[" * 5000, '{"columns": 7}', '"text"')),
+        *(("MLmodel", content) for content in ("a: [", "- 1", "flavors: 3", "[" * 5000)),
+    ],
+)
+def test_damaged_signature_or_description_is_named(
+    brought: Callable[..., Artifact], graph: Path, tmp_path: Path, name: str, content: str
 ) -> None:
     damaged = tmp_path / "damaged"
     shutil.copytree(graph, damaged)
-    (damaged / "signature.json").write_text(content)
-    with pytest.raises(BadInput, match=r"damaged/signature.json cannot be used"):
-        brought(damaged)
-
-
-@pytest.mark.parametrize("content", ["a: [", "- 1", "flavors: 3", "[" * 5000])
-def test_damaged_description_is_named_and_not_retried(
-    brought: Callable[..., Artifact], graph: Path, tmp_path: Path, content: str
-) -> None:
-    damaged = tmp_path / "damaged"
-    shutil.copytree(graph, damaged)
-    (damaged / "MLmodel").write_text(content)
-    with pytest.raises(BadInput, match=r"damaged/MLmodel cannot be used"):
-        brought(damaged, features=["age", "visits"])
+    (damaged / name).write_text(content)
+    with pytest.raises(BadInput, match=rf"damaged/{name} cannot be used"):
+        brought(damaged, features=["age", "visits"] if name == "MLmodel" else None)
 
 
 def test_links_and_damaged_files_are_refused(brought: Callable[..., Artifact], graph: Path, tmp_path: Path) -> None:

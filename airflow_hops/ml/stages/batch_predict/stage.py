@@ -54,11 +54,15 @@ def run(
     """
     _check_values(splits=splits, columns=columns, batch_rows=batch_rows)
     of = ExamplesProperties.of(context.input("examples"))
-    model, number = _model(context, model_name, version)
+    if model_name is None:
+        model, number = context.input("model"), None
+    else:
+        model, number = deployed_model(context.store, context.spec.services, model_name, version)
     folder_of_model = model_folder(context.store, model)
     trained = ModelProperties.of(context.store.manifest(model.uri))
     folder = context.local("examples")
-    result = list(splits) if splits is not None else list(of.splits or _splits(folder))
+    there = sorted({path.parent.name for path in folder.glob("*/*.parquet")})
+    result = list(splits) if splits is not None else list(of.splits or there)
     files = {split: example_files(folder, split) for split in result}
     loaded = SignatureModel(folder_of_model, signature)
     retained = tuple(columns) if columns is not None else tuple(filter(None, [of.key]))
@@ -67,7 +71,9 @@ def run(
         spark = start_spark_context(spark_conf())
     context.progress(0.1, f"{signature} of {model.uri}: {len(loaded.inputs)} inputs to {', '.join(loaded.outputs)}")
     with context.output(model=model) as writer:
-        rows_at_once = batch_rows or _batch_rows(files)
+        schema = pq.read_schema(next(paths[0] for paths in files.values()))
+        has_bytes = any(pa.types.is_binary(field.type) for field in schema)
+        rows_at_once = batch_rows or (BATCH_BLOBS if has_bytes else BATCH_ROWS)
         plan = PredictionPlan(str(folder_of_model), signature, str(writer.path), retained, rows_at_once)
         summaries = _run_on_spark(context, spark, plan, files)
         for split, paths in files.items():
@@ -98,17 +104,6 @@ def run(
         )
 
 
-def _model(context: StepContext, model_name: str | None, version: int | str) -> tuple[Artifact, int | None]:
-    """The model artifact, and its version where it was deployed."""
-    if model_name is None:
-        return context.input("model"), None
-    return deployed_model(context.store, context.spec.services, model_name, version)
-
-
-def _splits(folder: Path) -> list[str]:
-    return sorted({path.parent.name for path in folder.glob("*/*.parquet")})
-
-
 def _check_values(*, splits: Sequence[str] | None, columns: Sequence[str] | None, batch_rows: int | None) -> None:
     if splits is not None and not splits:
         raise BadInput("splits is []; expected at least one, or None for all")
@@ -129,11 +124,6 @@ def _check(model: SignatureModel, files: Mapping[str, Sequence[Path]], columns: 
         for name in columns:
             if name not in names:
                 raise BadInput(f"{path}: there is no column {name!r}, which columns name; there are {', '.join(names)}")
-
-
-def _batch_rows(files: Mapping[str, Sequence[Path]]) -> int:
-    schema = pq.read_schema(next(paths[0] for paths in files.values()))
-    return BATCH_BLOBS if any(pa.types.is_binary(field.type) for field in schema) else BATCH_ROWS
 
 
 def _run_on_spark(

@@ -245,7 +245,19 @@ class Serving:
         if self._decided_before(record, "undeployed", **asked_for):
             return False
         if version is None or version == champion.version:
-            self._undeploy_model(record, champion, version, force)
+            if not force:
+                raise BadInput(
+                    f"model {self.model_name!r}: version {champion.version} is the champion, and serves; to undeploy "
+                    "it anyway, give force=True"
+                )
+            if version is not None and challenger is not None:
+                raise BadInput(
+                    f"model {self.model_name!r}: version {version} is the champion, and challenger "
+                    f"{challenger.version} is undecided; promote or roll it back first, or undeploy the whole model "
+                    "(version=None)"
+                )
+            record = replace(record, champion=None, challenger=None)
+            self._write(record, "undeployed", champion.version, traffic={})
             return True
         if challenger is not None and challenger.version == version:
             record = replace(record, champion=replace(champion, traffic_percent=100), challenger=None)
@@ -361,21 +373,6 @@ class Serving:
 
     def _is_available(self, version: int) -> bool:
         return any(state.state == "AVAILABLE" for state in self.server.status(self.model_name, version))
-
-    def _undeploy_model(self, record: ModelRecord, champion: ServedVersion, version: int | None, force: bool) -> None:
-        name, challenger = self.model_name, record.challenger
-        if not force:
-            raise BadInput(
-                f"model {name!r}: version {champion.version} is the champion, and serves; to undeploy it anyway, "
-                "give force=True"
-            )
-        if version is not None and challenger is not None:
-            raise BadInput(
-                f"model {name!r}: version {version} is the champion, and challenger {challenger.version} is undecided; "
-                "promote or roll it back first, or undeploy the whole model (version=None)"
-            )
-        record = replace(record, champion=None, challenger=None)
-        self._write(record, "undeployed", champion.version, traffic={})
 
     def _decided_before(self, record: ModelRecord, event: str, **facts: Any) -> bool:
         """Whether an earlier try of this very task or request has decided this."""
