@@ -161,24 +161,13 @@ def test_too_few_slots_are_an_error_at_once_that_names_both(cluster: Cluster, ra
     assert str(no_number) == "np is 0, expected a number of ranks, 1 or more"
 
 
-@pytest.fixture(scope="module")
-def met(cluster: Cluster, rank_code: tuple[str, str]) -> Ended:
-    """Ranks of Horovod's, of which one was killed after an all-reduce, while the other waited in the next."""
-    return cluster.run(2, rank_code[:1], accident="rank killed", reduces=True)
-
-
-def test_executors_of_one_host_are_neighbours(met: Ended) -> None:
+def test_a_killed_rank_ends_the_gang_and_is_named(cluster: Cluster, rank_code: tuple[str, str]) -> None:
+    # One is killed after an all-reduce, while the other waits in the next.
+    met = cluster.run(2, rank_code[:1], accident="rank killed", reduces=True)
     assert [rank["total"] for rank in met.met] == [3.0, 3.0]
-    assert [rank["local"] for rank in met.met] == [[0, 2], [1, 2]]
+    assert [rank["local"] for rank in met.met] == [[0, 2], [1, 2]], "executors of one host are neighbours"
     assert len({rank["executor"] for rank in met.met}) == 2
-
-
-def test_rank_sees_gpus_of_its_spark_task(met: Ended) -> None:
-    devices = {rank["devices"] for rank in met.met}
-    assert devices == {"20", "21"}
-
-
-def test_a_killed_rank_ends_the_gang_and_is_named(met: Ended) -> None:
+    assert {rank["devices"] for rank in met.met} == {"20", "21"}, "the GPUs of their Spark tasks"
     error = str(met.error)
     assert type(met.error) is HopsError
     assert "rank 1 of 2 on" in error and "was ended by SIGKILL" in error

@@ -154,31 +154,22 @@ def test_ranks_of_other_hosts_import_code_of_a_packaged_dag(
     assert gang.error is None and [rank["cross_size"] for rank in gang.result] == ["1"]
 
 
-def test_login_chatter_is_skipped(fine: Gang) -> None:
+def test_ranks_of_two_hosts_exchange_files_behind_login_chatter(fine: Gang) -> None:
     assert [rank["cross_size"] for rank in fine.result] == ["2", "2"]
     assert [rank["interface"] for rank in fine.result] == ["lo", "lo"]
     assert "rank 1 says hello" in (fine.folder / "logs" / "rank-1.log").read_text()
-    fine.leaves_nothing()
-
-
-def test_inputs_travel_to_every_host(fine: Gang) -> None:
     assert [rank["words"] for rank in fine.result] == ["from the supervisor"] * 2
     assert [rank["inputs"] for rank in fine.result] == [["words.txt"]] * 2
-
-
-def test_files_arrive_before_the_next_message(fine: Gang) -> None:
-    first, second = map(set, fine.seen)
+    first, second = map(set, fine.seen)  # files arrive before the next message
     assert "first/state.txt" in first
     assert {"first/state.txt", "second/state.txt"} <= second
-
-
-def test_at_the_end_the_output_is_what_rank_0_has_left(fine: Gang) -> None:
-    output = fine.folder / "output"
+    output = fine.folder / "output"  # at the end it is what rank 0 has left
     assert {p.relative_to(output).as_posix(): p.stat().st_size for p in output.rglob("*") if p.is_file()} == {
         "second/state.txt": len("changed"),
         "large.bin": 3_000_001,
         "empty.bin": 0,
     }
+    fine.leaves_nothing()
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from airflow_hops.core.processes.programs import kernel_command
 from airflow_hops.core.processes.temporary_folders import socket_root, temporary_folder
 from airflow_hops.ml.stages.notebook.session import RESULT_MIME
 from airflow_hops.ml.stages.notebook.source import code_cells, first_lines, title_of
-from airflow_hops.ml.training.gang.failures import count_oom_kills
+from airflow_hops.ml.training.gang.supervisor import count_oom_kills
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any
 from airflow_hops.core.contract.search import TrialRecord
 from airflow_hops.core.contract.search.study import TrialState
 from airflow_hops.ml.stages.train.stage import metrics_of
-from airflow_hops.ml.training.gang.failures import describe_exit
+from airflow_hops.ml.training.gang.supervisor import describe_exit
 
 
 @dataclass

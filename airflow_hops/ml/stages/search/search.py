@@ -23,7 +23,7 @@ from airflow_hops.ml.stages.search.processes import Trials
 from airflow_hops.ml.stages.search.running import RunningTrial, described
 from airflow_hops.ml.stages.search.tracking import StudyRuns
 from airflow_hops.ml.stages.search.trial import Assignment, TrialEvent, last_lines
-from airflow_hops.ml.training.gang.failures import LOG_FOLLOWS
+from airflow_hops.ml.training.gang.supervisor import LOG_FOLLOWS
 
 _WAIT_S = 0.5
 _SAVE_S = 1.0

@@ -12,7 +12,7 @@ import numpy as np
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.training.gang import Channel, Placement
 from airflow_hops.ml.training.gang.agent import own_address
-from airflow_hops.ml.training.gang.shared_values import SharedValues
+from airflow_hops.ml.training.gang.rendezvous import SharedValues
 
 _JOIN_S = 300
 

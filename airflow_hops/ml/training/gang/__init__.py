@@ -1,9 +1,17 @@
 """A gang of ranks: started together wherever they are, watched, and ended together."""
 
-from airflow_hops.ml.training.gang.crew import Crew, Event, RankJob, RankLauncher, Work
+from airflow_hops.ml.training.gang.crew import (
+    Channel,
+    Crew,
+    Event,
+    Host,
+    Placement,
+    RankJob,
+    RankLauncher,
+    Work,
+    place,
+)
 from airflow_hops.ml.training.gang.forked import LocalRanks
-from airflow_hops.ml.training.gang.placement import Host, Placement, place
-from airflow_hops.ml.training.gang.rank import Channel
 from airflow_hops.ml.training.gang.supervisor import run_gang
 
 __all__ = [

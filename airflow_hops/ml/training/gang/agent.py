@@ -34,10 +34,9 @@ from airflow_hops.core.processes.lifetime import adopt_orphans, end_with_parent
 from airflow_hops.core.processes.locks import lock_folder
 from airflow_hops.core.processes.programs import module_command, with_package
 from airflow_hops.core.processes.temporary_folders import make_temporary_folder, remove_left_behind
-from airflow_hops.ml.training.gang.crew import Event, RankJob
+from airflow_hops.ml.training.gang.crew import Placement, RankJob
 from airflow_hops.ml.training.gang.forked import ForkedCrew
 from airflow_hops.ml.training.gang.frames import GREETING, Frames
-from airflow_hops.ml.training.gang.placement import Placement
 from airflow_hops.ml.training.gang.rendezvous import horovod_environment
 from airflow_hops.ml.training.gang.transfer import FileReceiver, FileSender
 
@@ -190,7 +189,12 @@ class _Agent:
             events = self._crew.events(0 if self._ending.is_set() else _LOOK_S)
             waiting: list[tuple[int, str, Any]] = []
             for event in events:
-                path = self._path_to_send(event)
+                path = None  # the part of the output to send before the event; the empty path stands for all of it
+                if event.rank == 0 and self._has_output:
+                    if event.kind == "message" and event.value["type"] == "files":
+                        path = str(event.value["path"])
+                    elif event.kind == "exit" and event.value == 0:
+                        path = ""
                 if path is not None:
                     self._flush(waiting)
                     try:
@@ -208,14 +212,6 @@ class _Agent:
                 said = time.monotonic()
         kill_descendants()
         self._frames.send({"type": "ended"})
-
-    def _path_to_send(self, event: Event) -> str | None:
-        """Returns the part of the output to send before an event; the empty path stands for all of it."""
-        if event.rank != 0 or not self._has_output:
-            return None
-        if event.kind == "message" and event.value["type"] == "files":
-            return str(event.value["path"])
-        return "" if event.kind == "exit" and event.value == 0 else None
 
     def _flush(self, waiting: list[tuple[int, str, Any]]) -> None:
         if waiting:

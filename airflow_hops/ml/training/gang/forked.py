@@ -6,6 +6,7 @@ Ranks are forked once TensorFlow and Horovod are imported, before any of their t
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import selectors
@@ -13,18 +14,18 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.processes.ending import descendants, send_signal
-from airflow_hops.core.processes.forks import fork
+from airflow_hops.core.processes.forks import fork, take_streams
+from airflow_hops.ml.step.generated_code import remove_generated_code
 from airflow_hops.ml.training.devices import get_gpus, get_num_gpus
-from airflow_hops.ml.training.gang.crew import Crew, Event, RankJob, Work
+from airflow_hops.ml.training.gang.crew import Channel, Crew, Event, Host, Placement, RankJob, Work, place
 from airflow_hops.ml.training.gang.leases import GpuLeases
-from airflow_hops.ml.training.gang.placement import Host, Placement, place
-from airflow_hops.ml.training.gang.rank import run_rank
 from airflow_hops.ml.training.gang.rendezvous import LOOPBACK, horovod_environment, rendezvous
 
 _LINE_BYTES = 1 << 16
@@ -56,6 +57,7 @@ class ForkedCrew(Crew):
         work: What they do.
         environments: Variables of each, by rank.
         private: Descriptors of this process that no rank may hold.
+        on_end: Called when the ranks have ended, or could not be started.
 
     Where this host has GPUs, each slot (local rank) gets one of its own, leased for as long as the crew or one of its
     ranks lives; a job's ``cpu_ranks`` get none.
@@ -71,23 +73,26 @@ class ForkedCrew(Crew):
         work: Work,
         environments: Mapping[int, Mapping[str, str]],
         private: Sequence[int] = (),
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(placements)
-        check_forkable()
         self._processes: dict[int, _Process] = {}
         self._selector = selectors.DefaultSelector()
         self._ended = False
-        self._private = tuple(private)
-        gpus = get_gpus({**os.environ, **environments[placements[0].rank]})  # ranks may be given fewer than the step
-        cpu_ranks = work.cpu_ranks if isinstance(work, RankJob) else frozenset()
-        slots = sorted({placement.local_rank for placement in placements if placement.rank not in cpu_ranks})
-        self._leases = GpuLeases(gpus, len(slots), Path.cwd().name) if gpus else None
+        self._private, self._on_end = tuple(private), on_end
+        self._leases: GpuLeases | None = None
         try:
+            check_forkable()
+            gpus = get_gpus({**os.environ, **environments[placements[0].rank]})  # ranks may get fewer than the step
+            cpu_ranks = work.cpu_ranks if isinstance(work, RankJob) else frozenset()
+            slots = sorted({placement.local_rank for placement in placements if placement.rank not in cpu_ranks})
+            self._leases = GpuLeases(gpus, len(slots), Path.cwd().name) if gpus else None
             for placement in placements:
                 own = {}
                 if self._leases is not None:
-                    gpu = None if placement.rank in cpu_ranks else slots.index(placement.local_rank)
-                    own = self._leases.environment(gpu)
+                    needs_gpu = placement.rank not in cpu_ranks
+                    gpu = self._leases.ids[slots.index(placement.local_rank)] if needs_gpu else ""
+                    own = {"CUDA_VISIBLE_DEVICES": gpu}
                 self._fork(placement, work, {**environments[placement.rank], **own})
         except BaseException:
             self.end()
@@ -133,19 +138,20 @@ class ForkedCrew(Crew):
         self._ended = True
         if self._leases is not None:
             self._leases.release()
+        self._on_end()
 
     def _fork(self, placement: Placement, work: Work, environment: dict[str, str]) -> None:
         output_read, output_write = os.pipe()
         channel_read, channel_write = os.pipe()
         others = [stream for process in self._processes.values() for stream in process.streams]
 
-        def rank() -> int:
+        def run() -> int:
             for descriptor in (output_read, channel_read, *others, *self._private):
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
-            return run_rank(placement, work, environment, output_write, channel_write)
+            return _run_rank(placement, work, environment, output_write, channel_write)
 
-        pid = fork(rank)
+        pid = fork(run)
         os.close(output_write)
         os.close(channel_write)
         process = _Process(pid, {output_read: "output", channel_read: "message"})
@@ -206,6 +212,40 @@ def check_forkable() -> None:
         )
 
 
+def _run_rank(
+    placement: Placement,
+    work: Work,
+    environment: dict[str, str],
+    output: int,
+    descriptor: int,
+) -> int:
+    """Works as a rank in a fork; returns its exit code."""
+    channel = Channel(descriptor)
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        take_streams(0, output, output)
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        # How a stalled rank is asked where it stands: its stack goes to its log.
+        faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
+        os.environ.update(environment)
+        channel.send("result", value=work(placement, channel))
+        return 0
+    except BaseException as error:
+        with contextlib.suppress(BaseException):
+            print(traceback.format_exc(), end="", file=sys.stderr)
+            channel.send(
+                "error",
+                name=type(error).__name__,
+                message=str(error) if isinstance(error, HopsError) else f"{type(error).__name__}: {error}",
+                retryable=getattr(error, "retryable", True),
+            )
+        return 1
+    finally:
+        with contextlib.suppress(BaseException):
+            remove_generated_code()
+
+
 class LocalRanks:
     """Ranks of this machine.
 
@@ -223,39 +263,17 @@ class LocalRanks:
         return place([Host(socket.gethostname(), self.slots)], np)
 
     def start(self, placements: Sequence[Placement], work: Work, environment: Mapping[str, str]) -> Crew:
-        """Forks the ranks.
+        """Forks the ranks, with Horovod's rendezvous server between them.
 
         Raises:
             HopsError: TensorFlow runs already in this process.
         """
-        return LocalCrew(placements, work, environment)
-
-
-class LocalCrew(ForkedCrew):
-    """Forked ranks, with Horovod's rendezvous server between them.
-
-    Args:
-        placements: Of the ranks, all on this machine.
-        work: What they do.
-        environment: Variables for all of them.
-    """
-
-    def __init__(self, placements: Sequence[Placement], work: Work, environment: Mapping[str, str]) -> None:
-        check_forkable()
-        self._closing = contextlib.ExitStack()
-        port, serve = self._closing.enter_context(rendezvous(placements))
+        closing = contextlib.ExitStack()
+        port, serve = closing.enter_context(rendezvous(placements))
         environments = {
             placement.rank: {**environment, **horovod_environment(placement, "127.0.0.1", port, LOOPBACK)}
             for placement in placements
         }
-        try:
-            super().__init__(placements, work, environments)
-        except BaseException:
-            self._closing.close()
-            raise
+        crew = ForkedCrew(placements, work, environments, on_end=closing.close)
         serve()
-
-    def end(self) -> None:
-        """Kills the ranks and what they have started, and closes the rendezvous."""
-        super().end()
-        self._closing.close()
+        return crew

@@ -63,10 +63,6 @@ class GpuLeases:
             self.release()
             raise
 
-    def environment(self, slot: int | None) -> dict[str, str]:
-        """The variables by which the rank in a slot sees the slot's GPU alone; one without a slot sees none."""
-        return {"CUDA_VISIBLE_DEVICES": "" if slot is None else self.ids[slot]}
-
     def release(self) -> None:
         """Gives them back, unless a rank still lives."""
         while self._descriptors:
@@ -74,7 +70,9 @@ class GpuLeases:
 
     def _take(self, gpu: str, holder: str) -> str | None:
         """Leases a GPU; answers who has it where it is leased."""
-        folder, name = _folder(), f"{re.sub(r'[^A-Za-z0-9_.-]', '_', gpu)}.lock"
+        named = os.environ.get(FOLDER_VARIABLE)
+        folder = Path(named) if named else shared_temporary_folder() / "hops-gpu-leases"
+        name = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', gpu)}.lock"
         try:
             descriptor = _open(folder, name)
         except OSError as error:
@@ -112,8 +110,3 @@ def _open(folder: Path, name: str) -> int:
             return os.open(name, flags | os.O_CREAT, 0o666, dir_fd=inside)
     finally:
         os.close(inside)
-
-
-def _folder() -> Path:
-    values = os.environ.get(FOLDER_VARIABLE)
-    return Path(values) if values else shared_temporary_folder() / "hops-gpu-leases"

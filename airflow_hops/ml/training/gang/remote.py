@@ -18,9 +18,8 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import check_json
 from airflow_hops.ml.training.gang.agent import ALIVE_INTERVAL_S, SILENCE_S, versions
-from airflow_hops.ml.training.gang.crew import Crew, Event, RankJob
+from airflow_hops.ml.training.gang.crew import Crew, Event, Placement, RankJob
 from airflow_hops.ml.training.gang.frames import Frames
-from airflow_hops.ml.training.gang.placement import Placement
 from airflow_hops.ml.training.gang.rendezvous import rendezvous
 from airflow_hops.ml.training.gang.transfer import DISCARD, FILE, PLACE, FileReceiver, send_folder
 
@@ -67,6 +66,7 @@ class RemoteCrew(Crew):
         environment: Variables for all of them.
         lines: To the agents, which have all of the placements between them. They are closed by :meth:`end`, and on
             errors.
+        on_end: Called by :meth:`end`, when the lines are closed.
 
     Raises:
         BadInput: a host holds other versions of Python, TensorFlow, Keras or Horovod than this machine.
@@ -79,10 +79,12 @@ class RemoteCrew(Crew):
         job: RankJob,
         environment: Mapping[str, str],
         lines: Sequence[AgentLine],
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(placements)
         self._queue: queue.Queue[Event] = queue.Queue()
         self._closing = contextlib.ExitStack()
+        self._closing.callback(on_end)
         self._over = threading.Event()
         try:
             files = FileReceiver(job.output) if job.output is not None else None
@@ -92,7 +94,7 @@ class RemoteCrew(Crew):
             raise HopsError(f"{job.output}: files from other hosts cannot be written: {error}") from error
         if files is not None:
             self._closing.callback(files.close)
-        self._agents = [_Agent(line, _placements_of(line, placements), self._queue, files) for line in lines]
+        self._agents = [_Agent(line, placements, self._queue, files) for line in lines]
         for agent in self._agents:
             threading.Thread(target=self._say_alive, args=(agent,), name="alive", daemon=True).start()
         try:
@@ -231,11 +233,14 @@ class _Agent:
     """
 
     def __init__(
-        self, line: AgentLine, placements: list[Placement], events: queue.Queue[Event], files: FileReceiver | None
+        self, line: AgentLine, placements: Sequence[Placement], events: queue.Queue[Event], files: FileReceiver | None
     ) -> None:
-        self.line, self.placements = line, placements
+        self.line = line
+        self.placements = [
+            p for p in placements if (p.host == line.host if line.ranks is None else p.rank in line.ranks)
+        ]
         self._queue, self._files = events, files
-        self.left = {placement.rank for placement in placements}
+        self.left = {placement.rank for placement in self.placements}
         self.state = ""
         self.versions: Mapping[str, str | None] = {}
         self.failure: HopsError | None = None
@@ -303,25 +308,14 @@ class _Agent:
         except (OSError, ValueError, KeyError, TypeError) as error:
             self.failure = HopsError(f"{self.line.host}: {error}")
         finally:
-            self._report_lost_ranks()
+            if self.left:  # ranks whose agent is gone are gone, or about to be
+                why = str(self.failure) if self.failure is not None else f"{self.line.host}: {self.why_gone()}"
+                for rank in sorted(self.left):
+                    for line in why.splitlines():
+                        self._queue.put(Event(rank, "output", line))
+                    self._queue.put(Event(rank, "exit", None))
+                self.left = set()
             self.over.set()
-
-    def _report_lost_ranks(self) -> None:
-        """Ranks whose agent is gone are gone, or about to be."""
-        if not self.left:
-            return
-        why = str(self.failure) if self.failure is not None else f"{self.line.host}: {self.why_gone()}"
-        for rank in sorted(self.left):
-            for line in why.splitlines():
-                self._queue.put(Event(rank, "output", line))
-            self._queue.put(Event(rank, "exit", None))
-        self.left = set()
-
-
-def _placements_of(line: AgentLine, placements: Sequence[Placement]) -> list[Placement]:
-    if line.ranks is None:
-        return [placement for placement in placements if placement.host == line.host]
-    return [placement for placement in placements if placement.rank in line.ranks]
 
 
 def rendezvous_address(addresses: Sequence[str]) -> str:

@@ -1,16 +1,21 @@
-"""The rendezvous of ranks: Horovod's, for Gloo."""
+"""Horovod's rendezvous server, by which ranks find each other and tell each other small values."""
 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import math
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.training.gang.placement import Placement
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.ml.training.gang.crew import Channel, Placement
 
 LOOPBACK = "lo"
+_PAUSE_S = 0.05
+_ANSWER_S = 10.0
 
 
 def horovod_environment(placement: Placement, address: str, port: int, interface: str) -> dict[str, str]:
@@ -75,3 +80,48 @@ def rendezvous(placements: Sequence[Placement], address: str = "127.0.0.1") -> I
         if thread.is_alive():
             server.shutdown()
         server.server_close()
+
+
+class SharedValues:
+    """Values that ranks share without a collective, on the rendezvous server that a rank's environment names.
+
+    Args:
+        scope: Keeps these names apart from others.
+        placement: The rank's.
+        channel: To the process that watches: waiting for what takes long is no stall.
+    """
+
+    def __init__(self, scope: str, placement: Placement, channel: Channel) -> None:
+        self._scope, self._placement, self._channel = scope, placement, channel
+        self._address = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
+        self._port = int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+
+    def put(self, name: str, value: str) -> None:
+        """Tells a value."""
+        self._request("PUT", name, value.encode())
+
+    def wait(self, name: str) -> str:
+        """Waits for a value; the gang's watcher ends a rank that waits in vain."""
+        while (value := self._request("GET", name, None)) is None:
+            self._channel.alive("waiting for the other ranks")
+            time.sleep(_PAUSE_S)
+        return value
+
+    def exchange(self, name: str, value: str) -> list[str]:
+        """Returns every rank's value, by rank; every rank must call it."""
+        self.put(f"{name}-{self._placement.rank}", value)
+        return [self.wait(f"{name}-{rank}") for rank in range(self._placement.size)]
+
+    def _request(self, method: str, name: str, body: bytes | None) -> str | None:
+        connection = http.client.HTTPConnection(self._address, self._port, timeout=_ANSWER_S)
+        try:
+            connection.request(method, f"/{self._scope}/{name}", body)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+        except OSError as error:
+            raise HopsError(
+                f"the rendezvous server at {self._address}:{self._port} does not answer: {error}"
+            ) from error
+        finally:
+            connection.close()
+        return text if method == "GET" and answer.status == http.HTTPStatus.OK else None

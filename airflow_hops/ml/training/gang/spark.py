@@ -1,28 +1,38 @@
 """Ranks on Spark's executors.
 
-They run in the tasks of one barrier job (:mod:`airflow_hops.ml.training.gang.barrier`). Horovod's own
-``horovod.spark.run`` uses no barrier, so that it waits 600 s for slots that are not there, and reports neither exit
-codes nor logs.
+They run in the tasks of one barrier job, which start together or not at all; each becomes an agent for one rank.
+Horovod's own ``horovod.spark.run`` uses no barrier, so that it waits 600 s for slots that are not there, and reports
+neither exit codes nor logs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import secrets
+import socket
+import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.ml.training.gang.barrier import AgentTask, BarrierJob
-from airflow_hops.ml.training.gang.crew import Crew, Event, RankJob, Work
-from airflow_hops.ml.training.gang.executors import executor_hosts, most_slots, register_seconds
+from airflow_hops.ml.spark.context import as_spark_failure
+from airflow_hops.ml.training.gang.crew import Crew, Host, Placement, RankJob, Work, place
 from airflow_hops.ml.training.gang.frames import Frames
-from airflow_hops.ml.training.gang.placement import Host, Placement, place
+from airflow_hops.ml.training.gang.handshake import answer_task, call_driver
 from airflow_hops.ml.training.gang.remote import AgentLine, RemoteCrew
 
 _SETTLE_S = 10.0
 _POLL_S = 0.1
+_CALL_BACK_S = 120.0
+_END_S = 4.0
+_LAST_WORDS_S = 0.5
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,")
 
 
 class SparkRanks:
@@ -44,7 +54,7 @@ class SparkRanks:
             BadInput: the application does not ask for so many slots.
             HopsError: it does, but the cluster does not give them.
         """
-        most = most_slots(self._context)
+        most = _most_slots(self._context)
         if most is not None and (not isinstance(np, int) or np > most):
             return place([Host(self._context.master, most)], np)
         hosts = self._await_slots(np, settles=most is None)
@@ -64,7 +74,21 @@ class SparkRanks:
         assert isinstance(work, RankJob), "ranks on other hosts take a RankJob"
         job = BarrierJob(self._context, len(placements))
         try:
-            return SparkCrew(job, job.await_tasks(), work, environment)
+            tasks = job.await_tasks()
+            placements = place(_hosts_of(tasks), len(tasks))
+            lines = [
+                AgentLine(
+                    placement.host,
+                    Frames(os.dup(task.connection.fileno())),
+                    task.connection.getsockname()[0],
+                    last_words=job.last_words,
+                    is_final=lambda: False,
+                    close=task.close,
+                    ranks=(placement.rank,),
+                )
+                for placement, task in zip(placements, tasks, strict=True)
+            ]
+            return RemoteCrew(placements, work, environment, lines, on_end=job.end)
         except BaseException:
             job.end()
             raise
@@ -72,10 +96,11 @@ class SparkRanks:
     def _await_slots(self, wanted: int, *, settles: bool) -> list[Host]:
         """Returns the hosts once they have enough slots, or no more executors come."""
         began = changed = time.monotonic()
-        patience_s = register_seconds(self._context)
+        conf = self._context._jsc.sc().conf()
+        patience_s = conf.getTimeAsSeconds("spark.scheduler.maxRegisteredResourcesWaitingTime", "60s")
         before: list[Host] = []
         while True:
-            hosts, now = executor_hosts(self._context), time.monotonic()
+            hosts, now = _executor_hosts(self._context), time.monotonic()
             if hosts != before:
                 before, changed = hosts, now
             enough = sum(host.slots for host in hosts) >= wanted
@@ -85,49 +110,134 @@ class SparkRanks:
             time.sleep(_POLL_S)
 
 
-class SparkCrew(Crew):
-    """Ranks in the tasks of a barrier job, one in each.
+@dataclass(frozen=True)
+class AgentTask:
+    """A task that has called the driver back.
 
-    Args:
-        job: The job.
-        tasks: Those that have called back, those of one host side by side.
-        work: What the ranks do.
-        environment: Variables for all of them.
+    Attributes:
+        partition: Its number in the barrier job.
+        host: Name of its host.
+        host_hash: The same for tasks that share a host's memory and devices.
+        connection: To the task.
     """
 
-    def __init__(
-        self, job: BarrierJob, tasks: Sequence[AgentTask], work: RankJob, environment: Mapping[str, str]
-    ) -> None:
-        super().__init__(place(_hosts_of(tasks), len(tasks)))
-        self._job, self._tasks = job, tasks
-        lines = [
-            AgentLine(
-                placement.host,
-                Frames(os.dup(task.connection.fileno())),
-                task.connection.getsockname()[0],
-                last_words=job.last_words,
-                is_final=lambda: False,
-                close=task.close,
-                ranks=(placement.rank,),
-            )
-            for placement, task in zip(self.placements, tasks, strict=True)
-        ]
-        self._crew = RemoteCrew(self.placements, work, environment, lines)
+    partition: int
+    host: str
+    host_hash: str
+    connection: socket.socket
 
-    def events(self, timeout_s: float) -> list[Event]:
-        """Returns the new events."""
-        return self._crew.events(timeout_s)
+    def close(self) -> None:
+        """Ends the connection; whoever reads from it finds its end."""
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
 
-    def signal(self, rank: int, number: int) -> None:
-        """Signals a rank's process, if it still runs."""
-        self._crew.signal(rank, number)
+
+class BarrierJob:
+    """A barrier job that runs in a thread of the driver.
+
+    Args:
+        context: The ``SparkContext``.
+        tasks: How many there are.
+    """
+
+    def __init__(self, context: Any, tasks: int) -> None:
+        self._context, self._tasks = context, tasks
+        self._secret = secrets.token_bytes(32)
+        self._group = f"ranks-{secrets.token_hex(8)}"
+        self._failure: Exception | None = None
+        self._called: dict[int, AgentTask] = {}
+        self._lost_before = _lost_executors(context)
+        conf = context.getConf()
+        host = conf.get("spark.driver.host")
+        self._listener = socket.create_server((conf.get("spark.driver.bindAddress", host), 0), backlog=tasks)
+        self._address = (host, self._listener.getsockname()[1])
+        self._thread = threading.Thread(target=self._run, name=self._group, daemon=True)
+        self._thread.start()
+
+    def await_tasks(self) -> list[AgentTask]:
+        """Waits until every task has called back, once.
+
+        Returns:
+            The tasks, those of one host side by side.
+
+        Raises:
+            HopsError: the job failed, or not all tasks have called in time.
+        """
+        results = self._called
+        deadline = time.monotonic() + _CALL_BACK_S
+        self._listener.settimeout(_POLL_S)
+        try:
+            while len(results) < self._tasks:
+                called = f"{len(results)} of {self._tasks} tasks had called the driver back"
+                so_far = f"{called} at {self._address[0]}:{self._address[1]}"
+                if not self._thread.is_alive():
+                    reason = self._failure or "no error"
+                    raise HopsError(f"Spark's job of the ranks ended early, when {so_far}: {reason}")
+                if time.monotonic() > deadline:
+                    raise HopsError(f"after {_CALL_BACK_S:g} s, only {so_far}; is the cluster busy?")
+                with contextlib.suppress(TimeoutError):
+                    connection, _ = self._listener.accept()
+                    try:
+                        words = answer_task(connection, self._secret)
+                    except (OSError, HopsError):  # a port scanner; a task that died
+                        connection.close()
+                        continue
+                    partition = words["partition"]
+                    if partition in results:
+                        connection.close()
+                        raise HopsError(f"Spark started task {partition} of the ranks' job again; it had failed")
+                    results[partition] = AgentTask(partition, words["host"], words["host_hash"], connection)
+        finally:
+            # Should Spark start a failed task again, it finds nobody: ranks are not started twice.
+            self._listener.close()
+        return sorted(results.values(), key=lambda task: (task.host_hash, task.partition))
+
+    def last_words(self) -> str:
+        """Returns Spark's reports of executors lost since the job began, or of the job if it has failed."""
+        deadline = time.monotonic() + _LAST_WORDS_S
+        while True:
+            lost = dict(_lost_executors(self._context).items() - self._lost_before.items())
+            if lost:
+                return "\n".join(f"executor {number} is lost: {reason}" for number, reason in sorted(lost.items()))
+            if time.monotonic() > deadline:
+                return str(self._failure or "")
+            time.sleep(_POLL_S)
 
     def end(self) -> None:
-        """Ends the ranks, and then the job."""
-        self._crew.end()
-        self._job.end()
-        for task in self._tasks:
+        """Cancels the job, whose tasks end within seconds; it may be called more than once."""
+        self._listener.close()
+        if self._thread.is_alive():
+            with contextlib.suppress(Exception):  # the JVM may have gone
+                self._context.cancelJobGroup(self._group)
+            self._thread.join(_END_S)
+        for task in self._called.values():
             task.connection.close()
+
+    def _run(self) -> None:
+        try:
+            with as_spark_failure():
+                self._context.setJobGroup(self._group, f"{self._tasks} ranks", interruptOnCancel=True)
+                numbers = self._context.parallelize(range(self._tasks), self._tasks)
+                numbers.barrier().mapPartitions(partial(_be_agent, self._address, self._secret)).collect()
+        except Exception as error:
+            self._failure = error
+
+
+def _be_agent(address: tuple[str, int], secret: bytes, partition: Iterable[int]) -> Iterator[None]:
+    """Connects to the driver as an agent in a task, and serves it until the connection ends."""
+    from horovod.runner.common.util.host_hash import host_hash
+    from pyspark import BarrierTaskContext
+
+    from airflow_hops.ml.training.gang.agent import serve_agent
+
+    (number,) = partition
+    resources = BarrierTaskContext.get().resources()
+    if "gpu" in resources:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(resources["gpu"].addresses)
+    words = {"partition": number, "host": socket.gethostname(), "host_hash": host_hash()}
+    with call_driver(address, secret, words) as connection:
+        serve_agent(connection.fileno())
+    return iter(())
 
 
 def _hosts_of(tasks: Sequence[AgentTask]) -> list[Host]:
@@ -135,3 +245,52 @@ def _hosts_of(tasks: Sequence[AgentTask]) -> list[Host]:
     names = {task.host_hash: task.host for task in tasks}
     twice = {name for name, hosts in Counter(names.values()).items() if hosts > 1}
     return [Host(hash_ if names[hash_] in twice else names[hash_], count) for hash_, count in counts.items()]
+
+
+def _executor_hosts(context: Any) -> list[Host]:
+    """The hosts of the executors that there are now, with the tasks that each can run at once.
+
+    Spark counts cores by ``spark.task.cpus`` and GPUs by ``spark.task.resource.gpu.amount``.
+    """
+    slots: Counter[str] = Counter()
+    for executor in _each(_status(context).executorList(True)):
+        if executor.maxTasks() and not executor.isExcluded():
+            slots[executor.hostPort().rpartition(":")[0]] += executor.maxTasks()
+    return [Host(name, count) for name, count in sorted(slots.items())]
+
+
+def _most_slots(context: Any) -> int | None:
+    """How many slots an application asks for at most, as far as its properties say."""
+    conf, master = context.getConf(), context.master
+    cpus = int(conf.get("spark.task.cpus", "1"))
+    limits = []
+    if cluster := _LOCAL_CLUSTER.match(master):
+        limits.append(int(cluster[1]) * (int(cluster[2]) // cpus))
+    elif master.startswith("local"):
+        return sum(host.slots for host in _executor_hosts(context)) or None
+    if conf.contains("spark.cores.max"):
+        limits.append(int(conf.get("spark.cores.max")) // cpus)
+    if conf.contains("spark.executor.instances") and conf.contains("spark.executor.cores"):
+        limits.append(int(conf.get("spark.executor.instances")) * (int(conf.get("spark.executor.cores")) // cpus))
+    return min(limits, default=None)
+
+
+def _lost_executors(context: Any) -> dict[str, str]:
+    """The executors that have gone: why, by id, as far as the cluster has said so."""
+    return {
+        executor.id(): " ".join(executor.removeReason().get().split())
+        for executor in _each(_status(context).executorList(False))
+        if not executor.isActive() and executor.removeReason().isDefined()
+    }
+
+
+def _status(context: Any) -> Any:
+    """Spark's own record of the application, which its web UI shows."""
+    return context._jsc.sc().statusStore()
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    """The elements of a Scala sequence."""
+    iterator = sequence.iterator()
+    while iterator.hasNext():
+        yield iterator.next()

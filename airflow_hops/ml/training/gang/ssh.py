@@ -21,9 +21,8 @@ from pathlib import Path
 import airflow_hops
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.ml.training.gang.agent import own_address
-from airflow_hops.ml.training.gang.crew import Crew, RankJob, Work
+from airflow_hops.ml.training.gang.crew import Crew, Host, Placement, RankJob, Work, place
 from airflow_hops.ml.training.gang.frames import Frames
-from airflow_hops.ml.training.gang.placement import Host, Placement, place
 from airflow_hops.ml.training.gang.remote import AgentLine, RemoteCrew
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9_.:\[\]][A-Za-z0-9_.:\[\]-]*")

@@ -9,21 +9,21 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import Line, format_record, parse_line
-from airflow_hops.ml.training.gang.crew import Crew, RankLauncher, Work
-from airflow_hops.ml.training.gang.failures import count_oom_kills, describe_exit, quote_log
+from airflow_hops.ml.training.gang.crew import Crew, Placement, RankLauncher, Work
 from airflow_hops.ml.training.gang.forked import LocalRanks
-from airflow_hops.ml.training.gang.placement import Placement
 from airflow_hops.ml.training.gang.rendezvous import stall_environment
 
+LOG_FOLLOWS = "The last lines of its log:"
+_LINE_CHARACTERS = 500
 _LAST_LINES = 20
-POLL_S = 0.05
+_POLL_S = 0.05
 _STACK_S = 0.5
 _NO_STACK_S = 5.0
 _CAUSE_GRACE_S = 1.0
@@ -143,7 +143,7 @@ class Supervisor:
         logs: Folder of the log files.
         stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
         on_message: Called with the rank and each message that it sends, signs of life apart.
-        oom_kills: :func:`airflow_hops.ml.training.gang.failures.count_oom_kills` before the ranks began.
+        oom_kills: :func:`count_oom_kills` before the ranks began.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Supervisor:
             What the ranks returned.
         """
         while not all(rank.ended for rank in self.ranks):
-            self._take_in(POLL_S)
+            self._take_in(_POLL_S)
             if any(rank.failed for rank in self.ranks):
                 culprit = self._find_culprit()
                 self.end()
@@ -235,21 +235,18 @@ class Supervisor:
                 return (killed or first_hand)[0]
             if waited_s > _SECOND_HAND_GRACE_S or all(rank.ended for rank in self.ranks):
                 return (first_hand or failed)[0]
-            self._take_in(POLL_S)
+            self._take_in(_POLL_S)
 
-    def _ask_for_stacks(self) -> None:
-        """Has the ranks say where they stand; one that does not answer in time stands still altogether."""
+    def _describe_stall(self, stalled: list[WatchedRank]) -> HopsError:
+        """Whom the others wait for: one of the stalled ranks, or another that these wait for."""
+        # A rank that does not write its stack in time stands still altogether.
         asked = [rank for rank in self.ranks if not rank.ended]
         for rank in asked:
             rank.stack = []
             self._crew.signal(rank.placement.rank, signal.SIGUSR1)
         began = time.monotonic()
         while time.monotonic() - began < (_STACK_S if all(rank.stack for rank in asked) else _NO_STACK_S):
-            self._take_in(POLL_S)
-
-    def _describe_stall(self, stalled: list[WatchedRank]) -> HopsError:
-        """Whom the others wait for: one of the stalled ranks, or another that these wait for."""
-        self._ask_for_stacks()
+            self._take_in(_POLL_S)
         # Who waits in a collective waits for one who does not, and who may have been heard of a little later.
         idle = [rank for rank in self.ranks if not rank.ended and not rank.in_collective]
         others_wait = [rank for rank in stalled if rank in idle] or idle
@@ -267,11 +264,11 @@ class Supervisor:
             + (f" ({seen})" if seen else "")
             + "; all ranks were ended."
             + (f"\nWhere it stands, the innermost call first:\n{stack}\n" if stack else " ")
-            + quote_log(culprit.last_lines)
+            + _quote_log(culprit.last_lines)
         )
 
     def _failure(self, rank: WatchedRank) -> HopsError:
-        quoted = quote_log(rank.last_lines)
+        quoted = _quote_log(rank.last_lines)
         if rank.error is not None:
             where = f"({rank.placement}, after {rank.where}; all ranks were ended)"
             message = f"{rank.error['message']} {where}. {quoted}"
@@ -279,3 +276,43 @@ class Supervisor:
         is_here = rank.placement.host == socket.gethostname()
         exit_ = describe_exit(rank.exit_code, self._oom_kills if is_here else None)
         return HopsError(f"{rank.placement} was ended by {exit_} after {rank.where}; all ranks were ended. {quoted}")
+
+
+def describe_exit(code: int | None, oom_kills: int | None = None) -> str:
+    """How a rank's process ended.
+
+    Args:
+        code: Its exit code, or the negative number of a signal; None where only its host is known to be gone.
+        oom_kills: How many processes the kernel had killed for want of memory when the rank began; None where that
+            was another host's kernel.
+    """
+    if code is None:
+        return "the loss of its host"
+    if code >= 0:
+        return f"exit code {code} before it was done"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    if name == "SIGKILL":
+        struck = oom_kills is not None and count_oom_kills() > oom_kills
+        why = (
+            "the kernel's out-of-memory killer was active in the meantime"
+            if struck
+            else "it was killed, possibly by a container's memory limit"
+        )
+        return f"SIGKILL ({why}; if memory is short, give the gang fewer ranks or smaller batches)"
+    return {"SIGSEGV": "SIGSEGV (a crash in native code)", "SIGABRT": "SIGABRT (native code gave up)"}.get(name, name)
+
+
+def _quote_log(lines: Sequence[str]) -> str:
+    """The last lines of a rank's log, for an error; long ones are cut in the middle."""
+    if not lines:
+        return "Its log is empty."
+    half = _LINE_CHARACTERS // 2
+    short = (line if len(line) <= 2 * half else f"{line[:half]} … {line[-half:]}" for line in lines)
+    return f"{LOG_FOLLOWS}\n" + "\n".join(f"  {line}" for line in short)
+
+
+def count_oom_kills() -> int:
+    """How many processes this machine's kernel has killed for want of memory since boot."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(re.findall(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)[0])
+    return 0

@@ -11,10 +11,8 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.ml.training.gang.crew import RankJob, RankLauncher
+from airflow_hops.ml.training.gang.crew import Channel, Host, Placement, RankJob, RankLauncher
 from airflow_hops.ml.training.gang.forked import LocalRanks
-from airflow_hops.ml.training.gang.placement import Host, Placement
-from airflow_hops.ml.training.gang.rank import Channel
 from airflow_hops.ml.training.gang.ssh import SshRanks, SshSettings, parse_hosts
 from airflow_hops.ml.training.gang.supervisor import run_gang
 
