@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ import tensorflow as tf
 from airflow_hops.core.contract.artifacts import BadInput
 
 _STRING_OVERHEAD_BYTES = 24
-Check = Callable[[pa.Array, str], None]
 
 
 @dataclass(frozen=True)
@@ -25,14 +24,11 @@ class ColumnType:
         arrow: Type of a value: a number, a bool, or binary.
         width: Values per row, if all rows have the same number; None for one value per row.
         is_ragged: Whether the number of values differs between rows.
-        is_coded: Whether strings are kept as codes into the distinct ones of a window, which cost less to shuffle and
-            to hand to TensorFlow.
     """
 
     arrow: pa.DataType
     width: int | None = None
     is_ragged: bool = False
-    is_coded: bool = False
 
     @property
     def dtype(self) -> tf.DType:
@@ -41,9 +37,7 @@ class ColumnType:
 
     @property
     def tensors(self) -> list[tf.TensorSpec]:
-        """The tensors of a batch: codes and strings, values and row splits where rows are ragged, else one."""
-        if self.is_coded:
-            return [tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.string)]
+        """The tensors of a batch: values and row splits where rows are ragged, else one."""
         if self.is_ragged:
             return [tf.TensorSpec([None], self.dtype), tf.TensorSpec([None], tf.int64)]
         return [tf.TensorSpec([None] if self.width is None else [None, self.width], self.dtype)]
@@ -55,8 +49,6 @@ class ColumnType:
             values_per_row: Mean length of a row's list; 1 for plain columns.
             bytes_per_value: Mean length of a string; ignored for numbers.
         """
-        if self.is_coded:
-            return 4.0
         if self.dtype == tf.string:
             return values_per_row * (bytes_per_value + _STRING_OVERHEAD_BYTES)
         return values_per_row * float(self.dtype.size) + (8 if self.is_ragged else 0)
@@ -66,24 +58,22 @@ class ColumnType:
         return f"list of {value}" if self.is_ragged else value if self.width is None else f"{self.width} x {value}"
 
 
-def column_type(found: pa.DataType, where: str, *, width: int | None = None, is_coded: bool = False) -> ColumnType:
+def column_type(arrow: pa.DataType, where: str, *, width: int | None = None) -> ColumnType:
     """Returns the type of an Arrow column.
 
     Args:
-        found: Its type in the file.
+        arrow: Its type in the file.
         where: File and column, for the message.
         width: Values of a row that are expected of a list of any length; None makes it ragged.
-        is_coded: Whether plain strings are read as codes.
 
     Raises:
         BadInput: TensorFlow has no such type.
     """
-    if pa.types.is_fixed_size_list(found):
-        return ColumnType(_value_type(found.value_type, where), width=found.list_size)
-    if pa.types.is_list(found) or pa.types.is_large_list(found):
-        return ColumnType(_value_type(found.value_type, where), width=width, is_ragged=width is None)
-    value = _value_type(found, where)
-    return ColumnType(value, is_coded=is_coded and pa.types.is_binary(value))
+    if pa.types.is_fixed_size_list(arrow):
+        return ColumnType(_value_type(arrow.value_type, where), width=arrow.list_size)
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
+        return ColumnType(_value_type(arrow.value_type, where), width=width, is_ragged=width is None)
+    return ColumnType(_value_type(arrow, where))
 
 
 def _value_type(result: pa.DataType, where: str) -> pa.DataType:
@@ -99,34 +89,23 @@ def _value_type(result: pa.DataType, where: str) -> pa.DataType:
     )
 
 
-def to_arrays(
-    column: pa.ChunkedArray, kind: ColumnType, where: str, *, fill: Any = None, check: Check | None = None
-) -> list[np.ndarray[Any, Any]]:
-    """The arrays of a column: codes and strings, values and row splits, or one.
+def to_arrays(column: pa.ChunkedArray, kind: ColumnType, where: str, *, fill: Any = None) -> list[np.ndarray[Any, Any]]:
+    """The arrays of a column: values and row splits where rows are ragged, else one.
 
     Args:
         column: Rows of a window.
         kind: What the column holds.
         where: For messages: the split and the column.
         fill: Replacement of missing values; None if there must not be any.
-        check: Checks the column before it is converted to arrays.
 
     Raises:
         BadInput: there are missing values and nothing to fill in, or rows of another width.
     """
-    if kind.is_coded and not column.null_count:
-        return _coded(column)
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # combine_chunks of pyarrow 10 keeps the wrapper for some types
         array = pa.concat_arrays(array.chunks)
-    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
     if kind.width is None and not kind.is_ragged:
-        array = _filled(array, kind, fill, where)
-        if check is not None:
-            check(array, where)
-        if kind.is_coded:
-            return _coded(pa.chunked_array([array.dictionary_encode()]))
-        return [array.to_numpy(zero_copy_only=False)]
+        return [_filled(array, kind, fill, where).to_numpy(zero_copy_only=False)]
     if array.null_count:
         raise BadInput(f"{where} has {array.null_count} missing lists; use an empty list for a missing value")
     flat = _filled(array.flatten(), kind, fill, where).to_numpy(zero_copy_only=False)
@@ -150,10 +129,9 @@ def take(arrays: Sequence[np.ndarray[Any, Any]], kind: ColumnType, rows: Any) ->
         kind: What the column holds.
         rows: Row numbers, or a slice.
     """
-    first, *rest = arrays
     if not kind.is_ragged:
-        return [first[rows], *rest]
-    splits = rest[0]
+        return [arrays[0][rows]]
+    first, splits = arrays
     if isinstance(rows, slice):
         splits = splits[rows.start : rows.stop + 1]
         return [first[splits[0] : splits[-1]], splits - splits[0]]
@@ -162,41 +140,17 @@ def take(arrays: Sequence[np.ndarray[Any, Any]], kind: ColumnType, rows: Any) ->
     return [first[np.repeat(starts - taken[:-1], lengths) + np.arange(taken[-1])], taken]
 
 
-def batch_arrays(
-    arrays: Sequence[np.ndarray[Any, Any]], kind: ColumnType, first: int, last: int
-) -> list[np.ndarray[Any, Any]]:
-    """The arrays of a batch, one for each of :attr:`ColumnType.tensors`: rows ``first`` to before ``last``."""
-    taken = take(arrays, kind, slice(first, last))
-    if not kind.is_coded:
-        return taken
-    codes, strings = taken
-    # A string costs more on its way to TensorFlow than all else of a row.
-    if len(strings) <= len(codes):
-        return [codes, strings]
-    return [np.arange(len(codes), dtype=np.int32), strings[codes]]
-
-
 def plain_types(table: pa.Table, kinds: Mapping[str, ColumnType]) -> pa.Table:
     """Gives columns of one kind the same type, so that tables of several files can be concatenated."""
     columns = []
     for name, kind in kinds.items():
         column = table.column(name)
         if pa.types.is_dictionary(column.type):
-            wanted = pa.dictionary(pa.int32(), kind.arrow) if kind.is_coded else kind.arrow
-            column = column if column.type == wanted else column.cast(wanted)
-        elif kind.is_coded:
-            column = column.cast(kind.arrow).dictionary_encode()
-        elif _is_text(column.type) and column.type != kind.arrow:
+            column = column.cast(column.type.value_type)
+        if _is_text(column.type) and column.type != kind.arrow:
             column = column.cast(kind.arrow)
         columns.append(column)
     return pa.table(columns, names=list(kinds))
-
-
-def _coded(column: pa.ChunkedArray) -> list[np.ndarray[Any, Any]]:
-    unified = column.unify_dictionaries()
-    codes = np.concatenate([chunk.indices.to_numpy(zero_copy_only=False) for chunk in unified.chunks] or [[]])
-    values = unified.chunk(0).dictionary if unified.num_chunks else pa.array([], pa.binary())
-    return [codes.astype(np.int32, copy=False), values.cast(pa.binary()).to_numpy(zero_copy_only=False)]
 
 
 def _filled(array: pa.Array, kind: ColumnType, fill: Any, where: str) -> pa.Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,7 +18,6 @@ from airflow_hops.ml.training.reader.columns import ColumnType, column_type, pla
 from airflow_hops.ml.training.reader.files import SplitFiles
 from airflow_hops.ml.training.reader.units import Unit
 
-_DICTIONARY_ENCODINGS = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
 _FOOTERS_AT_ONCE = 8
 
 
@@ -45,11 +44,15 @@ class ParquetUnits:
             footers = list(pool.map(lambda number: _footer(files, number), range(len(files))))
         self.kinds: dict[str, ColumnType] = {}
         self.units: list[Unit] = []
-        coded = _coded_columns(footers)
         for number, footer in enumerate(footers):
-            kinds = _kinds(footer, columns, files.name(number), coded)
+            kinds = _kinds(footer, columns, files.name(number))
             self.kinds = self.kinds or kinds
-            _check_same(self.kinds, kinds, files.name(0), files.name(number))
+            for column, kind in self.kinds.items():
+                if kinds[column] != kind:
+                    raise BadInput(
+                        f"{files.name(number)}: column {column!r} is {kinds[column]}, but {kind} in {files.name(0)}; "
+                        "all files of a split must have the same types"
+                    )
             self.units += _row_groups(footer, number, self.kinds)
 
     def read(self, unit: Unit) -> pa.Table:
@@ -61,8 +64,7 @@ class ParquetUnits:
         with self._lock:
             try:
                 if self._opened is None or self._opened[0] != unit.file:
-                    coded = [name for name, kind in self.kinds.items() if kind.is_coded]
-                    self._opened = (unit.file, pq.ParquetFile(self._files.local(unit.file), read_dictionary=coded))
+                    self._opened = (unit.file, pq.ParquetFile(self._files.local(unit.file)))
                 opened = self._opened[1]
                 names = list(self.kinds)
                 return plain_types(opened.read_row_group(unit.index, names, use_threads=True), self.kinds)
@@ -89,9 +91,7 @@ def _footer(files: SplitFiles, number: int) -> Any:
         raise BadInput(f"{files.name(number)}: not a readable Parquet file ({error})") from None
 
 
-def _kinds(
-    footer: Any, columns: Mapping[str, OutputSpec | None], name: str, coded: frozenset[str]
-) -> dict[str, ColumnType]:
+def _kinds(footer: Any, columns: Mapping[str, OutputSpec | None], name: str) -> dict[str, ColumnType]:
     with explained(name):
         schema = footer.schema.to_arrow_schema()
     kinds = {}
@@ -101,42 +101,15 @@ def _kinds(
                 f"{name}: there is no column {column!r}; it has {', '.join(schema.names)}. Give columns that all files "
                 "have; a features.json belongs to the examples that were written with it"
             )
-        kinds[column] = kind = column_type(
-            schema.field(column).type,
-            f"{name}: column {column!r}",
-            width=spec.width if spec else None,
-            is_coded=column in coded and (spec is None or spec.image is None),
-        )
-        expected = _expected(spec)
-        if expected is not None and str(expected) != str(kind):
+        width = spec.width if spec else None
+        kinds[column] = kind = column_type(schema.field(column).type, f"{name}: column {column!r}", width=width)
+        if spec is None or spec.image is not None:
+            continue
+        dtype = tf.as_dtype(spec.dtype)
+        expected = ColumnType(pa.binary() if dtype == tf.string else pa.from_numpy_dtype(dtype.as_numpy_dtype), width)
+        if str(expected) != str(kind):
             raise BadInput(f"{name}: column {column!r} is {kind}, but features.json says {expected}")
     return kinds
-
-
-def _expected(spec: OutputSpec | None) -> ColumnType | None:
-    if spec is None or spec.image is not None:
-        return None
-    dtype = tf.as_dtype(spec.dtype)
-    return ColumnType(pa.binary() if dtype == tf.string else pa.from_numpy_dtype(dtype.as_numpy_dtype), spec.width)
-
-
-def _check_same(expected: Mapping[str, ColumnType], result: Mapping[str, ColumnType], first: str, other: str) -> None:
-    for column, kind in expected.items():
-        if result[column] != kind:
-            raise BadInput(
-                f"{other}: column {column!r} is {result[column]}, but {kind} in {first}; all files of a split must "
-                "have the same types"
-            )
-
-
-def _coded_columns(footers: Sequence[Any]) -> frozenset[str]:
-    """Columns that the first row group of all keeps as codes."""
-    for footer in footers:
-        if footer.num_row_groups:
-            group = footer.row_group(0)
-            chunks = [group.column(number) for number in range(group.num_columns)]
-            return frozenset(chunk.path_in_schema for chunk in chunks if _DICTIONARY_ENCODINGS & set(chunk.encodings))
-    return frozenset()
 
 
 def _row_groups(footer: Any, file: int, kinds: Mapping[str, ColumnType]) -> list[Unit]:

@@ -41,7 +41,6 @@ class PassPlan:
         self.steps_per_window = max(1, min(steps, window_rows * steps // share.rows))
         self.windows = -(-steps // self.steps_per_window)
         self._share, self._rank, self._seed = share, rank, seed
-        self._known_pieces: tuple[int, list[Piece], np.ndarray[Any, Any]] | None = None
         self._known_rows: tuple[int, np.ndarray[Any, Any]] | None = None
 
     def rows(self, window: int) -> tuple[int, int]:
@@ -67,7 +66,10 @@ class PassPlan:
 
     def pieces(self, epoch: int, window: int) -> list[Piece]:
         """The pieces whose rows are in a window, cut to it."""
-        pieces, starts = self._of_epoch(epoch)
+        pieces = list(self._share.pieces)
+        if self._seed is not None:
+            pieces = [pieces[number] for number in self._random(epoch, 0).permutation(len(pieces))]
+        starts = np.cumsum([0, *(piece.rows for piece in pieces)])[:-1]
         low, high = self.rows(window)
         taken = []
         for number in range(int(np.searchsorted(starts, low, side="right")) - 1, len(pieces)):
@@ -85,16 +87,6 @@ class PassPlan:
             return slice(0, high - low)
         order: np.ndarray[Any, Any] = self._random(epoch, window + 1).permutation(high - low)
         return order
-
-    def _of_epoch(self, epoch: int) -> tuple[list[Piece], np.ndarray[Any, Any]]:
-        known = self._known_pieces
-        if known is None or known[0] != epoch:
-            pieces = list(self._share.pieces)
-            if self._seed is not None:
-                pieces = [pieces[number] for number in self._random(epoch, 0).permutation(len(pieces))]
-            starts = np.cumsum([0, *(piece.rows for piece in pieces)])[:-1]
-            self._known_pieces = known = (epoch, pieces, starts)
-        return known[1], known[2]
 
     def _random(self, epoch: int, part: int) -> np.random.Generator:
         return np.random.default_rng([self._seed or 0, self._rank, epoch, part])
@@ -191,17 +183,22 @@ def batches(
         dataset = dataset.map(unconverted(decode), num_parallel_calls=threads, deterministic=True)
     dataset = dataset.prefetch(_PREFETCHED_BATCHES)
     # Counted behind the prefetch: what has been handed out, not what is ready.
-    return dataset.map(unconverted(count)).with_options(_options(threads if images else 1))
+    options = tf.data.Options()
+    options.deterministic = True
+    options.threading.private_threadpool_size = threads if images else 1
+    options.autotune.enabled = False
+    options.experimental_optimization.inject_prefetch = False
+    return dataset.map(unconverted(count)).with_options(options)
 
 
 def _element(kinds: Mapping[str, ColumnType], targets: Sequence[str | tuple[str, ...]], tensors: Sequence[Any]) -> Any:
     left = list(tensors)
     columns = {}
     for name, kind in kinds.items():
-        values, *rest = (left.pop(0) for _ in kind.tensors)
-        if kind.is_ragged:
-            values = tf.RaggedTensor.from_row_splits(values, rest[0], validate=False)
-        columns[name] = tf.gather(rest[0], values) if kind.is_coded else values
+        values = left.pop(0)
+        columns[name] = (
+            tf.RaggedTensor.from_row_splits(values, left.pop(0), validate=False) if kind.is_ragged else values
+        )
     if not targets:
         return columns
 
@@ -211,12 +208,3 @@ def _element(kinds: Mapping[str, ColumnType], targets: Sequence[str | tuple[str,
 
     taken = [take(each) if isinstance(each, str) else {name: take(name) for name in each} for each in targets]
     return columns, *taken
-
-
-def _options(threads: int) -> tf.data.Options:
-    options = tf.data.Options()
-    options.deterministic = True
-    options.threading.private_threadpool_size = threads
-    options.autotune.enabled = False
-    options.experimental_optimization.inject_prefetch = False
-    return options

@@ -6,6 +6,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -19,7 +20,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.images import ImageSpec
 from airflow_hops.core.processes import machine_memory
 from airflow_hops.ml.features.feature_specs import OutputSpec
-from airflow_hops.ml.training.reader.columns import ColumnType, batch_arrays, take, to_arrays
+from airflow_hops.ml.training.reader.columns import ColumnType, take, to_arrays
 from airflow_hops.ml.training.reader.files import CACHE_BYTES, SplitFiles
 from airflow_hops.ml.training.reader.parquet import ParquetUnits, parquet_rows
 from airflow_hops.ml.training.reader.pipeline import PassPlan, Window, WindowsAhead, batches
@@ -30,6 +31,7 @@ BUFFER_BYTES = 64 << 20
 _MEMORY_SHARE = 4
 
 
+@dataclass(eq=False, repr=False)
 class SplitReader:
     """A rank's share of a split; see :func:`open_split`.
 
@@ -41,36 +43,31 @@ class SplitReader:
         kinds: Types of the columns.
         failure: The error that occurred while a dataset was read: TensorFlow's own does not show whether a retry may
             help.
+
+    The other attributes are the arguments of :func:`open_split`.
     """
 
-    def __init__(
-        self,
-        units: Any,
-        share: Share,
-        *,
-        rank: int,
-        label: str | Sequence[str] | None,
-        weight: str | None,
-        fill_values: Mapping[str, Any],
-        where: str,
-        in_memory: bool,
-        buffer_bytes: int,
-        images: Mapping[str, ImageSpec],
-        threads: int,
-    ) -> None:
-        self.kinds: dict[str, ColumnType] = units.kinds
-        self.rows, self.total_rows, self.smallest_rows = share.rows, share.total_rows, share.smallest_rows
-        self.in_memory = in_memory
+    units: Any
+    share: Share
+    rank: int
+    label: str | Sequence[str] | None
+    weight: str | None
+    fill_values: Mapping[str, Any]
+    where: str
+    in_memory: bool
+    buffer_bytes: int
+    images: Mapping[str, ImageSpec]
+    threads: int
+
+    def __post_init__(self) -> None:
+        self.kinds: dict[str, ColumnType] = self.units.kinds
+        self.rows, self.total_rows = self.share.rows, self.share.total_rows
+        self.smallest_rows = self.share.smallest_rows
         self.failure: Exception | None = None
-        self._units, self._share, self._rank = units, share, rank
-        labels = label if label is None or isinstance(label, str) else tuple(label)
-        self._targets = [each for each in (labels, weight) if each is not None]
-        self._fill, self._where, self._buffer_bytes = dict(fill_values), where, buffer_bytes
-        self._images, self._threads = dict(images), threads
-        self._kept: tuple[Unit, pa.Table] | None = None
+        self._last_unit: tuple[Unit, pa.Table] | None = None
         with tf.device("/CPU:0"):
             self._given = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self._columns = self._read(share.pieces) if in_memory else None
+        self._columns = self._read(self.share.pieces) if self.in_memory else None
 
     def steps(self, batch_size: int) -> int:
         """Steps of an epoch: the same on every rank.
@@ -78,7 +75,7 @@ class SplitReader:
         Args:
             batch_size: Rows of a step over all ranks.
         """
-        return self._share.steps(batch_size)
+        return self.share.steps(batch_size)
 
     def rows_given(self) -> int:
         """Rows of the current pass that have been returned, including those before its first step."""
@@ -112,7 +109,8 @@ class SplitReader:
         """
         if batch_size < 1:
             raise BadInput(f"batch_size is {batch_size}, expected 1 row or more")
-        plan = PassPlan(self._share, self._rank, self.steps(batch_size), shuffle_seed, self._rows_of_window())
+        window_rows = max(1, int(self.buffer_bytes * self.rows / max(self.share.size_bytes, 1)))
+        plan = PassPlan(self.share, self.rank, self.steps(batch_size), shuffle_seed, window_rows)
         windows = WindowsAhead(partial(self._window, plan), plan.windows)
         passes = count()
 
@@ -129,11 +127,12 @@ class SplitReader:
                 columns = windows.get(number, window)
             except Exception as error:
                 raise self._fail(error) from error
-            return [a for name, kind in self.kinds.items() for a in batch_arrays(columns[name], kind, first, last)]
+            rows = slice(first, last)
+            return [array for name, kind in self.kinds.items() for array in take(columns[name], kind, rows)]
 
-        dataset = batches(
-            plan, self.kinds, self._targets, begin, give, self._given, images=self._images, threads=self._threads
-        )
+        label = self.label if self.label is None or isinstance(self.label, str) else tuple(self.label)
+        targets = [each for each in (label, self.weight) if each is not None]
+        dataset = batches(plan, self.kinds, targets, begin, give, self._given, images=self.images, threads=self.threads)
         if first_step is None:
             dataset = dataset.apply(tf.data.experimental.assert_cardinality(plan.steps))
         return dataset
@@ -141,9 +140,6 @@ class SplitReader:
     def _fail(self, error: Exception) -> Exception:
         self.failure = error
         return error
-
-    def _rows_of_window(self) -> int:
-        return max(1, int(self._buffer_bytes * self.rows / max(self._share.size_bytes, 1)))
 
     def _window(self, plan: PassPlan, epoch: int, window: int) -> Window:
         """The columns of a window, in its order."""
@@ -156,7 +152,7 @@ class SplitReader:
     def _read(self, pieces: Sequence[Piece]) -> dict[str, list[np.ndarray[Any, Any]]]:
         table = pa.concat_tables([self._table(piece.unit).slice(piece.first, piece.rows) for piece in pieces])
         return {
-            name: to_arrays(table.column(name), kind, f"{self._where}: column {name!r}", fill=self._fill.get(name))
+            name: to_arrays(table.column(name), kind, f"{self.where}: column {name!r}", fill=self.fill_values.get(name))
             for name, kind in self.kinds.items()
         }
 
@@ -164,16 +160,16 @@ class SplitReader:
         """A unit, decoded; the last one is kept, since the next window may begin in it."""
         if self.in_memory:
             return self._checked(unit)
-        retained = self._kept
-        if retained is None or retained[0] != unit:
-            self._kept = retained = None  # two at once would take twice the memory
-            self._kept = retained = (unit, self._checked(unit))
-        return retained[1]
+        last = self._last_unit
+        if last is None or last[0] != unit:
+            self._last_unit = last = None  # two at once would take twice the memory
+            self._last_unit = last = (unit, self._checked(unit))
+        return last[1]
 
     def _checked(self, unit: Unit) -> pa.Table:
-        table = self._units.read(unit)
-        for name in self._images:
-            check_images(table.column(name), f"{self._units.where(unit)}: column {name!r}")
+        table = self.units.read(unit)
+        for name in self.images:
+            check_images(table.column(name), f"{self.units.where(unit)}: column {name!r}")
         return table
 
 

@@ -8,6 +8,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -86,15 +87,14 @@ class TFRecordUnits:
             BadInput: the file is damaged, or has a different number of records or features of other types.
         """
         name = self._files.name(unit.file)
-        parts = []
-        for records in _batches(self._files, unit.file, _RECORDS_AT_ONCE):
+        parts, left = [], _records(self._files, unit.file)
+        while records := list(islice(left, _RECORDS_AT_ONCE)):
             try:
                 with tf.device("/CPU:0"):
                     decoded = tf.io.parse_example(records, self._wanted)
             except tf.errors.InvalidArgumentError as error:
-                raise BadInput(
-                    f"{name}: {_first_line(error.message)}; all files of a split must hold tf.Example of the same types"
-                ) from None
+                why = error.message.strip().partition("\n")[0]
+                raise BadInput(f"{name}: {why}; all files of a split must hold tf.Example of the same types") from None
             parts.append(
                 pa.table(
                     [_column(decoded[column], kind, column, name) for column, kind in self.kinds.items()], [*self.kinds]
@@ -116,24 +116,18 @@ def record_counts(files: SplitFiles) -> list[int]:
     Raises:
         BadInput: a file is damaged, or ``counts.json`` does not have that form.
     """
-    report = _told_counts(files)
+    text, counts = files.beside(COUNTS_FILE), {}
+    if text is not None:
+        try:
+            counts = {str(name): int(rows) for name, rows in json.loads(text).items()}
+        except (ValueError, TypeError, AttributeError):
+            raise BadInput(
+                f"{files.source}/{COUNTS_FILE}: expected a JSON object of file names and numbers of records"
+            ) from None
     return [
-        report[name] if (name := files.name(number).rpartition("/")[2]) in report else _counted(files, number)
+        counts[name] if (name := files.name(number).rpartition("/")[2]) in counts else _counted(files, number)
         for number in range(len(files))
     ]
-
-
-def _told_counts(files: SplitFiles) -> dict[str, int]:
-    text = files.beside(COUNTS_FILE)
-    if text is None:
-        return {}
-    try:
-        counts = json.loads(text)
-        return {str(name): int(rows) for name, rows in counts.items()}
-    except (ValueError, TypeError, AttributeError):
-        raise BadInput(
-            f"{files.source}/{COUNTS_FILE}: expected a JSON object of file names and numbers of records"
-        ) from None
 
 
 def _counted(files: SplitFiles, number: int) -> int:
@@ -143,52 +137,39 @@ def _counted(files: SplitFiles, number: int) -> int:
         return int(known.read_text())
     except (FileNotFoundError, ValueError):
         pass
-    name, path = files.name(number), Path(files.local(number))
-    if path.suffix == ".gz" or name.endswith(".gz"):
-        rows = sum(len(records) for records in _batches(files, number, _RECORDS_AT_ONCE))
+    if files.name(number).endswith(".gz"):
+        rows = sum(1 for _ in _records(files, number))
     else:
-        with path.open("rb") as stream:
-            rows = sum(1 for _ in tfrecord.record_bounds(stream, name))
+        with Path(files.local(number)).open("rb") as stream:
+            rows = sum(1 for _ in tfrecord.record_bounds(stream, files.name(number)))
     write_atomically(known, str(rows))
     return rows
 
 
 def _first_records(files: SplitFiles, holding: Sequence[int]) -> list[Any]:
-    results: list[bytes] = []
-    for number in holding:
-        results += next(_batches(files, number, _RECORDS_LOOKED_AT))
-        if len(results) >= _RECORDS_LOOKED_AT:
-            break
+    records = islice(chain.from_iterable(_records(files, number) for number in holding), _RECORDS_LOOKED_AT)
     try:
-        return [tf.train.Example.FromString(record) for record in results[:_RECORDS_LOOKED_AT]]
+        return [tf.train.Example.FromString(record) for record in records]
     except DecodeError:
         raise BadInput(f"{files.name(holding[0])}: its records are not tf.Example") from None
 
 
-def _batches(files: SplitFiles, number: int, size: int) -> Iterator[list[bytes]]:
-    compression = "GZIP" if files.name(number).endswith(".gz") else ""
-    try:
-        dataset = tf.data.TFRecordDataset(files.local(number), compression, buffer_size=1 << 20).batch(size)
-        for batch in dataset:
-            yield batch.numpy().tolist()
-    except (tf.errors.DataLossError, tf.errors.OutOfRangeError) as error:
-        raise BadInput(_what_is_wrong(files, number) or f"{files.name(number)}: {_first_line(str(error))}") from None
-
-
-def _what_is_wrong(files: SplitFiles, number: int) -> str | None:
-    """Names the record that TensorFlow could not read."""
+def _records(files: SplitFiles, number: int) -> Iterator[bytes]:
+    """Streams the records of a file; the error of a damaged one names it."""
     name = files.name(number)
     opening: Any = gzip.open if name.endswith(".gz") else Path.open
     read = 0
     try:
         with opening(Path(files.local(number)), "rb") as stream:
-            for _ in tfrecord.records(stream, name):
+            for record in tfrecord.records(stream, name):
+                yield record
                 read += 1
     except BadInput as error:
-        return f"{error} (record {read}, counted from 0)"
+        raise BadInput(f"{error} (record {read}, counted from 0)") from None
     except (EOFError, OSError, zlib.error) as error:
-        return f"{name}, after record {read}: it cannot be decompressed ({error}); the file is truncated or damaged"
-    return None
+        raise BadInput(
+            f"{name}, after record {read}: it cannot be decompressed ({error}); the file is truncated or damaged"
+        ) from None
 
 
 def _feature(records: Sequence[Any], column: str, name: str) -> _Feature:
@@ -240,7 +221,3 @@ def _column(result: Any, kind: ColumnType, column: str, name: str) -> pa.Array:
     if len(values) == len(lengths):
         return values
     return values.take(pa.array(splits[:-1], pa.int64(), mask=lengths == 0))
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
