@@ -170,8 +170,9 @@ class RecordCallback(keras.callbacks.Callback):
         """Restores the state that the other callbacks have reset."""
         state = self._context.state
         self._saved_at = state.position.step
-        if state.snapshot is not None and state.is_at_snapshot:
-            values = state.snapshot.callbacks
+        snapshot, here = state.snapshot, state.position
+        if snapshot is not None and (snapshot.position.fit, snapshot.position.step) == (here.fit, here.step):
+            values = snapshot.callbacks
             for number, callback in enumerate(self._users):
                 key = f"{number} {type(callback).__name__}"
                 if key not in values:
@@ -180,13 +181,12 @@ class RecordCallback(keras.callbacks.Callback):
                     callback.set_state(values[key])
                     continue
                 for name, value in values[key].items():
-                    whole = name not in ("best",) and value is not None
-                    setattr(callback, name, int(value) if whole else value)
+                    setattr(callback, name, value if name == "best" or value is None else int(value))
                 lists: dict[str, list[np.ndarray[Any, Any]]] = {}
-                for full in sorted(state.snapshot.callback_arrays):
+                for full in sorted(snapshot.callback_arrays):
                     owner, name, _ = full.split("|")
                     if owner == key:
-                        lists.setdefault(name, []).append(state.snapshot.callback_arrays[full])
+                        lists.setdefault(name, []).append(snapshot.callback_arrays[full])
                 for name, weights in lists.items():
                     setattr(callback, name, weights)
             state.restore_own_state(self.model)
@@ -220,22 +220,19 @@ class RecordCallback(keras.callbacks.Callback):
         context.rows_trained += rows
         context.history.append({**metrics, "seconds": seconds})
         if context.rank == 0:
-            self._report(epoch, metrics, rows / seconds if seconds else 0.0)
+            speed = {"examples_per_second": rows / seconds} if rows and seconds else {}
+            context.on_message(
+                "progress",
+                epoch=len(context.history),
+                text=f"epoch {epoch + 1} of {self._epochs}",
+                fraction=(epoch + 1) / self._epochs,
+                metrics={**metrics, **speed},
+            )
+            context.events.write_epochs(context.history)
         self.model.stop_training = context.any_rank(self.model.stop_training or context.stop_requested)
         stopped = self.model.stop_training and epoch + 1 < self._epochs
         context.state.move(epoch=epoch + 1, batch=0, stopped=stopped)
         self._save()
-
-    def _report(self, epoch: int, metrics: Mapping[str, float], rows_per_second: float) -> None:
-        context = self._context
-        context.on_message(
-            "progress",
-            epoch=len(context.history),
-            text=f"epoch {epoch + 1} of {self._epochs}",
-            fraction=(epoch + 1) / self._epochs,
-            metrics={**metrics, **({"examples_per_second": rows_per_second} if rows_per_second else {})},
-        )
-        context.events.write_epochs(context.history)
 
     def _save(self) -> None:
         self._saved_at = self._context.position.step

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import threading
 import zlib
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -231,8 +231,6 @@ def restore_variables(snapshot: Snapshot, model: Any, optimizer: Any = None, *, 
 class CheckpointWriter:
     """Writes checkpoints in a thread, one at a time, so that training does not wait for the disk.
 
-    An error of the thread is raised by the next call.
-
     Args:
         folder: Folder of the checkpoints.
         keep: Number of checkpoints to keep.
@@ -241,33 +239,22 @@ class CheckpointWriter:
 
     def __init__(self, folder: Path, keep: int, on_written: Callable[[Path], None]) -> None:
         self._folder, self._keep, self._on_written = folder, keep, on_written
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._pool = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[None] | None = None
 
     def write(self, snapshot: Snapshot) -> None:
         """Starts writing a snapshot, after the previous one has been written."""
         self.finish()
-        self._thread = threading.Thread(target=self._write, args=(snapshot,), name="checkpoint")
-        self._thread.start()
-
-    def check(self) -> None:
-        """Raises the error of the last checkpoint, if it has failed."""
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        self._writing = self._pool.submit(self._write, snapshot)
 
     def finish(self) -> None:
-        """Waits for the last checkpoint."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        self.check()
+        """Waits for the last checkpoint, and raises its error if it has failed."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def _write(self, snapshot: Snapshot) -> None:
-        try:
-            self._on_written(write_checkpoint(self._folder, snapshot, keep=self._keep))
-        except BaseException as error:
-            self._error = error
+        self._on_written(write_checkpoint(self._folder, snapshot, keep=self._keep))
 
 
 def _read_description(path: Path) -> Mapping[str, Any]:

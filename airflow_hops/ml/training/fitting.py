@@ -16,7 +16,6 @@ from airflow_hops.ml.training.checkpoints import Position
 from airflow_hops.ml.training.keras import exchange_seconds
 
 if TYPE_CHECKING:
-    from airflow_hops.ml.features.feature_specs import OutputSpec
     from airflow_hops.ml.training.context import TrainContext
 
 MEASURED_S = 1.0
@@ -80,12 +79,6 @@ _EVALUATION_BYTES = 64 << 20
 log = logging.getLogger(__name__)
 
 
-def evaluation_rows(outputs: Mapping[str, OutputSpec]) -> int:
-    """Rows of an evaluation batch: large for speed, except for images."""
-    bytes_per_row = 4 * sum(math.prod(output.shape) for output in outputs.values())
-    return max(1, min(_EVALUATION_ROWS, _EVALUATION_BYTES // max(bytes_per_row, 1)))
-
-
 def fit_model(
     context: TrainContext,
     model: Any,
@@ -123,7 +116,9 @@ def fit_model(
     whole = context.examples(split, batch_size, shuffle=True, columns=columns)
     validation = None
     if validation_split is not None and context.can_share(validation_split):
-        rows = max(evaluation_rows(context.feature_outputs), context.size)
+        row_bytes = 4 * sum(math.prod(output.shape) for output in context.feature_outputs.values())
+        # Large for speed, except for images.
+        rows = max(1, context.size, min(_EVALUATION_ROWS, _EVALUATION_BYTES // max(row_bytes, 1)))
         validation = context.examples(validation_split, rows, columns=columns)
     _prepare(context, model, context.examples(split, batch_size, columns=columns))
     if not context.state.is_restored and context.resumed_from is not None:

@@ -62,6 +62,7 @@ class TrainingState:
     def restore(self, model: Any, optimizer: Any = None) -> Position:
         """See :meth:`airflow_hops.ml.training.context.TrainContext.restore`."""
         from airflow_hops.ml.training.keras import broadcast_weights
+        from airflow_hops.ml.training.rank_state import seed_rank
 
         self.join()
         resumed_from, self.is_restored = self._context.resumed_from, True
@@ -69,19 +70,19 @@ class TrainingState:
             snapshot = load_snapshot(resumed_from)
             restore_variables(snapshot, model, optimizer, where=str(resumed_from.path))
             if len(snapshot.rank_states) != self._context.size:
-                self._begin_epoch_anew(len(snapshot.rank_states))
+                self.move(batch=0)
+                seed_rank(self._context.seed + self.position.step * self._context.size, self._context.rank)
+                log.warning(
+                    "the checkpoint is of %d ranks, and there are %d: training continues %s with new shards and new "
+                    "random numbers; its weights will not be those of an uninterrupted training to the last bit",
+                    len(snapshot.rank_states),
+                    self._context.size,
+                    self.position,
+                )
             self.snapshot = replace(snapshot, variables={})  # they take as much memory as the model
         broadcast_weights(model)
         self.restore_own_state(model, optimizer)
         return self.position
-
-    @property
-    def is_at_snapshot(self) -> bool:
-        """Whether nothing has been trained since the snapshot."""
-        if self.snapshot is None:
-            return False
-        there, here = self.snapshot.position, self.position
-        return (there.fit, there.step) == (here.fit, here.step)
 
     def restore_own_state(self, model: Any, optimizer: Any = None) -> None:
         """Restores this rank's own state, such as random generators; :meth:`restore` calls it."""
@@ -141,23 +142,11 @@ class TrainingState:
 
     def _write(self, snapshot: Snapshot) -> None:
         context = self._context
+
+        def announce(path: Path) -> None:
+            context.bring_back(f"{context.checkpoint_dir.name}/{path.name}")
+            context.on_message("checkpoint", name=path.name)
+
         if self._writer is None:
-            self._writer = CheckpointWriter(context.checkpoint_dir, context.keep_checkpoints, self._announce)
+            self._writer = CheckpointWriter(context.checkpoint_dir, context.keep_checkpoints, announce)
         self._writer.write(snapshot)
-
-    def _announce(self, path: Path) -> None:
-        self._context.bring_back(f"{self._context.checkpoint_dir.name}/{path.name}")
-        self._context.on_message("checkpoint", name=path.name)
-
-    def _begin_epoch_anew(self, ranks: int) -> None:
-        from airflow_hops.ml.training.rank_state import seed_rank
-
-        self.move(batch=0)
-        seed_rank(self._context.seed + self.position.step * self._context.size, self._context.rank)
-        log.warning(
-            "the checkpoint is of %d ranks, and there are %d: training continues %s with new shards and new random "
-            "numbers; its weights will not be those of an uninterrupted training to the last bit",
-            ranks,
-            self._context.size,
-            self.position,
-        )

@@ -36,38 +36,30 @@ def scheduled_with_ema() -> Any:
     return keras.optimizers.AdamW(schedule, weight_decay=0.1, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=4)
 
 
+momentum = partial(keras.optimizers.SGD, 0.1, momentum=0.9)
+clipped = partial(keras.optimizers.Adam, 0.01, global_clipnorm=0.5)
+accumulating = partial(keras.optimizers.SGD, 0.1, gradient_accumulation_steps=3, use_ema=True)
+
+
+def scaled_loss(steps: int | None = None) -> Any:
+    inner = keras.optimizers.SGD(0.1, gradient_accumulation_steps=steps)
+    return keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0)
+
+
 OPTIMIZERS: dict[str, tuple[Callable[[], Any], dict[str, Any], Callable[[], Any]]] = {
     # how it is made, how it is wrapped, and what one process on the concatenated batches has
-    "sgd": (partial(keras.optimizers.SGD, 0.1, momentum=0.9), {}, partial(keras.optimizers.SGD, 0.1, momentum=0.9)),
-    "sgd_sparse": (
-        partial(keras.optimizers.SGD, 0.1, momentum=0.9),
-        {"sparse_as_dense": False},
-        partial(keras.optimizers.SGD, 0.1, momentum=0.9),
-    ),
+    "sgd": (momentum, {}, momentum),
+    "sgd_sparse": (momentum, {"sparse_as_dense": False}, momentum),
     "sum": (partial(keras.optimizers.SGD, 0.05), {"op": hvd.Sum}, partial(keras.optimizers.SGD, 0.1)),
-    "adam_clipped": (
-        partial(keras.optimizers.Adam, 0.01, global_clipnorm=0.5),
-        {},
-        partial(keras.optimizers.Adam, 0.01, global_clipnorm=0.5),
-    ),
+    "adam_clipped": (clipped, {}, clipped),
     "schedule_ema": (scheduled_with_ema, {}, scheduled_with_ema),
     "accumulated": (
         partial(adamw, global_clipnorm=0.5),
         {"backward_passes_per_step": 2},
         partial(adamw, global_clipnorm=0.5, gradient_accumulation_steps=2),
     ),
-    "accumulated_by_keras": (
-        partial(keras.optimizers.SGD, 0.1, gradient_accumulation_steps=3, use_ema=True),
-        {},
-        partial(keras.optimizers.SGD, 0.1, gradient_accumulation_steps=3, use_ema=True),
-    ),
-    "accumulated_with_scaled_loss": (
-        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=8.0),
-        {"backward_passes_per_step": 2},
-        lambda: keras.optimizers.LossScaleOptimizer(
-            keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), initial_scale=8.0
-        ),
-    ),
+    "accumulated_by_keras": (accumulating, {}, accumulating),
+    "accumulated_with_scaled_loss": (scaled_loss, {"backward_passes_per_step": 2}, partial(scaled_loss, 2)),
     "fp16": (
         partial(keras.optimizers.SGD, 0.1),
         {"compression": hvd.Compression.fp16},
@@ -325,12 +317,10 @@ def _exchange_with_a_slow_rank() -> float:
     return exchange_seconds(model.optimizer) - before
 
 
-@pytest.mark.parametrize(
-    "optimizer", [name for name in OPTIMIZERS if name not in ("accumulated", "fp16", "sgd_sparse")]
-)
+@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name not in ("accumulated", "fp16")])
 def test_two_ranks_match_one_process(two_ranks: Any, optimizer: str) -> None:
     first, second = two_ranks(_against_one_process, optimizer, 3 if optimizer == "adam_clipped" else 1)
-    assert first["checksum"] == second["checksum"]
+    assert first["checksum"] == second["checksum"] or optimizer == "sgd_sparse"
     assert first["difference"] < (1e-6 if optimizer == "sgd" else 1e-5)
     if optimizer == "accumulated_by_keras":
         _have_waited(first, second)
@@ -353,10 +343,6 @@ def test_a_loop_of_ones_own_averages_gradients_too(two_ranks: Any) -> None:
     first, second = two_ranks(_with_a_tape)
     assert first["checksum"] == second["checksum"]
     assert first["difference"] < 1e-5
-
-
-def test_sparse_gradients_make_the_same_weights(two_ranks: Any) -> None:
-    assert two_ranks(_against_one_process, "sgd_sparse")[0]["difference"] < 1e-5
 
 
 def test_gradients_that_travel_in_16_bits_are_near(two_ranks: Any) -> None:
@@ -391,14 +377,11 @@ def test_a_schedule_sets_the_rate_of_its_epochs(two_ranks: Any) -> None:
     assert two_ranks(_with_schedule)[0] == pytest.approx([0.3, 0.05, 0.025, 0.025])
 
 
-def test_rates_and_schedules_are_scaled(two_ranks: Any) -> None:
-    assert two_ranks(_scaled)[0] == pytest.approx([0.8, 0.1, 0.1])
-
-
-def _scaled() -> list[float]:
-    schedule = scale_learning_rate(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5))
+def test_rates_and_schedules_are_scaled() -> None:
+    schedule = scale_learning_rate(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5), 2)
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(schedule))
-    return [scale_learning_rate(0.1, 8), float(schedule(10)), float(again(10))]
+    rates = [scale_learning_rate(0.1, 8), float(schedule(10)), float(again(10))]
+    assert rates == pytest.approx([0.8, 0.1, 0.1])
 
 
 def test_metrics_of_uneven_shards_match_one_process(two_ranks: Any) -> None:

@@ -85,33 +85,28 @@ class GradientExchange:
 
         if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
             raise BadInput(JIT_COMPILE)
-        for i, gradient in zip(values, self._timed_allreduce([grads[i] for i in values]), strict=True):
-            combined[i] = gradient
-        return combined
-
-    def _timed_allreduce(self, grads: list[Any]) -> list[Any]:
+        present = [grads[i] for i in values]
         # Where operations are to be deterministic, TensorFlow has no clock.
-        if self.seconds is None or is_op_determinism_enabled():
-            return self._allreduce(grads)
-        # All gradients are there before the clock starts: the all-reduce waits for the last of them anyway.
-        with tf.device("CPU:0"), tf.control_dependencies(grads):
-            began = tf.timestamp()
-        with tf.control_dependencies([began]):
-            grads = [tf.identity(gradient) for gradient in grads]
-        combined = self._allreduce(grads)
-        with tf.device("CPU:0"), tf.control_dependencies(combined):
-            self.seconds.assign_add(tf.timestamp() - began)
-        return combined
-
-    def _allreduce(self, grads: list[Any]) -> list[Any]:
-        shapes = str([(gradient.dtype.name, gradient.shape.as_list()) for gradient in grads])
-        combined: list[Any] = hvd.grouped_allreduce(
-            grads,
+        seconds = None if is_op_determinism_enabled() else self.seconds
+        if seconds is not None:
+            # All gradients are there before the clock starts: the all-reduce waits for the last of them anyway.
+            with tf.device("CPU:0"), tf.control_dependencies(present):
+                began = tf.timestamp()
+            with tf.control_dependencies([began]):
+                present = [tf.identity(gradient) for gradient in present]
+        shapes = str([(gradient.dtype.name, gradient.shape.as_list()) for gradient in present])
+        exchanged = hvd.grouped_allreduce(
+            present,
             op=self.op,
             compression=self.compression,
             name=self.name or f"hops_gradients_{zlib.crc32(shapes.encode()):08x}",
             ignore_name_scope=True,
         )
+        if seconds is not None:
+            with tf.device("CPU:0"), tf.control_dependencies(exchanged):
+                seconds.assign_add(tf.timestamp() - began)
+        for i, gradient in zip(values, exchanged, strict=True):
+            combined[i] = gradient
         return combined
 
 

@@ -82,7 +82,18 @@ class Guard(keras.callbacks.Callback):
             return
         checksum, rows = self._compare(f"at the end of epoch {epoch + 1}", end=True)
         self.checksums.append(f"{checksum & 0xFFFFFFFFFFFFFFFF:016x}")
-        self.rows.append(self._check_rows(rows) if min(rows) >= 0 else None)
+        if min(rows) < 0:
+            self.rows.append(None)
+            return
+        expected = self._rows_expected() if callable(self._rows_expected) else self._rows_expected
+        if expected is not None and sum(rows) != expected:
+            by_rank = ", ".join(f"rank {rank}: {seen}" for rank, seen in enumerate(rows))
+            raise BadInput(
+                f"epoch {self._epoch + 1} has given the model {sum(rows)} rows over all ranks ({by_rank}), but the "
+                f"split holds {expected}: rows are {'lost' if sum(rows) < expected else 'given twice'}; each rank must "
+                "read its own share, whole"
+            )
+        self.rows.append(sum(rows))
 
     def _compare(self, when: str, *, end: bool = False) -> tuple[int, list[int]]:
         """Gathers the ranks' figures; returns the checksum and the rows by rank, negative where they are not known."""
@@ -103,22 +114,17 @@ class Guard(keras.callbacks.Callback):
         result = result[:, 1:]
         where = {(int(epoch), int(step), int(at)) for epoch, step, at in result[:, 1:4]}
         if len(where) > 1:
-            raise BadInput(_stand_apart(result))
+            places = ", ".join(
+                f"rank {rank} {'at the end of' if at else 'within'} epoch {epoch + 1} after step {step}"
+                for rank, (_, epoch, step, at, _) in enumerate(result.tolist())
+            )
+            raise BadInput(
+                f"the ranks stand at different steps: {places}; each must be given equally many batches an epoch"
+            )
         if len(set(result[:, 0].tolist())) > 1:
             hexadecimal = [f"{int(value) & 0xFFFFFFFFFFFFFFFF:016x}" for value in result[:, 0]]
             raise weights_differ(hexadecimal, when, self.model.optimizer)
         return int(result[0, 0]), [int(value) for value in result[:, 4]]
-
-    def _check_rows(self, rows: list[int]) -> int:
-        expected = self._rows_expected() if callable(self._rows_expected) else self._rows_expected
-        if expected is not None and sum(rows) != expected:
-            by_rank = ", ".join(f"rank {rank}: {seen}" for rank, seen in enumerate(rows))
-            raise BadInput(
-                f"epoch {self._epoch + 1} has given the model {sum(rows)} rows over all ranks ({by_rank}), but the "
-                f"split holds {expected}: rows are {'lost' if sum(rows) < expected else 'given twice'}; each rank must "
-                "read its own share, whole"
-            )
-        return sum(rows)
 
 
 def _gather(figures: list[int]) -> np.ndarray[Any, Any]:
@@ -133,11 +139,3 @@ def _gather(figures: list[int]) -> np.ndarray[Any, Any]:
         return rows
     gathered: np.ndarray[Any, Any] = hvd.allreduce(tf.constant(rows), op=hvd.Sum, name="hops_guard").numpy()
     return gathered
-
-
-def _stand_apart(result: np.ndarray[Any, Any]) -> str:
-    places = ", ".join(
-        f"rank {rank} {'at the end of' if at == _END_OF_EPOCH else 'within'} epoch {epoch + 1} after step {step}"
-        for rank, (_, epoch, step, at, _) in enumerate(result.tolist())
-    )
-    return f"the ranks stand at different steps: {places}; each must be given equally many batches an epoch"

@@ -79,7 +79,26 @@ def DistributedOptimizer(
         return optimizer
     name = f"hops_gradients_{_optimizers_made}"
     exchange = GradientExchange.of("DistributedOptimizer", compression, sparse_as_dense, op, name, timed=True)
-    _accumulate(optimizer, backward_passes_per_step, sparse_as_dense)
+    steps = backward_passes_per_step
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise BadInput(f"backward_passes_per_step is {steps!r}, expected a number of batches, 1 or more")
+    accumulating = getattr(optimizer, "inner_optimizer", optimizer)
+    own = _accumulation_steps(accumulating)
+    if steps > 1:
+        if own not in (0, steps):
+            raise BadInput(
+                f"backward_passes_per_step is {steps}, but the optimizer's gradient_accumulation_steps is {own}; "
+                "they mean the same: give one of them"
+            )
+        if accumulating.built:
+            raise BadInput("backward_passes_per_step must be given before the optimizer is built; wrap a new one")
+        if isinstance(accumulating, keras.optimizers.MultiOptimizer):
+            raise BadInput(
+                "backward_passes_per_step is not for a MultiOptimizer; give its parts gradient_accumulation_steps"
+            )
+        accumulating.gradient_accumulation_steps = steps
+    if not sparse_as_dense and max(steps, own) > 1:
+        raise BadInput("accumulated gradients are dense: sparse_as_dense must be True")
     _distribute(optimizer, exchange)
     _optimizers_made += 1
     return optimizer
@@ -129,26 +148,3 @@ def _distribute(optimizer: Any, exchange: GradientExchange) -> None:
 
 def _accumulation_steps(optimizer: Any) -> int:
     return getattr(optimizer, "gradient_accumulation_steps", None) or 0
-
-
-def _accumulate(optimizer: Any, steps: int, sparse_as_dense: bool) -> None:
-    """Sets Keras's ``gradient_accumulation_steps``, or raises BadInput where it cannot be."""
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise BadInput(f"backward_passes_per_step is {steps!r}, expected a number of batches, 1 or more")
-    accumulating = getattr(optimizer, "inner_optimizer", optimizer)
-    own = _accumulation_steps(accumulating)
-    if steps > 1:
-        if own not in (0, steps):
-            raise BadInput(
-                f"backward_passes_per_step is {steps}, but the optimizer's gradient_accumulation_steps is {own}; "
-                "they mean the same: give one of them"
-            )
-        if accumulating.built:
-            raise BadInput("backward_passes_per_step must be given before the optimizer is built; wrap a new one")
-        if isinstance(accumulating, keras.optimizers.MultiOptimizer):
-            raise BadInput(
-                "backward_passes_per_step is not for a MultiOptimizer; give its parts gradient_accumulation_steps"
-            )
-        accumulating.gradient_accumulation_steps = steps
-    if not sparse_as_dense and max(steps, own) > 1:
-        raise BadInput("accumulated gradients are dense: sparse_as_dense must be True")
