@@ -219,17 +219,12 @@ def test_process_that_obeys_sigterm_may_tidy_up(tmp_path: Path, started: list[St
     assert (tmp_path / "tidied").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
-def test_exit_by_signal_is_told_by_its_name(number: signal.Signals, tmp_path: Path, started: list[StepProcess]) -> None:
-    process = start(f"import os; os.kill(os.getpid(), {int(number)})", tmp_path, started)
+def test_exits_in_words(tmp_path: Path, started: list[StepProcess]) -> None:
+    process = start("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", tmp_path, started)
     assert list(process.lines()) == []
-    assert process.wait() == -number
-    assert describe_exit(-number).startswith(number.name)
-
-
-def test_exits_in_words() -> None:
+    assert describe_exit(process.wait()) == "SIGSEGV (a crash in native code)"
     assert describe_exit(0) == "exit code 0"
-    assert describe_exit(3) == "exit code 3"
+    assert describe_exit(-signal.SIGABRT).startswith("SIGABRT")
     assert "for lack of memory" in describe_exit(-signal.SIGKILL)
     assert describe_exit(137).startswith("exit code 137, that is SIGKILL")
     assert describe_exit(-64) in ("SIGRTMAX", "signal 64")

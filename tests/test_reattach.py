@@ -124,6 +124,14 @@ def begun(tmp_path: Path) -> list[int]:
     return [int(pid) for pid in path.read_text().split()] if path.exists() else []
 
 
+def killed_worker(tries, tmp_path, **params) -> tuple[Job, list[int]]:
+    """The job of a worker that was killed while the step counted, and the step's processes."""
+    first = tries(**params)
+    wait_for(lambda: first.counted)
+    first.kill()
+    return first.job, [*begun(tmp_path), int((tmp_path / "child").read_text())]
+
+
 def nothing_is_left(job: Job, tmp_path: Path) -> bool:
     return not job.path.exists() and not list((tmp_path / "store").rglob(f"{job.id}*"))
 
@@ -161,16 +169,13 @@ def test_a_retry_follows_the_job_of_a_worker_that_was_killed(tries, tmp_path, st
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_job_that_ended_while_no_worker_lived(tries, tmp_path, fails):
-    first = tries(fail=fails)
-    wait_for(lambda: first.counted)
-    first.kill()
+    job, (pid, _) = killed_worker(tries, tmp_path, fail=fails)
     (tmp_path / "stop").touch()
-    (pid,) = begun(tmp_path)
     wait_for(lambda: is_gone(pid))
-    second = tries(first.job, fail=fails).wait()
+    second = tries(job, fail=fails).wait()
     if fails:
         assert second.every("state") == ["ended"]
-        assert second.job.id != first.job.id
+        assert second.job.id != job.id
         assert len(begun(tmp_path)) == 2
         assert "counted in vain" in second.every("error")[0]
         assert nothing_is_left(second.job, tmp_path)
@@ -178,34 +183,21 @@ def test_a_job_that_ended_while_no_worker_lived(tries, tmp_path, fails):
         assert second.every("state") == ["succeeded"]
         assert second.every("result")[0]["pid"] == pid
         assert begun(tmp_path) == [pid]
-    assert nothing_is_left(first.job, tmp_path)
+    assert nothing_is_left(job, tmp_path)
 
 
-def test_a_job_that_was_killed_with_its_worker_is_started_anew(tries, tmp_path):
-    first = tries()
-    wait_for(lambda: first.counted)
-    first.kill()
-    (pid,) = begun(tmp_path)
-    os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: is_gone(pid))
-    second = tries(first.job, until=1)
-    second.wait()
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "of other parameters"])
+def test_job_that_cannot_be_followed_is_started_anew(tries, tmp_path, is_killed):
+    job, pids = killed_worker(tries, tmp_path)
+    if is_killed:
+        os.kill(pids[0], signal.SIGKILL)
+        wait_for(lambda: is_gone(pids[0]))
+    second = tries(job, until=2).wait()
     assert second.every("state") == ["ended"]
-    assert second.every("result")[0]["try"] == 2
-    assert nothing_is_left(first.job, tmp_path)
-
-
-def test_a_job_of_other_parameters_is_ended_first(tries, tmp_path):
-    first = tries()
-    wait_for(lambda: first.counted)
-    first.kill()
-    (pid,) = begun(tmp_path)
-    child = int((tmp_path / "child").read_text())
-    second = tries(first.job, until=2).wait()
-    assert second.every("state") == ["ended"]
-    assert is_gone(pid) and is_gone(child)
-    assert second.every("result")[0]["number"] == 2
-    assert nothing_is_left(first.job, tmp_path) and nothing_is_left(second.job, tmp_path)
+    assert is_gone(pids[0]) and (is_killed or is_gone(pids[1])), "who ends a job ends its children"
+    (result,) = second.every("result")
+    assert (result["try"], result["number"]) == (2, 2)
+    assert nothing_is_left(job, tmp_path) and nothing_is_left(second.job, tmp_path)
 
 
 def test_a_job_whose_worker_died_before_it_was_started_is_started_once(tries, tmp_path, runtime):
@@ -224,12 +216,9 @@ def test_a_job_whose_worker_died_before_it_was_started_is_started_once(tries, tm
 
 
 def test_killing_a_reattached_worker_ends_all_of_the_job(tries, tmp_path):
-    first = tries()
-    wait_for(lambda: first.counted)
-    first.kill()
-    second = tries(first.job)
+    job, pids = killed_worker(tries, tmp_path)
+    second = tries(job)
     wait_for(lambda: second.counted)
-    pids = [*begun(tmp_path), int((tmp_path / "child").read_text())]
     began = time.monotonic()
     second.process.terminate()
     wait_for(lambda: all(is_gone(pid) for pid in pids))
@@ -237,19 +226,16 @@ def test_killing_a_reattached_worker_ends_all_of_the_job(tries, tmp_path):
     second.wait()
     assert second.every("state") == ["running"]
     assert "ended by SIGKILL" in second.every("error")[0]
-    assert nothing_is_left(first.job, tmp_path)
+    assert nothing_is_left(job, tmp_path)
 
 
 def test_a_job_that_nobody_comes_back_for_ends_by_itself(tries, tmp_path):
-    first = tries(orphan_timeout=4)
-    wait_for(lambda: first.counted)
-    first.kill()
-    pids = [*begun(tmp_path), int((tmp_path / "child").read_text())]
+    job, pids = killed_worker(tries, tmp_path, orphan_timeout=4)
     at_kill = int((tmp_path / "count").read_text())
     wait_for(lambda: int((tmp_path / "count").read_text()) > at_kill + 3)
     wait_for(lambda: all(is_gone(pid) for pid in pids))
-    assert nothing_is_left(first.job, tmp_path)
-    second = tries(first.job, until=1).wait()
+    assert nothing_is_left(job, tmp_path)
+    second = tries(job, until=1).wait()
     assert second.every("state") == ["ended"]
 
 
@@ -282,48 +268,37 @@ def test_of_much_that_nobody_has_seen_the_end_is_shown(tries, tmp_path):
 
 
 def test_a_retry_on_another_machine_has_the_job_ended_and_begins_anew(tries, tmp_path):
-    first = tries(host="one", beat_s=0.3)
-    wait_for(lambda: first.counted)
-    first.kill()
-    (pid,) = begun(tmp_path)
-    child = int((tmp_path / "child").read_text())
-    second = tries(first.job, host="another", until=3)
-    second.wait()
-    assert is_gone(pid) and is_gone(child)
+    job, pids = killed_worker(tries, tmp_path, host="one", beat_s=0.3)
+    second = tries(job, host="another", until=3).wait()
+    assert all(map(is_gone, pids))
     # That the second step began only when the first was gone is seen by the step itself.
     assert second.every("result")[0]["try"] == 2
     assert len(begun(tmp_path)) == 2
-    assert not first.job.path.exists()
+    assert not job.path.exists()
     assert nothing_is_left(second.job, tmp_path)
-    records = [path.suffix for path in (tmp_path / "store").rglob(f"{first.job.id}*")]
+    records = [path.suffix for path in (tmp_path / "store").rglob(f"{job.id}*")]
     assert records == [".takeover"]
 
 
 def test_a_retry_on_another_machine_takes_the_result_of_a_job_that_has_finished(tries, tmp_path):
-    first = tries(host="one")
-    wait_for(lambda: first.counted)
-    first.kill()
+    job, (pid, _) = killed_worker(tries, tmp_path, host="one")
     (tmp_path / "stop").touch()
-    (pid,) = begun(tmp_path)
     wait_for(lambda: is_gone(pid))
-    second = tries(first.job, host="another").wait()
+    second = tries(job, host="another").wait()
     assert second.every("state") == ["succeeded"]
     assert second.every("result")[0]["pid"] == pid
 
 
 def test_a_machine_that_is_silent_counts_as_dead_and_its_job_ends_when_it_wakes(tries, tmp_path):
-    first = tries(host="one", beat_s=0.3)
-    wait_for(lambda: first.counted)
-    first.kill()
-    (pid,) = begun(tmp_path)
+    job, (pid, _) = killed_worker(tries, tmp_path, host="one", beat_s=0.3)
     os.kill(pid, signal.SIGSTOP)
     began = time.monotonic()
-    second = tries(first.job, host="another", until=3).wait()
-    assert time.monotonic() - began > first.job.silence_s
+    second = tries(job, host="another", until=3).wait()
+    assert time.monotonic() - began > job.silence_s
     assert second.every("result")[0]["try"] == 2
     os.kill(pid, signal.SIGCONT)
     wait_for(lambda: is_gone(pid), timeout_s=10)
-    assert not first.job.path.exists()
+    assert not job.path.exists()
 
 
 def test_a_job_that_cannot_say_that_it_lives_ends_before_others_take_it_for_dead(tries, tmp_path):

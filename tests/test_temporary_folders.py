@@ -46,7 +46,7 @@ def test_a_temporary_folder_is_its_users_alone_and_goes_with_its_block(temporary
     assert list(temporary.iterdir()) == []
 
 
-def test_what_a_killed_process_has_left_is_removed_and_what_a_living_one_has_is_not(temporary: Path) -> None:
+def test_folder_lives_as_long_as_its_process(temporary: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", MAKING], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).resolve().parent.parent
     )
@@ -58,20 +58,7 @@ def test_what_a_killed_process_has_left_is_removed_and_what_a_living_one_has_is_
     finally:
         process.kill()
         process.communicate()
-    with temporary_folder("code") as other:
-        assert list(temporary.iterdir()) == [other]
-
-
-def test_what_a_killed_process_has_left_is_removed_at_once(temporary: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", MAKING], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).resolve().parent.parent
-    )
-    assert process.stdout is not None
-    folder = Path(process.stdout.readline().strip())
-    with temporary_folder("code"):
-        assert (folder / "spec.json").exists()
-    process.kill()
-    process.communicate()
+    age(folder, 0)  # what a killed process has left is removed at once
     (temporary / ".hops-code-12345678").mkdir(mode=0o700)  # killed before it was locked: it may still be about to be
     age(temporary / ".hops-code-12345678")
     (temporary / ".hops-code-abcdefgh").mkdir(mode=0o700)

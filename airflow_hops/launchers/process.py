@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_hops.core.contract.protocol import STEP_ID_VARIABLE
-from airflow_hops.core.processes.ending import GRACE_S
-from airflow_hops.core.processes.marked import end_marked
+from airflow_hops.core.processes.ending import GRACE_S, end_marked
 
 _DRAIN_S = 0.2
 

@@ -55,7 +55,9 @@ class WarmStart:
             "cwd": str(spec_path.parent),
             "env": {**environment, STEP_ID_VARIABLE: step_id},
         }
-        if not _is_private(self.path.parent):
+        try:
+            private_folder(self.path.parent)
+        except BadInput:  # others could put a socket there, and read steps' environments
             return None
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(_CONNECT_TIMEOUT_S)
@@ -63,7 +65,9 @@ class WarmStart:
         try:
             connection.connect(str(self.path))
             send_request(connection, request, [write_end])
-            reply = _read_line(connection)
+            reply = connection.makefile("rb", 0).readline()
+            if not reply:
+                raise ConnectionError("the warm process closed the connection")
             connection.sendall(GO)
         except OSError:
             if read_end is not None:
@@ -94,15 +98,6 @@ class WarmStart:
                 )
         finally:
             os.close(lock)
-
-
-def _is_private(folder: Path) -> bool:
-    """Makes the socket's folder, and says whether nobody else can put a socket there, and read steps' environments."""
-    try:
-        private_folder(folder)
-    except BadInput:
-        return False
-    return True
 
 
 def warm_command(python: Path, path: Path) -> list[str]:
@@ -139,19 +134,11 @@ class _Status:
         """The exit code, or None while the step runs."""
         if self._code is None and select.select([self._connection], [], [], 0)[0]:
             try:
-                self._code = os.waitstatus_to_exitcode(json.loads(_read_line(self._connection))["status"])
+                self._code = os.waitstatus_to_exitcode(
+                    json.loads(self._connection.makefile("rb", 0).readline())["status"]
+                )
             except (OSError, ValueError):
                 self._code = -9  # the warm process is gone, and its children with it
             with contextlib.suppress(OSError):
                 self._connection.close()
         return self._code
-
-
-def _read_line(connection: socket.socket) -> bytes:
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = connection.recv(1)
-        if not byte:
-            raise ConnectionError("the warm process closed the connection")
-        line += byte
-    return line

@@ -9,9 +9,8 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 
-from airflow_hops.core.processes.ending import end_everything
+from airflow_hops.core.processes.ending import end_everything, started_at
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -35,15 +34,6 @@ def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
         os.kill(os.getpid(), number)
 
 
-def started_at(pid: int) -> int | None:
-    """When a process started, in the kernel's clock ticks since boot; None if none of that number lives."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if state == "Z" else int(fields[18])
-
-
 def own_identity() -> str:
     """Returns an identity of this process that no later process with the same number shares."""
     return f"{os.getpid()}:{started_at(os.getpid())}"
@@ -56,16 +46,16 @@ def end_with(identity: str) -> None:
         identity: The other's; an empty one is nobody's.
     """
     pid, _, started = identity.partition(":")
+
+    def watch() -> None:
+        while started_at(int(pid)) == int(started):
+            time.sleep(_POLL_S)
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"process {pid}, which started this one, is gone: this one ends\n")
+        end_everything()
+
     if pid.isdigit() and started.isdigit():
-        threading.Thread(target=_watch, args=(int(pid), int(started)), name="lifetime", daemon=True).start()
-
-
-def _watch(pid: int, started: int) -> None:
-    while started_at(pid) == started:
-        time.sleep(_POLL_S)
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"process {pid}, which started this one, is gone: this one ends\n")
-    end_everything()
+        threading.Thread(target=watch, name="lifetime", daemon=True).start()
 
 
 def _prctl(option: int, value: int) -> None:

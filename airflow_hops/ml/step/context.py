@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.protocol import StepSpec, format_record
 from airflow_hops.core.extensions import STAGES, extensions
-from airflow_hops.core.processes.cpu_time import core_seconds
+from airflow_hops.core.processes.ending import descendants
 from airflow_hops.core.store import ArtifactStore, ArtifactWriter
 
 
@@ -114,7 +115,7 @@ class StepContext:
 
     def cost(self) -> dict[str, float]:
         """Returns the step's cost so far, as :class:`~airflow_hops.core.contract.artifacts.Manifest` has it."""
-        return {"core_s": round(core_seconds(), 2), "gpu_s": round(sum(self.gpu_s), 2)}
+        return {"core_s": round(_core_seconds(), 2), "gpu_s": round(sum(self.gpu_s), 2)}
 
     def progress(self, fraction: float, text: str, metrics: Mapping[str, float] | None = None) -> None:
         """Reports the progress of the step.
@@ -203,3 +204,17 @@ def find_file(path: str, what: str) -> Path:
         f"{what} {path!r}: there is no such file on the step's path ({', '.join(sys.path[:4])}, …); user code lives "
         "beside the DAG file"
     )
+
+
+def _core_seconds() -> float:
+    """CPU seconds of all processes of this one's session, those that have ended and were waited for included.
+
+    A step leads a session, or, below a ``spark-submit`` that was started first, is in that of the JVM. What the process
+    that it was forked from had used does not count.
+    """
+    ticks = 0
+    for pid in {os.getpid(), os.getsid(0), *descendants(os.getsid(0)), *descendants(os.getpid())}:
+        with contextlib.suppress(OSError):  # it has ended
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime (proc_pid_stat(5))
+    return ticks / os.sysconf("SC_CLK_TCK")
