@@ -86,6 +86,8 @@ def installed(path: Path, name: str = "tiny") -> str:
 
 def test_a_new_environment_holds_the_pins_compiled_and_a_second_run_touches_nothing(tmp_path: Path, pins: Path) -> None:
     environment = tmp_path / "runtime"
+    # The build settings beside the pins count also inside of somebody's project.
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "somebody"\nversion = "1"\n')
     assert environment_state(environment, fingerprint(pins)).name == "absent"
     assert make(environment, pins)
     assert installed(environment) == "1.0"
@@ -95,12 +97,6 @@ def test_a_new_environment_holds_the_pins_compiled_and_a_second_run_touches_noth
     before = {path: path.stat().st_mtime_ns for path in environment.rglob("*")}
     assert not make(environment, pins)
     assert {path: path.stat().st_mtime_ns for path in environment.rglob("*")} == before
-
-
-def test_the_build_settings_beside_the_pins_count_also_inside_of_somebodys_project(tmp_path: Path, pins: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "somebody"\nversion = "1"\n')
-    assert make(tmp_path / "runtime", pins)
-    assert installed(tmp_path / "runtime") == "1.0"
 
 
 def test_an_index_that_only_pip_was_told_of_is_used(
@@ -120,32 +116,23 @@ def test_an_index_that_only_pip_was_told_of_is_used(
     assert installed(tmp_path / "runtime") == "1.0"
 
 
-def test_an_installation_that_failed_is_not_used_and_is_completed_by_the_next_run(tmp_path: Path, pins: Path) -> None:
+def test_unfinished_and_outdated_environments_are_not_used_and_completed_by_the_next_run(
+    tmp_path: Path, pins: Path
+) -> None:
     environment = tmp_path / "runtime"
+    with pytest.raises(BadInput, match=f"airflow hops runtime create {environment}"):
+        runtime_python(environment)
+    # Killed before anything was installed.
+    subprocess.run([find_uv_bin(), "venv", "--quiet", "--python", sys.executable, str(environment)], check=True)
+    assert environment_state(environment, fingerprint(pins)).name == "unfinished"
     pins.write_text("tiny==3.0\n")
     with pytest.raises(HopsError, match=r"exit code 1.*run it again to continue"):
         make(environment, pins)
-    assert environment_state(environment, fingerprint(pins)).name == "unfinished"
     with pytest.raises(BadInput, match="did not finish; run 'airflow hops runtime create"):
         runtime_python(environment)
     pins.write_text("tiny==1.0\n")
     assert make(environment, pins)
     assert installed(environment) == "1.0"
-
-
-def test_an_environment_whose_making_was_killed_before_anything_was_installed_is_completed(
-    tmp_path: Path, pins: Path
-) -> None:
-    environment = tmp_path / "runtime"
-    subprocess.run([find_uv_bin(), "venv", "--quiet", "--python", sys.executable, str(environment)], check=True)
-    assert environment_state(environment, fingerprint(pins)).name == "unfinished"
-    assert make(environment, pins)
-    assert installed(environment) == "1.0"
-
-
-def test_other_pins_are_noticed_before_a_step_starts_and_installed_by_the_next_run(tmp_path: Path, pins: Path) -> None:
-    environment = tmp_path / "runtime"
-    make(environment, pins)
     with pytest.raises(
         BadInput, match=f"holds pins {fingerprint(pins)[:12]}, expected {fingerprint(pins_file())[:12]}"
     ):
@@ -271,19 +258,16 @@ def test_the_commands_change_a_named_environment_and_leave_it_as_it_was_where_pa
         runtime("create", "--with", "extra")
 
 
-def test_a_missing_environment_is_named_with_the_command_that_makes_it(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=f"airflow hops runtime create {tmp_path / 'none'}"):
-        runtime_python(tmp_path / "none")
-
-
 @pytest.mark.parametrize("force", [False, True])
-def test_a_folder_with_something_else_in_it_is_never_overwritten(tmp_path: Path, pins: Path, force: bool) -> None:
+def test_foreign_folder_and_own_environment_are_never_overwritten(tmp_path: Path, pins: Path, force: bool) -> None:
     folder = tmp_path / "photographs"
     folder.mkdir()
     (folder / "summer.jpg").write_text("not to be lost")
     with pytest.raises(BadInput, match=r"will not be overwritten.*photographs is not a Python environment"):
         make(folder, pins, force=force)
     assert [path.name for path in folder.iterdir()] == ["summer.jpg"]
+    with pytest.raises(BadInput, match="this process runs in it"):
+        make(Path(sys.prefix), pins, force=force)
 
 
 def test_an_interpreter_of_another_version_is_refused_before_anything_is_written(tmp_path: Path, pins: Path) -> None:
@@ -340,14 +324,17 @@ def test_the_package_says_everywhere_that_it_runs_on_the_same_pythons() -> None:
     assert f"(3, {first}) <= sys.version_info[:2] <= (3, {last})" in (REPOSITORY / "Makefile").read_text()
 
 
-def test_the_environment_that_runs_airflow_is_never_overwritten(pins: Path) -> None:
-    with pytest.raises(BadInput, match="this process runs in it"):
-        make(Path(sys.prefix), pins, force=True)
-
-
-def test_an_environment_of_other_making_is_overwritten_only_when_forced(tmp_path: Path, pins: Path) -> None:
-    environment = tmp_path / "runtime"
-    make(environment, pins)
+def test_moved_broken_and_foreign_environments_are_made_anew_the_latter_only_when_forced(
+    tmp_path: Path, pins: Path
+) -> None:
+    first, environment = tmp_path / "first", tmp_path / "runtime"
+    make(first, pins)
+    first.rename(environment)
+    assert environment_state(environment, fingerprint(pins)).name == "moved"
+    assert make(environment, pins)
+    (environment / "bin" / "python").unlink()
+    assert environment_state(environment, fingerprint(pins)).name == "broken"
+    assert make(environment, pins)
     (environment / STAMP_NAME).unlink()
     pins.write_text("tiny==2.0\n")
     with pytest.raises(BadInput, match=r"was not made by airflow-hops.*--force"):
@@ -355,18 +342,6 @@ def test_an_environment_of_other_making_is_overwritten_only_when_forced(tmp_path
     assert installed(environment) == "1.0"
     assert make(environment, pins, force=True)
     assert installed(environment) == "2.0"
-
-
-def test_an_environment_that_was_moved_or_lost_its_python_is_made_anew(tmp_path: Path, pins: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    make(first, pins)
-    first.rename(second)
-    assert environment_state(second, fingerprint(pins)).name == "moved"
-    assert make(second, pins)
-    (second / "bin" / "python").unlink()
-    assert environment_state(second, fingerprint(pins)).name == "broken"
-    assert make(second, pins)
-    assert installed(second) == "1.0"
 
 
 def fake_java(folder: Path, version: str) -> Path:
@@ -481,6 +456,9 @@ def test_horovod_is_built_once_for_a_machine_and_anew_where_compiler_or_its_flag
     monkeypatch.setenv("CXX", str(compiler))
     upgraded = built("other compiler")
     assert len({first, optimized, upgraded}) == 3
+    for number, broken in enumerate(("g++ 'unclosed", "/no/such/compiler", " ")):  # the build would say so
+        monkeypatch.setenv("CXX", broken)
+        built(f"broken compiler {number}")
     monkeypatch.delenv("CXX")
     assert built("third checkout") == first
 
@@ -625,12 +603,3 @@ def test_the_environment_of_a_lock_is_found_made_on_its_base_or_made_whole(
     (info,) = base.glob("lib/python3*/site-packages/tiny-1.0.dist-info")
     info.rename(info.with_name("tiny-1.1.dist-info"))
     assert runtime_fingerprint(base) != before, "what was installed by hand is another environment"
-
-
-def test_a_compiler_that_does_not_parse_or_run_is_left_to_the_build_to_tell(
-    tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number, compiler in enumerate(("g++ 'unclosed", "/no/such/compiler", " ")):
-        monkeypatch.setenv("CXX", compiler)
-        make(tmp_path / str(number), pins)
-        assert installed(tmp_path / str(number)) == "1.0"

@@ -12,7 +12,7 @@ from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.store.model_records import write_record
 from airflow_hops.operators.evaluate import EvaluateOperator
-from airflow_hops.user_code.fingerprints import user_code_fingerprint
+from airflow_hops.user_code.fingerprints import user_code
 
 
 def test_another_metric_of_ones_own_is_another_step(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_another_metric_of_ones_own_is_another_step(tmp_path: Path) -> None:
         assert params["metrics"] == {"cost": ["costs:cost", "lower"]} and params["minimum"] is None
         producer = Producer("tests", "run", "evaluate")
         spec = StepSpec("evaluate", operator.entry, params, {}, None, producer=producer, code_paths=(str(tmp_path),))
-        return user_code_fingerprint(spec)
+        return user_code(spec).fingerprint
 
     assert fingerprint("def cost(*_): return 1") != fingerprint("def cost(*_): return 2")
 

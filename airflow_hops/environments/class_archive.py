@@ -48,26 +48,22 @@ def jvm_options(runtime: Path) -> list[str]:
     ]
 
 
-def lacks_archive(runtime: Path) -> bool:
-    """Returns whether an archive could be made for a runtime environment, and has not been tried."""
-    java = find_java(runtime)
-    can_be_made = java is not None and java.supported and java.version >= _FIRST_JAVA
-    return can_be_made and not (runtime / ARCHIVE).exists()
-
-
 def make_archive(runtime: Path, say: Callable[[str], None] = print) -> bool:
-    """Makes the archive by a rehearsal of Spark's work; an empty file marks that it could not be made.
+    """Makes the archive by a rehearsal of Spark's work, unless this was tried before or Java is too old.
+
+    An empty file marks that it could not be made.
 
     Args:
         runtime: Folder of the runtime environment.
-        say: Called with the reason if it could not be made.
+        say: Called with what is done, and with the reason if it could not be made.
 
     Returns:
-        Whether it is there now.
+        Whether it was tried.
     """
     java = find_java(runtime)
-    if java is None:
+    if java is None or not java.supported or java.version < _FIRST_JAVA or (runtime / ARCHIVE).exists():
         return False
+    say("an archive of the classes that Spark loads: its steps then start in two thirds of the time")
     with temporary_folder("classes") as folder:
         archive = folder / ARCHIVE
         failure = _rehearse(runtime, java, archive)
@@ -76,9 +72,9 @@ def make_archive(runtime: Path, say: Callable[[str], None] = print) -> bool:
         if failure:
             say(f"could not make an archive of Spark's classes; Spark steps work, but start more slowly: {failure}")
             (runtime / ARCHIVE).touch()
-            return False
-        with staged(runtime / ARCHIVE) as staging:
-            shutil.copyfile(archive, staging)
+        else:
+            with staged(runtime / ARCHIVE) as staging:
+                shutil.copyfile(archive, staging)
     return True
 
 

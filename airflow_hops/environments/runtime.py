@@ -14,11 +14,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.environments.class_archive import lacks_archive, make_archive
+from airflow_hops.environments.class_archive import make_archive
 from airflow_hops.environments.cuda import horovod_with_nccl, needs_nccl, toolkit_of_the_machine
 from airflow_hops.environments.java import find_java, own_java
 from airflow_hops.environments.uv_program import Say, package_name, run_uv, uv_environment
@@ -80,7 +79,7 @@ def pins_of(path: Path) -> Path:
 
 def pins_fingerprint(path: Path) -> str:
     """SHA-256 (hex) of the pins that the environment in a folder should hold."""
-    return _packaged_fingerprint(pins_of(path))
+    return fingerprint(pins_of(path))
 
 
 def fingerprint(pins: Path) -> str:
@@ -88,11 +87,6 @@ def fingerprint(pins: Path) -> str:
     text = pins.read_bytes()
     included = re.findall(r"^-r (\S+)", text.decode(), re.MULTILINE)
     return hashlib.sha256(text + b"".join(pins.with_name(name).read_bytes() for name in included)).hexdigest()
-
-
-@cache
-def _packaged_fingerprint(pins: Path) -> str:
-    return fingerprint(pins)
 
 
 def added_requirements(path: Path) -> list[str]:
@@ -179,9 +173,10 @@ def create_environment(
     path = path.resolve()
     expected = fingerprint(pins)
     state = environment_state(path, expected)
-    wants_java = java is not None and not _machine_has_java()
+    machines_own = find_java()
+    wants_java = java is not None and (machines_own is None or not machines_own.supported)
     if state.good and not force and not (wants_java and own_java(path) is None):
-        return java is not None and _archive_classes(path, say)
+        return java is not None and make_archive(path, say)
     if state.name == "foreign" or path == Path(sys.prefix).resolve():
         detail = state.detail if state.name == "foreign" else "this process runs in it"
         raise BadInput(f"{path}: will not be overwritten, because {detail}; name an empty or new folder")
@@ -220,7 +215,7 @@ def create_environment(
         _install_added(path, pins, added, uv, say)
     write_stamp(path, pins, expected)
     if java is not None:
-        _archive_classes(path, say)
+        make_archive(path, say)
     return True
 
 
@@ -304,15 +299,6 @@ def find_python(uv: str, requested: str | None, version: tuple[int, int], say: S
     )
 
 
-def _archive_classes(path: Path, say: Say) -> bool:
-    """Sees to it that Spark starts fast; returns whether anything was done."""
-    if not lacks_archive(path):
-        return False
-    say("an archive of the classes that Spark loads: its steps then start in two thirds of the time")
-    make_archive(path, say)
-    return True
-
-
 def build_tools_missing(python: str, environment: Mapping[str, str] | None = None) -> list[str]:
     """Debian packages of what building Horovod needs and is not here; CMake comes from the package index.
 
@@ -326,9 +312,3 @@ def build_tools_missing(python: str, environment: Mapping[str, str] | None = Non
     program = "import sysconfig; print(sysconfig.get_path('include'))"
     headers = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True).stdout.strip()
     return missing if (Path(headers) / "Python.h").exists() else [*missing, "python3-dev"]
-
-
-def _machine_has_java() -> bool:
-    """Whether there is a Java for Spark outside the environment."""
-    java = find_java()
-    return java is not None and java.supported

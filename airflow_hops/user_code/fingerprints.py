@@ -5,15 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import airflow_hops
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.contract.run_record import UserCode
 from airflow_hops.core.store.run_records import MAX_CODE_BYTES
-
-if TYPE_CHECKING:
-    from airflow_hops.user_code.files import UserFiles
 
 ML_SIDE = ("core", "hops", "ml", "serving")
 """The modules and folders of this package that run in a step."""
@@ -31,34 +27,17 @@ def package_fingerprint() -> str:
     return digest.hexdigest()
 
 
-def user_code_fingerprint(spec: StepSpec, runtime: Path | None = None) -> str:
-    """The fingerprint of :func:`user_code`."""
-    return find_user_files(spec, runtime).fingerprint
-
-
-def find_user_files(spec: StepSpec, runtime: Path | None = None) -> UserFiles:
-    """The files of user code that a spec leads to.
-
-    Args:
-        spec: The step.
-        runtime: Folder of the environment that it runs in; None where only what lies beside the DAG file counts.
-    """
-    from airflow_hops.user_code.files import UserFiles
-    from airflow_hops.user_code.libraries import Libraries
-
-    return UserFiles(spec, Libraries(runtime) if runtime is not None else None)
-
-
 def user_code(spec: StepSpec, runtime: Path | None = None) -> UserCode:
     """The user code of a spec, to be kept: :class:`~airflow_hops.user_code.files.UserFiles` with their contents.
 
     Args:
         spec: The step.
-        runtime: As in :func:`find_user_files`.
+        runtime: Folder of the environment that it runs in; None where only what lies beside the DAG file counts.
     """
-    from airflow_hops.user_code.files import read_file
+    from airflow_hops.user_code.files import UserFiles, read_file
+    from airflow_hops.user_code.libraries import Libraries
 
-    user_files = find_user_files(spec, runtime)
+    user_files = UserFiles(spec, Libraries(runtime) if runtime is not None else None)
     files: dict[str, bytes] = {}
     left, left_out = MAX_CODE_BYTES, []
     for name, file in sorted(user_files.files.items()):
