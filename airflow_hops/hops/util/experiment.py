@@ -87,13 +87,13 @@ def launch(
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
         raise BadInput(f"args_dict has lists of {lengths} values; expected as many for each argument, 1 or more")
     rows = [dict(zip(lengths, values, strict=True)) for values in zip(*lists.values(), strict=True)]
-    retained = _kept(name, versioned_resources, description, spark)
-    outcome = run_experiment(Experiment(train_fn, "launch", rows=rows or [{}], metric=metric_key, **retained))
+    options = _common_options(name, versioned_resources, description, spark)
+    outcome = run_experiment(Experiment(train_fn, "launch", rows=rows or [{}], metric=metric_key, **options))
     return outcome.path, outcome.returned
 
 
 @_as_in_hopsworks
-def grid_search(
+def grid_search(  # noqa: D417  # the others are those of launch
     train_fn: Callable[..., Any],
     args_dict: Mapping[str, Sequence[Any]],
     direction: str = Direction.MAX,
@@ -112,30 +112,26 @@ def grid_search(
         args_dict: A list of values for each argument.
         direction: ``max`` or ``min``.
         optimization_key: Which entry of a dict that the function returns is optimized.
-        name: Of the experiment.
-        local_logdir: As for :func:`launch`.
-        versioned_resources: Files to keep with the experiment.
-        description: Of the experiment.
-        spark: A ``SparkSession``.
+
+    Other arguments are those of :func:`launch`.
 
     Raises:
         BadInput: an argument cannot be used, or the function returns no number.
         HopsError: too many calls failed.
     """
-    search = Experiment(
+    return _search(
         train_fn,
         "grid_search",
         space=lists_of(args_dict, "args_dict"),
         metric=optimization_key,
         direction=direction,
         sampler="grid",
-        **_kept(name, versioned_resources, description, spark),
+        **_common_options(name, versioned_resources, description, spark),
     )
-    return _best(search)
 
 
 @_as_in_hopsworks
-def random_search(
+def random_search(  # noqa: D417  # the others are those of launch
     train_fn: Callable[..., Any],
     boundary_dict: Mapping[str, Sequence[Any]],
     direction: str = Direction.MAX,
@@ -156,31 +152,27 @@ def random_search(
         direction: ``max`` or ``min``.
         samples: How many calls.
         optimization_key: Which entry of a dict that the function returns is optimized.
-        name: Of the experiment.
-        local_logdir: As for :func:`launch`.
-        versioned_resources: Files to keep with the experiment.
-        description: Of the experiment.
-        spark: A ``SparkSession``.
+
+    Other arguments are those of :func:`launch`.
 
     Raises:
         BadInput: an argument cannot be used, or the function returns no number.
         HopsError: too many calls failed.
     """
     _check_number("samples", samples, 1, whole=True)
-    search = Experiment(
+    return _search(
         train_fn,
         "random_search",
         space=_between(boundary_dict),
         metric=optimization_key,
         direction=direction,
         trials=samples,
-        **_kept(name, versioned_resources, description, spark),
+        **_common_options(name, versioned_resources, description, spark),
     )
-    return _best(search)
 
 
 @_as_in_hopsworks
-def differential_evolution(
+def differential_evolution(  # noqa: D417  # the others are those of launch
     train_fn: Callable[..., Any],
     boundary_dict: Mapping[str, Sequence[Any]],
     direction: str = Direction.MAX,
@@ -209,11 +201,8 @@ def differential_evolution(
         crossover: Share of the arguments that come from the mutant, 0 to 1.
         cleanup_generations: Taken for compatibility: all calls are kept.
         optimization_key: Which entry of a dict that the function returns is optimized.
-        name: Of the experiment.
-        local_logdir: As for :func:`launch`.
-        versioned_resources: Files to keep with the experiment.
-        description: Of the experiment.
-        spark: A ``SparkSession``.
+
+    Other arguments are those of :func:`launch`.
 
     Raises:
         BadInput: an argument cannot be used, or the function returns no number.
@@ -229,7 +218,7 @@ def differential_evolution(
 
         return DifferentialEvolutionSampler(seed, population=population, weight=mutation, crossover=crossover)
 
-    search = Experiment(
+    return _search(
         train_fn,
         "differential_evolution",
         space=_between(boundary_dict),
@@ -238,9 +227,8 @@ def differential_evolution(
         sampler="differential_evolution",
         make_sampler=sampler,
         trials=generations * population,
-        **_kept(name, versioned_resources, description, spark),
+        **_common_options(name, versioned_resources, description, spark),
     )
-    return _best(search)
 
 
 def _distributed(called: str, strategy: str) -> Callable[..., Found]:
@@ -254,15 +242,15 @@ def _distributed(called: str, strategy: str) -> Callable[..., Found]:
         *,
         spark: Any = None,
     ) -> Found:
-        retained = _kept(name, versioned_resources, description, spark)
+        options = _common_options(name, versioned_resources, description, spark)
         training: dict[str, Any] = {"strategy": strategy, "np": 1}
         if strategy != SINGLE:
-            training["np"] = retained.pop("executors") or LocalRanks().slots
+            training["np"] = options.pop("executors") or LocalRanks().slots
         elif get_num_gpus() > 1:
             log.warning("mirrored() trains on one GPU of the %d; take collective_all_reduce() for all", get_num_gpus())
         if strategy == PARAMETER_SERVER:
             training["parameter_servers"] = 1
-        outcome = run_experiment(Experiment(train_fn, called, training=training, **retained))
+        outcome = run_experiment(Experiment(train_fn, called, training=training, **options))
         return outcome.path, outcome.returned
 
     run.__name__ = run.__qualname__ = called
@@ -281,8 +269,8 @@ collective_all_reduce = _distributed("collective_all_reduce", MULTI_WORKER_MIRRO
 parameter_server = _distributed("parameter_server", PARAMETER_SERVER)
 
 
-def _best(search: Experiment) -> Best:
-    outcome = run_experiment(search)
+def _search(*args: Any, **options: Any) -> Best:
+    outcome = run_experiment(Experiment(*args, **options))
     return outcome.path, outcome.params, outcome.returned
 
 
@@ -303,19 +291,16 @@ def _check_number(name: str, value: Any, least: float, most: float = math.inf, *
         raise BadInput(f"{name} is {value!r}; expected {expected}")
 
 
-def _kept(name: str, resources: Sequence[str] | None, description: str | None, spark: Any) -> dict[str, Any]:
+def _common_options(name: str, resources: Sequence[str] | None, description: str | None, spark: Any) -> dict[str, Any]:
     for argument, text in {"name": name, "description": description}.items():
         if not isinstance(text, str) and (text is not None or argument == "name"):
             raise BadInput(f"{argument} is {text!r}; expected a text")
     if isinstance(resources, str):
         raise BadInput(f"versioned_resources is {resources!r}; expected a list of paths")
-    executors = None
-    if spark is not None:
-        values = spark.sparkContext.getConf().get("spark.executor.instances", None)
-        executors = int(values or 0) if int(values or 0) > 0 else None  # Spark that allocates them as needed says 0
+    instances = spark and spark.sparkContext.getConf().get("spark.executor.instances", None)
     return {
         "name": name,
         "versioned_resources": tuple(resources or ()),
         "description": description,
-        "executors": executors,
+        "executors": max(int(instances or 0), 0) or None,  # Spark that allocates them as needed says 0
     }
