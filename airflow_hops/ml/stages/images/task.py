@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from airflow_hops.ml.stages.images.read import ImageBatch, read_images
 NOT_AN_IMAGE, TOO_SMALL, MISSING = "not an image", "smaller than the crop", "image is missing"
 TOO_LARGE, TOO_DEEP = f"more than {MAX_PIXELS} pixels", "16 bits a channel"
 NO_LABEL, UNKNOWN_CLASS = "label is missing", "unknown class"
-_decoders: dict[ImageSpec, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -111,11 +110,13 @@ class _Task:
                 for split in splits
             }
             path = target / REJECTED / f"{self.task.source}-{self.task.part:05d}.parquet"
-            rejected = stack.enter_context(RejectedWriter(path))
+            files, rejected = stack.enter_context(StagedFiles()), None
             for batch in read_images(self.task):
                 self._prepare(batch, writers)
-                rejected.write(self._rejected)
-                self._rejected.clear()
+                if self._rejected:
+                    rejected = rejected or files.open(path, partial(pq.ParquetWriter, schema=REJECTED_SCHEMA))
+                    rejected.write_table(pa.Table.from_pylist(self._rejected, schema=REJECTED_SCHEMA))
+                    self._rejected.clear()
             for split, writer in writers.items():
                 if writer.rows:
                     self.summary.files[f"{split}/{writer.tfrecord.name}"] = writer.rows
@@ -161,8 +162,6 @@ class _Task:
 
     def _decode(self, batch: ImageBatch, good: Sequence[int], splits: Sequence[str]) -> tuple[list[int], Any]:
         """Which images could be decoded, and their pixels."""
-        import tensorflow as tf
-
         spec = self.preparation.spec
         if not good:
             return [], None
@@ -216,8 +215,6 @@ class _Task:
 
 def encode(pixels: Any, preparation: ImagePreparation) -> list[bytes]:
     """Pixels, uint8 of shape ``[images, height, width, channels]``, as PNG or JPEG."""
-    import tensorflow as tf
-
     if preparation.encoding == "png":
         return list(_as_png(pixels))
     quality = preparation.jpeg_quality
@@ -225,22 +222,17 @@ def encode(pixels: Any, preparation: ImagePreparation) -> list[bytes]:
 
 
 def _as_png(pixels: Any) -> Any:
-    import tensorflow as tf
-
     return tf.io.encode_png(pixels).numpy()
 
 
+@cache
 def _decoder(spec: ImageSpec) -> Any:
     """The graph from encoded images to pixels, traced once in a Python worker."""
-    if spec not in _decoders:
-        import tensorflow as tf
-
-        _decoders[spec] = tf.function(
-            lambda encoded: decode_pixel_batch(encoded, spec),
-            input_signature=[tf.TensorSpec([None], tf.string)],
-            autograph=False,
-        )
-    return _decoders[spec]
+    return tf.function(
+        lambda encoded: decode_pixel_batch(encoded, spec),
+        input_signature=[tf.TensorSpec([None], tf.string)],
+        autograph=False,
+    )
 
 
 def _first_words(error: Exception) -> str:
@@ -297,19 +289,3 @@ class ImageWriter(StagedFiles):
         ]
         self._columns.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
         self.rows += len(keys)
-
-
-class RejectedWriter(StagedFiles):
-    """Writes what a task sets aside, with its reasons, as one Parquet file."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._path = path
-        self._writer: Any = None
-
-    def write(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Writes rows of :data:`REJECTED_SCHEMA`."""
-        if rows and self._writer is None:
-            self._writer = self.open(self._path, partial(pq.ParquetWriter, schema=REJECTED_SCHEMA))
-        if rows:
-            self._writer.write_table(pa.Table.from_pylist(list(rows), schema=REJECTED_SCHEMA))
