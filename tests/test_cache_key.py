@@ -14,7 +14,7 @@ from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.core.contract.protocol import Output, StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.user_code.fingerprints import user_code_fingerprint
+from airflow_hops.user_code.fingerprints import user_code
 
 pytestmark = pytest.mark.runtime
 
@@ -87,9 +87,9 @@ def test_step_of_a_packaged_dag_runs_anew_when_its_code_has_changed(cached: Run,
 
 def test_a_script_or_notebook_and_what_it_imports_are_of_the_key_but_not_a_notebooks_outputs(code: Path) -> None:
     def key(script: str) -> str:
-        return user_code_fingerprint(
+        return user_code(
             StepSpec("s", "airflow_hops.ml.stages.train:run", {"script": script}, code_paths=(str(code),))
-        )
+        ).fingerprint
 
     def write(name: str, output: str, source: str = "import currencies", tags: Sequence[str] = ()) -> None:
         if name.endswith("ipynb"):

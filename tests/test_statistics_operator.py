@@ -20,7 +20,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.statistics import StatisticsOperator
-from airflow_hops.user_code.fingerprints import user_code_fingerprint
+from airflow_hops.user_code.fingerprints import user_code
 
 pytestmark = pytest.mark.runtime
 
@@ -252,10 +252,10 @@ def test_cache_key_knows_the_function_and_what_it_imports(tmp_path: Path) -> Non
         for name in ("first", "second")
     ]
     assert specs[0].params != specs[1].params
-    before = user_code_fingerprint(specs[0])
-    assert before == user_code_fingerprint(specs[1])
+    before = user_code(specs[0]).fingerprint
+    assert before == user_code(specs[1]).fingerprint
     (tmp_path / "my_slices.py").write_text("LIMIT = 2\n")
-    assert user_code_fingerprint(specs[0]) != before
+    assert user_code(specs[0]).fingerprint != before
 
 
 @pytest.mark.spark
