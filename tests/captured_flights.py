@@ -18,7 +18,7 @@ from airflow_hops.core.serving_api.capture_layout import FEEDBACK_FOLDER
 from airflow_hops.core.serving_api.protocol import PredictRequest, PredictResponse
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel
-from airflow_hops.serving.capture.tables import CallTables
+from airflow_hops.serving.capture.rows import CallTables
 from airflow_hops.serving.request_kind import RequestKind
 from tests import flights_examples
 
@@ -72,7 +72,7 @@ class CaptureFolder:
 
     def label(self, labels: Sequence[CapturedLabel]) -> None:
         """Keeps labels as the server does that was told them."""
-        from airflow_hops.serving.capture.parts import labels_table  # which the Airflow side cannot import
+        from airflow_hops.serving.capture.batch import labels_table  # which the Airflow side cannot import
 
         folder = self.path / "flights" / FEEDBACK_FOLDER
         folder.mkdir(parents=True, exist_ok=True)

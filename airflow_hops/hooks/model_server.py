@@ -8,17 +8,15 @@ import logging
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from airflow.sdk import BaseHook
 from asgiref.sync import sync_to_async
 
 from airflow_hops.connections import field_names, find_connection, read_extra
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.serving_api.answers import ModelVersion, PredictResult, TrafficSplit
 from airflow_hops.core.serving_api.server_address import TENSORFLOW_MODEL_SERVER, ServerAddress
-
-if TYPE_CHECKING:
-    from airflow_hops.core.serving_api.answers import ModelVersion, PredictResult, TrafficSplit
 
 Api = Literal["grpc", "rest"]
 
@@ -124,7 +122,8 @@ class ModelServerHook(BaseHook):
     def status(self, model_name: str, version: int | None = None, *, api: Api = "grpc") -> list[ModelVersion]:
         """States of a model's versions, or of one; an empty list where the server knows none."""
         with self._client(api) as client:
-            return _versions(client, model_name, version)
+            versions: list[ModelVersion] = client.status(model_name, version)
+            return versions
 
     def metadata(
         self, model_name: str, *, version: int | None = None, label: str | None = None, api: Api = "grpc"
@@ -140,13 +139,10 @@ class ModelServerHook(BaseHook):
             config: ``ModelServerConfig`` in protobuf text format, or such a message.
             timeout_s: Seconds that the server may take to load what is new; None for the connection's.
         """
-        from airflow_hops.core.serving_api.config import ConfigError, parse_config
+        from airflow_hops.core.serving_api.config import parse_config
 
-        try:
-            message = parse_config(config, "config") if isinstance(config, str) else config
-        except ConfigError as error:
-            raise BadInput(str(error)) from error
         with self._client() as client:
+            message = parse_config(config, "config") if isinstance(config, str) else config
             client.reload_config(message, timeout_s=timeout_s)
 
     def get_traffic(self, model_name: str, *, api: Api = "grpc") -> TrafficSplit:
@@ -161,14 +157,8 @@ class ModelServerHook(BaseHook):
         A model that :class:`~airflow_hops.operators.deploy.DeployModelOperator` deployed has its shares on record: set
         those by :class:`~airflow_hops.operators.serving.SetTrafficOperator`.
         """
-        from airflow_hops.core.serving_api.config import ConfigError
         from airflow_hops.core.serving_api.traffic_config import check_split
 
-        try:
-            if percents is not None:
-                check_split(percents, "percents")
-        except ConfigError as error:
-            raise BadInput(str(error)) from error
         if self.address.kind == TENSORFLOW_MODEL_SERVER:
             raise BadInput(
                 f"connection {self.model_server_conn_id!r}: {self.address} is a tensorflow_model_server, which does "
@@ -176,6 +166,8 @@ class ModelServerHook(BaseHook):
                 f"--upstream={self.address}), and name that one"
             )
         with self._client(api) as client:
+            if percents is not None:
+                check_split(percents, "percents")
             split: TrafficSplit = client.set_traffic(model_name, percents)
             return split
 
@@ -198,9 +190,9 @@ class ModelServerHook(BaseHook):
         """
         try:
             with self._client() as client:
-                models = {name: _versions(client, name) for name in self._model_names()}
+                models = {name: client.status(name) for name in self._model_names()}
                 if not models:
-                    _versions(client, "any")
+                    client.status("any")
         except HopsError as error:
             return False, str(error)
         states = (
@@ -212,34 +204,25 @@ class ModelServerHook(BaseHook):
 
     def _model_names(self) -> list[str]:
         """Models that the bundled server has counted requests of, and those of the config file: there is no list."""
-        from airflow_hops.core.serving_api.config import ConfigError, read_config
+        from airflow_hops.core.serving_api.config import read_config
 
         names: list[str] = []
         if self.address.kind == "bundled" and self.address.rest_port is not None:
             names += self.stats().get("models", {})
         path = Path(self.services.get("serving_config_file") or "/")
         if path.is_file():
-            try:
-                names += [model.name for model in read_config(path).model_config_list.config]
-            except ConfigError as error:
-                raise BadInput(str(error)) from error
+            names += [model.name for model in read_config(path).model_config_list.config]
         return sorted(set(names))
 
     @contextlib.contextmanager
     def _client(self, api: Api = "grpc") -> Iterator[Any]:
-        """A client of one of the ports; what it raises becomes an error of this package."""
-        from airflow_hops.core.serving_api.answers import ModelServerError
-
+        """Opens a client of one of the ports; a value that it cannot send becomes BadInput."""
         if api not in ("grpc", "rest"):
             raise BadInput(f"api is {api!r}; expected 'grpc' or 'rest'")
+        opened = self.address.client() if api == "grpc" else contextlib.nullcontext(self.address.rest_client())
         try:
-            if api == "rest":
-                yield self.address.rest_client()
-            else:
-                with self.address.client() as client:
-                    yield client
-        except ModelServerError as error:
-            raise (BadInput if error.is_refusal else HopsError)(f"model server: {error}") from error
+            with opened as client:
+                yield client
         except (TypeError, ValueError) as error:  # an input that does not fit the signature's dtype, or is no JSON
             raise BadInput(str(error)) from error
 
@@ -274,15 +257,3 @@ async def asked_from_a_trigger(conn_id: str) -> dict[str, str]:
     except HopsError as error:
         log.warning("%s; the model server is called without a token", error)
         return {}
-
-
-def _versions(client: Any, model_name: str, version: int | None = None) -> list[ModelVersion]:
-    from airflow_hops.core.serving_api.answers import ModelServerError
-
-    try:
-        versions: list[ModelVersion] = client.status(model_name, version)
-        return versions
-    except ModelServerError as error:
-        if error.code.name == "NOT_FOUND":
-            return []
-        raise

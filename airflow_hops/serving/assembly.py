@@ -10,7 +10,7 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.serving_api.config import read_config
 from airflow_hops.core.serving_api.protocol import ModelServerConfig
-from airflow_hops.core.serving_api.tls import TlsFiles
+from airflow_hops.core.serving_api.server_address import TlsFiles
 from airflow_hops.serving.access import Access
 from airflow_hops.serving.api.grpc_service import GrpcOptions
 from airflow_hops.serving.api.http_server import HttpOptions

@@ -9,6 +9,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.hooks.model_server import asked_from_a_trigger
 
@@ -69,8 +70,6 @@ def ready_version(services: Mapping[str, str], model_name: str, version: int | N
         BadInput: a field of the connection is not what it should be, or the server refuses to answer.
         HopsError: the server does not answer.
     """
-    from airflow_hops.core.serving_api.answers import ModelServerError
-
     address = ServerAddress.of(services)
     with address.client() as client:
         try:
@@ -84,6 +83,4 @@ def ready_version(services: Mapping[str, str], model_name: str, version: int | N
             # A label that is not there yet is an invalid argument, as TensorFlow Serving says it.
             if error.code.name in ("NOT_FOUND", "INVALID_ARGUMENT"):
                 return None
-            if error.code.name in ("UNIMPLEMENTED", "UNAUTHENTICATED", "PERMISSION_DENIED"):
-                raise BadInput(f"model server: {error}") from error
-            raise HopsError(f"model server: {error}") from error
+            raise

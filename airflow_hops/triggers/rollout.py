@@ -72,8 +72,6 @@ class RolloutTrigger(BaseTrigger):
         return "time"
 
     def _due(self, services: Mapping[str, str]) -> str:
-        from airflow_hops.core.serving_api.answers import ModelServerError
-
         place = urlsplit(self.url)
         try:
             server = replace(
@@ -87,7 +85,7 @@ class RolloutTrigger(BaseTrigger):
             versions = answer["models"].get(self.model_name, {}).get("versions", {})
             asked = versions.get(str(self.version), {}).get("requests", 0)
             due = self.requests is not None and asked >= self.requests
-        except (ModelServerError, HopsError, ValueError, LookupError, TypeError, AttributeError):
+        except (HopsError, ValueError, LookupError, TypeError, AttributeError):
             return ""  # no server, half an answer, or another program's
         if self.server_since is not None and answer.get("since") != self.server_since:
             return "server"

@@ -241,10 +241,10 @@ def test_a_server_that_is_away_is_an_answer(api: Api, canary: Pipeline, monkeypa
     connection = {"conn_type": "hops", "port": 9, "extra": {"store": api.store.root, "serving_rest_port": 9}}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
     live = api.get(f"{PATH}/live").json()
-    assert "does not respond" in live["problem"]
+    assert "does not answer" in live["problem"]
     assert live["versions"] == []
     answer = api.get(f"{PATH}/logs")
-    assert (answer.status_code, "does not respond" in answer.json()["detail"]) == (502, True)
+    assert (answer.status_code, "does not answer" in answer.json()["detail"]) == (502, True)
     refused = decide(api, "promote", version=2)
     assert refused.status_code in (422, 502)
     (listed,) = api.get("/api/dags/pages_training/models").json()["models"]

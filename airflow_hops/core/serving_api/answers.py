@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import grpc
-import numpy as np
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+
+if TYPE_CHECKING:  # pages and triggers import this module, and need not wait for these
+    import grpc
+    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,22 @@ class TrafficSplit:
     persisted: bool
 
 
+class ModelServerError(HopsError):
+    """The server does not answer, or has not made a version available.
+
+    Attributes:
+        code: gRPC status code.
+    """
+
+    def __init__(self, message: str, code: grpc.StatusCode) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class RequestRefused(ModelServerError, BadInput):
+    """The server refuses the request as it is, so that a retry cannot help."""
+
+
 _REFUSALS = (
     "FAILED_PRECONDITION",
     "INVALID_ARGUMENT",
@@ -110,18 +130,18 @@ _REFUSALS = (
 )
 
 
-class ModelServerError(Exception):
-    """The server refused a request, cannot be reached, or did not make a version available.
+def error_of(address: str, code: grpc.StatusCode, details: str) -> ModelServerError:
+    """Returns the error of a call, for :class:`ModelServerError` to be raised.
 
-    Attributes:
-        code: gRPC status code.
+    Args:
+        address: The server's.
+        code: The call's status.
+        details: The server's own words, or the connection's.
     """
-
-    def __init__(self, message: str, code: grpc.StatusCode) -> None:
-        super().__init__(message)
-        self.code = code
-
-    @property
-    def is_refusal(self) -> bool:
-        """Whether the server refuses the request as it is, so that a retry cannot help."""
-        return self.code.name in _REFUSALS
+    if code.name in _REFUSALS:
+        return RequestRefused(f"model server {address} refuses: {code.name}: {details}", code)
+    if code.name in ("DEADLINE_EXCEEDED", "UNAVAILABLE"):
+        said = f"model server {address} does not answer ({code.name}: {details}); is it running?"
+    else:
+        said = f"model server {address} answers {code.name}: {details}"
+    return ModelServerError(said, code)

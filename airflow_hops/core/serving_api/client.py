@@ -10,9 +10,9 @@ Example::
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 import numpy as np
@@ -25,15 +25,18 @@ from airflow_hops.core.serving_api.answers import (
     ModelVersion,
     PredictResult,
     RegressResult,
+    RequestRefused,
     SignatureSpec,
     TensorSpec,
     TrafficSplit,
+    error_of,
 )
-from airflow_hops.core.serving_api.examples import fill_input
-from airflow_hops.core.serving_api.tls import TlsFiles
+
+if TYPE_CHECKING:
+    from airflow_hops.core.serving_api.server_address import TlsFiles
 
 # A version that failed before and was written anew still shows the old failure until the server looks again.
-_FAILURE_STANDS_S = 2.0
+_STALE_ERROR_S = 5.0
 
 STATES = {0: "UNKNOWN", 10: "START", 20: "LOADING", 30: "AVAILABLE", 40: "UNLOADING", 50: "END"}
 
@@ -60,7 +63,7 @@ class ModelServerClient:
     ) -> None:
         self.address = address
         self.timeout_s = timeout_s
-        self._control, self._prediction = (
+        self._control_token, self._prediction_token = (
             (("authorization", f"Bearer {each}"),) if each else () for each in (token, prediction_token or token)
         )
         options = [
@@ -73,14 +76,6 @@ class ModelServerClient:
             self._channel = grpc.insecure_channel(address, options=options)
         else:
             self._channel = grpc.secure_channel(address, tls.credentials(), options=options)
-        self._predict = self._method(protocol.Method.PREDICT, protocol.PredictResponse)
-        self._classify = self._method(protocol.Method.CLASSIFY, protocol.ClassificationResponse)
-        self._regress = self._method(protocol.Method.REGRESS, protocol.RegressionResponse)
-        self._metadata = self._method(protocol.GET_MODEL_METADATA, protocol.GetModelMetadataResponse)
-        self._status = self._method(protocol.GET_MODEL_STATUS, protocol.GetModelStatusResponse)
-        self._reload = self._method(protocol.RELOAD_CONFIG, protocol.ReloadConfigResponse)
-        self._get_traffic = self._method(f"/{protocol.TRAFFIC_SERVICE}/GetTraffic", protocol.TrafficResponse)
-        self._set_traffic = self._method(f"/{protocol.TRAFFIC_SERVICE}/SetTraffic", protocol.TrafficResponse)
         self._input_types: dict[tuple[str, str], dict[str, np.dtype[Any]]] = {}
 
     def __enter__(self) -> Self:
@@ -128,17 +123,12 @@ class ModelServerClient:
         _fill_spec(request.model_spec, model, version, label, signature)
         for alias, value in self._converted(model, version, label, signature, inputs).items():
             tensors.fill_proto(request.inputs[alias], value)
-        sticky = (("x-sticky-key", sticky_key),) if sticky_key else ()
-        headers = (*self._prediction, *_request_id_header(request_id), *sticky)
-        try:
-            response, call = self._predict.with_call(request, timeout=self.timeout_s, metadata=headers)
-        except grpc.RpcError as error:
-            raise self._error(error) from error
-        sent_back = dict(call.trailing_metadata() or ()).get("x-request-id")
+        headers = _request_headers(request_id, sticky_key)
+        response, sent_back = self._ask(protocol.Method.PREDICT, request, protocol.PredictResponse, headers)
         return PredictResult(
             outputs={alias: tensors.from_proto(response.outputs[alias]) for alias in response.outputs},
             version=response.model_spec.version.value,
-            request_id=sent_back or request_id,
+            request_id=sent_back.get("x-request-id") or request_id,
         )
 
     def classify(
@@ -156,9 +146,10 @@ class ModelServerClient:
 
         Args:
             model: Model name.
-            examples: Feature name to value or list of values, for each example.
+            examples: Feature name to value or list of values, for each example. Integers and booleans become an
+                ``int64_list``, other numbers a ``float_list``, strings and bytes a ``bytes_list``.
             context: Features of every example that lacks them.
-            version: As in :meth:`predict`.
+            version: As in :meth:`predict`, like the arguments below.
             label: Label to use, if no version is given.
             signature: Signature name; None for the default.
             request_id: Sent as ``x-request-id``.
@@ -169,8 +160,9 @@ class ModelServerClient:
         """
         request = protocol.ClassificationRequest()
         _fill_spec(request.model_spec, model, version, label, signature)
-        fill_input(request.input, examples, context)
-        response = self._call(self._classify, request, (*self._prediction, *_request_id_header(request_id)))
+        _fill_input(request.input, examples, context)
+        method, kind = protocol.Method.CLASSIFY, protocol.ClassificationResponse
+        response, _ = self._ask(method, request, kind, _request_headers(request_id))
         classes = [[(chosen.label, chosen.score) for chosen in row.classes] for row in response.result.classifications]
         return ClassifyResult(classes, response.model_spec.version.value)
 
@@ -188,19 +180,25 @@ class ModelServerClient:
         """Requests the values of examples; arguments and errors are those of :meth:`classify`."""
         request = protocol.RegressionRequest()
         _fill_spec(request.model_spec, model, version, label, signature)
-        fill_input(request.input, examples, context)
-        response = self._call(self._regress, request, (*self._prediction, *_request_id_header(request_id)))
+        _fill_input(request.input, examples, context)
+        method, kind = protocol.Method.REGRESS, protocol.RegressionResponse
+        response, _ = self._ask(method, request, kind, _request_headers(request_id))
         return RegressResult([value.value for value in response.result.regressions], response.model_spec.version.value)
 
     def status(self, model: str, version: int | None = None) -> list[ModelVersion]:
-        """Returns the states of a model's versions, or of one.
+        """Returns the states of a model's versions, or of one; an empty list if the server knows none.
 
         Raises:
-            ModelServerError: The model or version does not exist (code NOT_FOUND), or the server cannot be reached.
+            ModelServerError: The server refuses, or cannot be reached.
         """
         request = protocol.GetModelStatusRequest()
-        _fill_spec(request.model_spec, model, version, None)
-        response = self._call(self._status, request, self._prediction)
+        _fill_spec(request.model_spec, model, version)
+        try:
+            response, _ = self._ask(protocol.GET_MODEL_STATUS, request, protocol.GetModelStatusResponse)
+        except ModelServerError as error:
+            if error.code is grpc.StatusCode.NOT_FOUND:
+                return []
+            raise
         return [
             ModelVersion(entry.version, STATES.get(entry.state, str(entry.state)), entry.status.error_message)
             for entry in response.model_version_status
@@ -219,10 +217,10 @@ class ModelServerClient:
         """
         request = protocol.ReloadConfigRequest()
         request.config.ParseFromString(config.SerializeToString())
-        response = self._call(self._reload, request, self._control, timeout_s)
+        response = self._control(protocol.RELOAD_CONFIG, request, protocol.ReloadConfigResponse, timeout_s)
         if response.status.error_code:
             code = next(code for code in grpc.StatusCode if code.value[0] == response.status.error_code)
-            raise ModelServerError(f"{code.name} from {self.address}: {response.status.error_message}", code)
+            raise error_of(self.address, code, response.status.error_message)
 
     def traffic(self, model: str) -> TrafficSplit:
         """Returns the traffic split of a model; only the bundled server has one.
@@ -231,7 +229,7 @@ class ModelServerClient:
             ModelServerError: The model does not exist (code NOT_FOUND), the server is TensorFlow Serving's own
                 (UNIMPLEMENTED), or it cannot be reached.
         """
-        return _split(self._call(self._get_traffic, protocol.GetTrafficRequest(model=model), self._control))
+        return self._traffic("GetTraffic", protocol.GetTrafficRequest(model=model))
 
     def set_traffic(self, model: str, percents: Mapping[int, int] | None) -> TrafficSplit:
         """Sets the traffic split of a model; in effect on return.
@@ -250,47 +248,56 @@ class ModelServerClient:
         request = protocol.SetTrafficRequest(model=model)
         for version, percent in (percents or {}).items():
             request.shares.add(version=version, percent=percent)
-        return _split(self._call(self._set_traffic, request, self._control))
+        return self._traffic("SetTraffic", request)
 
-    def wait_until_available(self, model: str, version: int, timeout_s: float) -> None:
+    def wait_until_available(
+        self, model: str, version: int, timeout_s: float, *, on_state: Callable[[str], None] = lambda state: None
+    ) -> None:
         """Waits until a version answers requests.
 
         Args:
             model: Model name.
             version: Version number.
             timeout_s: How long to wait, in seconds, including the start of the server.
+            on_state: Receives each new state, in words.
 
         Raises:
             ModelServerError: The version did not load (with the server's own message), or not in time.
         """
-        deadline_s = time.monotonic() + timeout_s
-        failed_since_s: float | None = None
-        last = "the server has not answered yet"
+        began_s = time.monotonic()
+        first_error: str | None = None
+        last = ""
         while True:
+            said = "the server has not seen it"
             try:
-                state = self.status(model, version)[0]
-            except ModelServerError as error:
-                if error.code not in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE):
-                    raise
-                last = str(error)
+                state = next(iter(self.status(model, version)), None)
+            except RequestRefused:
+                raise
+            except ModelServerError as problem:
+                said = str(problem)
             else:
-                if state.state == "AVAILABLE":
-                    return
-                last = f"{state.state}{': ' + state.error if state.error else ''}"
-                failed = state.state == "END" and bool(state.error)
-                failed_since_s = (failed_since_s or time.monotonic()) if failed else None
-                if failed_since_s is not None and time.monotonic() - failed_since_s >= _FAILURE_STANDS_S:
-                    raise ModelServerError(
-                        f"model {model} version {version} did not load at {self.address}: {state.error}",
+                error = state.error if state is not None else ""
+                first_error = error if first_error is None else first_error
+                if state is not None:
+                    if state.state == "AVAILABLE":
+                        return
+                    said = f"{state.state}: {error}" if error else state.state
+                if error and (error != first_error or time.monotonic() - began_s >= _STALE_ERROR_S):
+                    raise RequestRefused(
+                        f"model server {self.address} does not load model {model!r} version {version}: {error}",
                         grpc.StatusCode.FAILED_PRECONDITION,
                     )
-            if time.monotonic() >= deadline_s:
+            if said != last:
+                on_state(said)
+                last = said
+            left_s = began_s + timeout_s - time.monotonic()
+            if left_s <= 0:
                 raise ModelServerError(
-                    f"model {model} version {version} is not available at {self.address} after {timeout_s:g} s; "
-                    f"its last state: {last}",
+                    f"model server {self.address}: model {model!r} version {version} is not available after "
+                    f"{timeout_s:g} s ({said})",
                     grpc.StatusCode.DEADLINE_EXCEEDED,
                 )
-            time.sleep(min(0.1, max(0.0, deadline_s - time.monotonic())))
+            time.sleep(min(0.1, left_s))
 
     def metadata(self, model: str, *, version: int | None = None, label: str | None = None) -> ModelMetadata:
         """Returns the signatures of a version.
@@ -305,7 +312,7 @@ class ModelServerClient:
         """
         request = protocol.GetModelMetadataRequest(metadata_field=["signature_def"])
         _fill_spec(request.model_spec, model, version, label)
-        response = self._call(self._metadata, request, self._prediction)
+        response, _ = self._ask(protocol.GET_MODEL_METADATA, request, protocol.GetModelMetadataResponse)
         signatures = protocol.SignatureDefMap.FromString(response.metadata["signature_def"].value)
         return ModelMetadata(
             model=model,
@@ -322,45 +329,51 @@ class ModelServerClient:
         key = (model, signature or "serving_default")
         types = self._input_types.get(key)
         if types is None or not types.keys() >= inputs.keys():
-            types = self._read_input_types(key, version, label)
+            known = self.metadata(model, version=version, label=label).signatures.get(key[1])
+            # A signature that is not there is left to the server to refuse, in its own words.
+            specs = {} if known is None else known.inputs
+            numpy_types = {alias: tensors.BY_NAME.get(spec.dtype) for alias, spec in specs.items()}
+            types = {alias: each.numpy for alias, each in numpy_types.items() if each is not None}
+            self._input_types[key] = types
         return {alias: _as_array(alias, value, types.get(alias)) for alias, value in inputs.items()}
 
-    def _read_input_types(
-        self, key: tuple[str, str], version: int | None, label: str | None
-    ) -> dict[str, np.dtype[Any]]:
-        specs = self.metadata(key[0], version=version, label=label).signatures.get(key[1])
-        by_name = {tensor_type.name: tensor_type.numpy for tensor_type in tensors.BY_NUMBER.values()}
-        # A signature that is not there is left to the server to refuse, in its own words.
-        inputs = {} if specs is None else specs.inputs
-        types = {alias: by_name[spec.dtype] for alias, spec in inputs.items() if spec.dtype in by_name}
-        self._input_types[key] = types
-        return types
+    def _ask(
+        self, method: str, request: Any, response: Any, headers: tuple[tuple[str, str], ...] = ()
+    ) -> tuple[Any, dict[str, Any]]:
+        """Calls a method that takes the right to predict; returns the response and its trailing metadata."""
+        return self._call(method, request, response, (*self._prediction_token, *headers), self.timeout_s)
 
-    def _method(self, name: str, response: Any) -> Any:
-        return self._channel.unary_unary(
-            name,
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=response.FromString,
+    def _control(self, method: str, request: Any, response: Any, timeout_s: float | None = None) -> Any:
+        return self._call(method, request, response, self._control_token, timeout_s or self.timeout_s)[0]
+
+    def _traffic(self, method: str, request: Any) -> TrafficSplit:
+        response = self._control(f"/{protocol.TRAFFIC_SERVICE}/{method}", request, protocol.TrafficResponse)
+        return TrafficSplit(
+            percents={share.version: share.percent for share in response.shares} or None,
+            in_effect={share.version: share.percent for share in response.in_effect},
+            persisted=response.persisted,
         )
 
     def _call(
-        self, method: Any, request: Any, metadata: tuple[tuple[str, str], ...], timeout_s: float | None = None
-    ) -> Any:
+        self, method: str, request: Any, response: Any, metadata: tuple[tuple[str, str], ...], timeout_s: float
+    ) -> tuple[Any, dict[str, Any]]:
+        ask = self._channel.unary_unary(method, type(request).SerializeToString, response.FromString)
         try:
-            return method(request, timeout=timeout_s or self.timeout_s, metadata=metadata)
+            answer, call = ask.with_call(request, timeout=timeout_s, metadata=metadata)
         except grpc.RpcError as error:
-            raise self._error(error) from error
-
-    def _error(self, error: grpc.RpcError) -> ModelServerError:
-        return ModelServerError(f"{error.code().name} from {self.address}: {error.details()}", error.code())
+            raise error_of(self.address, error.code(), error.details()) from error
+        return answer, dict(call.trailing_metadata() or ())
 
 
-def _request_id_header(request_id: str | None) -> tuple[tuple[str, str], ...]:
-    # Without a name, the server makes an id; without the header, it tells of none.
-    return (("x-request-id", request_id or ""),)
+def _request_headers(request_id: str | None, sticky_key: str | None = None) -> tuple[tuple[str, str], ...]:
+    # Without a name, the server makes an id; without the header, it sends none back.
+    named = (("x-request-id", request_id or ""),)
+    return (*named, ("x-sticky-key", sticky_key)) if sticky_key else named
 
 
-def _fill_spec(spec: Any, model: str, version: int | None, label: str | None, signature: str | None = None) -> None:
+def _fill_spec(
+    spec: Any, model: str, version: int | None, label: str | None = None, signature: str | None = None
+) -> None:
     spec.name = model
     spec.signature_name = signature or ""
     if version is not None:
@@ -369,12 +382,32 @@ def _fill_spec(spec: Any, model: str, version: int | None, label: str | None, si
         spec.version_label = label
 
 
-def _split(response: Any) -> TrafficSplit:
-    return TrafficSplit(
-        percents={share.version: share.percent for share in response.shares} or None,
-        in_effect={share.version: share.percent for share in response.in_effect},
-        persisted=response.persisted,
-    )
+def _fill_input(message: Any, examples: Iterable[Mapping[str, Any]], context: Mapping[str, Any] | None) -> None:
+    target = message.example_list if context is None else message.example_list_with_context
+    if context is not None:
+        _fill_example(target.context, context)
+    for features in examples:
+        _fill_example(target.examples.add(), features)
+
+
+def _fill_example(example: Any, features: Mapping[str, Any]) -> None:
+    example.features.SetInParent()
+    for name, value in features.items():
+        array: np.ndarray = np.atleast_1d(np.asarray(value))
+        feature = example.features.feature[name]
+        if array.dtype.kind in "OSU":
+            # NumPy's own strings would lose the zero bytes that they end with.
+            values = [value] if isinstance(value, str | bytes) else list(value)
+            wrong = next((each for each in values if not isinstance(each, str | bytes)), None)
+            if wrong is not None:
+                raise ValueError(f"feature {name!r} holds {wrong!r}; expected numbers or strings")
+            feature.bytes_list.value.extend(each.encode() if isinstance(each, str) else each for each in values)
+        elif array.dtype.kind in "iub":
+            feature.int64_list.value.extend(array.ravel().astype(np.int64).tolist())
+        elif array.dtype.kind == "f":
+            feature.float_list.value.extend(array.ravel().tolist())
+        else:
+            raise ValueError(f"feature {name!r} has dtype {array.dtype}; expected numbers or strings")
 
 
 def _specs(infos: Any) -> dict[str, TensorSpec]:

@@ -15,15 +15,23 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import grpc
 import numpy as np
 
 from airflow_hops.core.serving_api import tensors
-from airflow_hops.core.serving_api.answers import ModelServerError, ModelVersion, PredictResult, TrafficSplit
-from airflow_hops.core.serving_api.tls import TlsFiles
+from airflow_hops.core.serving_api.answers import (
+    ModelServerError,
+    ModelVersion,
+    PredictResult,
+    TrafficSplit,
+    error_of,
+)
+
+if TYPE_CHECKING:
+    from airflow_hops.core.serving_api.server_address import TlsFiles
 
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -41,13 +49,13 @@ _CODES = {
 class RestClient:
     """Talks to the REST port of the bundled server or of any ``tensorflow_model_server``.
 
+    Methods have the arguments and raise the errors of those of :class:`~.client.ModelServerClient`.
+
     Args:
         host: Its host.
         port: Its REST port.
         timeout_s: Time limit of a call, in seconds.
-        tls: Files for TLS; None for a connection without TLS.
-        token: A token of the server's ``--control_token_file``, for all calls except predictions.
-        prediction_token: A token of its ``--prediction_token_file``; None sends ``token``.
+        tls: As of :class:`~.client.ModelServerClient`, like the tokens.
 
     Raises:
         ModelServerError: A file of the connection cannot be read.
@@ -71,8 +79,8 @@ class RestClient:
         try:
             by_tls = [urllib.request.HTTPSHandler(context=tls.context())] if tls else []
         except OSError as error:
-            said = f"{self.address}: a file for TLS cannot be used ({tls}): {error}"
-            raise ModelServerError(said, grpc.StatusCode.INVALID_ARGUMENT) from error
+            details = f"a file for TLS cannot be used ({tls}): {error}"
+            raise error_of(self.address, grpc.StatusCode.INVALID_ARGUMENT, details) from error
         # No proxy: the environment's is for the world outside.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *by_tls)
 
@@ -88,20 +96,9 @@ class RestClient:
     ) -> PredictResult:
         """Requests a prediction, in columns.
 
-        Args:
-            model: Model name.
-            inputs: Alias to array-like of shape ``[batch, ...]``.
-            version: Version to use; None lets the label, the traffic split or the latest version decide.
-            label: Label to use, if no version is given.
-            signature: Signature name; None for the default.
-            request_id: Sent as ``x-request-id``.
-
         Returns:
             The outputs. REST does not name the version that answered, so it is the requested one, or 0. A single
             output, which TensorFlow Serving sends without its name, is called ``outputs``.
-
-        Raises:
-            ModelServerError: The server refused or cannot be reached.
         """
         body: dict[str, Any] = {"inputs": {alias: _as_json(value) for alias, value in inputs.items()}}
         if signature:
@@ -113,12 +110,13 @@ class RestClient:
         return PredictResult({name: tensors.as_array(_decoded(value)) for name, value in outputs.items()}, version or 0)
 
     def status(self, model: str, version: int | None = None) -> list[ModelVersion]:
-        """Returns the states of a model's versions, or of one.
-
-        Raises:
-            ModelServerError: The model or version does not exist (code NOT_FOUND), or the server cannot be reached.
-        """
-        answer = self.call("GET", _model_path(model, version, None), headers=self._prediction)
+        """Returns the states of a model's versions, or of one; an empty list if the server knows none."""
+        try:
+            answer = self.call("GET", _model_path(model, version, None), headers=self._prediction)
+        except ModelServerError as error:
+            if error.code is grpc.StatusCode.NOT_FOUND:
+                return []
+            raise
         return [
             ModelVersion(int(entry["version"]), entry["state"], entry["status"].get("error_message", ""))
             for entry in answer["model_version_status"]
@@ -133,19 +131,11 @@ class RestClient:
         return self.call("GET", "/v1/stats")
 
     def traffic(self, model: str) -> TrafficSplit:
-        """Returns the bundled server's split of a model.
-
-        Raises:
-            ModelServerError: The model does not exist, or the server cannot be reached.
-        """
+        """Returns the bundled server's split of a model."""
         return _split(self.call("GET", f"{_model_path(model, None, None)}:traffic"))
 
     def set_traffic(self, model: str, percents: Mapping[int, int] | None) -> TrafficSplit:
-        """Sets the bundled server's split of a model; None removes it.
-
-        Raises:
-            ModelServerError: A version is unknown, or the percents do not sum to 100.
-        """
+        """Sets the bundled server's split of a model; None removes it."""
         body = {"percents": None if percents is None else {str(version): p for version, p in percents.items()}}
         return _split(self.call("POST", f"{_model_path(model, None, None)}:traffic", body))
 
@@ -164,15 +154,18 @@ class RestClient:
             with self._opener.open(request, timeout=self.timeout_s) as response:
                 answer = json.load(response)
         except urllib.error.HTTPError as error:
+            text = error.read().decode(errors="replace")
+            try:
+                text = str(json.loads(text)["error"])
+            except (ValueError, KeyError, TypeError):
+                text = text[:1024]
             code = _CODES.get(error.code, grpc.StatusCode.UNKNOWN)
-            said = f"HTTP {error.code} from {self.address}{path}: {_message(error)}"
-            raise ModelServerError(said, code) from error
+            raise error_of(self.address, code, f"{text} (HTTP {error.code}, {path})") from error
         except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
-            said = f"{self.address}{path} does not answer as expected: {error}"
-            raise ModelServerError(said, grpc.StatusCode.UNAVAILABLE) from error
+            raise error_of(self.address, grpc.StatusCode.UNAVAILABLE, f"{path}: {error}") from error
         if not isinstance(answer, dict):
-            said = f"{self.address}{path} answered {str(answer)[:100]!r}; expected a JSON object"
-            raise ModelServerError(said, grpc.StatusCode.UNKNOWN)
+            details = f"{path}: {str(answer)[:100]!r}; expected a JSON object"
+            raise error_of(self.address, grpc.StatusCode.UNKNOWN, details)
         return answer
 
 
@@ -190,14 +183,6 @@ def _split(answer: Mapping[str, Any]) -> TrafficSplit:
         in_effect={int(version): round(percent) for version, percent in answer["in_effect"].items()},
         persisted=answer["persisted"],
     )
-
-
-def _message(error: urllib.error.HTTPError) -> str:
-    text = error.read().decode(errors="replace")
-    try:
-        return str(json.loads(text)["error"])
-    except (ValueError, KeyError, TypeError):
-        return text[:1024]
 
 
 def _as_json(value: Any) -> Any:

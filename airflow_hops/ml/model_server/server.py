@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.serving_api import config
-from airflow_hops.core.serving_api.answers import ModelServerError
+from airflow_hops.core.serving_api.answers import ModelVersion
 from airflow_hops.core.serving_api.server_address import TENSORFLOW_MODEL_SERVER, ServerAddress
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.shared_places import SharedPlaces
@@ -27,7 +27,6 @@ from airflow_hops.ml.model_server.steering import (
     Traffic,
     TrafficByRpc,
     TrafficFile,
-    server_error,
 )
 from airflow_hops.ml.model_server.version_folders import (
     LocalFolders,
@@ -37,11 +36,6 @@ from airflow_hops.ml.model_server.version_folders import (
 )
 
 _POLL_S = 0.05
-_STALE_ERROR_S = 5.0
-
-
-class VersionRefused(BadInput):
-    """The server tried to load a version and could not; the message carries the server's own."""
 
 
 @dataclass(frozen=True)
@@ -93,16 +87,6 @@ class ModelServer:
         return cls(at, places, store, folders, configs, shares)
 
     @property
-    def address(self) -> str:
-        """``host:port`` of the gRPC port."""
-        return str(self.at)
-
-    @property
-    def rest_port(self) -> int | None:
-        """The REST port, or None if it has none."""
-        return self.at.rest_port
-
-    @property
     def splits_traffic(self) -> bool:
         """Whether it can give a version a share of the traffic: a ``tensorflow_model_server`` cannot."""
         return self.shares.splits
@@ -118,28 +102,14 @@ class ModelServer:
             return file_lock(Path(self.folders.uri(model_name)) / ".lock", what, timeout_s)
         return store_lock(self.store, self.store.uri("_serving", f"{model_name}.lock"), what, timeout_s)
 
-    def status(self, model_name: str, version: int | None = None) -> list[Any]:
+    def status(self, model_name: str, version: int | None = None) -> list[ModelVersion]:
         """States of a model's versions, or of one; an empty list where the server knows none.
 
         Raises:
             HopsError: the server does not answer.
         """
-        try:
-            with self.at.client() as client:
-                return list(client.status(model_name, version))
-        except ModelServerError as error:
-            if error.code.name == "NOT_FOUND":
-                return []
-            if error.is_refusal:
-                raise server_error(error) from error
-            raise HopsError(
-                f"model server {self.address} does not answer ({error}); is it running? It is named by the "
-                "connection's host and port"
-            ) from error
-
-    def version_path(self, model_name: str, version: int) -> str:
-        """Path or URI of a version's folder."""
-        return self.folders.uri(model_name, version)
+        with self.at.client() as client:
+            return client.status(model_name, version)
 
     def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
         """Copies a model to its version's folder, which appears whole or not at all.
@@ -158,10 +128,6 @@ class ModelServer:
         """
         check_model(model, served_by=self.at.kind)
         return self.folders.publish(model, model_name, version, fingerprint)
-
-    def unpublish(self, model_name: str, version: int) -> None:
-        """Removes a version's folder; it is no version from the first moment on."""
-        self.folders.unpublish(model_name, version)
 
     def serve(self, model_name: str, versions: list[int], labels: Mapping[str, int] | None = None) -> Any:
         """Has the server serve some versions of a model; what it was to serve before is returned.
@@ -217,26 +183,12 @@ class ModelServer:
         """Sets the shares of the versions; a share of nothing is left out."""
         self.shares.set(model_name, {version: percent for version, percent in percents.items() if percent})
 
-    def forget_traffic(self, model_name: str) -> None:
-        """Removes the shares of a model that is not served any more."""
-        self.shares.set(model_name, None)
-
-    def traffic(self, model_name: str) -> dict[int, int]:
-        """The shares that were set last."""
-        return self.shares.read(model_name)
-
     def last_error(self, model_name: str, version: int) -> str:
         """Returns the server's error of a version."""
         return next((state.error for state in self.status(model_name, version)), "")
 
     def wait_until_available(
-        self,
-        model_name: str,
-        version: int,
-        timeout_s: float,
-        *,
-        error_before: str = "",
-        on_state: Callable[[str], None] = lambda state: None,
+        self, model_name: str, version: int, timeout_s: float, *, on_state: Callable[[str], None] = lambda state: None
     ) -> None:
         """Waits until the server answers requests with a version.
 
@@ -244,42 +196,21 @@ class ModelServer:
             model_name: Model name.
             version: Version number.
             timeout_s: How long to wait.
-            error_before: What the server said was wrong before the config changed: it may be an earlier try's.
-            on_state: Told each new state.
+            on_state: Receives each new state.
 
         Raises:
-            VersionRefused: the server could not load it.
+            BadInput: the server could not load it.
             HopsError: it is not available in time, or the server has gone.
         """
-        began_s = time.monotonic()
-        said = ""
-        while True:
-            problem = "the server has not seen it"
-            try:
-                for state in self.status(model_name, version):
-                    if state.state == "AVAILABLE":
-                        return
-                    problem = f"{state.state}{': ' + state.error if state.error else ''}"
-                    stale = state.error == error_before and time.monotonic() - began_s < _STALE_ERROR_S
-                    if state.error and not stale:
-                        raise VersionRefused(
-                            f"model server {self.address} does not load model {model_name!r} version {version} "
-                            f"({self.version_path(model_name, version)}): {state.error}"
-                        )
-            except VersionRefused:
-                raise
-            except HopsError as error:
-                problem = str(error)
-            if problem != said:
-                on_state(problem)
-                said = problem
-            if time.monotonic() - began_s > timeout_s:
-                raise HopsError(
-                    f"model server {self.address}: model {model_name!r} version {version} is not available after "
-                    f"{timeout_s:g} s ({problem}); does the server read {self.configs.source} "
-                    "(--model_config_file_poll_wait_seconds)?"
-                )
-            time.sleep(_POLL_S)
+        try:
+            with self.at.client() as client:
+                client.wait_until_available(model_name, version, timeout_s, on_state=on_state)
+        except BadInput as error:
+            raise BadInput(f"{error} (in {self.folders.uri(model_name, version)})") from error
+        except HopsError as error:
+            raise HopsError(
+                f"{error}; does the server read {self.configs.source} (--model_config_file_poll_wait_seconds)?"
+            ) from error
 
     def wait_until_gone(self, model_name: str, version: int, timeout_s: float) -> bool:
         """Waits until the server has unloaded a version; whether it had in time."""
@@ -298,21 +229,13 @@ class ModelServer:
             BadInput: the connection names no REST port.
             HopsError: the server does not answer.
         """
-        answer = self._rest("GET", "/v1/stats?histograms=1")
+        answer = self.at.rest_client().call("GET", "/v1/stats?histograms=1")
         versions = answer.get("models", {}).get(model_name, {}).get("versions", {})
         return {int(version): {**figures, "server_since": answer.get("since")} for version, figures in versions.items()}
 
     def flush_capture(self) -> None:
         """Has the server write what it captured so far."""
-        self._rest("POST", "/v1/capture:flush")
-
-    def _rest(self, method: str, path: str) -> dict[str, Any]:
-        try:
-            return self.at.rest_client().call(method, path)
-        except ModelServerError as error:
-            if error.is_refusal:
-                raise server_error(error) from error
-            raise HopsError(f"model server: {error}; is it running?") from error
+        self.at.rest_client().call("POST", "/v1/capture:flush")
 
 
 def _configured(message: Any, model_name: str) -> list[int]:

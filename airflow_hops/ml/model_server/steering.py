@@ -115,8 +115,8 @@ class ConfigByRpc:
             client.reload_config(message, timeout_s=self._load_timeout_s)
         except ModelServerError as error:
             # Otherwise a version does not load, or not in time: the version's state says so, and why.
-            if error.is_refusal or error.code.name == "UNAVAILABLE":
-                raise server_error(error) from error
+            if isinstance(error, BadInput) or error.code.name == "UNAVAILABLE":
+                raise
 
 
 class TrafficFile:
@@ -156,7 +156,7 @@ class TrafficByRpc:
             except ModelServerError as error:
                 if error.code.name == "NOT_FOUND":
                     return {}
-                raise server_error(error) from error
+                raise
 
     def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
         """Sets the shares, in effect on return; None removes them."""
@@ -165,7 +165,7 @@ class TrafficByRpc:
                 client.set_traffic(model_name, percents)
             except ModelServerError as error:
                 if percents is not None or error.code.name != "NOT_FOUND":
-                    raise server_error(error) from error
+                    raise
 
 
 class NoTraffic:
@@ -198,13 +198,6 @@ class NoTraffic:
                 f"({shares}): requests that name no version go to the newest one. Put the bundled server in front of "
                 f"it (airflow hops serve -- --upstream={self._address}), and name that one in the connection"
             )
-
-
-def server_error(error: ModelServerError) -> HopsError:
-    """Returns BadInput for a refusal, which a retry does not mend, or HopsError."""
-    if error.is_refusal:
-        return BadInput(f"the model server refuses: {error}")
-    return HopsError(f"the model server does not answer as expected: {error}")
 
 
 ModelConfigs = ConfigFile | ConfigByRpc

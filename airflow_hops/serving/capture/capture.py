@@ -7,6 +7,7 @@ its own (:mod:`~airflow_hops.serving.capture.writer`).
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import secrets
@@ -14,17 +15,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from airflow_hops.core.processes.files import make_private
+from airflow_hops.core.processes.files import make_private, write_atomically
+from airflow_hops.core.processes.locks import lock_for_process
 from airflow_hops.core.processes.programs import module_command, with_package
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, pack, pack_label, request_ids
-from airflow_hops.serving.capture.spool import SERVER_LOCK, Lock, Position, Spool, used_bytes
+from airflow_hops.serving.capture.spool import OPTIONS_FILE, SERVER_LOCK, Position, Spool, used_bytes
 from airflow_hops.serving.capture.state import WriterState, WrittenCounts
 
 log = logging.getLogger(__name__)
@@ -77,7 +79,7 @@ class Capture:
         self.new_request_id = request_ids()
         self._lock = threading.Lock()
         self._requests = 0
-        self._counts: dict[str, TakenCounts] = {}
+        self._counts: defaultdict[str, TakenCounts] = defaultdict(TakenCounts)
         self._flushes = 0
         self._restarts = 0
         self._restart_s, self._pause_s = 0.0, _RESTART_PAUSE_S / 2
@@ -98,14 +100,9 @@ class Capture:
             folder = options.spool_root / secrets.token_hex(6)
             folder.mkdir(parents=True, mode=0o700)
             self._folder = folder
-            self._server_lock = Lock(self._folder / SERVER_LOCK)
-            self._server_lock.acquire()
+            self._server_lock = lock_for_process(self._folder / SERVER_LOCK)
             # First what has another server's writer find the folder, should this process be killed here.
-            path = self._folder / "options.json"
-            text = options.to_json()
-            temporary = path.with_name(f".{path.name}.tmp")
-            temporary.write_text(text)
-            temporary.replace(path)
+            write_atomically(self._folder / OPTIONS_FILE, json.dumps(asdict(options)))
             WriterState.create(self._folder)
             self._spool = Spool(self._folder, options.spool_bytes, options.segment_bytes, self._written)
             self._start_writer()
@@ -126,7 +123,7 @@ class Capture:
         assert self._spool is not None
         captured = self._spool.append([pack(call, self.options.mode)]) == 1
         with self._lock:
-            counts = self._counts_of(call.model)
+            counts = self._counts[call.model]
             counts.captured_rows += call.rows if captured else 0
             counts.dropped_rows += 0 if captured else call.rows
         return captured
@@ -148,7 +145,7 @@ class Capture:
         taken = self._spool.append([pack_label(label) for label in labels])
         with self._lock:
             for index, label in enumerate(labels):
-                counts = self._counts_of(label.model)
+                counts = self._counts[label.model]
                 counts.captured_labels += index < taken
                 counts.dropped_labels += index >= taken
         return taken
@@ -190,7 +187,8 @@ class Capture:
         self._closing.set()
         self._thread.join()
         self._spool.close()
-        self._server_lock.release()
+        if self._server_lock is not None:
+            os.close(self._server_lock)
         writer = self._writer
         if writer is None:
             return False
@@ -232,12 +230,6 @@ class Capture:
             "lag_seconds": self._lag_s(state.position),
             "writer_restarts": self._restarts,
         }
-
-    def _counts_of(self, model: str) -> TakenCounts:
-        counts = self._counts.get(model)
-        if counts is None:
-            counts = self._counts[model] = TakenCounts()
-        return counts
 
     def _lag_s(self, written: Position) -> float:
         """Age of the oldest record that is in no file yet, to half a second; 0 if all are."""

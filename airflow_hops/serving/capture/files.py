@@ -7,6 +7,7 @@ before it, so that a reader who remembers the last name it has seen misses nothi
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import time
@@ -18,6 +19,9 @@ from pathlib import Path
 from airflow_hops.core.processes.files import make_private, sync
 from airflow_hops.core.processes.locks import locked
 from airflow_hops.core.processes.remote_files import RemoteFiles
+from airflow_hops.core.serving_api.capture_layout import FOLDERS
+
+log = logging.getLogger(__name__)
 
 _TIME_FORMAT = "%Y%m%dT%H%M%S.%fZ"
 _NAME = re.compile(r"(\d{8}T\d{6}\.\d{6}Z)-.*\.(?:parquet|tfrecord)")
@@ -188,6 +192,40 @@ def time_of(name: str) -> datetime | None:
         return datetime.strptime(match[1], _TIME_FORMAT).replace(tzinfo=UTC)
     except ValueError:
         return None
+
+
+def remove_old(files: CapturedFiles, model_folder: str, days: float, limit_bytes: int) -> tuple[int, int]:
+    """Removes files of a model, oldest first.
+
+    A local file that a reader has open stays readable to it. Labels, shadow answers and logs count as the model's.
+
+    Args:
+        files: All captured files.
+        model_folder: The model's folder.
+        days: Age beyond which a file is removed, by the time in its name; 0 for any age.
+        limit_bytes: Size of all files beyond which the oldest are removed; 0 for any size.
+
+    Returns:
+        How many files were removed, and their bytes.
+    """
+    result = sorted(
+        (name, folder, size)
+        for folder in (f"{model_folder}/{name}".rstrip("/") for name in FOLDERS)
+        for name, size in files.sizes(folder).items()
+    )
+    oldest_kept = datetime.now(UTC) - timedelta(days=days) if days else None
+    excess_bytes = sum(size for _, _, size in result) - limit_bytes if limit_bytes else 0
+    removed = removed_bytes = 0
+    for name, folder, size in result:
+        at = time_of(name)
+        assert at is not None
+        if not ((oldest_kept is not None and at < oldest_kept) or removed_bytes < excess_bytes):
+            break
+        files.remove(folder, name)
+        removed, removed_bytes = removed + 1, removed_bytes + size
+    if removed:
+        log.info("capture: removed %d old files of %s, %d bytes", removed, model_folder, removed_bytes)
+    return removed, removed_bytes
 
 
 def _remove_stale_temporaries(folder: Path) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -78,12 +77,3 @@ class CaptureOptions:
     def batch_bytes(self) -> int:
         """Spooled bytes that are written at the latest, whatever their age."""
         return min(_LARGEST_BATCH_BYTES, self.spool_bytes // 2)
-
-    def to_json(self) -> str:
-        """Returns the options as JSON, for the process that writes the files."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> CaptureOptions:
-        """Reads :meth:`to_json`."""
-        return cls(**json.loads(text))

@@ -1,20 +1,27 @@
-"""REST routes of capture and feedback."""
+"""REST routes of capture and feedback: labels that arrive later."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
 
 import grpc
 
 from airflow_hops.serving.capture.capture import Capture, CaptureSource
-from airflow_hops.serving.capture.feedback import read_feedback
-from airflow_hops.serving.errors import ServingError, not_found
+from airflow_hops.serving.capture.record import CapturedLabel, Label
+from airflow_hops.serving.errors import ServingError, invalid_argument, not_found
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
 _FLUSH_S = 60.0
 _ANSWER_S = 1.0
+_FIELDS = {"model", "request_id", "row", "label", "at"}
+_ONLY_NAME = "value"
+_LARGEST_ROW = 2**31 - 1
 
 
 def add_routes(routes: Routes, capture: CaptureSource) -> None:
@@ -55,3 +62,84 @@ def add_feedback_route(routes: Routes, capture: Capture, is_model: Callable[[str
         return json_response(counts, 200 if taken == len(labels) else 503)
 
     routes.add("POST /v1/feedback", feedback)
+
+
+def read_feedback(body: bytes) -> list[CapturedLabel]:
+    """Reads labels, the body of ``POST /v1/feedback``: one JSON object, or a list of them.
+
+    An object has ``model``, ``request_id``, ``label`` (a number, a text or a truth value, or an object of them by name;
+    without a name it is called ``value``), and at will ``row`` (0 if it is left out) and ``at``, when the label
+    became known (ISO 8601, or seconds since 1970; now where it is left out).
+
+    Raises:
+        ServingError: An object is not as it should be; the message says which, and what is wrong with it.
+    """
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise invalid_argument(f"JSON Parse error: {error}") from None
+    entries = document if isinstance(document, list) else [document]
+    now_us = time.time_ns() // 1000
+    return [_label(entry, f"feedback {index}: ", now_us) for index, entry in enumerate(entries)]
+
+
+def _label(entry: Any, where: str, now_us: int) -> CapturedLabel:
+    if not isinstance(entry, dict):
+        raise _wrong(where, "the entry", entry, "an object with 'model', 'request_id' and 'label'")
+    unknown = entry.keys() - _FIELDS
+    if unknown:
+        raise _wrong(where, "a field", min(unknown), f"one of {', '.join(sorted(_FIELDS))}")
+    for name in ("model", "request_id"):
+        if not isinstance(entry.get(name), str) or not entry[name] or not _is_unicode(entry[name]):
+            raise _wrong(where, f"'{name}'", entry.get(name), "a text")
+    row = entry.get("row", 0)
+    if type(row) is not int or not 0 <= row <= _LARGEST_ROW:
+        raise _wrong(where, "'row'", row, "the number of a row within the request, from 0")
+    return CapturedLabel(
+        model=entry["model"],
+        request_id=entry["request_id"],
+        row=row,
+        values=_values(entry.get("label"), where),
+        at_us=_time_us(entry["at"], where) if "at" in entry else now_us,
+        received_us=now_us,
+    )
+
+
+def _values(arguments: Any, where: str) -> dict[str, Label]:
+    values = arguments if isinstance(arguments, dict) else {_ONLY_NAME: arguments}
+    if not values:
+        raise _wrong(where, "'label'", arguments, "a value, or an object of values by name")
+    for name, value in values.items():
+        plain = isinstance(value, (bool, int, float, str)) and _is_unicode(name) and _is_unicode(value)
+        if not plain or (type(value) is int and not -(2**63) <= value < 2**63):
+            which = "'label'" if values is not arguments else f"'label', {name!r}"
+            raise _wrong(where, which, value, "a number, a text, true or false")
+    return dict(values)
+
+
+def _is_unicode(value: Any) -> bool:
+    """Whether a text can be written: JSON can escape one half of a character alone."""
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _time_us(values: Any, where: str) -> int:
+    expected = "a time of ISO 8601, or seconds since 1970"
+    try:
+        if isinstance(values, str):
+            at = datetime.fromisoformat(values)
+            seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+        elif isinstance(values, (int, float)) and not isinstance(values, bool) and math.isfinite(values):
+            seconds = datetime.fromtimestamp(values, UTC).timestamp()
+        else:
+            raise _wrong(where, "'at'", values, expected)
+    except (ValueError, OverflowError, OSError):
+        raise _wrong(where, "'at'", values, expected) from None
+    return int(seconds * 1e6)
+
+
+def _wrong(where: str, what: str, result: Any, expected: str) -> ServingError:
+    return invalid_argument(f"{where}{what} is {json.dumps(result)[:100]}; expected {expected}")

@@ -8,7 +8,6 @@ most the last one of those that were written together before a process died.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import struct
 import threading
@@ -23,6 +22,7 @@ import google_crc32c
 _HEAD = struct.Struct("<II")
 _HEAD_BYTES = _HEAD.size
 _LOOK_AGAIN_S = 0.05
+OPTIONS_FILE = "options.json"
 SERVER_LOCK = "server.lock"
 WRITER_LOCK = "writer.lock"
 
@@ -32,45 +32,6 @@ class Position(NamedTuple):
 
     segment: int = 0
     offset: int = 0
-
-
-NOTHING = Position()
-"""The beginning of a spool."""
-
-
-class Lock:
-    """A file that one process holds until it ends, however it ends; not inherited by its forks.
-
-    Args:
-        path: The file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._descriptor = -1
-
-    def acquire(self) -> bool:
-        """Takes the lock where it is free.
-
-        Raises:
-            OSError: The file cannot be opened.
-        """
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                return False
-            raise
-        self._descriptor = descriptor
-        return True
-
-    def release(self) -> None:
-        """Gives it back."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
 
 
 class Spool:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.serving.capture.spool import NOTHING, Position
+from airflow_hops.serving.capture.spool import Position
 
 _FILE = "state"
 _SLOT_BYTES = 64 * 2**10
@@ -46,7 +46,7 @@ class WriterState:
         saves: How often the state was saved.
     """
 
-    position: Position = NOTHING
+    position: Position = field(default_factory=Position)
     batch: int = 0
     planned: Position | None = None
     flushed: int = 0

@@ -12,6 +12,7 @@ are there. So a row is in one file, whenever a writer dies.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import select
@@ -21,27 +22,25 @@ import time
 from pathlib import Path
 from urllib.parse import unquote
 
+from airflow_hops.core.processes.locks import lock_for_process, lock_holder
 from airflow_hops.serving import log_lines
-from airflow_hops.serving.capture.files import CapturedFiles, open_files
+from airflow_hops.serving.capture.batch import Batch, WaitingRecords, make_batch
+from airflow_hops.serving.capture.files import CapturedFiles, open_files, remove_old
 from airflow_hops.serving.capture.options import CaptureOptions
-from airflow_hops.serving.capture.parts import Batch, make_batch
-from airflow_hops.serving.capture.retention import remove_old
 from airflow_hops.serving.capture.spool import (
+    OPTIONS_FILE,
     SERVER_LOCK,
     WRITER_LOCK,
     Damage,
-    Lock,
     Position,
     read_spool,
     segment_path,
     segments,
 )
 from airflow_hops.serving.capture.state import WriterState
-from airflow_hops.serving.capture.waiting import WaitingRecords
 
 log = logging.getLogger("airflow_hops.serving.capture.writer")  # not __main__
 
-OPTIONS_FILE = "options.json"
 _ADOPT_EVERY_S = 5.0
 _RETAIN_EVERY_S = 60.0
 _LONGEST_PAUSE_S = 30.0
@@ -53,15 +52,14 @@ class SpoolWriter:
 
     Args:
         folder: The spool's folder, whose writer's lock is held.
-        lock: That lock.
+        lock: Descriptor of that lock.
     """
 
-    def __init__(self, folder: Path, lock: Lock) -> None:
+    def __init__(self, folder: Path, lock: int) -> None:
         self.folder = folder
-        self.options = CaptureOptions.from_json((folder / OPTIONS_FILE).read_text())
+        self.options = CaptureOptions(**json.loads((folder / OPTIONS_FILE).read_text()))
         self.state = WriterState.load(folder)
         self._lock = lock
-        self._server = Lock(folder / SERVER_LOCK)
         self._files: CapturedFiles | None = None
         self._scanned = self.state.position
         self._waiting = WaitingRecords()
@@ -78,9 +76,7 @@ class SpoolWriter:
 
     def look_for_server(self) -> bool:
         """Returns whether the server is gone, and nobody fills the spool any more."""
-        if not self.ended and self._server.acquire():
-            self._server.release()
-            self.ended = True
+        self.ended = self.ended or lock_holder(self.folder / SERVER_LOCK) is None
         return self.ended
 
     def step(self, everything: bool, now: bool = False) -> None:
@@ -120,10 +116,10 @@ class SpoolWriter:
         try:
             files = self._open_files()
             for folder in files.folders():
-                removed = remove_old(files, folder, options.retention_days, options.retention_bytes)
+                removed, size_bytes = remove_old(files, folder, options.retention_days, options.retention_bytes)
                 counts = self.state.of(unquote(folder))
-                counts.removed_files += removed.files
-                counts.removed_bytes += removed.size_bytes
+                counts.removed_files += removed
+                counts.removed_bytes += size_bytes
             self.state.save(self.folder)
         except Exception as error:
             log.warning("capture: old files of %s stay for now: %s", options.base_path, error)
@@ -153,7 +149,7 @@ class SpoolWriter:
 
     def leave(self) -> None:
         """Leaves the spool to another writer."""
-        self._lock.release()
+        os.close(self._lock)
 
     def _scan(self) -> bool:
         """Takes in what came; returns whether a file's worth of it is there, or the first record has waited."""
@@ -222,7 +218,7 @@ class SpoolWriter:
                     content = part.encode()
                 except Exception as error:
                     log.error("capture: %d rows of model %s are lost: %s", part.rows, part.model, error)
-                    batch.failed_rows[part.model] = batch.failed_rows.get(part.model, 0) + part.rows
+                    batch.failed_rows[part.model] += part.rows
                     continue
                 files.publish(part.folder, tail, content)
             written.append(part)
@@ -315,13 +311,7 @@ class WriterProcess:
 
     def _others_waiting(self) -> bool:
         """Whether another writer is still at the spool of a server that is gone."""
-        for folder in self._siblings():
-            server = Lock(folder / SERVER_LOCK)
-            with contextlib.suppress(FileNotFoundError):
-                if server.acquire():
-                    server.release()
-                    return True
-        return False
+        return any(lock_holder(folder / SERVER_LOCK) is None for folder in self._siblings())
 
     def _siblings(self) -> list[Path]:
         known = {self._own.folder, *self._unreadable, *(writer.folder for writer in self._adopted)}
@@ -342,16 +332,18 @@ class WriterProcess:
 
 def take(folder: Path) -> SpoolWriter | None:
     """Returns the writer of a spool; None if another process is that."""
-    lock = Lock(folder / WRITER_LOCK)
     try:
-        if not lock.acquire():
-            return None
-        return SpoolWriter(folder, lock)
+        lock = lock_for_process(folder / WRITER_LOCK)
     except FileNotFoundError:
-        lock.release()
         return None
-    except BaseException:
-        lock.release()
+    if lock is None:
+        return None
+    try:
+        return SpoolWriter(folder, lock)
+    except BaseException as error:
+        os.close(lock)
+        if isinstance(error, FileNotFoundError):
+            return None
         raise
 
 

@@ -13,7 +13,7 @@ import grpc
 
 from airflow_hops.core.serving_api import protocol
 from airflow_hops.core.serving_api.protocol import Method
-from airflow_hops.core.serving_api.tls import TlsFiles
+from airflow_hops.core.serving_api.server_address import TlsFiles
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.catalog import State, VersionStatus
 from airflow_hops.serving.models.servable import Call, Reply, Servable, Signature, VersionGone, read_signatures

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
-
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.serving_api.server_address import BUNDLED, ServerAddress
-from airflow_hops.hooks.model_server import ModelServerHook
-
-if TYPE_CHECKING:
-    from airflow_hops.core.serving_api.rest_client import RestClient
-import time
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, HTTPException, Query
 
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.serving_api.answers import ModelServerError, ModelVersion
+from airflow_hops.core.serving_api.server_address import BUNDLED, ServerAddress
+from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.web.access import READS_ARTIFACTS, READS_LOGS
 from airflow_hops.web.models.records import Served
 from airflow_hops.web.types import Model, Number, Time
 
+if TYPE_CHECKING:
+    from airflow_hops.core.serving_api.rest_client import RestClient
+
 _TIMEOUT_S = 3.0
 """A page waits for it, and asks again."""
-
-
-class ServerAway(HopsError):
-    """The server cannot be asked, or does not answer; the message says which one, and why."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +42,13 @@ class AskedServer:
         """Returns the server of a connection, of type ``model_server`` or ``hops``.
 
         Raises:
-            ServerAway: the connection cannot be read, or names no REST port.
+            HopsError: the connection cannot be read, or names no REST port.
         """
-        from airflow_hops.core.serving_api.answers import ModelServerError
-
         try:
             address = ModelServerHook(conn_id).address
             return cls(_client(address), address.kind)
-        except (HopsError, ModelServerError) as error:
-            raise ServerAway(f"connection {conn_id!r}: {error}") from error
+        except HopsError as error:
+            raise HopsError(f"connection {conn_id!r}: {error}") from error
 
     @property
     def url(self) -> str:
@@ -67,33 +59,6 @@ class AskedServer:
     def is_bundled(self) -> bool:
         """Whether it is the server of this package."""
         return self.kind == BUNDLED
-
-    def statuses(self, model_name: str) -> list[Mapping[str, Any]]:
-        """The states of a model's versions; none where the server does not know it."""
-        try:
-            answer = self.get(f"/v1/models/{quote(model_name, safe='')}")
-        except FileNotFoundError:
-            return []
-        return list(answer.get("model_version_status") or [])
-
-    def get(self, path: str, params: Mapping[str, str | int | float] | None = None) -> dict[str, Any]:
-        """The JSON object that answers a GET.
-
-        Raises:
-            FileNotFoundError: the server has no such thing.
-            BadInput: it cannot use a parameter.
-            ServerAway: it does not answer, or otherwise than expected.
-        """
-        from airflow_hops.core.serving_api.answers import ModelServerError
-
-        try:
-            return self.client.call("GET", f"{path}?{urlencode(params)}" if params else path)
-        except ModelServerError as error:
-            if error.code.name == "NOT_FOUND":
-                raise FileNotFoundError(str(error)) from error
-            if error.code.name == "INVALID_ARGUMENT":
-                raise BadInput(f"model server: {error}") from error
-            raise ServerAway(f"the model server at {self.url} does not respond ({error})") from error
 
 
 @cache  # reading certificates takes longer than a request
@@ -207,21 +172,20 @@ def get_live_model(
     """The model server's view of a model; if it does not answer, the response says so."""
     try:
         server = AskedServer.of(served.server_conn_id)
-    except ServerAway as error:
+    except HopsError as error:
         return LiveModel(address=None, kind=None, problem=str(error), since=None, versions=[], series=None)
     facts = {"address": server.url, "kind": server.kind}
     try:
-        states = {int(each["version"]): each for each in server.statuses(served.name)}
-        stats = server.get("/v1/stats") if server.is_bundled else {}
+        states = {each.version: each for each in server.client.status(served.name)}
+        stats = server.client.stats() if server.is_bundled else {}
         series = _series(server, served.name, minutes) if server.is_bundled else None
-    except (ServerAway, BadInput, FileNotFoundError) as error:  # something else may listen there
+    except (HopsError, LookupError, TypeError) as error:  # something else may listen there
         return LiveModel(**facts, problem=str(error), since=None, versions=[], series=None)
     counted = {int(v): result for v, result in stats.get("models", {}).get(served.name, {}).get("versions", {}).items()}
     versions = []
     for version in sorted(states.keys() | counted.keys(), reverse=True):
-        state: Mapping[str, Any] = states.get(version, {})
-        said = state.get("status", {}).get("error_message", "")
-        known = {"version": version, "state": state.get("state", "END"), "error": said}
+        state = states.get(version) or ModelVersion(version, "END")
+        known = {"version": version, "state": state.state, "error": state.error}
         versions.append(LiveVersion(**{**counted.get(version, {}), **known}))
     return LiveModel(**facts, problem=None, since=stats.get("since"), versions=versions, series=series)
 
@@ -242,8 +206,10 @@ def tail_model_logs(
         )
     wanted: dict[str, str | int | float] = {"model": served.name, "version": version, "level": level, "lines": lines}
     try:
-        result = server.get("/v1/logs", wanted)["lines"]
-    except FileNotFoundError as error:
+        result = server.client.call("GET", f"/v1/logs?{urlencode(wanted)}")["lines"]
+    except ModelServerError as error:
+        if error.code.name != "NOT_FOUND":
+            raise
         raise HTTPException(404, f"the model server at {server.url} does not provide its log ({error})") from error
     return LogTail(lines=[LogLine(**{**line, "version": line["version"] or None}) for line in result])
 
@@ -251,9 +217,12 @@ def tail_model_logs(
 def _series(server: AskedServer, model_name: str, minutes: float) -> Series | None:
     since_s = time.time() - 60 * minutes
     try:
-        result = server.get("/v1/stats/series", {"model": model_name, "since": since_s})
-    except (BadInput, FileNotFoundError):  # a server of an earlier version
-        return None
+        wanted = urlencode({"model": model_name, "since": since_s})
+        result = server.client.call("GET", f"/v1/stats/series?{wanted}")
+    except ModelServerError as error:
+        if isinstance(error, BadInput) or error.code.name == "NOT_FOUND":  # a server of an earlier version
+            return None
+        raise
     versions = result["models"].get(model_name, {"versions": {}})["versions"]
     batching = result["batching"]
     if batching is not None:

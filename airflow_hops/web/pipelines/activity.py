@@ -12,10 +12,10 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.utils.session import create_session
 from fastapi import APIRouter, Query
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.web.access import ReadableDags, may_read_results
 from airflow_hops.web.artifacts.tasks import last_returned, read_pipelines, together
-from airflow_hops.web.models.live import AskedServer, ServerAway
+from airflow_hops.web.models.live import AskedServer
 from airflow_hops.web.pipelines.routes import SkewPoint, skew_points
 from airflow_hops.web.types import Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
@@ -102,12 +102,12 @@ def _ask(conn_id: str) -> tuple[Mapping[str, Any], Mapping[str, Any] | None] | s
         server = AskedServer.of(conn_id)
         if not server.is_bundled:
             return f"{server.url} is a {server.kind}, which keeps no counts per version"
-        stats = server.get("/v1/stats")
-    except (ServerAway, BadInput, FileNotFoundError) as error:
+        stats = server.client.stats()
+    except HopsError as error:
         return str(error)
     try:
-        return stats, server.get("/v1/stats/series")
-    except (ServerAway, BadInput, FileNotFoundError):  # a server of an earlier version
+        return stats, server.client.call("GET", "/v1/stats/series")
+    except HopsError:  # a server of an earlier version
         return stats, None
 
 

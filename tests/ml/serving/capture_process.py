@@ -15,9 +15,9 @@ import numpy as np
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import PredictRequest, PredictResponse
 from airflow_hops.serving.capture.capture import Capture
-from airflow_hops.serving.capture.feedback import read_feedback
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall
+from airflow_hops.serving.capture.routes import read_feedback
 from airflow_hops.serving.request_kind import RequestKind
 
 

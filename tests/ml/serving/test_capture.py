@@ -27,12 +27,11 @@ from waiting import wait_for
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import Method, PredictRequest, PredictResponse
 from airflow_hops.serving.capture import writer
+from airflow_hops.serving.capture.batch import WaitingRecords, make_batch
 from airflow_hops.serving.capture.options import CaptureOptions
-from airflow_hops.serving.capture.parts import make_batch
 from airflow_hops.serving.capture.record import CapturedCall, pack
-from airflow_hops.serving.capture.spool import Spool
+from airflow_hops.serving.capture.spool import OPTIONS_FILE, Spool
 from airflow_hops.serving.capture.state import WriterState
-from airflow_hops.serving.capture.waiting import WaitingRecords
 from airflow_hops.serving.capture.warmup import write_warmup_requests
 from airflow_hops.serving.prediction_log import read_prediction_logs
 from airflow_hops.serving.request_kind import RequestKind
@@ -490,7 +489,7 @@ def test_a_batch_whose_end_cannot_be_saved_is_not_written_twice(
 ) -> None:
     folder = tmp_path / ".spool" / "one"
     folder.mkdir(parents=True)
-    (folder / writer.OPTIONS_FILE).write_text(CaptureOptions(base_path=str(tmp_path), mode="inputs").to_json())
+    (folder / OPTIONS_FILE).write_text(json.dumps({"base_path": str(tmp_path), "mode": "inputs"}))
     WriterState.create(folder)
     spool = Spool(folder, 2**20, 2**16)
     kind, request = RequestKind("m", 1, "Predict", "GRPC"), PredictRequest()

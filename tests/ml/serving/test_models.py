@@ -278,10 +278,10 @@ def test_wait_until_available_tells_the_servers_own_load_error(
 
     answers = [wait("flights", 1, 10), wait("flights", 2, 10), wait("flights", 5, 0.3)]
     assert answers[0] is None
-    assert answers[1].startswith(f"model flights version 2 did not load at {server.address}: Could not load SavedModel")
+    refused = f"model server {server.address} does not load model 'flights' version 2: Could not load SavedModel"
+    assert answers[1].startswith(refused)
     assert "Cannot parse file" in answers[1]
-    assert "not available" in answers[2]
-    assert "Could not find version 5 of model flights" in answers[2]
+    assert "version 5 is not available after 0.3 s (the server has not seen it)" in answers[2]
 
 
 def test_config_that_came_by_rpc_is_kept_for_the_next_start(

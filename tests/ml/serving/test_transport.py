@@ -25,7 +25,7 @@ from server_process import ServerProcess
 from airflow_hops.core.serving_api import protocol
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
-from airflow_hops.core.serving_api.tls import TlsFiles
+from airflow_hops.core.serving_api.server_address import TlsFiles
 
 ROW = {"instances": [[1.0, 2.0, 3.0]]}
 WATCH = "/grpc.health.v1.Health/Watch"

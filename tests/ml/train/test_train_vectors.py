@@ -32,7 +32,7 @@ from airflow_hops.ml.stages.evaluate import stage as evaluate
 from airflow_hops.ml.stages.transform import stage as transform
 from airflow_hops.ml.training.tables import raw_specs, read_table
 from airflow_hops.serving.capture.record import CapturedCall
-from airflow_hops.serving.capture.tables import CallTables
+from airflow_hops.serving.capture.rows import CallTables
 from airflow_hops.serving.request_kind import RequestKind
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]

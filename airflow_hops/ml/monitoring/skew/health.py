@@ -91,9 +91,7 @@ def _server_faults(services: Mapping[str, str], model_name: str) -> tuple[str, .
     except ModelServerError as error:
         if error.code.name in _AWAY:
             return (f"the model server {server} does not answer: {error}",)
-        if error.code.name != "NOT_FOUND":
-            return ()  # it answers, though not everybody
-        states = []
+        return ()  # it answers, though not everybody
     if not any(state.state == "AVAILABLE" for state in states):
         return (f"the model server {server} serves no version of model {model_name!r}",)
     return ()

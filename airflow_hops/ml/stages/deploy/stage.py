@@ -89,7 +89,7 @@ def run(
                 )
     server = ModelServer.of(context.spec.services, context.store)
     check_model(model_folder(context.store, model), served_by=server.at.kind)
-    context.progress(0.0, f"model server {server.address}")
+    context.progress(0.0, f"model server {server.at}")
     server.status(model_name)  # raises where the server does not answer
     try:
         with server.exclusive(model_name):
@@ -130,7 +130,7 @@ def _deploy(step: _Steps, canary_percent: int, *, allow_older: bool, allow_rolle
     Raises:
         BadInput: the model is older than the champion, was rolled back, does not take the champion's requests, or the
             server cannot give it the share.
-        VersionRefused: the server does not load it; config, folder and record are as they were before.
+        BadInput: the server does not load it; config, folder and record are as they were before.
         HopsError: the server does not answer in time; likewise.
     """
     context, server, model, model_name = step.context, step.server, step.model, step.model_name
@@ -144,9 +144,9 @@ def _deploy(step: _Steps, canary_percent: int, *, allow_older: bool, allow_rolle
             # Refuses a canary on a server that cannot give it a share
             if not server.splits_traffic:
                 raise BadInput(
-                    f"model {model_name!r}: canary_percent is {canary_percent}, but {server.address} is a "
+                    f"model {model_name!r}: canary_percent is {canary_percent}, but {server.at} is a "
                     "tensorflow_model_server, which does not split traffic. Put the bundled server in front of it "
-                    f"(airflow hops serve -- --upstream={server.address}) and name that one in the connection; or "
+                    f"(airflow hops serve -- --upstream={server.at}) and name that one in the connection; or "
                     "give canary_percent=100"
                 )
             check_inputs(context, champion, model, model_name)
@@ -193,7 +193,7 @@ class _Steps:
         assert champion is not None
         others = [v for v in self.server.configured(self.model_name) if v != champion.version]
         published = self._load(champion.version, others)
-        traffic = self.server.traffic(self.model_name)
+        traffic = self.server.shares.read(self.model_name)
         if record.challenger is None:
             self.server.set_labels(self.model_name, {STABLE_LABEL: champion.version})
             if traffic != record.traffic:
@@ -269,18 +269,18 @@ class _Steps:
 
     def _baseline(self) -> dict[str, Any]:
         """Returns the server's counts before the canary's first request; empty if it has no REST port."""
-        if self.server.rest_port is None:
+        if self.server.at.rest_port is None:
             return {}
         return {str(version): snapshot_of(figures) for version, figures in self.server.counts(self.model_name).items()}
 
     def _served(self, version: int, percent: int) -> ServedVersion:
-        path = str(self.server.version_path(self.model_name, version))
+        path = self.server.folders.uri(self.model_name, version)
         return ServedVersion.of(self.model, version, path, percent)
 
     def _deployment(
         self, version: int, mode: Mode, traffic: Mapping[int, int], champion: int, published: bool, why: str
     ) -> Deployment:
-        path = str(self.server.version_path(self.model_name, version))
+        path = self.server.folders.uri(self.model_name, version)
         return Deployment(self.model_name, version, mode, dict(traffic), champion, path, published, why)
 
 
@@ -309,31 +309,29 @@ def load_version(
         Whether the folder was made now.
 
     Raises:
-        VersionRefused: the server does not load it.
+        BadInput: the server does not load it.
         HopsError: it is not available in time.
     """
-    context.progress(0.3, f"publishes {server.version_path(model_name, version)}")
-    error_before = server.last_error(model_name, version)
+    context.progress(0.3, f"publishes {server.folders.uri(model_name, version)}")
     published = publish()
     try:
         previous = server.serve(model_name, sorted({*others, version}))
     except Exception:
         if published:
-            server.unpublish(model_name, version)
+            server.folders.unpublish(model_name, version)
         raise
     try:
         server.wait_until_available(
             model_name,
             version,
             timeout_s,
-            error_before=error_before,
             on_state=lambda state: context.progress(0.5, f"version {version}: {state}"),
         )
     except Exception:
         if previous is None or version not in previous.model_version_policy.specific.versions:
             server.restore(model_name, previous)
             if published:
-                server.unpublish(model_name, version)
+                server.folders.unpublish(model_name, version)
             server.wait_until_gone(model_name, version, timeout_s=3.0)
         raise
     return published

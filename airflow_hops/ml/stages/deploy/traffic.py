@@ -150,7 +150,7 @@ class Serving:
         Raises:
             BadInput: there is no challenger, or no such version; or its model was rolled back under another number, and
                 that is not allowed.
-            VersionRefused: the server does not load it.
+            BadInput: the server does not load it.
         """
         record, champion = self._deployed()
         asked_for = {} if version is None else {"version": version}
@@ -178,7 +178,7 @@ class Serving:
 
         Raises:
             BadInput: it is no model, or not one that the server serves.
-            VersionRefused: the server does not load it.
+            BadInput: the server does not load it.
         """
         record, champion = self._deployed()
         store = self.context.store
@@ -203,7 +203,7 @@ class Serving:
 
         Raises:
             BadInput: there is nothing to go back to, or no such version.
-            VersionRefused: the server does not load it.
+            BadInput: the server does not load it.
         """
         record, champion = self._deployed()
         asked_for = {} if to_version is None else {"to": to_version}
@@ -276,7 +276,7 @@ class Serving:
         if champion is None:
             if server.configured(name):
                 server.withdraw(name)
-            server.forget_traffic(name)
+            server.shares.set(name, None)
             return
         challenger = record.challenger
         former = [v for v in server.configured(name) if v in record.champions() and v != champion.version]
@@ -333,7 +333,7 @@ class Serving:
         if challenger is not None and challenger.version == version:
             served = replace(challenger, since=now(), traffic_percent=100, baseline={}, rollout=None)
         else:
-            path = self.server.version_path(self.model_name, version)
+            path = self.server.folders.uri(self.model_name, version)
             served = ServedVersion.of(model, version, path, 100)
         self._load(served)
         if challenger is not None and challenger.version != version:

@@ -74,7 +74,7 @@ def recorded_decision(record: ModelRecord, model_name: str, version: int) -> Dec
 
 def enforce(server: ModelServer, model_name: str, record: ModelRecord) -> None:
     """Gives the server the shares that were decided, where it has others."""
-    if record.traffic and server.traffic(model_name) != record.traffic:
+    if record.traffic and server.shares.read(model_name) != record.traffic:
         server.set_traffic(model_name, record.traffic)
 
 

@@ -52,9 +52,9 @@ def look(
     server = ModelServer.of(context.spec.services, context.store)
     if not server.splits_traffic:
         raise BadInput(
-            f"model {model_name!r}: {server.address} is a tensorflow_model_server, which neither splits traffic nor "
+            f"model {model_name!r}: {server.at} is a tensorflow_model_server, which neither splits traffic nor "
             "counts by version; use PromoteModelOperator, or put the bundled server in front of it (python -m "
-            f"airflow_hops.serving --upstream={server.address}) and name that one in the connection"
+            f"airflow_hops.serving --upstream={server.at}) and name that one in the connection"
         )
     rollout = Rollout(context, server, model_name, version, Plan.of(**plan), Limits(**limits))
     outcome = rollout.look(answer)

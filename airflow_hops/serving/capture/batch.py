@@ -1,12 +1,13 @@
-"""Parts of one batch of records, each one file."""
+"""One batch of records of the spool, and the files that it becomes."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from airflow_hops.core.serving_api.capture_layout import (
     FEEDBACK_FOLDER,
@@ -15,12 +16,55 @@ from airflow_hops.core.serving_api.capture_layout import (
     folder_name,
 )
 from airflow_hops.serving.capture.options import CaptureOptions
-from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel
-from airflow_hops.serving.capture.tables import CallTables
-from airflow_hops.serving.capture.waiting import WaitingRecords
+from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, unpack
+from airflow_hops.serving.capture.rows import CallTables
 from airflow_hops.serving.prediction_log import to_record
 
 log = logging.getLogger(__name__)
+
+
+class WaitingRecords:
+    """The records of one batch to be.
+
+    Attributes:
+        calls: Requests, in order.
+        labels: Labels, in order.
+        size_bytes: How long their records are together.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[CapturedCall] = []
+        self.labels: list[CapturedLabel] = []
+        self.size_bytes = 0
+        self._rows: Counter[tuple[str, int, bool]] = Counter()
+
+    @classmethod
+    def of(cls, records: Iterable[bytes]) -> Self:
+        """Sorts records."""
+        waiting = cls()
+        for record in records:
+            waiting.add(record)
+        return waiting
+
+    @property
+    def count(self) -> int:
+        """How many records there are."""
+        return len(self.calls) + len(self.labels)
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of the model and version that has most of them, or labels where those are more."""
+        return max(len(self.labels), *self._rows.values(), 0)
+
+    def add(self, record: bytes) -> None:
+        """Adds the record that follows."""
+        unpacked = unpack(record)
+        self.size_bytes += len(record)
+        if isinstance(unpacked, CapturedLabel):
+            self.labels.append(unpacked)
+        else:
+            self.calls.append(unpacked)
+            self._rows[unpacked.model, unpacked.version, unpacked.shadow] += unpacked.rows
 
 
 @dataclass(frozen=True)
@@ -56,7 +100,7 @@ class Batch:
     """
 
     parts: list[Part] = field(default_factory=list)
-    failed_rows: dict[str, int] = field(default_factory=dict)
+    failed_rows: Counter[str] = field(default_factory=Counter)
 
 
 def make_batch(waiting: WaitingRecords, options: CaptureOptions) -> Batch:
@@ -80,20 +124,19 @@ def make_batch(waiting: WaitingRecords, options: CaptureOptions) -> Batch:
             if call.model not in batch.failed_rows:
                 what = "request %r of model %s is no row, as others after it may be: %s"
                 log.error(f"capture: {what}", call.request_id, call.model, error)
-            batch.failed_rows[call.model] = batch.failed_rows.get(call.model, 0) + call.rows
-    labels: dict[tuple[Any, ...], list[CapturedLabel]] = {}
-    for label in waiting.labels:
-        types = tuple(sorted((name, type(value).__name__) for name, value in label.values.items()))
-        labels.setdefault((label.model, types), []).append(label)
+            batch.failed_rows[call.model] += call.rows
     for group in tables.groups:
-        folder = _folder(group.model, group.shadow)
+        folder = f"{folder_name(group.model)}/{SHADOW_FOLDER}" if group.shadow else folder_name(group.model)
         encode = partial(_parquet, group.to_table)
         batch.parts.append(Part(group.model, folder, f"v{group.version}", "parquet", group.total_rows, 0, encode))
     for (model, version), calls in logged.items():
         rows = sum(call.rows for call in calls) if options.format == "prediction_log" else 0
-        encode = partial(_prediction_logs, calls)
         folder = f"{folder_name(model)}/{PREDICTION_LOG_FOLDER}"
-        batch.parts.append(Part(model, folder, f"v{version}", "tfrecord", rows, 0, encode))
+        batch.parts.append(Part(model, folder, f"v{version}", "tfrecord", rows, 0, partial(_prediction_logs, calls)))
+    labels: dict[tuple[Any, ...], list[CapturedLabel]] = {}
+    for label in waiting.labels:
+        types = tuple(sorted((name, type(value).__name__) for name, value in label.values.items()))
+        labels.setdefault((label.model, types), []).append(label)
     for (model, _), values in labels.items():
         folder = f"{folder_name(model)}/{FEEDBACK_FOLDER}"
         encode = partial(_parquet, partial(labels_table, values))
@@ -105,26 +148,16 @@ def labels_table(labels: list[CapturedLabel]) -> Any:
     """Returns labels of the same names and types as one Arrow table."""
     import pyarrow as pa
 
+    time = pa.timestamp("us", "UTC")
     columns = {
         "request_id": pa.array([label.request_id for label in labels], pa.string()),
         "row": pa.array([label.row for label in labels], pa.int32()),
-        "at": _times([label.at_us for label in labels]),
-        "received_at": _times([label.received_us for label in labels]),
+        "at": pa.array([label.at_us for label in labels], time),
+        "received_at": pa.array([label.received_us for label in labels], time),
     }
     for name in sorted(labels[0].values):
         columns[f"label.{name}"] = pa.array([label.values[name] for label in labels])
     return pa.table(columns)
-
-
-def _times(us: list[int]) -> Any:
-    import pyarrow as pa
-
-    return pa.array(us, pa.int64()).cast(pa.timestamp("us", "UTC"))
-
-
-def _folder(model: str, shadow: bool) -> str:
-    name = folder_name(model)
-    return f"{name}/{SHADOW_FOLDER}" if shadow else name
 
 
 def _parquet(make_table: Callable[[], Any]) -> bytes:
