@@ -280,7 +280,7 @@ def test_gateway_splits_the_traffic_of_a_remote_server(
         assert hook.predict(name, ROWS, api="rest").outputs
         counted = hook.stats()["models"][name]["versions"]["2"]["requests"]
         # What is not a task asks with the connection's tokens, too, and keeps none of them.
-        assert AskedServer.of("model_server_default").get("/v1/stats")["models"].keys() >= {name}
+        assert AskedServer.of("model_server_default").client.stats()["models"].keys() >= {name}
         arguments = {"model_name": name, "model_server_conn_id": "model_server_default", "version": 3}
         sensor = ModelVersionSensor(task_id="ready", deferrable=True, **arguments)
         with pytest.raises(TaskDeferred) as deferred:

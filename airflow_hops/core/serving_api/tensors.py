@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-
-from airflow_hops.core.serving_api.protocol import TensorProto, TensorShapeProto
 
 # A few bytes of proto can ask for a tensor of any size, as the last value of a typed field fills what is missing.
 MAX_TENSOR_BYTES = 2**31
 
 # Up to so many numbers a list is quicker than the bytes of a packed field.
 _FEW = 16
-_LONG_SHAPE_BYTES = 256
 MAX_FILLED_BYTES = 2**26
 
 
@@ -120,63 +116,32 @@ def from_proto(proto: Any) -> np.ndarray:
     Raises:
         TensorError: The dtype is unknown, or shape and content disagree.
     """
-    encoded_shape = proto.tensor_shape.SerializeToString()
-    # Few layouts come again and again; a client that sends many, or a long one, must not fill the memory with them.
-    read = _read_layout if len(encoded_shape) < _LONG_SHAPE_BYTES else _read_layout.__wrapped__
-    layout = read(proto.dtype, encoded_shape)
-    content = proto.tensor_content
-    if not content:
-        flat = _from_values(proto, layout.type, layout.elements)
-    elif layout.type is STRING:
-        flat = _strings_from_content(content, layout.elements)
-    elif len(content) == layout.size_bytes:
-        flat = np.frombuffer(content, layout.type.numpy)
-    else:
-        raise TensorError(f"{len(content)} bytes of content for shape {list(layout.shape)} of {layout.type.name}")
-    if len(layout.shape) == 1:
-        return flat
-    try:
-        array: np.ndarray = flat.reshape(layout.shape)
-    except ValueError as error:
-        shape = list(layout.shape)
-        raise TensorError(f"shape {shape[:16]} of rank {len(shape)} cannot be held: {error}") from None
-    return array
-
-
-class _Layout(NamedTuple):
-    """The description of a tensor in a TensorProto, apart from the values."""
-
-    type: TensorType
-    shape: tuple[int, ...]
-    elements: int
-    size_bytes: int
-
-
-@lru_cache(1024)
-def _read_layout(number: int, encoded_shape: bytes) -> _Layout:
-    tensor_type = BY_NUMBER.get(number)
+    tensor_type = BY_NUMBER.get(proto.dtype)
     if tensor_type is None:
-        raise TensorError(f"dtype number {number} is not supported")
-    message = TensorShapeProto.FromString(encoded_shape)
-    shape = tuple([dim.size for dim in message.dim])
-    if message.unknown_rank or (shape and min(shape) < 0):
+        raise TensorError(f"dtype number {proto.dtype} is not supported")
+    shape = tuple([dim.size for dim in proto.tensor_shape.dim])
+    if proto.tensor_shape.unknown_rank or (shape and min(shape) < 0):
         raise TensorError(f"shape {list(shape)} is not fully known")
     count = math.prod(shape)
     size_bytes = count * tensor_type.numpy.itemsize
     if size_bytes > MAX_TENSOR_BYTES:
         raise TensorError(f"shape {list(shape)} of {tensor_type.name} is larger than {MAX_TENSOR_BYTES} bytes")
-    return _Layout(tensor_type, shape, count, size_bytes)
-
-
-@lru_cache(1024)
-def _head(number: int, shape: tuple[int, ...]) -> bytes:
-    """The beginning of a serialized TensorProto: dtype and shape."""
-    message = TensorProto(dtype=number)
-    message.tensor_shape.SetInParent()
-    for size in shape:
-        message.tensor_shape.dim.add(size=size)
-    encoded: bytes = message.SerializeToString()
-    return encoded
+    content = proto.tensor_content
+    if not content:
+        flat = _from_values(proto, tensor_type, count)
+    elif tensor_type is STRING:
+        flat = _strings_from_content(content, count)
+    elif len(content) == size_bytes:
+        flat = np.frombuffer(content, tensor_type.numpy)
+    else:
+        raise TensorError(f"{len(content)} bytes of content for shape {list(shape)} of {tensor_type.name}")
+    if len(shape) == 1:
+        return flat
+    try:
+        array: np.ndarray = flat.reshape(shape)
+    except ValueError as error:
+        raise TensorError(f"shape {list(shape[:16])} of rank {len(shape)} cannot be held: {error}") from None
+    return array
 
 
 def _from_values(proto: Any, tensor_type: TensorType, count: int) -> np.ndarray:
@@ -267,23 +232,23 @@ def fill_proto(proto: Any, array: np.ndarray, *, as_content: bool = False) -> No
         TensorError: The dtype cannot be sent.
     """
     tensor_type = type_of(array)
-    head = _head(tensor_type.number, array.shape)
+    proto.dtype = tensor_type.number
+    proto.tensor_shape.SetInParent()
+    for size in array.shape:
+        proto.tensor_shape.dim.add(size=size)
     if tensor_type is STRING:
         strings = [value if type(value) is bytes else _as_bytes(value) for value in array.ravel().tolist()]
-        proto.MergeFromString(head)
         if as_content:
             proto.tensor_content = b"".join([*(_varint(len(value)) for value in strings), *strings])
         else:
             proto.string_val.extend(strings)
     elif as_content:
-        proto.MergeFromString(head)
         proto.tensor_content = np.ascontiguousarray(array, tensor_type.numpy).tobytes()
     elif tensor_type.packed_tag:
         # A packed field of fixed-width numbers is the array's own bytes: no number becomes a Python object.
         content = np.ascontiguousarray(array, tensor_type.numpy).tobytes()
-        proto.MergeFromString(b"%b%c%b%b" % (head, tensor_type.packed_tag, _varint(len(content)), content))
+        proto.MergeFromString(b"%c%b%b" % (tensor_type.packed_tag, _varint(len(content)), content))
     else:
-        proto.MergeFromString(head)
         flat = array.ravel()
         values = flat.view(np.uint16) if tensor_type.field == "half_val" else flat
         getattr(proto, tensor_type.field).extend(values.tolist())

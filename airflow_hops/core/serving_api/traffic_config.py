@@ -84,15 +84,6 @@ def read_traffic_config(traffic_file: PathLike) -> TrafficConfig:
     return parse_traffic(read_text(traffic_file), os.fspath(traffic_file))
 
 
-def read_traffic(traffic_file: PathLike) -> Traffic:
-    """Reads the splits of a traffic file: model to version to percent; a missing file has none.
-
-    Raises:
-        ConfigError: The file is not readable or not valid.
-    """
-    return read_traffic_config(traffic_file).models
-
-
 def set_traffic(traffic_file: PathLike, model: str, percents: Mapping[int, int] | None) -> dict[int, int] | None:
     """Sets the split of one model, leaving everything else as it is.
 

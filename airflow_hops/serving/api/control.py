@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -15,7 +14,7 @@ from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.serving.api.grpc_methods import service, unary
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.catalog import Catalog, ModelSource, State
-from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
+from airflow_hops.serving.routes import Routes, json_response
 
 Percents = Mapping[int, int]
 
@@ -108,19 +107,13 @@ class Control:
 
 def add_routes(routes: Routes, control: Control) -> None:
     """Adds the REST routes of config and traffic."""
-
-    def config(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        return json_response(control.config())
-
-    def traffic(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        return json_response(control.traffic(match["model"]))
-
-    def set_traffic(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        return json_response(control.set_traffic(match["model"], _percents(request.json())))
-
-    routes.add("GET /v1/config", config)
-    routes.add("GET /v1/models/MODEL:traffic", traffic)
-    routes.add("POST /v1/models/MODEL:traffic", set_traffic)
+    path = "/v1/models/MODEL:traffic"
+    routes.add("GET /v1/config", lambda request, match: json_response(control.config()))
+    routes.add(f"GET {path}", lambda request, match: json_response(control.traffic(match["model"])))
+    routes.add(
+        f"POST {path}",
+        lambda request, match: json_response(control.set_traffic(match["model"], _percents(request.json()))),
+    )
 
 
 def _percents(document: Any) -> Percents | None:

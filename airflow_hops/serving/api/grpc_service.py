@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,8 +16,7 @@ from airflow_hops.serving.access import Access, authorization_of, right_of
 from airflow_hops.serving.api.control import Controls, traffic_service
 from airflow_hops.serving.api.grpc_calls import Metadata, UnaryCalls, UnaryMethod
 from airflow_hops.serving.api.grpc_methods import Guard, service, unary
-from airflow_hops.serving.api.health import health_service
-from airflow_hops.serving.errors import invalid_argument
+from airflow_hops.serving.errors import invalid_argument, not_found
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call
@@ -26,6 +25,8 @@ from airflow_hops.serving.request_memory import RequestMemory
 
 REQUEST_ID = "x-request-id"
 CAPTURED = "x-captured"
+_SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
+_HEALTH_OF = ("", "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService")
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,11 @@ def _inference(method: Method, handler: RequestHandler, access: Access) -> Unary
     def answer(received: _Received, metadata: Metadata, deadline_s: float) -> tuple[bytes, Metadata | None]:
         message, target = received
         call = Call(method, message, deadline_s)
-        texts = {key: _text(value) for key, value in metadata if key in (REQUEST_ID, handler.sticky_header)}
+        texts = {
+            key: value if isinstance(value, str) else value.decode("utf-8", "replace")
+            for key, value in metadata
+            if key in (REQUEST_ID, handler.sticky_header)
+        }
         request_id, sticky_key = texts.get(REQUEST_ID), texts.get(handler.sticky_header)
         answered = handler.answer(target, lambda servable: call, "grpc", request_id, sticky_key)
         # Metadata costs server and client as much as a small model does: only who sent an id gets it back.
@@ -202,10 +207,46 @@ def model_metadata(catalog: Catalog, request: Any) -> Any:
     return response
 
 
+def health_service(lifecycle: Lifecycle) -> Any:
+    """Returns ``grpc.health.v1.Health`` as a gRPC server takes it."""
+    response = protocol.HealthCheckResponse
+
+    def status(ready: bool) -> Any:
+        return response(status=_SERVING if ready else _NOT_SERVING)
+
+    def check(request: Any, context: grpc.ServicerContext) -> Any:
+        if request.service not in _HEALTH_OF:
+            raise not_found(f"unknown service {request.service!r}; known are {_HEALTH_OF[1:]}")
+        return status(lifecycle.ready)
+
+    def watch(request: Any, context: grpc.ServicerContext, send: Callable[[Any], None]) -> None:
+        known = request.service in _HEALTH_OF
+        if not known:
+            send(response(status=_SERVICE_UNKNOWN))
+
+        def tell(ready: bool | None) -> None:
+            if ready is None:
+                send(None)
+            elif known:
+                send(status(ready))
+
+        stop = lifecycle.watch(tell)
+        if not context.add_callback(stop):
+            stop()
+
+    # A stream that nothing waits for holds no thread: a few watchers would take them all from the requests.
+    watch.experimental_non_blocking = True  # type: ignore[attr-defined]
+    methods = {
+        "Check": unary(check, protocol.HealthCheckRequest),
+        "Watch": grpc.unary_stream_rpc_method_handler(
+            watch,
+            request_deserializer=protocol.HealthCheckRequest.FromString,
+            response_serializer=response.SerializeToString,
+        ),
+    }
+    return service(protocol.HEALTH_SERVICE, methods)
+
+
 def _require_spec(request: Any) -> None:
     if not request.HasField("model_spec"):
         raise invalid_argument("Missing ModelSpec")
-
-
-def _text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else value.decode("utf-8", "replace")

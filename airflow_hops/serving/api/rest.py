@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import re
@@ -9,13 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import grpc
+import numpy as np
+import orjson
 from google.protobuf import json_format
 
 from airflow_hops.core.serving_api import protocol, tensors
 from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.api import rest_examples, rest_tensors
 from airflow_hops.serving.api.grpc_service import REQUEST_ID, metadata_of, model_metadata, model_status
-from airflow_hops.serving.api.rest_outputs import write_outputs
 from airflow_hops.serving.errors import ServingError, check_deadline, invalid_argument
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Servable
 from airflow_hops.serving.request_handler import RequestHandler, Target
@@ -123,3 +125,58 @@ def _proto_json(message: Any) -> str:
         message, preserving_proto_field_name=True, including_default_value_fields=True, indent=1
     )
     return text
+
+
+def write_outputs(outputs: Mapping[str, np.ndarray], body_format: rest_tensors.Format) -> bytes:
+    """Returns the body of an answer: ``predictions`` for rows, ``outputs`` for columns.
+
+    Raises:
+        ServingError: The outputs have no common batch dimension, as rows need.
+    """
+    columns = {name: _plain(name, array) for name, array in outputs.items()}
+    document: Any = next(iter(columns.values())) if len(columns) == 1 else columns
+    if body_format == "row":
+        rows: int | None = None
+        for name, array in outputs.items():
+            if not array.ndim:
+                raise invalid_argument(f"Tensor name: {name} has no shape information ")
+            if rows is not None and len(array) != rows:
+                raise invalid_argument(
+                    f"Tensor name: {name} has inconsistent batch size: {len(array)} expecting: {rows}"
+                )
+            rows = len(array)
+        if document is columns:
+            document = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    document = {"predictions" if body_format == "row" else "outputs": document}
+    if all(array.dtype.kind != "f" or np.isfinite(array).all() for array in outputs.values()):
+        encoded: bytes = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY, default=_jsonable)
+        return encoded
+    return json.dumps(document, default=_jsonable).encode()  # orjson would write null for NaN
+
+
+def _plain(name: str, array: np.ndarray) -> Any:
+    """Returns a tensor for orjson: numbers as they are, strings as text or base64."""
+    if array.dtype.kind in "cV":
+        raise invalid_argument(f"Failed to write JSON value for tensor type: {tensors.type_of(array).name}")
+    if array.dtype == object:
+        values: np.ndarray = np.empty(array.size, object)
+        values[:] = [
+            {"b64": base64.b64encode(value).decode("ascii")}
+            if name.endswith("_bytes")
+            else value.decode("utf-8", "replace")
+            for value in array.ravel().tolist()
+        ]
+        return values.reshape(array.shape).tolist()
+    if array.dtype == np.float16:
+        array = array.astype(np.float32)
+    # A scalar stays NumPy's: orjson writes a float32 in its shortest form, a Python float with the digits of a double.
+    return np.ascontiguousarray(array) if array.ndim else array[()]
+
+
+def _jsonable(value: Any) -> Any:
+    """Returns Python's values of an array or scalar; floats such that their text is as short as NumPy's."""
+    if not isinstance(value, np.ndarray | np.generic):
+        raise TypeError(f"{type(value).__name__} has no JSON form")
+    if value.dtype.kind != "f":
+        return value.tolist()
+    return np.array([float(str(each)) for each in value.ravel()]).reshape(value.shape).tolist()

@@ -51,7 +51,7 @@ def test_set_traffic_round_trips_and_returns_what_it_replaced(tmp_path: Path) ->
         traffic_config.set_traffic(file, "flights", {1: 90, 2: 10}),
         traffic_config.set_traffic(file, "other", {5: 100}),
         traffic_config.set_traffic(file, "flights", {2: 100}),
-        traffic_config.read_traffic(file),
+        traffic_config.read_traffic_config(file).models,
         traffic_config.set_traffic(file, "flights", None),
     ]
     assert result == [None, None, {1: 90, 2: 10}, {"flights": {2: 100}, "other": {5: 100}}, {2: 100}]

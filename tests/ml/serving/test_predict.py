@@ -22,7 +22,7 @@ from tensorflow_serving.apis import (
 )
 
 from airflow_hops.core.serving_api import protocol
-from airflow_hops.serving.api.rest_outputs import write_outputs
+from airflow_hops.serving.api.rest import write_outputs
 from airflow_hops.serving.api.rest_tensors import Format
 from airflow_hops.serving.errors import ServingError
 
