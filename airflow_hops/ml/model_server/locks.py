@@ -26,11 +26,6 @@ _RELEASED = "released"
 def file_lock(path: Path, what: str, timeout_s: float) -> Iterator[None]:
     """Holds a lock file of a file system that all tasks share.
 
-    Args:
-        path: The lock file; its folder is made.
-        what: What is locked, for the message.
-        timeout_s: How long to wait for another task.
-
     Raises:
         HopsError: another task has held it for ``timeout_s`` seconds.
     """

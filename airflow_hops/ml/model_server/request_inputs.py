@@ -51,11 +51,7 @@ class RequestInput:
 
 
 def request_inputs(folder: Path) -> dict[str, RequestInput] | None:
-    """The inputs of the signature ``serving_default`` of a model, read without loading it; None if they are not there.
-
-    Args:
-        folder: The model's folder, of any format.
-    """
+    """The inputs of a model's signature ``serving_default``, read without loading it; None if they are not there."""
     try:
         if (folder / SIGNATURE_FILE).is_file():
             specs = read_inputs(folder).specs()

@@ -192,12 +192,6 @@ class ModelServer:
     ) -> None:
         """Waits until the server answers requests with a version.
 
-        Args:
-            model_name: Model name.
-            version: Version number.
-            timeout_s: How long to wait.
-            on_state: Receives each new state.
-
         Raises:
             BadInput: the server could not load it.
             HopsError: it is not available in time, or the server has gone.

@@ -137,11 +137,7 @@ class TrafficFile:
 
 
 class TrafficByRpc:
-    """The bundled server's ``TrafficService``.
-
-    Args:
-        connect: Opens a client.
-    """
+    """The bundled server's ``TrafficService``."""
 
     splits = True
 
@@ -169,12 +165,7 @@ class TrafficByRpc:
 
 
 class NoTraffic:
-    """A ``tensorflow_model_server``: requests that name no version go to the newest that is loaded.
-
-    Args:
-        address: The server's, for messages.
-        served: Versions of a model that are to be served.
-    """
+    """A ``tensorflow_model_server``: requests that name no version go to the newest that is loaded."""
 
     splits = False
 

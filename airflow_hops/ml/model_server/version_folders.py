@@ -25,11 +25,7 @@ _MARKER = "assets.extra/hops.json"
 
 
 class LocalFolders:
-    """Versions on a file system that worker and server share.
-
-    Args:
-        base_path: Absolute path of the folder of models.
-    """
+    """Versions on a file system that worker and server share."""
 
     def __init__(self, base_path: Path) -> None:
         self.base_path = base_path
@@ -74,12 +70,7 @@ class LocalFolders:
 
 
 class RemoteFolders:
-    """Versions in a store that fsspec opens.
-
-    Args:
-        base_path: URI of the folder of models.
-        storage_options: Passed to fsspec.
-    """
+    """Versions in a store that fsspec opens."""
 
     def __init__(self, base_path: str, storage_options: Mapping[str, Any]) -> None:
         self.base_path = base_path.rstrip("/")
@@ -132,10 +123,6 @@ def version_folders(base_path: str, storage_options: Mapping[str, Any]) -> Versi
 
 def check_model(folder: Path, *, served_by: str = BUNDLED) -> None:
     """Checks that a folder holds a file that makes it a model's; whether it loads is for the server to say.
-
-    Args:
-        folder: The folder.
-        served_by: Kind of the server.
 
     Raises:
         BadInput: it does not, or a server of that kind knows no such model.

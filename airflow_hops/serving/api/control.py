@@ -33,12 +33,7 @@ class Controls(Protocol):
 
 
 class Control:
-    """Config and traffic at run time.
-
-    Args:
-        catalog: Whose traffic is set.
-        loader: Whose config is shown and replaced.
-    """
+    """Config and traffic at run time."""
 
     def __init__(self, catalog: Catalog, loader: ModelSource) -> None:
         self._catalog = catalog

@@ -52,11 +52,7 @@ def service(name: str, methods: Mapping[str, grpc.RpcMethodHandler]) -> grpc.Gen
 
 
 class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Refuses calls of services that show no token for what they want.
-
-    Args:
-        access: Who may do what.
-    """
+    """Refuses calls of services that show no token for what they want."""
 
     def __init__(self, access: Access) -> None:
         self._access = access

@@ -49,13 +49,7 @@ class GrpcOptions:
 
 
 class GrpcServer:
-    """A gRPC server that listens nowhere yet.
-
-    Args:
-        options: Its limits.
-        memory: What requests take of it is counted there.
-        access: Who may do what.
-    """
+    """A gRPC server that listens nowhere yet."""
 
     def __init__(self, options: GrpcOptions, memory: RequestMemory, access: Access) -> None:
         self._access = access
@@ -77,14 +71,7 @@ class GrpcServer:
     def add_services(
         self, handler: RequestHandler, control: Controls, lifecycle: Lifecycle, others: Sequence[Any] = ()
     ) -> None:
-        """Adds all services.
-
-        Args:
-            handler: Answers requests.
-            control: Takes new configs and traffic.
-            lifecycle: What the health service reports.
-            others: Generic handlers of further services.
-        """
+        """Adds all services."""
         for method in Method:
             self._calls.add(_inference(method, handler, self._access))
         self.server.add_generic_rpc_handlers(

@@ -25,12 +25,7 @@ from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes
 
 
 def add_routes(routes: Routes, handler: RequestHandler) -> None:
-    """Adds TensorFlow Serving's paths.
-
-    Args:
-        routes: Where they are added.
-        handler: Answers requests.
-    """
+    """Adds TensorFlow Serving's paths."""
     api = _RestApi(handler)
     target = "/v1/models/MODEL[/versions/N|/labels/L]"
     routes.add(f"POST {target}:predict", api.predict)

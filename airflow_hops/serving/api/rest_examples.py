@@ -25,10 +25,6 @@ _FLOAT_MAX = float(np.finfo(np.float32).max)
 def read_request(method: Method, body: bytes) -> Any:
     """Returns the request that a body holds, its model spec filled but for the model.
 
-    Args:
-        method: ``CLASSIFY`` or ``REGRESS``.
-        body: JSON with ``examples``, and ``signature_name`` and ``context`` where wanted.
-
     Raises:
         ServingError: The body is none.
     """
@@ -60,12 +56,7 @@ def read_request(method: Method, body: bytes) -> Any:
 
 
 def write_response(method: Method, message: bytes) -> bytes:
-    """Returns the body of an answer: ``results``, pairs of label and score, or values.
-
-    Args:
-        method: ``CLASSIFY`` or ``REGRESS``.
-        message: The serialized response.
-    """
+    """Returns the body of an answer: ``results``, pairs of label and score, or values."""
     results: list[Any]
     if method is Method.CLASSIFY:
         result = ClassificationResponse.FromString(message).result

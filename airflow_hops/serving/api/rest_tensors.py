@@ -71,10 +71,6 @@ def parse_body(body: bytes) -> PredictBody:
 def read_tensors(body: PredictBody, inputs: InputTypes) -> dict[str, np.ndarray]:
     """Returns the tensors of a request by input alias.
 
-    Args:
-        body: The parsed request.
-        inputs: Alias to type, from the signature.
-
     Raises:
         ServingError: The values do not fit the signature.
     """

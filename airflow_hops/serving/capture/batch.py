@@ -104,12 +104,7 @@ class Batch:
 
 
 def make_batch(waiting: WaitingRecords, options: CaptureOptions) -> Batch:
-    """Sorts records into files.
-
-    Args:
-        waiting: All that are to be in it.
-        options: Modes and formats.
-    """
+    """Sorts records into files."""
     batch = Batch()
     tables = CallTables(options.mode, options.roll_rows)
     logged: dict[tuple[str, int], list[CapturedCall]] = {}

@@ -73,11 +73,7 @@ class CapturedFiles(ABC):
 
 
 class LocalFiles(CapturedFiles):
-    """Files of this machine: synced, and renamed into place under a lock that gives names their order.
-
-    Args:
-        base_path: The base path.
-    """
+    """Files of this machine: synced, and renamed into place under a lock that gives names their order."""
 
     def __init__(self, base_path: str) -> None:
         super().__init__()
@@ -133,9 +129,6 @@ class LocalFiles(CapturedFiles):
 
 class StoredFiles(CapturedFiles):
     """Files of a store that fsspec opens; its options come from the environment, as the store's library reads them.
-
-    Args:
-        base_path: URL of the base path.
 
     Raises:
         ImportError: The protocol's library is not installed.

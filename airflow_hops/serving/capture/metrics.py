@@ -14,11 +14,7 @@ _LABELS = ("captured", "dropped", "written")
 
 
 class CaptureCollector(Collector):
-    """The capture's metrics.
-
-    Args:
-        capture: What is asked.
-    """
+    """The capture's metrics."""
 
     def __init__(self, capture: CaptureSource) -> None:
         self._capture = capture

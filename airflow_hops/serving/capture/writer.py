@@ -48,12 +48,7 @@ _GIVE_UP_S = 600.0
 
 
 class SpoolWriter:
-    """Writes one spool.
-
-    Args:
-        folder: The spool's folder, whose writer's lock is held.
-        lock: Descriptor of that lock.
-    """
+    """Writes one spool."""
 
     def __init__(self, folder: Path, lock: int) -> None:
         self.folder = folder
@@ -244,12 +239,7 @@ class SpoolWriter:
 
 
 class WriterProcess:
-    """Writes the spool of the server that started it, and those that nobody else writes.
-
-    Args:
-        folder: The server's spool.
-        own: Its writer.
-    """
+    """Writes the spool of the server that started it, and those that nobody else writes."""
 
     def __init__(self, folder: Path, own: SpoolWriter) -> None:
         self._root = folder.parent

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import signal
+import stat
 import subprocess
 import threading
 import time
@@ -28,6 +29,7 @@ from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import Method, PredictRequest, PredictResponse
 from airflow_hops.serving.capture import writer
 from airflow_hops.serving.capture.batch import WaitingRecords, make_batch
+from airflow_hops.serving.capture.files import open_files
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, pack
 from airflow_hops.serving.capture.spool import OPTIONS_FILE, Spool
@@ -518,3 +520,15 @@ def test_a_batch_whose_end_cannot_be_saved_is_not_written_twice(
     files = sorted((tmp_path / "m").glob("*.parquet"))
     rows = [pq.read_table(file, use_threads=False)["request_id"].to_pylist() for file in files]
     assert rows == [["r0", "r1"], ["r2"]]
+
+
+@pytest.mark.parametrize("mode", [None, 0o2750])
+def test_new_capture_folder_is_private_and_the_mode_of_one_that_is_there_stays(
+    tmp_path: Path, mode: int | None
+) -> None:
+    base = tmp_path / "captured"
+    if mode is not None:
+        base.mkdir()
+        base.chmod(mode)
+    open_files(str(base)).publish("model", "a.parquet", b"rows")
+    assert stat.S_IMODE(base.stat().st_mode) == (mode or 0o700)

@@ -3,36 +3,13 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf import any_pb2, wrappers_pb2
 from server_process import ServerProcess
-from tensorflow.core.example import example_pb2, feature_pb2
-from tensorflow.core.framework import tensor_pb2, tensor_shape_pb2
-from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
-from tensorflow_serving.apis import (
-    classification_pb2,
-    get_model_metadata_pb2,
-    get_model_status_pb2,
-    inference_pb2,
-    input_pb2,
-    logging_pb2,
-    model_management_pb2,
-    model_pb2,
-    predict_pb2,
-    prediction_log_pb2,
-    regression_pb2,
-    status_pb2,
-)
-from tensorflow_serving.config import (
-    file_system_storage_path_source_pb2,
-    log_collector_config_pb2,
-    logging_config_pb2,
-    model_server_config_pb2,
-)
 
 from airflow_hops.core.serving_api import protocol
 from airflow_hops.core.serving_api.answers import ModelServerError
@@ -94,32 +71,17 @@ def test_server_that_is_not_there_is_named() -> None:
 def test_declared_messages_are_those_of_tensorflow_serving() -> None:
 
     originals = {}
-    modules = (
-        any_pb2,
-        wrappers_pb2,
-        tensor_pb2,
-        tensor_shape_pb2,
-        meta_graph_pb2,
-        saved_model_pb2,
-        get_model_metadata_pb2,
-        get_model_status_pb2,
-        inference_pb2,
-        logging_pb2,
-        model_management_pb2,
-        model_pb2,
-        predict_pb2,
-        prediction_log_pb2,
-        status_pb2,
-        classification_pb2,
-        example_pb2,
-        feature_pb2,
-        input_pb2,
-        regression_pb2,
-        log_collector_config_pb2,
-        logging_config_pb2,
-        model_server_config_pb2,
-        file_system_storage_path_source_pb2,
-    )
+    names = {
+        "google.protobuf": "any wrappers",
+        "tensorflow.core.example": "example feature",
+        "tensorflow.core.framework": "tensor tensor_shape",
+        "tensorflow.core.protobuf": "meta_graph saved_model",
+        "tensorflow_serving.apis": "classification get_model_metadata get_model_status inference input logging "
+        "model_management model predict prediction_log regression status",
+        "tensorflow_serving.config": "file_system_storage_path_source log_collector_config logging_config "
+        "model_server_config",
+    }
+    modules = [import_module(f"{package}.{name}_pb2") for package in names for name in names[package].split()]
 
     def nested_in(message):
         for nested in message.nested_types:

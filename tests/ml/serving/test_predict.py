@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import re
 import urllib.request
 
@@ -81,12 +80,6 @@ def test_nan_and_infinity_stand_bare_in_json_both_ways(shared_server: ServerProc
 )
 def test_scalars_are_written_as_vectors_are(outputs: dict[str, np.ndarray], body_format: Format, text: str) -> None:
     assert text in write_outputs(outputs, body_format).decode()
-
-
-def test_gzipped_body_is_read(shared_server: ServerProcess) -> None:
-    body = gzip.compress(b'{"instances": [[1, 2, 3]]}')
-    answer = shared_server.predict("vectors", body, headers={"Content-Encoding": "gzip"})
-    assert answer == {"predictions": [[2.0, 4.0, 6.0]]}
 
 
 def test_status_and_metadata_are_tensorflow_servings(shared_server: ServerProcess) -> None:
@@ -212,14 +205,6 @@ def test_wrong_rest_request_gets_tensorflow_servings_message(
 def test_shape_that_the_graph_refuses_is_an_invalid_argument(shared_server: ServerProcess) -> None:
     body = {"inputs": {"carrier": ["AA"], "distance": [[1.0], [2.0], [3.0]], "hour": [1, 2]}}
     assert shared_server.error("/v1/models/flights:predict", body)[0] == 400
-
-
-@pytest.mark.parametrize(
-    ("method", "path"), [("GET", "/v1/models/flights:predict"), ("POST", "/v1/odd"), ("GET", "/v1/models/")]
-)
-def test_other_paths_are_malformed_requests(shared_server: ServerProcess, method: str, path: str) -> None:
-    body = b"{}" if method == "POST" else None
-    assert shared_server.error(path, body, method=method) == (400, f"Malformed request: {method} {path}")
 
 
 def test_paths_and_verbs_are_read_in_any_case(shared_server: ServerProcess) -> None:

@@ -262,10 +262,6 @@ def test_answer_is_compressed_only_if_the_client_takes_it(
     assert (response.status, response.headers["Content-Encoding"]) == (200, encoding)
 
 
-def test_verbs_and_paths_are_case_insensitive(strict_server: ServerProcess) -> None:
-    assert strict_server.call("/V1/Models/vectors:PREDICT", ROW) == (200, {"predictions": [[2.0, 4.0, 6.0]]})
-
-
 def test_answer_that_takes_too_long_is_504_and_its_run_ends(strict_server: ServerProcess) -> None:
     status, answer = strict_server.call("/v1/models/vectors:predict", {"signature_name": "slow", "inputs": 10**12})
     assert (status, answer) == (504, {"error": "Timed out waiting for notification"})
