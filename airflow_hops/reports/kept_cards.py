@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.json_fields import CheckedFields, where_told
+from airflow_hops.core.contract.json_fields import CheckedFields, omit_if_none
 from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.core.contract.times import sortable
 from airflow_hops.core.store import ArtifactStore
@@ -51,7 +51,7 @@ class KeptCard(CheckedFields):
     docs: Mapping[str, str] = field(default_factory=dict)
     registration: Mapping[str, Any] = field(default_factory=dict)
     decided: str | None = None
-    folder: str | None = where_told()
+    folder: str | None = omit_if_none()
 
 
 class _All(Container[str]):

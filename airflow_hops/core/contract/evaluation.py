@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_hops.core.contract.json_fields import JsonFields, where_told
+from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
 from airflow_hops.core.contract.properties import BlessingProperties
 
 REPORT_FILE = "evaluation.json"
@@ -24,7 +24,7 @@ class ModelReference(JsonFields):
 
     uri: str = ""
     fingerprint: str = ""
-    version: int | None = where_told()
+    version: int | None = omit_if_none()
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Figures(JsonFields):
     candidate: Mapping[str, Any]
     champion: Mapping[str, Any] | None = None
     gain: Difference | None = None
-    value: str | None = where_told()
-    slices: Mapping[str, tuple[Figures, ...]] | None = where_told()
+    value: str | None = omit_if_none()
+    slices: Mapping[str, tuple[Figures, ...]] | None = omit_if_none()
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,9 @@ class EvaluationReport(EvaluationProperties):
     model_name: str = ""
     rule: Mapping[str, Any] = field(default_factory=dict)
     splits: Mapping[str, Figures] = field(kw_only=True)
-    problem: str | None = where_told()
-    label: str | None = where_told()
-    more_labels: Mapping[str, LabelReport] | None = where_told()
+    problem: str | None = omit_if_none()
+    label: str | None = omit_if_none()
+    more_labels: Mapping[str, LabelReport] | None = omit_if_none()
 
     @property
     def metric(self) -> str:

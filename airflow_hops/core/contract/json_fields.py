@@ -9,12 +9,12 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
-_WHERE_TOLD = "where told"
+_OMIT_IF_NONE = "omit if none"
 
 
-def where_told() -> Any:
+def omit_if_none() -> Any:
     """A field that is not written if it is None."""
-    return field(default=None, metadata={_WHERE_TOLD: True})
+    return field(default=None, metadata={_OMIT_IF_NONE: True})
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class JsonFields:
     def to_dict(self) -> dict[str, Any]:
         """The JSON object; lists for tuples, strings for the keys of mappings."""
         known = {each: getattr(self, each.name) for each in fields(self) if each.name != "more"}
-        report = {each.name: v for each, v in known.items() if v is not None or _WHERE_TOLD not in each.metadata}
+        report = {each.name: v for each, v in known.items() if v is not None or _OMIT_IF_NONE not in each.metadata}
         return {**self.more, **{name: as_json(item) for name, item in report.items()}}
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 from airflow_hops.core.contract.artifacts import Artifact, Producer
-from airflow_hops.core.contract.json_fields import JsonFields, where_told
+from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.rollout.decision import Decision
 from airflow_hops.core.contract.rollout.progress import Progress
@@ -90,11 +90,11 @@ class ModelEvent(JsonFields):
     event: str
     version: int
     why: str = ""
-    by: Mapping[str, str] | str | None = where_told()
-    traffic: Mapping[int, int] | None = where_told()
-    to: int | None = where_told()
-    note: str | None = where_told()
-    fingerprint: str | None = where_told()
+    by: Mapping[str, str] | str | None = omit_if_none()
+    traffic: Mapping[int, int] | None = omit_if_none()
+    to: int | None = omit_if_none()
+    note: str | None = omit_if_none()
+    fingerprint: str | None = omit_if_none()
     decision: Decision | None = None
 
     @classmethod

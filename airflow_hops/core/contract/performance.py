@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.json_fields import JsonFields, StepOptions, where_told
+from airflow_hops.core.contract.json_fields import JsonFields, StepOptions, omit_if_none
 from airflow_hops.core.contract.properties import Properties
 from airflow_hops.core.contract.sources import Source
 
@@ -132,8 +132,8 @@ class VersionPerformance(JsonFields):
     measured: int = 0
     figures: Mapping[str, Interval] = field(default_factory=dict)
     estimates: Mapping[str, Interval] = field(default_factory=dict)
-    baseline: Mapping[str, Interval] | None = where_told()
-    drop: Mapping[str, Interval] | None = where_told()
+    baseline: Mapping[str, Interval] | None = omit_if_none()
+    drop: Mapping[str, Interval] | None = omit_if_none()
 
 
 @dataclass(frozen=True)

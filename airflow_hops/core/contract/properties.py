@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, get_args
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Manifest
-from airflow_hops.core.contract.json_fields import JsonFields, where_told
+from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
 from airflow_hops.core.contract.target import Target
 
 Mode = Literal["champion", "canary"]
@@ -86,10 +86,10 @@ class ExamplesProperties(Properties):
     time: str | None = None
     window: Window | None = None
     splits: tuple[str, ...] = ()
-    problem: str | None = where_told()
-    classes: tuple[str, ...] | None = where_told()
-    weight: str | None = where_told()
-    more_labels: Mapping[str, Mapping[str, Any]] | None = where_told()
+    problem: str | None = omit_if_none()
+    classes: tuple[str, ...] | None = omit_if_none()
+    weight: str | None = omit_if_none()
+    more_labels: Mapping[str, Mapping[str, Any]] | None = omit_if_none()
 
     @property
     def target(self) -> Target:
@@ -120,7 +120,7 @@ class StatisticsProperties(ExamplesProperties):
         skipped_files: By split, unreadable files that were skipped, with reasons; None if none may be skipped.
     """
 
-    skipped_files: Mapping[str, Mapping[str, str]] | None = where_told()
+    skipped_files: Mapping[str, Mapping[str, str]] | None = omit_if_none()
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class TransformedExamplesProperties(ExamplesProperties):
 
     features: tuple[str, ...] = ()
     outputs: Mapping[str, Any] = field(default_factory=dict)
-    by_class: Mapping[str, Any] | None = where_told()
+    by_class: Mapping[str, Any] | None = omit_if_none()
 
 
 @dataclass(frozen=True)
@@ -154,9 +154,9 @@ class SchemaProperties(Properties):
     label: str | None = None
     key: str | None = None
     time: str | None = None
-    features: tuple[str, ...] | None = where_told()
-    weight: str | None = where_told()
-    more_labels: Mapping[str, Mapping[str, Any]] | None = where_told()
+    features: tuple[str, ...] | None = omit_if_none()
+    weight: str | None = omit_if_none()
+    more_labels: Mapping[str, Mapping[str, Any]] | None = omit_if_none()
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class AnomaliesProperties(Properties):
     warnings: tuple[str, ...] = ()
     drift: tuple[str, ...] = ()
     proposed_features: tuple[str, ...] | None = None
-    examples: Mapping[str, Any] | None = where_told()
+    examples: Mapping[str, Any] | None = omit_if_none()
 
 
 @dataclass(frozen=True)
@@ -210,9 +210,9 @@ class PredictionsProperties(Properties):
     outputs: Mapping[str, str] = field(default_factory=dict)
     key: str | None = None
     window: Window | None = None
-    problem: str | None = where_told()
-    classes: tuple[str, ...] | None = where_told()
-    more_labels: Mapping[str, Mapping[str, Any]] | None = where_told()
+    problem: str | None = omit_if_none()
+    classes: tuple[str, ...] | None = omit_if_none()
+    more_labels: Mapping[str, Mapping[str, Any]] | None = omit_if_none()
 
 
 @dataclass(frozen=True)
@@ -245,8 +245,8 @@ class ModelProperties(Properties):
     train: str | None = None
     ranks: int | None = None
     synchronized: bool | None = None
-    features: tuple[str, ...] | None = where_told()
-    inputs: tuple[str, ...] | None = where_told()
+    features: tuple[str, ...] | None = omit_if_none()
+    inputs: tuple[str, ...] | None = omit_if_none()
     label: str | None = None
     key: str | None = None
     time: str | None = None
@@ -254,12 +254,12 @@ class ModelProperties(Properties):
     statistics: str | None = None
     statistics_fingerprint: str | None = None
     schema: str | None = None
-    problem: str | None = where_told()
-    classes: tuple[str, ...] | None = where_told()
-    more_labels: Mapping[str, Mapping[str, Any]] | None = where_told()
-    format: str | None = where_told()
-    framework: str | None = where_told()
-    library_versions: Mapping[str, str] | None = where_told()
+    problem: str | None = omit_if_none()
+    classes: tuple[str, ...] | None = omit_if_none()
+    more_labels: Mapping[str, Mapping[str, Any]] | None = omit_if_none()
+    format: str | None = omit_if_none()
+    framework: str | None = omit_if_none()
+    library_versions: Mapping[str, str] | None = omit_if_none()
 
     @property
     def folder(self) -> ModelFormat:
@@ -306,7 +306,7 @@ class BlessingProperties(Properties):
     """
 
     blessed: bool = False
-    reasons: tuple[str, ...] | None = where_told()
+    reasons: tuple[str, ...] | None = omit_if_none()
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:

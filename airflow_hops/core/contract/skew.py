@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.json_fields import JsonFields, StepOptions, where_told
+from airflow_hops.core.contract.json_fields import JsonFields, StepOptions, omit_if_none
 from airflow_hops.core.contract.properties import Properties, Window
 
 SkewVerdict = Literal["stable", "drift", "pipeline_fault", "insufficient"]
@@ -109,8 +109,8 @@ class SkewReference(JsonFields):
     statistics: str = ""
     fingerprint: str = ""
     schema: str | None = None
-    model: str | None = where_told()
-    version: int | None = where_told()
+    model: str | None = omit_if_none()
+    version: int | None = omit_if_none()
 
 
 @dataclass(frozen=True)
@@ -145,20 +145,20 @@ class SkewProperties(Properties):
     lost: tuple[str, ...] = ()
     causes: Mapping[str, Cause] = field(default_factory=dict)
     effects: Mapping[str, float] = field(default_factory=dict)
-    problem: str | None = where_told()
+    problem: str | None = omit_if_none()
     skewed: tuple[str, ...] = ()
     reference: SkewReference = field(default_factory=SkewReference)
     min_rows: int | None = None
     scores: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
     window_end: str | None = None
-    window_start: str | None = where_told()
+    window_start: str | None = omit_if_none()
     unwell: tuple[str, ...] = ()
-    captured_from: str | None = where_told()
-    captured_until: str | None = where_told()
-    versions: Mapping[str, int] | None = where_told()
-    current: str | None = where_told()
-    split: str | None = where_told()
-    windows: Mapping[str, Window | None] | None = where_told()
+    captured_from: str | None = omit_if_none()
+    captured_until: str | None = omit_if_none()
+    versions: Mapping[str, int] | None = omit_if_none()
+    current: str | None = omit_if_none()
+    split: str | None = omit_if_none()
+    windows: Mapping[str, Window | None] | None = omit_if_none()
 
     @property
     def why_not_learnt(self) -> str | None:

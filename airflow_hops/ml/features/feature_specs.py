@@ -12,7 +12,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 
 from airflow_hops.core.contract.artifacts import BadInput, read_json
 from airflow_hops.core.contract.images import ImageSpec
-from airflow_hops.core.contract.json_fields import JsonFields, where_told
+from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
 from airflow_hops.core.contract.target import Target
 from airflow_hops.ml.readers.vectors import split_dtype
 from airflow_hops.ml.schemas.files import load_schema
@@ -36,9 +36,9 @@ class OutputSpec(JsonFields):
 
     dtype: str
     width: int | None = None
-    vocabulary_size: int | None = where_told()
-    image: ImageSpec | None = where_told()  # noqa: RUF009  # makes a field
-    inputs: tuple[str, ...] | None = where_told()
+    vocabulary_size: int | None = omit_if_none()
+    image: ImageSpec | None = omit_if_none()  # noqa: RUF009  # makes a field
+    inputs: tuple[str, ...] | None = omit_if_none()
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ class TaskSummary:
     no_space: bool = False
 
     @contextlib.contextmanager
-    def telling(self, folder: str, path: str | None = None) -> Iterator[None]:
+    def recording_errors(self, folder: str, path: str | None = None) -> Iterator[None]:
         """Takes down bad input and a full disk, so that the driver can say it in one sentence; all else is raised.
 
         Args:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, Self
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.json_fields import JsonFields, where_told
+from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
 from airflow_hops.core.contract.names import suggestion
 from airflow_hops.core.contract.retraining.parts import Part, check_part
 from airflow_hops.core.contract.retraining.situation import Situation
@@ -55,8 +55,8 @@ class Finding(JsonFields):
     held: bool
     text: str
     numbers: Mapping[str, Any] = field(default_factory=dict)
-    parts: tuple[Finding, ...] | None = where_told()
-    blind: bool | None = where_told()
+    parts: tuple[Finding, ...] | None = omit_if_none()
+    blind: bool | None = omit_if_none()
 
     def leaves(self) -> list[Finding]:
         """The findings of single conditions."""

@@ -136,7 +136,7 @@ def predict_task(plan: PredictionPlan, task: TransformTask) -> str:
         The :class:`~airflow_hops.ml.spark.tasks.SplitSummary` as JSON.
     """
     summary = SplitSummary(task.split)
-    with summary.telling(plan.target, task.path):
+    with summary.recording_errors(plan.target, task.path):
         key = (plan.model, plan.signature)
         if key not in _loaded:
             use_one_thread()

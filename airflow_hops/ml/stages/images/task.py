@@ -89,7 +89,7 @@ def prepare_task(preparation: ImagePreparation, task: ImageTask) -> str:
         The :class:`ImageSummary` as JSON.
     """
     summary = ImageSummary()
-    with summary.telling(preparation.target):
+    with summary.recording_errors(preparation.target):
         _Task(preparation, task, summary).run()
     return summary.to_json()
 

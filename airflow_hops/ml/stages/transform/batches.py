@@ -106,7 +106,7 @@ def transform_task(plan: TransformPlan, task: TransformTask) -> str:
         The :class:`TransformSummary` as JSON.
     """
     summary = TransformSummary(task.split)
-    with summary.telling(plan.folder, task.path):
+    with summary.recording_errors(plan.folder, task.path):
         path = plan.transform_graph
         if path not in _loaded:
             _loaded.clear()
