@@ -101,34 +101,34 @@ def options_from(value: Mapping[str, Any] | None, *, schema: Any = None) -> Any:
     Raises:
         BadInput: a key is unknown, or a value is not what is expected of it.
     """
-    given = _read("options", _Options, value or {})
-    lift = _read("options.lift", _LiftOptions, given.lift or {})
-    for first, *others in given.cross_features if isinstance(given.cross_features, Sequence) else ():
+    settings = _read("options", _Options, value or {})
+    lift = _read("options.lift", _LiftOptions, settings.lift or {})
+    for first, *others in settings.cross_features if isinstance(settings.cross_features, Sequence) else ():
         if first in others:
             raise BadInput(
-                f"options.cross_features is {given.cross_features!r}, expected "
+                f"options.cross_features is {settings.cross_features!r}, expected "
                 f"{_Options.model_fields['cross_features'].description}"
             )
-    if given.lift is not None and given.label_feature is None:
+    if settings.lift is not None and settings.label_feature is None:
         raise BadInput("options.lift is given without options.label_feature, whose lift it is")
-    if given.semantic_domains_sample_rate is not None and not given.semantic_domains:
+    if settings.semantic_domains_sample_rate is not None and not settings.semantic_domains:
         raise BadInput("options.semantic_domains_sample_rate is given without options.semantic_domains")
-    if given.features is not None:
-        for name, used in _used_features(given, lift):
-            if used not in given.features:
+    if settings.features is not None:
+        for name, used in _used_features(settings, lift):
+            if used not in settings.features:
                 raise BadInput(f"options.features has no {used!r}, which options.{name} needs; add it")
     import tensorflow_data_validation as tfdv
 
-    arguments = given.model_dump(exclude=_NOT_ARGUMENTS, exclude_none=True, by_alias=True)
-    if given.per_feature_weight_override is not None:
-        overrides = given.per_feature_weight_override.items()
+    arguments = settings.model_dump(exclude=_NOT_ARGUMENTS, exclude_none=True, by_alias=True)
+    if settings.per_feature_weight_override is not None:
+        overrides = settings.per_feature_weight_override.items()
         arguments["per_feature_weight_override"] = {tfdv.FeaturePath([name]): by for name, by in overrides}
-    options = tfdv.StatsOptions(schema=schema, use_sketch_based_topk_uniques=True, **arguments, **_slicing(given))
-    generators = [] if given.label_feature is None else [_lift(given.label_feature, lift, schema, options)]
-    if given.cross_features is not None:
+    options = tfdv.StatsOptions(schema=schema, use_sketch_based_topk_uniques=True, **arguments, **_slicing(settings))
+    generators = [] if settings.label_feature is None else [_lift(settings.label_feature, lift, schema, options)]
+    if settings.cross_features is not None:
         from airflow_hops.ml.statistics.cross_features import CrossFeatureGenerator
 
-        pairs = None if given.cross_features is True else [(one, other) for one, other in given.cross_features]
+        pairs = None if settings.cross_features is True else [(one, other) for one, other in settings.cross_features]
         generators.append(CrossFeatureGenerator(pairs))
     options.generators = generators or None
     return options
@@ -148,16 +148,16 @@ def _read(where: str, kind: type[_AnyModel], value: Any) -> _AnyModel:
     raise BadInput(f"{where}.{name} is {value[name]!r}, expected {kind.model_fields[name].description}")
 
 
-def _used_features(given: _Options, lift: _LiftOptions) -> Iterator[tuple[str, str]]:
+def _used_features(settings: _Options, lift: _LiftOptions) -> Iterator[tuple[str, str]]:
     """Which option names which feature."""
-    pairs = given.cross_features if isinstance(given.cross_features, Sequence) else ()
+    pairs = settings.cross_features if isinstance(settings.cross_features, Sequence) else ()
     lists: dict[str, Iterable[str]] = {
-        "weight_feature": filter(None, [given.weight_feature]),
-        "label_feature": filter(None, [given.label_feature]),
+        "weight_feature": filter(None, [settings.weight_feature]),
+        "label_feature": filter(None, [settings.label_feature]),
         "lift.features": lift.features or (),
-        "per_feature_weight_override": (given.per_feature_weight_override or {}).values(),
-        "slice_by": itertools.chain(*_slices(given)),
-        "slice_values": given.slice_values or (),
+        "per_feature_weight_override": (settings.per_feature_weight_override or {}).values(),
+        "slice_by": itertools.chain(*_slices(settings)),
+        "slice_values": settings.slice_values or (),
         "cross_features": itertools.chain(*pairs),
     }
     for name, features in lists.items():
@@ -165,23 +165,23 @@ def _used_features(given: _Options, lift: _LiftOptions) -> Iterator[tuple[str, s
             yield name, feature
 
 
-def _slices(given: _Options) -> list[tuple[str, ...]]:
+def _slices(settings: _Options) -> list[tuple[str, ...]]:
     """The features of each way to slice."""
-    slices = [(one,) if isinstance(one, str) else tuple(one) for one in given.slice_by or ()]
+    slices = [(one,) if isinstance(one, str) else tuple(one) for one in settings.slice_by or ()]
     sliced = set(itertools.chain(*slices))
-    return slices + [(name,) for name in given.slice_values or () if name not in sliced]
+    return slices + [(name,) for name in settings.slice_values or () if name not in sliced]
 
 
-def _slicing(given: _Options) -> dict[str, Any]:
-    slices = _slices(given)
+def _slicing(settings: _Options) -> dict[str, Any]:
+    slices = _slices(settings)
     if not slices:
         return {}
     from tensorflow_data_validation.utils import slicing_util
     from tfx_bsl.public.proto import slicing_spec_pb2
 
-    if given.slice_values is not None:
+    if settings.slice_values is not None:
         # TFDV looks for a SlicingConfig's values, which are text, among bytes; as bytes it finds them, numbers too.
-        wanted = {name: [str(value).encode() for value in some] for name, some in given.slice_values.items()}
+        wanted = {name: [str(value).encode() for value in some] for name, some in settings.slice_values.items()}
         functions = [slicing_util.get_feature_value_slicer({n: wanted.get(n) for n in names}) for names in slices]
         return {"experimental_slice_functions": functions}
     specs = [slicing_spec_pb2.SlicingSpec(feature_keys=names) for names in slices]
