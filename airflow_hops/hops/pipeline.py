@@ -1,8 +1,8 @@
 """The store, artifacts and stages of a pipeline, in a notebook: ``from airflow_hops.hops import pipeline``.
 
-It works in the notebook of a :class:`~airflow_hops.operators.notebook.NotebookOperator`, and in those that
-``airflow hops notebook`` opens. Where an artifact is asked for, the role of one of the notebook's inputs will do, as
-will its reference, or its address.
+It works in the notebook of a :class:`~airflow_hops.operators.notebook.NotebookOperator`, and in notebooks that
+``airflow hops notebook`` opens. An argument that is an artifact may be the role of one of the notebook's inputs, a
+reference, or an address.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ Data = Any
 """A pandas DataFrame, or an artifact in any of the forms of :data:`AnyArtifact`."""
 
 AnyArtifact = Artifact | Mapping[str, Any] | str
-"""A reference, one as XCom has it, the role of an input, or an address."""
+"""A reference, a reference as XCom holds it, the role of an input, or an address."""
 
 _RESULT_CHARACTERS = 32_000
 
 
 def inputs() -> dict[str, tuple[Artifact, ...]]:
-    """The artifacts that the operator was given, by role."""
+    """Returns the input artifacts of the operator, by role."""
     return dict(session.current_context().spec.inputs)
 
 
 def store() -> ArtifactStore:
-    """The artifact store of the connection."""
+    """Returns the artifact store of the connection."""
     return session.current_context().store
 
 
 def artifact(which: AnyArtifact) -> Artifact:
-    """An artifact.
+    """Returns an artifact.
 
     Args:
-        which: The role of an input, an address in the store (of its folder), or a reference.
+        which: The role of an input, the address of the artifact's folder in the store, or a reference.
 
     Raises:
-        BadInput: there is none, or a role has several.
+        BadInput: the input does not exist, or the role has several artifacts.
     """
     if isinstance(which, Artifact):
         return which
@@ -70,23 +70,20 @@ def artifact(which: AnyArtifact) -> Artifact:
 
 
 def path(which: AnyArtifact) -> Path:
-    """A local folder with the files of an artifact, which are compared with its manifest."""
+    """Returns a local folder with the files of an artifact, after comparing them with its manifest."""
     return store().local(artifact(which))
 
 
 def frame(which: AnyArtifact, split: str | None = None, *, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """The rows of an artifact.
+    """Returns the rows of an artifact, of shape ``[rows, columns]``.
 
     Args:
-        which: An artifact that has Parquet files in folders: ``examples``, ``snapshot``, ``predictions``, ….
-        split: The folder: a split, or a table; None if there is but one.
+        which: An artifact with Parquet files in folders: ``examples``, ``snapshot``, ``predictions``, ….
+        split: Folder to read: a split or a table; may be None if there is only one.
         columns: Names of the columns to read; None for all.
 
-    Returns:
-        Shape ``[rows, columns]``.
-
     Raises:
-        BadInput: there is no such split, or there are several and none is given.
+        BadInput: the split does not exist, or is None although there are several.
     """
     import pyarrow.parquet as pq
 
@@ -101,17 +98,17 @@ def frame(which: AnyArtifact, split: str | None = None, *, columns: Sequence[str
 
 
 def statistics(data: Data, split: str | None = None) -> Any:
-    """TFDV's statistics of a frame or an artifact; those that a ``statistics`` artifact has are read.
+    """Returns TFDV's statistics of a frame or an artifact; those of a ``statistics`` artifact are read, not computed.
 
     Args:
         data: A frame, or an artifact.
-        split: Of the artifact.
+        split: Split of the artifact.
 
     Returns:
         ``tensorflow_metadata.proto.v0.statistics_pb2.DatasetFeatureStatisticsList``.
 
     Raises:
-        BadInput: there is no such artifact or split, or a column has no statistics.
+        BadInput: the artifact or split does not exist, or statistics of a column cannot be computed.
     """
     from airflow_hops.ml.statistics import STATISTICS_FILE, generate_statistics, load_statistics
 
@@ -132,11 +129,11 @@ def statistics(data: Data, split: str | None = None) -> Any:
 
 
 def overview(data: Data, split: str | None = None) -> View:
-    """A table of features with their distributions, as Facets Overview; a cell shows it as its last expression.
+    """Returns a table of features with their distributions, like Facets Overview, for display in a notebook cell.
 
     Args:
-        data: A frame, or an artifact, of statistics, too.
-        split: Of the artifact.
+        data: A frame, or an artifact; may be a ``statistics`` artifact.
+        split: Split of the artifact.
 
     Raises:
         BadInput: as :func:`statistics`.
@@ -147,12 +144,12 @@ def overview(data: Data, split: str | None = None) -> View:
 
 
 def dive(data: Data, split: str | None = None, *, seed: int = 0) -> View:
-    """Rows as dots, placed and coloured by columns that one chooses, as Facets Dive.
+    """Returns rows as dots, placed and coloured by columns that the reader selects, like Facets Dive.
 
     Args:
         data: A frame, or an artifact with rows.
-        split: Of the artifact.
-        seed: Of the sample of 2,000 rows that is drawn of more.
+        split: Split of the artifact.
+        seed: Seed of the sample of 2,000 rows that is drawn if there are more.
 
     Raises:
         BadInput: as :func:`frame`.
@@ -173,24 +170,24 @@ def step(
     inputs: Mapping[str, AnyArtifact] = {},
     **params: Any,
 ) -> Any:
-    """Runs a stage in this process, with what the operator of that stage hands to it.
+    """Runs a stage in this process, with the inputs and parameters that the stage's operator would pass.
 
-    Stages that run on Spark take the session of the notebook, or start one on this machine.
+    Stages on Spark use the notebook's session, or start one on this machine.
 
     Args:
         stage: A module of :mod:`airflow_hops.ml.stages` (``"statistics"``, ``"schema"``, ``"evaluate"``), or
             ``module:function``.
-        kind: Kind of the artifact that it makes, the operator's ``output_kind``; None if it makes none.
-        name: What the artifact is kept under, beside those of the notebook's task; by default the stage. The same
-            name again replaces it.
-        inputs: Artifacts by role, as the stage asks for them.
-        **params: Of the stage's ``run``.
+        kind: Kind of the artifact that the stage writes (the operator's ``output_kind``); None if it writes none.
+        name: Name to save the artifact under, beside those of the notebook's task; by default the stage's. A second
+            call with the same name replaces the artifact.
+        inputs: Input artifacts of the stage, by role.
+        **params: Parameters of the stage's ``run``.
 
     Returns:
-        The artifact, or what else the stage returns.
+        The artifact, or the stage's other result.
 
     Raises:
-        BadInput: there is no such stage, or it cannot use what it was given.
+        BadInput: the stage does not exist, or rejects its inputs.
     """
     spec = session.current_context().spec
     entry = stage if ":" in stage else f"airflow_hops.ml.stages.{stage}:run"
@@ -205,13 +202,13 @@ def step(
 
 
 def result(value: Any) -> None:
-    """Leaves a small value, which the task pushes as its XCom ``result``; the last one counts.
+    """Outputs a small value, which the task pushes as its XCom ``result``; the last call wins.
 
     Args:
         value: A JSON value of at most 32,000 characters.
 
     Raises:
-        BadInput: it is none, or is larger.
+        BadInput: the value is not JSON, or is larger.
     """
     from IPython.display import display
 

@@ -1,1 +1,1 @@
-"""Launchers start a step's process somewhere, stream what it says, and kill it. They know nothing of ML."""
+"""Launchers start a step's process on some machine, stream its output, and kill it. They know nothing of ML."""

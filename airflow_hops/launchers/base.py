@@ -1,4 +1,4 @@
-"""The base class of launchers, which distributions register under ``airflow_hops.launchers``."""
+"""The base class of launchers, registered as entry points of the group ``airflow_hops.launchers``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from airflow_hops.launchers.warm import WarmStart
 
 
 class Launcher(ABC):
-    """Starts the process of a step somewhere, and knows nothing of ML.
+    """Starts the process of a step on some machine.
 
-    It is made with ``runtime``, ``warm`` and its own options as keyword arguments.
+    It is created with ``runtime``, ``warm`` and its own options as keyword arguments.
 
     Args:
         runtime: Folder of the runtime environment.
         warm: Client of the warm process, which forks steps on this machine; None if ``warm_start`` is off. A launcher
-            need not use it.
+            may ignore it.
     """
 
     def __init__(self, runtime: Path, warm: WarmStart | None = None) -> None:
@@ -35,7 +35,7 @@ class Launcher(ABC):
         variables: Mapping[str, str] = {},
         detached: Detached | None = None,
     ) -> StepProcess:
-        """Starts ``python -m airflow_hops.ml SPEC`` for a spec, which leaves ``result.json`` beside it.
+        """Starts ``python -m airflow_hops.ml SPEC``, which writes ``result.json`` beside the spec.
 
         Args:
             spec_path: The step's ``spec.json``; its folder becomes the working directory.
@@ -52,7 +52,7 @@ def find_launcher(name: str) -> type[Launcher]:
     """Returns the class of a registered launcher.
 
     Raises:
-        BadInput: there is none of this name, it cannot be imported, or is not a subclass of :class:`Launcher`.
+        BadInput: it is not registered, cannot be imported, or is not a subclass of :class:`Launcher`.
     """
     kind = load_extension(LAUNCHERS, name)
     if not (isinstance(kind, type) and issubclass(kind, Launcher)):

@@ -34,16 +34,16 @@ _BACKLOG_BYTES = 1 << 20
 
 
 class Superseded(HopsError):
-    """Another try of the task follows the job now."""
+    """Raised when another try of the task has taken over the job."""
 
 
 def prepare_job(spec: StepSpec, store: ArtifactStore, fingerprint: str, *, orphan_timeout_s: float) -> Job:
-    """Makes the folder of a job that has yet to be started.
+    """Creates the folder of a job, without starting it.
 
     Args:
         spec: The step.
         store: The artifact store.
-        fingerprint: Of all that the step depends on.
+        fingerprint: Fingerprint of everything that the step depends on.
         orphan_timeout_s: Seconds without a worker after which the job ends by itself.
     """
     _sweep()
@@ -66,7 +66,7 @@ def prepare_job(spec: StepSpec, store: ArtifactStore, fingerprint: str, *, orpha
 
 
 def state_of(job: Job, store: ArtifactStore) -> State:
-    """How a job is doing: its folder says so on its own machine, elsewhere its record."""
+    """Returns the state of a job, from its folder on its own machine, from its record elsewhere."""
     if not job.is_here:
         record = _record(job, store)
         return "ended" if record is None else record.state  # type: ignore[return-value]
@@ -79,7 +79,7 @@ def state_of(job: Job, store: ArtifactStore) -> State:
 
 
 def result_of(job: Job, store: ArtifactStore) -> StepResult | None:
-    """The result of a job's step, or None if it left none."""
+    """Returns the result of a job's step, or None if it wrote none."""
     if job.is_here:
         return StepResult.read(job.path / "result.json")
     record = _record(job, store)
@@ -87,15 +87,15 @@ def result_of(job: Job, store: ArtifactStore) -> StepResult | None:
 
 
 def end_job(job: Job, store: ArtifactStore, given_up: Callable[[], bool] = lambda: False) -> None:
-    """Ends a job wherever it is, and returns when it has ended.
+    """Ends a job on any machine, and returns when it has ended.
 
-    A job of another machine is asked to end through the store, and counts as dead when its record has not changed for
-    :attr:`airflow_hops.core.store.jobs.Job.silence_s`: by then it has ended by itself, if it could not reach the store.
+    A job of another machine is asked to end through the store. It counts as dead when its record has not changed for
+    :attr:`airflow_hops.core.store.jobs.Job.silence_s`: a job that cannot reach the store ends by itself before that.
 
     Args:
         job: The job.
         store: The artifact store.
-        given_up: Asked now and then whether to wait no longer.
+        given_up: Polled; returns whether to stop waiting.
     """
     if job.is_here:
         kill_step(job.id, _session(job))
@@ -113,7 +113,7 @@ def end_job(job: Job, store: ArtifactStore, given_up: Callable[[], bool] = lambd
 
 
 def discard_job(job: Job, store: ArtifactStore) -> None:
-    """Removes what a job that has ended leaves."""
+    """Removes the files of a job that has ended."""
     is_here = job.is_here
     if is_here:
         shutil.rmtree(job.path, ignore_errors=True)
@@ -126,7 +126,7 @@ def discard_job(job: Job, store: ArtifactStore) -> None:
 class JobProcess(StepProcess):
     """A job of this machine that this process follows, as if it had just started it.
 
-    A context manager: within it no other process follows the job.
+    Within its context, no other process follows the job.
     """
 
     def __init__(self, job: Job, store: ArtifactStore) -> None:
@@ -137,10 +137,10 @@ class JobProcess(StepProcess):
         self._started: StepProcess | None = None
 
     def __enter__(self) -> JobProcess:
-        """Attaches to the job; a process that follows it still lets go of it.
+        """Attaches to the job, after waiting for the process that follows it to detach.
 
         Raises:
-            HopsError: it does not.
+            HopsError: that process did not detach in time.
         """
         write_atomically(self.job.path / "owner", self._token)
         path = self.job.path / "attached"
@@ -163,23 +163,19 @@ class JobProcess(StepProcess):
             self._lock = None
 
     def started_by(self, start: Callable[[Detached], StepProcess]) -> None:
-        """Starts the step.
-
-        Args:
-            start: A launcher's ``start`` for this step.
-        """
+        """Starts the step with a launcher's ``start``."""
         self._started = start(Detached(self.job.id, self.job.path / "output.log"))
         self.pid = self._started.pid
 
     @property
     def has_backlog(self) -> bool:
-        """Whether more has been written since the last look than a retry's log should begin with."""
+        """Whether unread output exceeds 1 MiB, too much for the start of a retry's log."""
         return _size(self.job.path / "output.log") - self._shown() > _BACKLOG_BYTES
 
     def lines(self) -> Iterator[str]:
         """Yields the output from where the last reader stopped, line by line until the job has ended.
 
-        Of more than 1 MiB that nobody has seen, the last 1 MiB.
+        If more than 1 MiB is unread, only the last 1 MiB is yielded.
 
         Raises:
             Superseded: another process follows the job.
@@ -209,7 +205,7 @@ class JobProcess(StepProcess):
                 yield pending.decode(errors="replace")
 
     def kill(self, grace_s: float = GRACE_S) -> None:
-        """Ends the job with all its descendants, unless another process follows it by now."""
+        """Ends the job with all its descendants, unless another process follows it."""
         if self._is_owner():
             super().kill(grace_s)
 
@@ -237,7 +233,7 @@ class JobProcess(StepProcess):
 
 
 def _session(job: Job) -> int | None:
-    """The session of a job's processes, once it has begun."""
+    """Returns the session of a job's processes, or None before it has begun."""
     with contextlib.suppress(OSError, ValueError):
         return int(json.loads((job.path / "running").read_text())["session"])
     return None
@@ -256,7 +252,7 @@ def _size(path: Path) -> int:
 
 
 def _sweep() -> None:
-    """Removes folders of this user's jobs that have ended, and whose result nobody has taken for a day."""
+    """Removes folders of this user's jobs that ended over a day ago, and whose results no task has read."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             status = folder.lstat()

@@ -29,10 +29,10 @@ class LocalLauncher(Launcher):
         variables: Mapping[str, str] = {},
         detached: Detached | None = None,
     ) -> StepProcess:
-        """Starts the step of a spec, as :meth:`~airflow_hops.launchers.base.Launcher.start`.
+        """Starts the step of a spec; arguments as :meth:`~airflow_hops.launchers.base.Launcher.start`.
 
         Raises:
-            BadInput: there is no runtime environment.
+            BadInput: the runtime environment does not exist.
         """
         python = runtime_python(self.runtime)
         environment = {**step_environment(self.runtime, code_paths), **variables}
@@ -45,10 +45,10 @@ class LocalLauncher(Launcher):
 
 
 def runtime_python(runtime: Path) -> Path:
-    """The Python of a runtime environment.
+    """Returns the Python of a runtime environment.
 
     Raises:
-        BadInput: there is none, its installation did not finish, or it is one of other pins.
+        BadInput: it does not exist, its installation did not finish, or its pins are outdated.
     """
     python = runtime / "bin" / "python"
     if not python.exists():
@@ -70,7 +70,7 @@ def runtime_python(runtime: Path) -> Path:
 
 
 def runtime_environment(runtime: Path, code_paths: Sequence[str] = ()) -> dict[str, str]:
-    """The environment of a process of the runtime environment: this one's, less what would mix the two environments.
+    """Returns this process's environment without variables that would mix the two environments, for a runtime process.
 
     Args:
         runtime: Folder of the runtime environment; its ``bin`` comes first on ``PATH``.
@@ -85,12 +85,7 @@ def runtime_environment(runtime: Path, code_paths: Sequence[str] = ()) -> dict[s
 
 
 def step_environment(runtime: Path, code_paths: Sequence[str] = ()) -> dict[str, str]:
-    """The environment of a step, from which it knows its worker and its Java.
-
-    Args:
-        runtime: Folder of the runtime environment.
-        code_paths: Folders of user code, which come after the package.
-    """
+    """Returns a step's environment: :func:`runtime_environment`, and settings of its worker, Java and libraries."""
     environment = runtime_environment(runtime, code_paths)
     java = find_java(base_of(runtime), environment)
     if java is not None:

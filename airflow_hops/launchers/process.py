@@ -1,4 +1,4 @@
-"""A step's local process: a process group of its own, output line by line, and a kill that leaves nothing behind."""
+"""A step's local process: its own process group, output by line, and a kill that ends all descendants."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _DRAIN_S = 0.2
 
 @dataclass(frozen=True)
 class Detached:
-    """Starting a step that outlives the process that starts it.
+    """Describes a step that outlives the process that starts it.
 
     Attributes:
-        step_id: Its id, known in advance.
-        log: The file that takes its output.
+        step_id: Id of the step, known in advance.
+        log: File that its output goes to.
     """
 
     step_id: str
@@ -33,7 +33,7 @@ class Detached:
 
 
 class StepProcess:
-    """A step's first process: its output, its end, and how to end it with all its descendants.
+    """A step's first process; :meth:`kill` ends it with all its descendants.
 
     Args:
         step_id: Value of the environment variable that marks the step's processes.
@@ -51,13 +51,13 @@ class StepProcess:
     def start(
         cls, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, detached: Detached | None = None
     ) -> StepProcess:
-        """Starts a command as a step, in a session of its own.
+        """Starts a command as a step, in its own session.
 
         Args:
             command: Program and arguments.
-            env: The whole environment of the process; the step's id is added.
-            cwd: Its working directory.
-            detached: Its id and log, where it is to outlive this process.
+            env: Complete environment of the process; the step's id is added.
+            cwd: Working directory.
+            detached: Id and log of the step, if it outlives this process.
         """
         step_id = detached.step_id if detached else new_step_id()
         read_end, write_end = open_output(detached)
@@ -82,7 +82,7 @@ class StepProcess:
     def lines(self) -> Iterator[str]:
         """Yields the output line by line until the process has ended.
 
-        A descendant that outlives the process and holds its output open does not keep this waiting.
+        A descendant that outlives the process and holds its output open does not block this.
         """
         if self._output is None:
             return
@@ -112,17 +112,14 @@ class StepProcess:
             os.close(self._output)
 
     def poll(self) -> int | None:
-        """The exit code (negative: the signal's number), or None while the process runs."""
+        """Returns the exit code (negative: the signal's number), or None while the process runs."""
         return self._poll()
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Waits for the end.
-
-        Returns:
-            The exit code, or the negative number of the signal that ended the process.
+        """Waits for the end, and returns the exit code (negative: the signal's number).
 
         Raises:
-            TimeoutError: it has not ended in time.
+            TimeoutError: the process has not ended in time.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         pause_s = 0.001
@@ -134,7 +131,7 @@ class StepProcess:
         return code
 
     def kill(self, grace_s: float = GRACE_S) -> None:
-        """Ends the process and all its descendants: SIGTERM, and SIGKILL for what is left after ``grace_s`` seconds."""
+        """Ends the process and all its descendants with SIGTERM, and with SIGKILL after ``grace_s`` seconds."""
         kill_step(self.step_id, self.pid, grace_s=grace_s)
         with contextlib.suppress(TimeoutError):
             self.wait(1)
@@ -148,7 +145,7 @@ def open_output(detached: Detached | None) -> tuple[int | None, int]:
 
 
 def new_step_id() -> str:
-    """An id that no other step has."""
+    """Returns a unique step id."""
     return uuid.uuid4().hex
 
 
@@ -164,7 +161,7 @@ def kill_step(step_id: str, pid: int | None, *, grace_s: float = GRACE_S) -> Non
 
 
 def describe_exit(code: int) -> str:
-    """An exit code in words; a signal by its name, with what usually sends it."""
+    """Describes an exit code in words; a signal by its name and usual sender."""
     if code > 128 and code - 128 in set(signal.Signals):
         # spark-submit and shells pass on the signal that ended their child in this form.
         return f"exit code {code}, that is {describe_exit(128 - code)}"

@@ -1,4 +1,4 @@
-"""Starts steps with spark-submit, as the Spark connection says, through the Spark provider's hook."""
+"""Starts steps with spark-submit and the Spark connection, through the Spark provider's hook."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_CONN_ID = "spark_default"
 THIS_MACHINE = "local[*]"
-"""The master where there is no connection of that name."""
+"""The master if the connection does not exist."""
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -61,7 +61,7 @@ class SparkLauncher(Launcher):
         conn_id: The Spark connection.
         conf: Spark properties.
         warm: For Spark on this machine, forks the driver from a process that has imported the ML libraries; the driver
-            then starts spark-submit, rather than the other way round. None always begins with spark-submit.
+            then starts spark-submit. If None, spark-submit starts the driver.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class SparkLauncher(Launcher):
         """Starts the step of a spec; arguments as :meth:`airflow_hops.launchers.base.Launcher.start`.
 
         Raises:
-            BadInput: there is no runtime environment, no Java that Spark runs on, or no connection of that name.
+            BadInput: the runtime environment, a Java that Spark supports, or the connection does not exist.
         """
         # Imported here, since it takes longer to import than all of this package, at every parsing of a DAG.
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -135,7 +135,7 @@ class SparkLauncher(Launcher):
         return StepProcess.start(command, env=environment, cwd=folder, detached=detached)
 
     def _master(self) -> str:
-        """The master that the connection names; this machine, if there is no ``spark_default``."""
+        """Returns the connection's master, or this machine if ``spark_default`` does not exist."""
         present = find_connection(self.conn_id, "spark")
         if present is not None:
             return str(present[0].host or "")

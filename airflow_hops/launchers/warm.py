@@ -1,4 +1,4 @@
-"""Has steps forked from a process that has imported the ML libraries already: milliseconds instead of seconds."""
+"""Forks steps from a warm process that has imported the ML libraries: milliseconds instead of seconds."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ class WarmStart:
 
     Args:
         path: The warm process's socket.
-        python: The runtime environment's Python. Where no warm process listens, one is started with it in the
-            background, for the steps that follow; it ends by itself when nobody has asked it for a while. None: only a
-            process that somebody else started is used.
+        python: The runtime environment's Python. If no warm process listens, it starts one in the background for later
+            steps, which ends by itself when idle for a while. If None, only a running process is used.
     """
 
     def __init__(self, path: Path, python: Path | None = None) -> None:
@@ -43,11 +42,11 @@ class WarmStart:
 
         Args:
             spec_path: The step's ``spec.json``; its folder becomes the working directory.
-            environment: The whole environment of the step; the step's id is added.
-            detached: Its id and log, where it is to outlive this process. The warm process lives at least as long.
+            environment: Complete environment of the step; the step's id is added.
+            detached: Id and log of the step, if it outlives this process; the warm process then waits for its end.
 
         Returns:
-            The step's process, or None if no warm process answers: the caller starts the step by itself.
+            The step's process, or None if no warm process answers, and the caller must start the step itself.
         """
         step_id = detached.step_id if detached else new_step_id()
         request = {
@@ -101,20 +100,20 @@ class WarmStart:
 
 
 def warm_command(python: Path, path: Path) -> list[str]:
-    """The command of a warm process that listens at ``path``."""
+    """Returns the command of a warm process that listens at ``path``."""
     return module_command(python, "airflow_hops.ml.step.warm", "--socket", path)
 
 
 def warm_environment() -> dict[str, str]:
-    """The environment of a warm process: of the worker's only paths, and what libraries read while they are imported.
+    """Returns a warm process's environment: some of the worker's paths, and variables that libraries read at import.
 
-    A step brings its own, which for the latter is too late.
+    A step has its own environment, but libraries have been imported by then.
     """
     return with_package({name: os.environ[name] for name in _PATHS if name in os.environ} | import_settings())
 
 
 def import_settings() -> dict[str, str]:
-    """Variables that libraries read while they are imported; where they differ, another warm process is needed."""
+    """Returns variables that libraries read at import; steps with different values need another warm process."""
     return {
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "PYTHONWARNINGS": "ignore::FutureWarning",
@@ -131,7 +130,6 @@ class _Status:
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """The exit code, or None while the step runs."""
         if self._code is None and select.select([self._connection], [], [], 0)[0]:
             try:
                 self._code = os.waitstatus_to_exitcode(

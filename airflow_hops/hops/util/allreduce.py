@@ -1,4 +1,4 @@
-"""Trains with the code of a notebook and Horovod."""
+"""Trains with a notebook's code and Horovod."""
 
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,17 @@ from airflow_hops.ml.stages.notebook.source import read_notebook
 
 
 def launch(spark: Any, notebook: str) -> str:
-    """Runs the code of a notebook on every rank; it is kept with the experiment.
+    """Runs the code of a notebook on every rank, and saves the notebook with the experiment.
 
     Args:
         spark: A ``SparkSession``, or None.
-        notebook: Its path in the project, or beside the DAG file.
+        notebook: Path of the notebook in the project, or beside the DAG file.
 
     Returns:
         The experiment's folder in the store.
 
     Raises:
-        BadInput: there is no such notebook, or it has no code that runs without IPython.
+        BadInput: the notebook does not exist, or has no code that runs without IPython.
         HopsError: a rank failed.
     """
     name, content = Path(notebook).name, read_file(Project.current(), notebook)

@@ -1,7 +1,7 @@
 """Experiments: one call of a function, many with different hyperparameters, or one on many processes.
 
-Each function may have a ``SparkSession`` as its first argument; the number of its executors is then how many processes
-run at once, on this machine. It returns the folder of the experiment first.
+Each function accepts a ``SparkSession`` as its first argument; its number of executors is then the number of processes
+that run at once, on this machine. The first item of each result is the experiment's folder.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from airflow_hops.ml.training.gang import LocalRanks
 log = logging.getLogger(__name__)
 
 Found = tuple[str, Mapping[str, Any]]
-"""The experiment's folder in the store, and what the function returned, by name; a number alone is ``metric``."""
+"""The experiment's folder in the store, and the function's results by name (a single number is named ``metric``)."""
 
 Best = tuple[str, Mapping[str, Any], Mapping[str, Any]]
-"""The experiment's folder in the store, the best hyperparameters, and what the function returned for them, by name."""
+"""The experiment's folder in the store, the best hyperparameters, and the function's results for them, by name."""
 
 _NAMES_OF_FUNCTION = {"map_fun", "objective_function"}
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -40,7 +40,7 @@ class Direction:
 
 
 def _as_in_hopsworks(function: _Function) -> _Function:
-    """Takes a ``SparkSession`` first, and the names that the function has had in versions of hops-util-py."""
+    """Accepts a ``SparkSession`` as first argument, and the function under its names in versions of hops-util-py."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -69,18 +69,18 @@ def launch(
 
     Args:
         train_fn: The function.
-        args_dict: Lists of equal length: the first call gets the first value of each, and so on. Product of lists:
-            :func:`airflow_hops.hops.util.util.grid_params`.
-        name: Of the experiment.
-        local_logdir: Taken for compatibility: the log folder is local always, and is kept in the store.
-        versioned_resources: Files to keep with the experiment.
-        description: Of the experiment.
-        metric_key: Which entry of a dict that the function returns is the experiment's metric.
+        args_dict: Lists of equal length: the first call gets the first value of each, and so on;
+            :func:`airflow_hops.hops.util.util.grid_params` returns all combinations of values.
+        name: Name of the experiment.
+        local_logdir: Ignored, for compatibility: the log folder is always local, and copied to the store.
+        versioned_resources: Files to save with the experiment.
+        description: Description of the experiment.
+        metric_key: Key of the experiment's metric, if the function returns a dict.
         spark: A ``SparkSession``.
 
     Raises:
         BadInput: the lists differ in length, or the function does not take the arguments.
-        HopsError: a call failed; those that run are ended.
+        HopsError: a call failed; running calls are ended.
     """
     lists = lists_of(args_dict or {}, "args_dict")
     lengths = {key: len(values) for key, values in lists.items()}
@@ -108,15 +108,15 @@ def grid_search(  # noqa: D417  # the others are those of launch
     """Calls a function with every combination of values.
 
     Args:
-        train_fn: The function; it returns a number, or a dict of them.
+        train_fn: The function; it returns a number, or a dict of numbers.
         args_dict: A list of values for each argument.
         direction: ``max`` or ``min``.
-        optimization_key: Which entry of a dict that the function returns is optimized.
+        optimization_key: Key of the number to optimize, if the function returns a dict.
 
     Other arguments are those of :func:`launch`.
 
     Raises:
-        BadInput: an argument cannot be used, or the function returns no number.
+        BadInput: an argument is invalid, or the function does not return a number.
         HopsError: too many calls failed.
     """
     return _search(
@@ -147,16 +147,16 @@ def random_search(  # noqa: D417  # the others are those of launch
     """Calls a function with random values between bounds.
 
     Args:
-        train_fn: The function; it returns a number, or a dict of them.
-        boundary_dict: Lower and upper bound of each argument, both included; of integers integers are drawn.
+        train_fn: The function; it returns a number, or a dict of numbers.
+        boundary_dict: Lower and upper bound of each argument, both inclusive; integer bounds draw integers.
         direction: ``max`` or ``min``.
-        samples: How many calls.
-        optimization_key: Which entry of a dict that the function returns is optimized.
+        samples: Number of calls.
+        optimization_key: Key of the number to optimize, if the function returns a dict.
 
     Other arguments are those of :func:`launch`.
 
     Raises:
-        BadInput: an argument cannot be used, or the function returns no number.
+        BadInput: an argument is invalid, or the function does not return a number.
         HopsError: too many calls failed.
     """
     _check_number("samples", samples, 1, whole=True)
@@ -189,23 +189,23 @@ def differential_evolution(  # noqa: D417  # the others are those of launch
     *,
     spark: Any = None,
 ) -> Best:
-    """Searches by differential evolution (Storn and Price 1997), without a round in which calls wait for each other.
+    """Searches by differential evolution (Storn and Price 1997), but without rounds in which calls wait for each other.
 
     Args:
-        train_fn: The function; it returns a number, or a dict of them.
-        boundary_dict: Lower and upper bound of each argument, both included.
+        train_fn: The function; it returns a number, or a dict of numbers.
+        boundary_dict: Lower and upper bound of each argument, both inclusive.
         direction: ``max`` or ``min``.
-        generations: How often each member of the population is crossed, its random beginning included.
+        generations: Number of generations, including the random first one.
         population: Number of members, 4 or more.
         mutation: Factor of the difference of two members, 0 to 2.
         crossover: Share of the arguments that come from the mutant, 0 to 1.
-        cleanup_generations: Taken for compatibility: all calls are kept.
-        optimization_key: Which entry of a dict that the function returns is optimized.
+        cleanup_generations: Ignored, for compatibility: all calls are saved.
+        optimization_key: Key of the number to optimize, if the function returns a dict.
 
     Other arguments are those of :func:`launch`.
 
     Raises:
-        BadInput: an argument cannot be used, or the function returns no number.
+        BadInput: an argument is invalid, or the function does not return a number.
         HopsError: too many calls failed.
     """
     _check_number("population", population, 4, whole=True)

@@ -1,7 +1,6 @@
-"""Files of the project: the store's file system, wherever it is.
+"""Files of the project, in the store's file system.
 
-Paths are whole, as :func:`project_path` begins them; relative to it; or ``hdfs:///Projects/<name>/…``, whatever the
-name.
+Paths are absolute, beginning with :func:`project_path`; relative to it; or ``hdfs:///Projects/<name>/…`` with any name.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ _MODES = ("r", "w", "a", "rt", "wt", "at", "rb", "wb", "ab")
 
 
 class FileSystem:
-    """A handle of the store's file system."""
+    """Access to the store's file system."""
 
     def __init__(self) -> None:
         self._project = Project.current()
 
     def open_file(self, /, path: str, flags: str = "r", **_: Any) -> IO[Any]:
-        """Opens a file; of bytes, as pydoop does, unless the flags end in ``t``.
+        """Opens a file; in binary mode, like pydoop, unless the flags end in ``t``.
 
         Args:
             path: The file.
             flags: ``r``, ``w`` or ``a``.
 
         Raises:
-            BadInput: the flags are others, or the path is not in the project.
-            FileNotFoundError: there is no such file.
+            BadInput: the flags are invalid, or the path is not in the project.
+            FileNotFoundError: the file does not exist.
         """
         if flags not in _MODES:
             raise BadInput(f"flags is {flags!r}, expected one of {', '.join(_MODES)}")
@@ -47,38 +46,29 @@ class FileSystem:
         return files.open(whole, flags if len(flags) == 2 else f"{flags}b")  # type: ignore[no-any-return]
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or folder."""
+        """Returns whether a file or folder exists."""
         return bool(self._project.files.exists(self._project.path(path)))
 
     def isdir(self, path: str) -> bool:
-        """Whether there is a folder."""
+        """Returns whether the path is a folder."""
         return bool(self._project.files.isdir(self._project.path(path)))
 
     def isfile(self, path: str) -> bool:
-        """Whether there is a file."""
+        """Returns whether the path is a file."""
         return bool(self._project.files.isfile(self._project.path(path)))
 
     def list_directory(self, path: str, recursive: bool = False) -> list[str]:
-        """Addresses of what is in a folder, sorted.
-
-        Args:
-            path: The folder.
-            recursive: Whether that of folders in it is wanted, too.
+        """Lists the addresses of a folder's entries, sorted; with ``recursive``, of subfolders' too.
 
         Raises:
-            FileNotFoundError: there is no such folder.
+            FileNotFoundError: the folder does not exist.
         """
         files, whole = self._project.files, self._project.path(path)
         result = files.find(whole, withdirs=True) if recursive else files.ls(whole, detail=False)
         return [each for each in self._addresses(result) if each != whole]
 
     def glob(self, pattern: str, recursive: bool = False) -> list[str]:
-        """Addresses that match a shell's pattern, sorted.
-
-        Args:
-            pattern: Of a path.
-            recursive: Whether its last part may match in folders below, too.
-        """
+        """Lists the addresses that match a shell pattern, sorted; with ``recursive``, also in subfolders."""
         folder, _, last = self._project.path(pattern).rpartition("/")
         return self._addresses(self._project.files.glob(f"{folder}/**/{last}" if recursive else f"{folder}/{last}"))
 
@@ -87,14 +77,14 @@ class FileSystem:
         return sorted(f"{self._project.root}{each.removeprefix(above)}" for each in result)
 
     def create_directory(self, path: str) -> None:
-        """Makes a folder, with those above it."""
+        """Creates a folder and its parents."""
         self._project.files.makedirs(self._project.path(path), exist_ok=True)
 
     def delete(self, path: str, recursive: bool = False) -> None:
-        """Removes a file or folder; nothing where there is none.
+        """Removes a file or folder, if it exists.
 
         Raises:
-            BadInput: it is the project itself, or a folder that has something in it, without ``recursive``.
+            BadInput: it is the project itself, or a folder that is not empty, without ``recursive``.
         """
         files, whole = self._project.files, self._project.path(path)
         if whole == self._project.path(""):
@@ -106,16 +96,16 @@ class FileSystem:
         self._project.remove(whole)
 
     def copy(self, source: str, target: str, overwrite: bool = False) -> None:
-        """Copies a file, or a folder with all in it.
+        """Copies a file, or a folder with its contents.
 
         Args:
-            source: The file or folder; no pattern.
-            target: What the copy is to be; or, for a file, a folder for it. Folders above it are made.
-            overwrite: Whether what is there is replaced.
+            source: The file or folder; not a pattern.
+            target: Path of the copy, or an existing folder to copy a file into. Its parents are created.
+            overwrite: Whether to replace an existing target.
 
         Raises:
-            BadInput: the target is there, or one of the two is within the other.
-            FileNotFoundError: there is no such file or folder.
+            BadInput: the target exists, or one of the two is within the other.
+            FileNotFoundError: the source does not exist.
         """
         files = self._project.files
         whole, there = self._project.path(source), self._free(source, target, overwrite)
@@ -133,7 +123,7 @@ class FileSystem:
             self._project.remove(whole)
 
     def _free(self, source: str, target: str, overwrite: bool) -> str:
-        """The whole address of a target where nothing is any more."""
+        """Returns the absolute path of a target, after removing what is there."""
         files = self._project.files
         whole, there = self._project.path(source), self._project.path(target)
         _check_there(files, whole)
@@ -150,12 +140,12 @@ class FileSystem:
 
         Args:
             local: The file or folder.
-            folder: The project's folder, which is made.
-            overwrite: Whether what is there is replaced.
+            folder: The project's folder; it is created.
+            overwrite: Whether to replace an existing target.
 
         Raises:
-            BadInput: the target is there, and not to be replaced.
-            FileNotFoundError: there is no such file or folder.
+            BadInput: the target exists, and ``overwrite`` is False.
+            FileNotFoundError: the local file or folder does not exist.
         """
         files, path = self._project.files, Path(local).absolute()
         whole, here = self._project.path("/".join(filter(None, [folder.rstrip("/"), path.name]))), LocalFileSystem()
@@ -167,19 +157,19 @@ class FileSystem:
         _copy(here, str(path), files, whole, files.put_file)
 
     def get(self, source: str, folder: str = "", overwrite: bool = True) -> str:
-        """Copies a file or folder of the project into a local folder, in place of what is there.
+        """Copies a file or folder of the project into a local folder, replacing an existing copy.
 
         Args:
             source: The file or folder.
-            folder: The local folder, which is made; this one by default.
-            overwrite: Taken for compatibility.
+            folder: The local folder; it is created. By default the working directory.
+            overwrite: Ignored, for compatibility.
 
         Returns:
-            Its path there.
+            Local path of the copy.
 
         Raises:
             BadInput: the local folder is in the project.
-            FileNotFoundError: there is no such file or folder.
+            FileNotFoundError: the source does not exist.
         """
         files, whole, here = self._project.files, self._project.path(source), LocalFileSystem()
         path = str(Path(folder or ".").resolve() / whole.rpartition("/")[2])
@@ -202,7 +192,7 @@ def _check_apart(source: str, target: str) -> None:
 
 
 def _copy(files: Any, source: str, others: Any, target: str, copy_file: Callable[[str, str], Any]) -> None:
-    """Copies a file or folder to where nothing is, file by file: fsspec's ``copy`` takes names for patterns."""
+    """Copies to a target that does not exist, file by file, because fsspec's ``copy`` takes names for patterns."""
     above = files._strip_protocol(source)
     for path, info in files.find(source, withdirs=True, detail=True).items():
         there = f"{target}{path.removeprefix(above)}"
@@ -214,10 +204,10 @@ def _copy(files: Any, source: str, others: Any, target: str, copy_file: Callable
 
 
 def get_fs() -> FileSystem:
-    """The file system.
+    """Returns the file system.
 
     Raises:
-        BadInput: this is no step, and no store is named.
+        BadInput: this process is not a step, and no store is configured.
     """
     return FileSystem()
 
@@ -226,22 +216,22 @@ get = get_fs
 
 
 def project_path(project: str | None = None) -> str:
-    """The address of the project, the store's root, without a slash at its end; any name means this one."""
+    """Returns the address of the project, the store's root, without a trailing slash; ``project`` is ignored."""
     return Project.current().root
 
 
 def project_name() -> str:
-    """The project's name: the DAG's."""
+    """Returns the project's name, which is the DAG's."""
     return Project.current().spec.producer.dag_id
 
 
 def project_user() -> str:
-    """Returns the user that runs this program."""
+    """Returns the project's name and the user that runs this program, joined by ``__``."""
     return f"{project_name()}__{getpass.getuser()}"
 
 
 def _function(method: Callable[..., _R], *names: str) -> Callable[..., _R]:
-    """Returns a method as a function with hops-util-py's names of arguments; a project's name may follow."""
+    """Returns a method as a function with hops-util-py's argument names; a project's name may follow."""
     own = list(inspect.signature(method).parameters)[1:]
 
     @functools.wraps(method)
@@ -266,29 +256,29 @@ copy_to_local = _function(FileSystem.get, "hdfs_path", "local_path")
 
 
 def rmr(hdfs_path: str, project: str | None = None) -> None:
-    """Removes a file, or a folder with all in it."""
+    """Removes a file, or a folder with its contents."""
     delete(hdfs_path, recursive=True)
 
 
 def open_file(hdfs_path: str, project: str | None = None, flags: str | None = None, buff_size: int = 0) -> IO[Any]:
-    """As :meth:`FileSystem.open_file`; ``buff_size`` is taken for compatibility.
+    """Opens a file, as :meth:`FileSystem.open_file` does.
 
     Args:
         hdfs_path: The file.
-        project: A project's name: any means this one. A mode in its place counts as ``flags``, as in ``open``.
+        project: Ignored, unless it is a mode: then it counts as ``flags``, as in ``open``.
         flags: ``r`` (the default), ``w`` or ``a``.
-        buff_size: Not used.
+        buff_size: Ignored, for compatibility.
     """
     return get_fs().open_file(hdfs_path, flags or (project if project in _MODES else "r"))
 
 
 def load(hdfs_path: str) -> bytes:
-    """The content of a file."""
+    """Returns the content of a file."""
     with open_file(hdfs_path, flags="rb") as file:
         return bytes(file.read())
 
 
 def dump(data: str | bytes, hdfs_path: str) -> None:
-    """Writes a file, in a folder that is made."""
+    """Writes a file, and creates its folder."""
     with open_file(hdfs_path, flags="wb") as file:
         file.write(data.encode() if isinstance(data, str) else data)

@@ -4,7 +4,7 @@ from airflow_hops.ml.training.context import current_context
 
 
 def logdir() -> str:
-    """The folder for event files, checkpoints and models of this call; what is in it is kept with the experiment.
+    """Returns this call's folder for event files, checkpoints and models; its contents are saved with the experiment.
 
     Raises:
         HopsError: no function of an experiment or a training runs in this process.

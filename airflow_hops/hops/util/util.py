@@ -9,14 +9,10 @@ from airflow_hops.ml.experiments.program import plain
 
 
 def lists_of(given: Any, argument: str) -> dict[str, list[Any]]:
-    """A dict of lists, NumPy's values as Python's.
-
-    Args:
-        given: Lists, tuples or arrays by name.
-        argument: What to call it in a message.
+    """Returns lists, tuples or arrays by name as a dict of lists, with NumPy's values as Python's.
 
     Raises:
-        BadInput: it is something else, as a text is, which is not taken for a list of characters.
+        BadInput: a value is something else, such as a string; the message names ``argument``.
     """
     if not isinstance(given, Mapping):
         raise BadInput(f"{argument} is {given!r}; expected a dict with a list for each argument")
@@ -30,13 +26,13 @@ def lists_of(given: Any, argument: str) -> dict[str, list[Any]]:
 
 
 def grid_params(args_dict: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-    """All combinations of values, as a list for each argument; the last argument changes first.
+    """Returns all combinations of values, as a list for each argument; the last argument varies fastest.
 
     Args:
         args_dict: A list of values for each argument.
 
     Raises:
-        BadInput: there is no argument, or one without values.
+        BadInput: there are no arguments, or one has no values.
     """
     lists = lists_of(args_dict, "args_dict")
     if not lists or not all(lists.values()):
