@@ -1,4 +1,4 @@
-"""``airflow hops backtest``: what retraining policies would have made of the past."""
+"""``airflow hops backtest``: evaluates retraining policies on past data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds
 
 @suppress_logs_and_warning
 def backtest(args: Namespace) -> None:
-    """Tries policies on the past, and prints what each was worth."""
+    """Back-tests retraining policies and prints the results of each."""
     hook = RuntimeHook(args.hops_conn_id)
     code_paths = args.code_path or [str(Path(conf.get("core", "dags_folder")).expanduser().absolute())]
     plan = BacktestPlan(

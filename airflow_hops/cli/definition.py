@@ -1,4 +1,4 @@
-"""The commands of ``airflow hops``. Airflow reads this at each start of its CLI, so it imports nothing else."""
+"""Commands of ``airflow hops``. Airflow imports this at each start of its CLI, so it imports nothing else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _repeated(name: str, help: str, **more: Any) -> Arg:
 def _command(
     function: str, help: str, args: tuple[Arg, ...], description: str | None = None, name: str | None = None
 ) -> ActionCommand:
-    """Returns the command of a function of ``airflow_hops.cli``; its errors end the program with their message."""
+    """Returns the command of a function of ``airflow_hops.cli``; errors end the program with their message."""
     command = lazy_load_command(f"airflow_hops.cli.{function}")
 
     def run(parsed: Namespace) -> None:
@@ -341,7 +341,7 @@ _MODEL_COMMANDS = (
 
 
 def get_hops_cli_commands() -> list[CLICommand]:
-    """The commands, for Airflow's provider manager."""
+    """Returns the commands, for Airflow's provider manager."""
     return [
         GroupCommand(
             name="hops",

@@ -1,4 +1,4 @@
-"""``airflow hops doctor``: says what is there, what is not, and what to do."""
+"""``airflow hops doctor``: checks the installation and suggests fixes."""
 
 from __future__ import annotations
 
@@ -52,13 +52,11 @@ _LOW_MEMORY_BYTES = 4 << 30
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the doctor's table.
+    """A row of the doctor's table.
 
     Attributes:
-        name: What was looked at.
-        status: ``ok``; ``warn``, where something works less well or only in part; ``fail``, where pipelines will.
-        found: What was found.
-        advice: What to do; empty where all is well.
+        status: ``ok``; ``warn`` if a feature is limited; ``fail`` if pipelines would fail.
+        advice: Suggested fix; empty if there is nothing to fix.
     """
 
     name: str
@@ -68,7 +66,7 @@ class Check:
 
 
 def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
-    """Runs every check, in the order in which one would repair things."""
+    """Runs all checks, in the order in which problems should be fixed."""
     yield check_python()
     yield check_airflow()
     yield check_provider()
@@ -95,7 +93,7 @@ def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
 
 
 def check_python() -> Check:
-    """Python's version."""
+    """Checks the version of Python."""
     result = f"{sys.version.split()[0]} at {sys.executable}"
     good = sys.version_info[:2] in AIRFLOW_PYTHON_VERSIONS
     tested = ", ".join(f"{major}.{minor}" for major, minor in AIRFLOW_PYTHON_VERSIONS)
@@ -103,7 +101,7 @@ def check_python() -> Check:
 
 
 def check_airflow() -> Check:
-    """Airflow's version."""
+    """Checks the version of Airflow."""
     version = metadata.version("apache-airflow-core")
     good = version.startswith(tuple(f"{tested}." for tested in _TESTED_AIRFLOW))
     tested = " and ".join(_TESTED_AIRFLOW)
@@ -111,7 +109,7 @@ def check_airflow() -> Check:
 
 
 def check_provider() -> Check:
-    """Whether Airflow has found the provider, its connection type and its decorator."""
+    """Checks whether Airflow has found the provider, its connection type and its decorator."""
     from airflow.providers_manager import ProvidersManager
 
     manager = ProvidersManager()
@@ -130,7 +128,7 @@ def check_provider() -> Check:
 
 
 def check_plugin() -> Check:
-    """Whether Airflow has loaded the plugin."""
+    """Checks whether Airflow has loaded the plugin."""
     from airflow import plugins_manager
 
     for source, error in plugins_manager.get_import_errors().items():
@@ -142,7 +140,7 @@ def check_plugin() -> Check:
 
 
 def check_spark_connection(conn_id: str) -> Check:
-    """Whether there is a Spark connection; ``spark_default`` need not exist."""
+    """Checks whether the Spark connection exists; ``spark_default`` is optional."""
     name = f"connection {conn_id}"
     advice = (
         f"for Spark on this machine: airflow connections add {conn_id} "
@@ -160,7 +158,7 @@ def check_spark_connection(conn_id: str) -> Check:
 
 
 def check_java(runtime: Path) -> Check:
-    """Whether there is a Java that Spark runs on."""
+    """Checks for a Java version that Spark supports."""
     java = find_java(runtime)
     wanted = " or ".join(map(str, SUPPORTED_VERSIONS))
     advice = f"install Java {wanted}, or run 'airflow hops runtime create', which installs one"
@@ -171,7 +169,7 @@ def check_java(runtime: Path) -> Check:
 
 
 def check_runtime(runtime: Path) -> Check:
-    """Whether the runtime environment is whole, and of this package's pins."""
+    """Checks whether the runtime environment is complete and matches this package's pins."""
     state = environment_state(runtime, pins_fingerprint(runtime))
     if state.good:
         return Check("runtime environment", "ok", f"{runtime}, {state.detail}")
@@ -184,7 +182,7 @@ def check_runtime(runtime: Path) -> Check:
 
 
 def check_named(base: Path) -> Iterator[Check]:
-    """Whether the environments of one's own are whole, and of this package's pins."""
+    """Checks whether the named environments are complete and match this package's pins."""
     for named in list_named(base):
         added = f"{', '.join(named.requirements) or 'nothing'} over {base.name}"
         advice = "" if named.state.good else f"airflow hops runtime create {base} --name {named.name}"
@@ -193,7 +191,7 @@ def check_named(base: Path) -> Iterator[Check]:
 
 
 def check_libraries(runtime: Path) -> Iterator[Check]:
-    """Imports the libraries of the runtime environment there, and looks at Horovod's build."""
+    """Imports the libraries of the runtime environment in a subprocess, and checks Horovod's build."""
     advice, said = _create_anew(runtime), list[str]()
     command = module_command(runtime / "bin" / "python", "airflow_hops.ml.step.probe")
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": _PROBE_TIMEOUT_S}
@@ -231,7 +229,7 @@ def check_libraries(runtime: Path) -> Iterator[Check]:
 
 
 def _create_anew(runtime: Path) -> str:
-    """The command that makes the runtime environment anew, with CUDA where it has CUDA."""
+    """Returns the command that creates the runtime environment again, with CUDA if it has CUDA."""
     base = base_of(runtime)
     unmanaged = environment_state(base, "").name == "unmanaged"
     cuda = cuda_of(installed_packages(base)) if unmanaged else pins_of(base).name == CUDA_PINS_NAME
@@ -239,12 +237,12 @@ def _create_anew(runtime: Path) -> str:
 
 
 def check_cuda(base: Path, answer: Mapping[str, Any], gpus: Sequence[str]) -> Check:
-    """Whether the runtime environment has CUDA, where there is a GPU, and whether all in it finds the GPU.
+    """Checks whether the runtime environment has CUDA if there is a GPU, and whether TensorFlow and Horovod can use it.
 
     Args:
         base: Folder of the runtime environment.
-        answer: What :func:`airflow_hops.ml.step.probe.probe` found.
-        gpus: What :func:`nvidia_gpus` found.
+        answer: Result of :func:`airflow_hops.ml.step.probe.probe`.
+        gpus: Result of :func:`nvidia_gpus`.
     """
     seen = f"TensorFlow sees {len(answer['gpus'])} GPUs" if answer["gpus"] else f"no GPU: {answer['no_gpu']}"
     cuda, create = cuda_of(installed_packages(base)), f"airflow hops runtime create {base} --cuda"
@@ -261,13 +259,13 @@ def check_cuda(base: Path, answer: Mapping[str, Any], gpus: Sequence[str]) -> Ch
 
 
 def check_gpu() -> Check:
-    """Which GPUs there are; none is fine."""
+    """Lists the GPUs; having none is not a problem."""
     gpus = nvidia_gpus()
     return Check("GPU", "ok", "; ".join(gpus) if gpus else "none: training and serving run on the CPU")
 
 
 def check_serving(settings: Settings) -> Iterator[Check]:
-    """Whether a model server answers, or its ports are free for one."""
+    """Checks whether a model server answers or its ports are free."""
     try:
         server = ServerAddress.of(settings.services)
     except BadInput as error:
@@ -290,7 +288,7 @@ def check_serving(settings: Settings) -> Iterator[Check]:
 
 
 def check_disk(settings: Settings) -> Iterator[Check]:
-    """Free space where artifacts, and Airflow's own files, are written."""
+    """Checks the free space for artifacts and for Airflow's own files."""
     places = {"disk of AIRFLOW_HOME": Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()}
     if settings.store.startswith("file://"):
         places["disk of the store"] = Path(unquote(settings.store.removeprefix("file://")))
@@ -309,7 +307,7 @@ def check_disk(settings: Settings) -> Iterator[Check]:
 
 
 def check_memory() -> Check:
-    """Memory that steps can use; a container's limit counts."""
+    """Checks the memory available to steps, within the container's limit."""
     available = psutil.virtual_memory().available
     result = f"{available / 2**30:.1f} GiB available"
     try:
@@ -324,7 +322,7 @@ def check_memory() -> Check:
 
 
 def nvidia_gpus() -> list[str]:
-    """The machine's GPUs, with memory and driver's version, as ``nvidia-smi`` lists them."""
+    """Returns the machine's GPUs with memory and driver version, as listed by ``nvidia-smi``."""
     if shutil.which("nvidia-smi") is None:
         return []
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
@@ -336,7 +334,7 @@ def nvidia_gpus() -> list[str]:
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether a name or address is one of this machine's."""
+    """Returns whether a host name or address belongs to this machine."""
     try:
         with socket.socket() as probe:
             probe.bind((socket.gethostbyname(host), 0))
@@ -350,7 +348,7 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 @suppress_logs_and_warning
 def doctor(args: Namespace) -> None:
-    """Runs the checks and shows them.
+    """Runs the checks and prints their results.
 
     Raises:
         SystemExit: a check failed (exit code 1).

@@ -1,4 +1,4 @@
-"""``airflow hops init``: a project for one's own file, a pipeline for one table, as a person would write it."""
+"""``airflow hops init``: generates a pipeline project for a table of the user."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _TYPES: dict[Role, str] = {"number": "float64", "category": "string", "key": "st
 _LABEL_TYPES = {"text": "string", "integer": "int64", "boolean": "bool", "float": "float64"}
 _REJECTED_BY_DEFAULT = 0.1
 _TEMPLATES = Path(__file__).with_name("project_files")
-"""The files of a project, as :class:`string.Template`."""
+"""Folder with the project's files as :class:`string.Template`."""
 
 
 def project_files(name: str, uri: str, encoding: str, table: TableDescription) -> dict[str, str]:
-    """The sources of a project, by file name.
+    """Returns the source files of a project, by name.
 
     Args:
-        name: Its package: an identifier.
-        uri: Where the rows are: an absolute path, or a URI.
-        encoding: Of CSV.
-        table: The table's columns, whatever their names.
+        name: Name of the package: an identifier.
+        uri: Address of the rows: an absolute path or a URI.
+        encoding: Encoding of a CSV file.
+        table: Description of the table.
 
     Raises:
-        SyntaxError: a source is no Python, which is an error of this module.
+        SyntaxError: a source is not valid Python, which is a bug of this module.
     """
     label = _label_of(table)
     is_regression = table.problem == REGRESSION
@@ -92,7 +92,7 @@ def _label_of(table: TableDescription) -> ColumnDescription:
 
 
 def _csv_format(table: TableDescription, encoding: str) -> Iterable[tuple[str, Any]]:
-    """Returns a sentence on a CSV file with an unusual format."""
+    """Yields the arguments for a CSV format that differs from the default."""
     if table.format == "csv":
         if table.delimiter != ",":
             yield "delimiter", table.delimiter
@@ -109,7 +109,7 @@ def _csv_format(table: TableDescription, encoding: str) -> Iterable[tuple[str, A
 
 
 def _columns(table: TableDescription) -> str:
-    """Entries of the columns that are read, in the file's order; a time in ISO 8601 is read as it is."""
+    """Returns the entries of the columns to read, in the file's order; ISO 8601 times need none."""
     label = _label_of(table)
     kinds = {"label": "float64" if table.problem == REGRESSION else _LABEL_TYPES[label.type], **_TYPES}
     names = {column.name: "LABEL" if column is label else _literal(column.name) for column in table.columns}
@@ -130,7 +130,7 @@ def _prepare(table: TableDescription) -> Iterable[tuple[str, Any]]:
 
 
 def _as_they_stand(code: str, values: Iterable[str]) -> str:
-    """An argument of ``IngestOperator``, literal where Airflow would render it as a template, or change its lines."""
+    """Returns an argument of ``IngestOperator``, as ``literal()`` if Airflow would otherwise render or reformat it."""
     return f"literal({code})" if any({"{", "\n", "\r"} & set(value) for value in values) else code
 
 
@@ -175,7 +175,7 @@ def _arguments(values: Iterable[tuple[str, Any]]) -> str:
 
 
 def _literal(value: Any, indent: str = "") -> str:
-    """A value in Python, as the formatters write it."""
+    """Returns a value as Python code, formatted as ruff does."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False) if value.isprintable() else repr(value)
     if isinstance(value, dict):
@@ -194,7 +194,7 @@ def _literal(value: Any, indent: str = "") -> str:
 
 
 def _in_docstring(text: str) -> str:
-    """Text within a docstring: on one line, without what would end it or be read as an escape."""
+    """Returns text that is safe in a docstring: one line, without quotes and escapes."""
     line = "".join(c if c.isprintable() else " " for c in text)
     return line.translate({ord('"'): "'", ord("\\"): "/", ord("`"): "'"})
 
@@ -209,7 +209,7 @@ _WIDEST = 34
 
 @suppress_logs_and_warning
 def init(args: Namespace) -> None:
-    """Writes the project, and says what it found and guessed."""
+    """Writes the project, and prints the detected columns and guesses."""
     name = args.name
     folder = Path(args.output or conf.get_mandatory_value("core", "dags_folder")).expanduser().resolve() / name
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
@@ -245,7 +245,7 @@ def init(args: Namespace) -> None:
 
 
 def report(name: str, uri: str, table: TableDescription, folder: Path, services: Mapping[str, str]) -> Iterator[str]:
-    """Prints a description of the columns, and the next steps."""
+    """Yields a description of the columns, and the next steps."""
     of = "" if table.whole else "the first "
     yield f"{uri}: {of}{table.rows} rows"
     yield ""
@@ -273,6 +273,6 @@ def report(name: str, uri: str, table: TableDescription, folder: Path, services:
 
 
 def _cell(text: str) -> str:
-    """Text for a table: on one line, and not too long."""
+    """Returns text for a table: one line of limited length."""
     line = text if text.isprintable() else repr(text)[1:-1]
     return line if len(line) <= _WIDEST else f"{line[: _WIDEST - 1]}…"

@@ -1,4 +1,4 @@
-"""``airflow hops models`` and ``card``: decisions on what serves, without a DAG, and the card of a version."""
+"""``airflow hops models`` and ``card``: decisions on served models without a DAG, and model cards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_hops.reports.page import markdown
 
 @suppress_logs_and_warning
 def replace(args: Namespace) -> None:
-    """Makes a model the champion, whatever comparisons say of it."""
+    """Makes a model the champion, regardless of evaluations."""
     if not args.reason.strip():
         raise SystemExit("--reason is empty; say why: it is kept with the model")
     request_id, who = uuid.uuid4().hex, args.by or getpass.getuser()
@@ -49,7 +49,7 @@ def replace(args: Namespace) -> None:
 
 @suppress_logs_and_warning
 def card(args: Namespace) -> None:
-    """Writes a card to a file, or prints it."""
+    """Prints a model card, or writes it to a file."""
     store = RuntimeHook(args.hops_conn_id).store
     if args.kept:
         problems: list[str] = []

@@ -1,4 +1,4 @@
-"""``airflow hops notebook``: JupyterLab, with kernels of the runtime environment and the store of a connection."""
+"""``airflow hops notebook``: JupyterLab with kernels of the runtime environment and the store of a connection."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.local import runtime_python, step_environment
 
 LAB = "jupyterlab"
-"""The package, and the name of the environment that it lies in."""
+"""Name of the package and of its environment."""
 KERNEL = "airflow-hops"
 _SOCKET_LENGTH = len(f"/hops-notebook-12345678.locked/r/kernel-{uuid.UUID(int=0)}-ipc-5")
 
 
 def notebook(args: Namespace) -> None:
-    """Becomes JupyterLab; never returns.
+    """Replaces this process by JupyterLab; never returns.
 
     Raises:
-        SystemExit: there is no runtime environment, folder or port; the message says which.
+        BadInput: the folder is missing, or the port is in use.
     """
     dags = Path(conf.get("core", "dags_folder")).expanduser().absolute()
     folder = Path(args.folder).expanduser().absolute() if args.folder else dags
@@ -81,7 +81,7 @@ def notebook(args: Namespace) -> None:
 
 
 def _environment(inherited: Mapping[str, str], spec: StepSpec, home: Path, python: Path) -> dict[str, str]:
-    """The environment of JupyterLab, and of its kernels: what comes from connections is here, and in no file."""
+    """Returns the environment variables of JupyterLab and its kernels, which alone hold the connection's secrets."""
     (home / "spec.json").write_text(spec.to_json())
     kernel = home / "kernels" / KERNEL
     kernel.mkdir(parents=True)

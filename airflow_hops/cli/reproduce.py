@@ -1,4 +1,4 @@
-"""``airflow hops reproduce``: runs an experiment again, and says whether the result is the same."""
+"""``airflow hops reproduce``: runs an experiment again and compares the results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _COLORS = {"same": "green", "within tolerance": "green", "differs": "red", "not 
 
 @suppress_logs_and_warning
 def reproduce(args: Namespace) -> None:
-    """Reproduces a run; exits with 0 if the result is the same, with 1 if it differs, with 2 if it cannot be run."""
+    """Reproduces a run; exits with 0 if the result is the same, 1 if it differs, and 2 if it cannot be run."""
     try:
         if not 0 <= args.tolerance < 1:
             raise BadInput(f"--tolerance is {args.tolerance:g}, expected a number from 0 to below 1")

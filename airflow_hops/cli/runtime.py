@@ -1,4 +1,4 @@
-"""``airflow hops runtime``: makes the runtime environment and those of one's own, and says where they are."""
+"""``airflow hops runtime``: manages the runtime environment and the named environments."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from airflow_hops.environments.uv_program import package_name
 
 
 def create(args: Namespace) -> None:
-    """Makes, completes or updates the runtime environment from the pins, or a named environment."""
+    """Creates, completes or updates the runtime environment from the pins, or a named environment."""
     begun, base = time.monotonic(), _folder(args)
     if args.name and args.cuda:
         raise BadInput("--cuda: expected without --name: a named environment has the CUDA of the runtime environment")
@@ -58,7 +58,7 @@ def create(args: Namespace) -> None:
 
 
 def install(args: Namespace) -> None:
-    """Installs packages into a named environment, or into the runtime environment, beside those of the pins."""
+    """Installs packages into a named environment, or next to the pinned ones in the runtime environment."""
     begun, base = time.monotonic(), _folder(args)
     if args.name:
         _make(args, [*added_requirements(find_named(base, args.name)), *args.requirement], begun)
@@ -82,7 +82,7 @@ def remove(args: Namespace) -> None:
 
 
 def show(args: Namespace) -> None:
-    """Lists the runtime environment and its named environments, with the CUDA that all of them have."""
+    """Lists the runtime environment and its named environments, with their common CUDA version."""
     from airflow_hops.cli.doctor import nvidia_gpus
 
     base = _folder(args)
@@ -112,7 +112,7 @@ def show(args: Namespace) -> None:
 
 
 def search(args: Namespace) -> None:
-    """Says which versions of packages go together with the runtime environment's, and what they bring along."""
+    """Prints the versions of packages that are compatible with the runtime environment, and their dependencies."""
     base = _folder(args)
     results = {
         package_name(line): line for line in resolve(base, args.requirement, pins_of(base), uv=find_uv(), say=say)
@@ -139,7 +139,7 @@ def path(args: Namespace) -> None:
 
 
 def runtime_folder() -> Path:
-    """``[hops] runtime``, or ``hops-runtime`` in AIRFLOW_HOME; needs no database."""
+    """Returns ``[hops] runtime``, or ``hops-runtime`` in AIRFLOW_HOME; needs no database."""
     check_options()
     configured = conf.get("hops", "runtime", fallback="")
     home = Path(os.environ.get("AIRFLOW_HOME") or "~/airflow")
@@ -168,10 +168,10 @@ def say(line: str) -> None:
 
 
 def find_uv() -> str:
-    """The uv program.
+    """Returns the path of uv.
 
     Raises:
-        SystemExit: it is not installed.
+        SystemExit: uv is not installed.
     """
     try:
         from uv import find_uv_bin

@@ -1,4 +1,4 @@
-"""``airflow hops schema``: frozen schemas, their versions, and who approved them."""
+"""``airflow hops schema``: frozen schemas, their versions and approvals."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def history(args: Namespace) -> None:
 
 @suppress_logs_and_warning
 def diff(args: Namespace) -> None:
-    """Says what differs between two versions, or between what is in force and a file."""
+    """Prints the differences between two versions, or between the current schema and a file."""
     hook, uri = _schema(args)
     before, after = args.before, args.after
     if before is None:
@@ -70,7 +70,7 @@ def approve(args: Namespace) -> None:
 
 @suppress_logs_and_warning
 def reset(args: Namespace) -> None:
-    """Has the next run infer the schema anew."""
+    """Makes the next run infer the schema again."""
     hook, uri = _schema(args)
     request_reset(hook.store, uri, by=args.by or getpass.getuser(), note=args.note)
     print(f"The next run of DAG {args.dag_id!r} infers {uri} again; until then it stays in force.")
@@ -114,7 +114,7 @@ def _schema(args: Namespace) -> tuple[RuntimeHook, str]:
 
 
 def _run(hook: RuntimeHook, function: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Runs a step in the runtime environment: only there are schemas parsed."""
+    """Runs a step in the runtime environment, which has the parser of schemas."""
     spec = StepSpec(step=f"schema-{function}", entry=f"{_STEPS}:{function}", params=params)
     value: Mapping[str, Any] = hook.run(spec, cache=False, on_line=lambda line: None).value
     return value

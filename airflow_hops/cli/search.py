@@ -1,4 +1,4 @@
-"""``airflow hops search``: hyperparameter searches in the terminal, as the Runs page shows them."""
+"""``airflow hops search``: hyperparameter searches in the terminal, like the Runs page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from airflow_hops.hooks.studies import check_runs, ended_without_record
 
 _POLL_S = 2.0
 _FAILURES = 5
-"""How many failures are shown with their reasons, the newest."""
+"""Number of newest failures that are shown with their reasons."""
 _LOG_LINES = 20
 _BAR_COLUMNS = 50
 
@@ -77,7 +77,7 @@ def _list(store: ArtifactStore, args: Namespace) -> None:
 
 
 def _studies(store: ArtifactStore, args: Namespace) -> list[tuple[StudyFolder, StudyRecord]]:
-    """The DAG's studies; what is wrong with those that cannot be read is said."""
+    """Returns the DAG's studies; prints the errors of damaged ones."""
     result, damaged = recorded_studies(store, args.dag_id)
     for error in damaged:
         print(f"A damaged study is left out: {error}", file=sys.stderr)
@@ -85,11 +85,7 @@ def _studies(store: ArtifactStore, args: Namespace) -> list[tuple[StudyFolder, S
 
 
 def _find(store: ArtifactStore, args: Namespace) -> tuple[StudyFolder, StudyRecord]:
-    """The study that is named, or else the newest.
-
-    Raises:
-        BadInput: there is none, or there are several of that name.
-    """
+    """Returns the named study, or the newest; BadInput if there is none, or the name is ambiguous."""
     known = [each for each in _studies(store, args) if args.task in (None, each[1].task_id)]
     results = [each for each in known if args.study in (None, each[1].name)]
     if not results:
@@ -136,7 +132,7 @@ def _follow(folder: StudyFolder) -> None:
 
 
 def _looks(folder: StudyFolder) -> Iterator[StudyRecord]:
-    """The study's record, again and again until the search has ended."""
+    """Yields the study's record repeatedly until the search has ended."""
     while True:
         record = folder.read()
         if record is None:
@@ -155,7 +151,7 @@ def _picture(record: StudyRecord, trials: list[TrialRecord]) -> RenderableType:
 
 
 def _lines(record: StudyRecord, trials: list[TrialRecord]) -> list[str]:
-    """A study in words: its state, how far it is, the best so far, running trials, failures."""
+    """Describes a study: state, progress, best trial, running trials, failures."""
     results = [f"{record.name}, task {record.task_id}: {_state(record)}", _progress(record)]
     if record.best is not None:
         reached = _values(record, record.best_values)
@@ -185,7 +181,7 @@ def _lines(record: StudyRecord, trials: list[TrialRecord]) -> list[str]:
 
 
 def _log_lines(folder: StudyFolder, trials: list[TrialRecord]) -> list[str]:
-    """The last lines of the log of the last trial that has failed."""
+    """Returns the last log lines of the last failed trial."""
     number = max((trial.number for trial in trials if trial.state == "failed"), default=None)
     text = None if number is None else folder.log(number)
     return [f"The last lines of trial {number}:", *text.splitlines()[-_LOG_LINES:]] if text else []
@@ -198,13 +194,13 @@ def _progress(record: StudyRecord) -> str:
 
 
 def _state(record: StudyRecord) -> str:
-    """The state; of a search whose task has ended without saying so, that of the task."""
+    """Returns the state of the search, or of its task if that ended without recording one."""
     ended = _killed(record)
     return record.state if ended is None else f"killed (its task is {ended})"
 
 
 def _killed(record: StudyRecord) -> str | None:
-    """The state of the task where that has ended without the search's saying so."""
+    """Returns the state of the task if it ended without recording the end of the search."""
     try:
         return ended_without_record(record)
     except SQLAlchemyError:

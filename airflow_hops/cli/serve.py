@@ -1,4 +1,4 @@
-"""``airflow hops serve``: the model server that a connection names, in the runtime environment."""
+"""``airflow hops serve``: runs the model server of a connection in the runtime environment."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _TOKENS = {"serving_token": "control_token_file", "serving_prediction_token": "p
 
 
 def serve(args: Namespace) -> None:
-    """Becomes the model server; never returns.
+    """Replaces this process by the model server; never returns.
 
     Raises:
-        SystemExit: there is no such server, or nothing to start it with; the message says why.
+        BadInput: the connection or the flags do not describe a server that this command can start.
     """
     server = ModelServerHook(args.conn_id)
     hops = RuntimeHook(args.conn_id if server.is_hops else RuntimeHook.default_conn_name)
@@ -40,16 +40,16 @@ def serve(args: Namespace) -> None:
 
 
 def server_flags(services: Mapping[str, str], given: Sequence[str] = ()) -> list[str]:
-    """The server's flags: what the connection says, then what was given, which wins.
+    """Returns the server's flags: those of the connection, then the given ones, which take precedence.
 
-    A config file that is not there is written, without a model. A token is handed on in memory.
+    Creates a missing config file, without models. Tokens are passed in memory.
 
     Args:
         services: The connection's ``serving_*`` entries.
         given: Further flags.
 
     Raises:
-        BadInput: the connection names no server of this package, or what it and the flags say is not enough.
+        BadInput: the connection is for another server, or connection and flags are incomplete.
     """
     names = {flag.partition("=")[0] for flag in given}
     if (kind := services.get("serving_kind") or "bundled") != "bundled":
@@ -98,7 +98,7 @@ def server_flags(services: Mapping[str, str], given: Sequence[str] = ()) -> list
 
 
 def storage_variables(services: Mapping[str, str], store: ArtifactStore) -> dict[str, str]:
-    """Variables from which the server's fsspec takes the options of the stores that models and captured rows lie in."""
+    """Returns the environment variables with fsspec's options for the stores of models and captured rows."""
     results = {}
     for location in (services.get("serving_base_path") or "", services.get("serving_capture_path") or ""):
         protocol, separator, _ = location.partition("://")
@@ -110,7 +110,7 @@ def storage_variables(services: Mapping[str, str], store: ArtifactStore) -> dict
 
 
 def _in_memory(token: str) -> str:
-    """Path of a file in memory that the server inherits: a token belongs neither on a disk nor in a command line."""
+    """Returns the path of an in-memory file that the server inherits, so that tokens are in no file or command line."""
     descriptor = os.memfd_create("token", 0)  # without MFD_CLOEXEC, which is the default
     os.write(descriptor, token.encode())
     return f"/proc/self/fd/{descriptor}"

@@ -1,4 +1,4 @@
-"""``airflow hops store``: whether the artifacts of a store are what their manifests say."""
+"""``airflow hops store``: checks the artifacts of a store against their manifests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_hops.hooks.runtime import RuntimeHook
 
 @suppress_logs_and_warning
 def verify(args: Namespace) -> None:
-    """Reads every file of the artifacts again; lists those that are damaged or added, and exits with 1 if any are."""
+    """Reads all files of the artifacts, lists damaged or additional ones, and exits with 1 if there are any."""
     store = RuntimeHook(args.hops_conn_id).store
     place = args.prefix or store.root
     place = place.rstrip("/") if "://" in place else store.uri(*place.strip("/").split("/"))

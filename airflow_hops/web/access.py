@@ -1,8 +1,8 @@
-"""Access control of the web API. Every route depends on one of these, or it protects nothing.
+"""Access control of the web API. A plugin's routes are public unless they depend on one of these checks.
 
-Below ``/dags/{dag_id}`` a route names what it needs, ``dependencies=[READS_RUNS]``: the check is Airflow's own, of the
-DAG in the path, so that an auth manager's rules for single DAGs hold here too. A route that lists across DAGs takes
-:data:`ReadableDags` and shows nothing else. The origin of requests that change state is checked for all routes at once
+Routes below ``/dags/{dag_id}`` declare the access they need, for example ``dependencies=[READS_RUNS]``. Airflow's own
+check runs for the DAG in the path, so per-DAG rules of an auth manager apply here too. Routes that list across DAGs
+take :data:`ReadableDags` and show only those. The origin of state-changing requests is checked for all routes
 (:func:`check_origin`), since Airflow's session cookie has no CSRF token.
 """
 
@@ -21,19 +21,19 @@ from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, Request
 
 READS_DAG = Depends(requires_access_dag("GET"))
-"""May see that there is this DAG, and what it is made of."""
+"""Requires read access to the DAG itself."""
 READS_RUNS = Depends(requires_access_dag("GET", DagAccessEntity.RUN))
-"""May see the DAG's runs."""
+"""Requires read access to the DAG's runs."""
 READS_TASKS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
-"""May see the task instances of the DAG's runs."""
+"""Requires read access to the task instances of the DAG."""
 READS_ARTIFACTS = Depends(requires_access_dag("GET", DagAccessEntity.XCOM))
-"""May see what the DAG's tasks have returned: artifacts, and what lies in them."""
+"""Requires read access to the XComs of the DAG: artifacts, and their contents."""
 READS_CODE = Depends(requires_access_dag("GET", DagAccessEntity.CODE))
-"""May read the DAG's code."""
+"""Requires read access to the DAG's code."""
 READS_LOGS = Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))
-"""May read the logs of the DAG's tasks."""
+"""Requires read access to the task logs of the DAG."""
 TRIGGERS_RUNS = Depends(requires_access_dag("POST", DagAccessEntity.RUN))
-"""May start runs of the DAG. Also what changing what it serves takes."""
+"""Requires permission to start runs of the DAG; also required to change what it serves."""
 
 _CHANGES_NOTHING = {"GET", "HEAD", "OPTIONS"}
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -44,26 +44,26 @@ def _readable_dags(user: GetUserDep, _: Annotated[None, READS_DAG]) -> frozenset
 
 
 ReadableDags = Annotated[frozenset[str], Depends(_readable_dags)]
-"""Ids of the DAGs that the user may read; 403 for one who may read none at all. Of routes that list across DAGs."""
+"""Ids of the DAGs that the user may read, for routes that list across DAGs; 403 if the user may read none."""
 
 
 def is_allowed(user: GetUserDep, dag_id: str, method: ResourceMethod, entity: DagAccessEntity | None) -> bool:
-    """Whether Airflow allows a user something on a DAG."""
+    """Returns whether Airflow allows a user a method on an entity of a DAG."""
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
     return get_auth_manager().is_authorized_dag(method=method, access_entity=entity, details=details, user=user)
 
 
 def may_read(user: GetUserDep, dag_id: str, entity: DagAccessEntity | None = None) -> bool:
-    """Whether a user may read another DAG than the one in the path: what a lineage leads to, for instance."""
+    """Returns whether a user may read a DAG other than the one in the path, such as one in a lineage."""
     return is_allowed(user, dag_id, "GET", entity)
 
 
 class MayRead:
-    """The DAGs of which a user may read all of some things, asked as they are looked up: ``dag_id in may_read``.
+    """Set of the DAGs of which a user may read all the entities, checked on lookup: ``dag_id in may_read``.
 
     Args:
         user: The user.
-        entities: What of a DAG; nothing for the DAG itself.
+        entities: Entities of the DAG; none for the DAG itself.
     """
 
     def __init__(self, user: GetUserDep, *entities: DagAccessEntity) -> None:
@@ -75,22 +75,21 @@ class MayRead:
 
 
 def may_read_results(user: GetUserDep) -> MayRead:
-    """The DAGs whose runs, task instances and artifacts a user may read: what lists say of more than the DAG itself."""
+    """Returns the DAGs whose runs, task instances and XComs a user may read."""
     return MayRead(user, DagAccessEntity.RUN, DagAccessEntity.TASK_INSTANCE, DagAccessEntity.XCOM)
 
 
 def may_change(user: GetUserDep, dag_id: str) -> bool:
-    """Whether a user may start runs of a DAG; for pages, which show what is possible. A route takes the dependency."""
+    """Returns whether a user may start runs of a DAG. For display only: routes depend on :data:`TRIGGERS_RUNS`."""
     return is_allowed(user, dag_id, "POST", DagAccessEntity.RUN)
 
 
 def check_origin(request: Request) -> None:
-    """Refuses a request that changes state and that a page of another site had a browser send.
+    """Refuses state-changing requests that a page of another site made a browser send.
 
-    A browser says where a request comes from in ``Sec-Fetch-Site`` or ``Origin``, and no page can change what it says.
-    What sends neither is no browser, and has no cookie that somebody else's page could use. Own are the host that was
-    asked, the one that a proxy was asked (a page cannot add ``X-Forwarded-Host`` without asking first, by CORS), and
-    that of ``[api] base_url``.
+    A browser sends ``Sec-Fetch-Site`` or ``Origin``, and no page can forge them. A client that sends neither is not a
+    browser, so it has no cookie that another site's page could use. Own origins are the requested host, the host that
+    a proxy was asked for (a page cannot add ``X-Forwarded-Host`` without a CORS preflight), and ``[api] base_url``.
 
     Raises:
         HTTPException: 403, the request comes from another site.
@@ -110,7 +109,7 @@ def check_origin(request: Request) -> None:
 
 
 def _host(url: str) -> tuple[str, int] | None:
-    """Host and port of an origin; None where it is none (``null``)."""
+    """Returns host and port of an origin; None for an invalid one or ``null``."""
     try:
         parts = urlsplit(url)
         port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)

@@ -1,4 +1,4 @@
-"""Reports as answers, to be saved."""
+"""Responses that download a report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TYPES = {"html": "text/html", "md": "text/markdown"}
 
 
 def send_report(title: str, text: str, format: Format = "html") -> Response:
-    """The answer with a report."""
+    """Returns the response that downloads a report."""
     headers = {
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(title.replace('/', '-'), safe='')}.{format}",
         "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:",

@@ -1,7 +1,7 @@
 """The FastAPI application of the plugin.
 
-Nothing protects a plugin's routes but the routes themselves: each depends on one of the checks of
-:mod:`airflow_hops.web.access`. That no page of another site changes anything is checked for all of them here.
+Airflow does not protect a plugin's routes: each depends on a check of :mod:`airflow_hops.web.access`. The application
+itself checks the origin of all state-changing requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from airflow_hops.web.unusable_files import UnusableFiles
 
 
 def make_app() -> FastAPI:
-    """Makes the application of the routers of all modules in this package."""
+    """Returns the application with the routers of all modules in this package."""
     app = FastAPI(
         title="airflow-hops",
         version=__version__,
@@ -48,7 +48,7 @@ def make_app() -> FastAPI:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """As FastAPI does; what is wrong may name addresses with credentials in them."""
+    """Answers as FastAPI does, but removes credentials from addresses in the detail."""
     assert isinstance(error, HTTPException)
     if isinstance(error.detail, str):
         error.detail = redacted(error.detail)
@@ -56,6 +56,6 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
-    """Answers an error: 422 for unusable input of the user, 502 if something behind this API does not answer."""
+    """Answers 422 for unusable input of the user, and 502 if a service behind this API fails."""
     is_given = isinstance(error, BadInput) and not isinstance(error, UnreadableFile)
     return JSONResponse({"detail": str(error)}, 422 if is_given else 502)

@@ -1,4 +1,4 @@
-"""Headers that keep pages of other sites from framing these, and a browser from running what is not meant to run."""
+"""Headers that stop other sites from framing the pages, and browsers from running content that is not a script."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ _App = Callable[[Any, Any, _Send], Awaitable[None]]
 
 NO_OTHER_SITE = "frame-ancestors 'self'"
 NOTHING = "default-src 'none'"
-"""Policy of JSON, scripts and pictures, were one opened as a page."""
+"""Content security policy of JSON, scripts and images, in case one is opened as a page."""
 OWN_BASE = "base-uri 'self'; object-src 'none'"
-"""Directives for Airflow's document that hold without knowing which scripts and styles Airflow and plugins load."""
+"""Directives for Airflow's document that hold whichever scripts and styles Airflow and its plugins load."""
 PAGES = re.compile(r"/plugin/hops(-run|-task)?(/|$)")
-"""The addresses of the pages, which Airflow itself answers with its one HTML document."""
+"""Paths of the pages, which Airflow serves with its single HTML document."""
 
 
 class FrameGuard:
-    """Adds headers to answers (ASGI). What a route says of its content holds beside it: a browser obeys each policy.
+    """ASGI middleware that adds headers to responses. A route's own policy applies too: browsers enforce every policy.
 
     Args:
         app: The application.
-        paths: Which paths alone; None for all.
-        policy: Content security policy of answers that say none themselves.
+        paths: Paths to guard; None for all.
+        policy: Content security policy of responses that have none.
     """
 
     def __init__(self, app: _App, paths: re.Pattern[str] | None = None, policy: str | None = None) -> None:
         self._app, self._paths, self._policy = app, paths, policy
 
     async def __call__(self, scope: Any, receive: Any, send: _Send) -> None:
-        """Answers one request."""
+        """Handles one request."""
         if scope["type"] != "http" or (self._paths is not None and not self._paths.search(scope["path"])):
             await self._app(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""The API's document, which types the pages' client: ``python -m airflow_hops.web.openapi > ui/openapi.json``."""
+"""OpenAPI document, which types the pages' client: ``python -m airflow_hops.web.openapi > ui/openapi.json``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def document() -> str:
-    """The OpenAPI document as text, the same for the same routes."""
+    """Returns the OpenAPI document as text, in a stable order."""
     from airflow_hops.web.app import make_app
 
     value = make_app().openapi()

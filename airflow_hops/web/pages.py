@@ -1,6 +1,6 @@
-"""The pages' JavaScript: built from ``ui/`` into ``static/``, which is in the wheel but not in the repository.
+"""The pages' JavaScript, built from ``ui/`` into ``static/``, which is in the wheel but not in the repository.
 
-It holds no data, so that anybody may load it, as with Airflow's own.
+It contains no data, so it is served without authentication, like Airflow's own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ASSETS = _HERE / "assets"
 
 
 def fingerprint() -> str:
-    """Returns the fingerprint of the present build; ``none`` where there is none."""
+    """Returns the fingerprint of the current build, or ``none`` if the pages are not built."""
     try:
         return (STATIC / "fingerprint").read_text()
     except OSError:
@@ -26,10 +26,10 @@ def fingerprint() -> str:
 
 
 def react_apps() -> list[dict[str, Any]]:
-    """The pages' entries for the plugin: one bundle under three names.
+    """Returns the plugin's ``react_apps`` entries: one bundle under three names.
 
-    Airflow drops a whole plugin for one entry that it does not like. It takes a bundle that was loaded once under
-    another name for broken, so that the addresses differ.
+    Airflow drops the whole plugin if it rejects one entry. It also reports a bundle as broken that was already loaded
+    under another name, so each entry has its own URL.
     """
     entries = [
         ("Pipelines", "hops", "nav", {"nav_top_level": True}),  # the side bar cuts off what is longer

@@ -1,7 +1,7 @@
-"""Asks the ML side: what needs pyarrow, TFDV's protos or MLflow is read by a server of the runtime environment.
+"""Queries to the ML side: a server in the runtime environment reads what needs pyarrow, TFDV's protos or MLflow.
 
-The queries are the functions of :mod:`airflow_hops.ml.queries`'s modules. The server is started by the first
-request that needs it, one for each runtime environment, and ends after five minutes without one.
+The queries are functions of the modules in :mod:`airflow_hops.ml.queries`. The first request starts one server per
+runtime environment, which ends after five minutes without requests.
 """
 
 from __future__ import annotations
@@ -36,15 +36,13 @@ _ADDRESS = re.compile(rb"^[^\n]+: (http://\S+?)/?$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class ServerProgram:
-    """A program: ``python -m <module> <arguments>``, whose first line ends with its address.
+    """A program, ``python -m <module> <arguments>``, whose first line of output ends with its address.
 
     Attributes:
-        name: For messages.
-        module: Its module.
+        name: Name in messages.
         runtime: The runtime environment.
-        folder: What it is about; it ends when this folder is gone.
-        arguments: Of the command line.
-        secrets: Variables of its environment.
+        folder: The server ends when this folder is gone.
+        secrets: Environment variables with secrets.
     """
 
     name: str
@@ -65,12 +63,12 @@ class _Server:
 class RuntimeServers:
     """Starts servers on demand.
 
-    Each is a process of its own, listens on the loopback interface alone, and ends after ``idle_timeout_s`` without a
+    Each is a separate process that listens on the loopback interface only, and ends after ``idle_timeout_s`` without a
     request, or with this process.
 
     Args:
         idle_timeout_s: Seconds without a request after which a server is ended; an open page asks more often.
-        most: How many there are at once: another takes the place of the one that was asked least recently.
+        most: Maximum number of servers; one more replaces the least recently used.
     """
 
     def __init__(self, idle_timeout_s: float = 300.0, most: int = 8) -> None:
@@ -80,10 +78,10 @@ class RuntimeServers:
         self._sweeper: threading.Thread | None = None
 
     def address(self, program: ServerProgram) -> str:
-        """The address of a program's server, ``http://127.0.0.1:<port>``, started if there is none.
+        """Returns the address of a program's server, ``http://127.0.0.1:<port>``, and starts the server if necessary.
 
         Raises:
-            HopsError: it does not start.
+            HopsError: the server does not start.
         """
         with self._lock:
             server = self._servers.get(program)
@@ -100,7 +98,7 @@ class RuntimeServers:
             return server.address
 
     def end(self) -> None:
-        """Ends all of them."""
+        """Ends all servers."""
         with self._lock:
             for server in self._servers.values():
                 _end(server.process)
@@ -166,29 +164,29 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 _TIMEOUT_S = 120.0
 _AT_ONCE = 24
-"""Requests that wait for the ML side. Airflow's own routes share their threads with these, and must go on."""
+"""Maximum number of waiting requests, since they use the threads of Airflow's own routes."""
 _TOKEN = secrets.token_urlsafe(32)
 _servers = RuntimeServers()
 _waiting = threading.BoundedSemaphore(_AT_ONCE)
 
 
 def ask(hook: RuntimeHook, query: str, params: Mapping[str, Any]) -> Any:
-    """The JSON value of a query.
+    """Returns the JSON value of a query.
 
     Args:
-        hook: Whose store, MLflow and runtime environment are meant.
+        hook: Hook with the store, MLflow and runtime environment to query.
         query: ``<module>/<function>`` below ``airflow_hops.ml.queries``.
-        params: What the query gets; JSON values.
+        params: Parameters of the query; JSON values.
 
     Raises:
-        HTTPException: what the query says: 422, the parameters cannot be used; 410, something was deleted; 502, the ML
-            side does not answer, or what it asks does not; 503, it is asked too much at once.
+        HTTPException: 422, the parameters are invalid; 410, the data was deleted; 502, the ML side or a service behind
+            it does not answer; 503, too many requests are waiting.
     """
     return json.loads(ask_bytes(hook, query, params))
 
 
 def ask_bytes(hook: RuntimeHook, query: str, params: Mapping[str, Any]) -> bytes:
-    """The bytes of a query, those of its JSON where it returns a JSON value; as :func:`ask`."""
+    """Returns the raw response of a query; see :func:`ask`."""
     settings = hook.settings
     place = {
         "store_uri": settings.store,

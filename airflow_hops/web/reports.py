@@ -1,4 +1,4 @@
-"""Reports of runs beside each other, and of a skew check."""
+"""Reports that compare training runs, and reports of skew checks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RUN_IDS = Annotated[list[Annotated[str, Query(pattern=r"^[0-9a-f]{32}$")]], Quer
 
 @router.get("/reports/runs", response_class=HTMLResponse, dependencies=[READS_RUNS, READS_ARTIFACTS])
 def report_training_runs(user: GetUserDep, dag_id: str, run: RUN_IDS) -> Response:
-    """A comparison of training runs: parameters, metrics, curves, data; one HTML file to keep or send."""
+    """Downloads a comparison of training runs as one HTML file: parameters, metrics, curves, data."""
     details = [get_training_run(user, dag_id, run_id) for run_id in dict.fromkeys(run)]
     names = _names(details)
     title = names[0] if len(names) == 1 else f"{dag_id} {len(names)} runs"
@@ -36,7 +36,7 @@ def report_training_runs(user: GetUserDep, dag_id: str, run: RUN_IDS) -> Respons
 
 @router.get("/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/skew/report.html", response_class=HTMLResponse)
 def report_skew(found: TaskArtifact, dag_id: str, run_id: str) -> Response:
-    """A skew check: verdict, drifted features and causes, all features; one HTML file to keep or send."""
+    """Downloads a skew check as one HTML file: verdict, drifted features and causes, all features."""
     expect_skew(found)
     skew = describe_comparison(digest(found.store, found.artifact))
     moved = sorted(skew.features, key=lambda each: (not each.drifted, -abs(each.effect or 0.0), each.name))
@@ -86,7 +86,7 @@ def report_skew(found: TaskArtifact, dag_id: str, run_id: str) -> Response:
 
 
 def _names(runs: Sequence[TrainingRunDetail]) -> list[str]:
-    """Their names; where two share one, with the beginning of their ids."""
+    """Returns the runs' names; equal names get the beginning of the run id."""
     names = [run.name or run.run_id for run in runs]
     return [
         f"{name} {run.run_id[:6]}" if names.count(name) > 1 else name for name, run in zip(names, runs, strict=True)

@@ -1,4 +1,4 @@
-"""Serves the pages' JavaScript and icon; Airflow compresses its own answers and these."""
+"""Serves the pages' JavaScript and icon. Airflow compresses these responses like its own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _ASK_FIRST = "no-cache"
 
 @router.get("/{name}")
 def static_file(request: Request, name: str) -> Response:
-    """Returns the bundle, or the notice that it is not built; or the icon.
+    """Returns the bundle, the notice that it is not built, or the icon.
 
-    Under the fingerprint of the present build (``?v=``) a browser may keep it for ever; else it asks again with
-    what it has (``If-None-Match``).
+    With the fingerprint of the current build (``?v=``), browsers may cache it forever; otherwise they revalidate with
+    ``If-None-Match``.
     """
     if name not in (pages.BUNDLE, "icon.svg"):
         raise HTTPException(404, f"there is no file {name!r} here, only {pages.BUNDLE} and icon.svg")

@@ -1,4 +1,4 @@
-"""Types that the responses of this API share."""
+"""Types shared by the responses of this API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_hops.core.contract.redaction import masked
 
 
 def finite(value: Any) -> Any:
-    """The same JSON value with null for every number that JSON cannot say (NaN, infinities)."""
+    """Returns a JSON value with NaN and infinities, which JSON lacks, replaced by null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -24,7 +24,7 @@ def finite(value: Any) -> Any:
 
 
 def whole(value: float | None) -> int | None:
-    """A count that went through a metric; null where there is none, or it is no number."""
+    """Returns a count that was stored as a metric; null if it is missing or not finite."""
     return None if value is None or not math.isfinite(value) else int(value)
 
 
@@ -35,11 +35,11 @@ def _as_utc(value: datetime) -> str:
 
 
 Number = Annotated[float | None, BeforeValidator(finite)]
-"""A number; null where there is none, or none that JSON can say."""
+"""A number; null if there is none, or it is not finite."""
 Json = Annotated[Any, BeforeValidator(finite)]
 """Any JSON value."""
 Facts = Annotated[dict[str, Json], BeforeValidator(masked)]
-"""Parameters, or what else a user gave, by name: without credentials."""
+"""Parameters or other values of the user by name, without credentials."""
 Time = Annotated[
     datetime,
     PlainSerializer(_as_utc, return_type=str, when_used="json"),
@@ -49,7 +49,7 @@ Time = Annotated[
 
 
 class Model(BaseModel):
-    """Base of all response models: names as in Python, fields that have defaults are always sent."""
+    """Base of all response models: names are those of Python, and fields with defaults are always sent."""
 
     # The schema says "required" of what is always there, so that clients need not ask.
     model_config = ConfigDict(
@@ -58,7 +58,7 @@ class Model(BaseModel):
 
     @classmethod
     def of(cls, source: object, **given: Any) -> Self:
-        """Takes the fields that are not given from attributes of the same names, where there are such."""
+        """Creates the model, reading fields that are not passed from attributes of ``source`` where they exist."""
         names = [name for name in cls.model_fields if name not in given and hasattr(source, name)]
         return cls(**{name: getattr(source, name) for name in names}, **given)
 
@@ -78,13 +78,13 @@ class TaskAddress(RunAddress):
 
 
 class Problem(Model):
-    """Why a request failed, in words for the user."""
+    """The reason why a request failed, for the user."""
 
     detail: str
 
 
 class Page(Model):
-    """Part of a list: ``total_entries`` is how many there are in all, as in Airflow's own API."""
+    """Part of a list; ``total_entries`` counts the whole list, as in Airflow's API."""
 
     total_entries: int
 

@@ -1,7 +1,7 @@
-"""Answers that cannot be made of what the store holds say so, with the addresses of the files.
+"""Answers requests that fail on unusable content of the store with the addresses of the files.
 
-A file of the store may be damaged, or written by anybody: its JSON may be of any shape, and have numbers that no answer
-can hold. What shows it finds that out in many places.
+Files of the store may be damaged or written by others: their JSON may have any shape, and numbers that no response can
+hold. Rather than check for this everywhere, a middleware handles the failures.
 """
 
 from __future__ import annotations
@@ -23,22 +23,18 @@ log = logging.getLogger(__name__)
 
 
 def reading_threads() -> ThreadPoolExecutor:
-    """Returns threads that read files for one request: a store far away takes its time for each."""
+    """Returns threads that read files for one request, since each file of a remote store takes a round trip."""
     return ThreadPoolExecutor(_THREADS, initializer=files_read.set, initargs=(files_read.get(),))
 
 
 class UnusableFiles:
-    """Answers 502 where a route fails after it has read files of the store (an ASGI middleware).
-
-    Args:
-        app: What is guarded.
-    """
+    """ASGI middleware that answers 502 if a route fails after it has read files of the store."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Passes a request on."""
+        """Handles one request."""
         read: list[str] = []
         files_read.set(read)
         began = False

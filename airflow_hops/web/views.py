@@ -1,6 +1,6 @@
-"""Saved views: names for the addresses of a pipeline's pages, whose columns, filters and charts are in the address.
+"""Saved views: named addresses of a pipeline's pages. The address holds their columns, filters and charts.
 
-Each is a small file in ``<store>/<dag>/_views``, of one user or of all who may read the pipeline.
+Each is a small file in ``<store>/<dag>/_views``, private to a user or shared with all who may read the pipeline.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class ViewRequest(Model):
 
     name: Name
     page: Annotated[str, Field(pattern=r"^[a-z]+(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?$", max_length=300)]
-    """The page's path below ``/plugin/hops``."""
+    """Path of the page below ``/plugin/hops``."""
     query: Annotated[str, Field(max_length=8000)]
-    """The query of its address, after the question mark."""
+    """Query of the page's address, without the question mark."""
     shared: bool
-    """Whether all who may read the pipeline see it, or its author alone."""
+    """Whether all who may read the pipeline see the view, or only its author."""
 
 
 class RenameRequest(Model):
@@ -58,7 +58,7 @@ class SavedView(ViewRequest):
 
 
 class SavedViews(Model):
-    """The views of a pipeline that the user can see, by name."""
+    """Views of a pipeline that the user may see, by name."""
 
     views: list[SavedView]
     may_save: bool
@@ -74,7 +74,7 @@ class _File(ViewRequest):
 
 @router.get("", dependencies=[READS_DAG])
 def list_views(user: GetUserDep, dag_id: str) -> SavedViews:
-    """Shared views, and the user's own."""
+    """Lists shared views and the user's own."""
     may_save, store = may_change(user, dag_id), _store(dag_id)
     with reaching(store):
         result = _files(store, dag_id)
@@ -168,7 +168,7 @@ def _find(user: GetUserDep, store: ArtifactStore, dag_id: str, view_id: str) -> 
 
 
 def _create(store: ArtifactStore, dag_id: str, view: _File) -> str:
-    """Writes a view; names are unique among those that are shared, and among those of a user."""
+    """Writes a view; names are unique among shared views and among those of a user."""
     about = ["" if view.shared else view.owner, view.name]
     view_id = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
     try:

@@ -1,1 +1,1 @@
-"""Models: versions, what serves, how it does, and decisions on it."""
+"""Models: versions, serving, performance, and decisions."""

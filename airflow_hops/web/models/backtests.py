@@ -1,4 +1,4 @@
-"""Back-tests of retraining policies on a model: what each policy would have made of its history."""
+"""Back-tests of retraining policies: the results that each policy would have had in a model's past."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class BacktestEntry(Model):
     id: str
     made: str
     chosen: str
-    """The policy that earned most at the report's price of a training."""
+    """Policy with the highest net gain at the report's price of a training."""
 
 
 class BacktestPage(Page):
-    """Back-tests, the newest first."""
+    """Back-tests, newest first."""
 
     backtests: list[BacktestEntry]
     damaged: list[str]
-    """Errors of those that cannot be read."""
+    """Errors of unreadable reports."""
 
 
 class _Damaged(BadInput):
-    """A report that cannot be read, but for the DAG that it replays."""
+    """An unreadable report of which at most the replayed DAG is known."""
 
     def __init__(self, message: str, dag_id: object) -> None:
         super().__init__(message)
@@ -57,24 +57,19 @@ class _Damaged(BadInput):
 
 
 class Backtest(Model):
-    """A back-test whole."""
+    """A complete back-test."""
 
     id: str
     by: DecidedBy | None
-    """The user who made it."""
+    """User who ran it."""
     has_policy: bool
-    """Whether there is a ``policy.json`` of the chosen policy."""
+    """Whether a ``policy.json`` of the chosen policy exists."""
     report: BacktestReport
-    """As ``backtest.json`` has it, without ``by``."""
+    """Contents of ``backtest.json``, without ``by``."""
 
 
 def _read(served: ServedModelOf, backtest_id: str) -> Backtest:
-    """A back-test of a model.
-
-    Raises:
-        FileNotFoundError: there is none.
-        BadInput: its report is damaged, or a link that leads elsewhere.
-    """
+    """Reads a back-test; raises FileNotFoundError if it is missing, BadInput if its report is damaged or a link."""
     store = served.hook.store
     folder = backtest_uri(store, served.name, backtest_id)
     content: Any = None
@@ -102,10 +97,10 @@ def _read(served: ServedModelOf, backtest_id: str) -> Backtest:
 def find_backtest(
     user: GetUserDep, _: Annotated[None, READS_ARTIFACTS], served: Served, backtest: BacktestId
 ) -> Backtest:
-    """The back-test of a route, without who made it if it was a DAG that the user may not read.
+    """Returns the back-test of a route, without its author if that is a DAG that the user may not read.
 
     Raises:
-        HTTPException: 404, there is none, or it replays a DAG that the user may not read; 502, the store cannot be
+        HTTPException: 404, it does not exist, or replays a DAG that the user may not read; 502, the store cannot be
             read, or the report is damaged.
     """
     may_read = MayRead(user, DagAccessEntity.XCOM)
@@ -132,7 +127,7 @@ FoundBacktest = Annotated[Backtest, Depends(find_backtest)]
 
 @router.get("")
 def list_model_backtests(user: GetUserDep, served: Served, limit: Limit = 50, offset: Offset = 0) -> BacktestPage:
-    """Back-tests of a model, the newest first; all are counted, but those that the user may not read are left out."""
+    """Lists back-tests of a model, newest first; the total includes those that the user may not read."""
     store, may_read = served.hook.store, MayRead(user, DagAccessEntity.XCOM)
 
     def read(backtest_id: str) -> tuple[str | None, BacktestEntry | str] | None:
@@ -157,7 +152,7 @@ def list_model_backtests(user: GetUserDep, served: Served, limit: Limit = 50, of
 
 @router.get("/{backtest}")
 def get_model_backtest(found: FoundBacktest) -> Backtest:
-    """A back-test: its policies with their decisions, its candidates, and the best schedule in hindsight."""
+    """Returns a back-test: its policies with their decisions, its candidates, and the best schedule in hindsight."""
     return found
 
 
@@ -166,7 +161,7 @@ def download_backtest_policy(served: Served, found: FoundBacktest) -> Response:
     """Downloads ``policy.json`` of the chosen policy.
 
     Raises:
-        HTTPException: 404, there is none, as where the chosen policy is never to retrain.
+        HTTPException: 404, there is none, for example because the chosen policy never retrains.
     """
     store = served.hook.store
     with reaching(store):
@@ -183,7 +178,7 @@ _COLUMNS = ("", "Average", "Better than never", "Trainings", "False alarms", "Co
 
 @router.get("/{backtest}/report.html", response_class=HTMLResponse, dependencies=[READS_ARTIFACTS])
 def report_backtest(found: FoundBacktest) -> Response:
-    """A back-test: its policies, their metric over time, their retrainings; one HTML file to keep or send."""
+    """Downloads a back-test as one HTML file: policies, their metric over time, and their retrainings."""
     report = found.report
     outcomes = [*report.policies, *([report.best] if report.best else [])]
     facts = {

@@ -1,4 +1,4 @@
-"""The card of a model's version, made from the store for what the reader may see, or as it was kept."""
+"""Model cards of versions: current ones, limited to what the reader may see, and stored ones."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def report_model_version(
     format: Annotated[Format, Query(description="``html`` or ``md``, Markdown")] = "html",
     kept: Annotated[bool, Query(description="Whether as it was kept with the newest decision on the version")] = False,
 ) -> Response:
-    """The model card of a version; one HTML or Markdown file to keep or send.
+    """Downloads the model card of a version as one HTML or Markdown file.
 
     Raises:
-        HTTPException: 403, a kept card tells of DAGs that the user may not read; 404, the version does not exist, or
-            no card of it was kept; 502, the store cannot be read.
+        HTTPException: 403, the stored card mentions DAGs that the user may not read; 404, the version or its stored
+            card does not exist; 502, the store cannot be read.
     """
     allowed, store = MayRead(user, DagAccessEntity.XCOM), served.hook.store
     title = f"{served.name} v{version} model card"
@@ -71,10 +71,10 @@ def report_model_version(
 
 
 def keep_cards_of(served: ServedModelOf, version: int | None = None) -> str | None:
-    """Keeps the cards of the versions that a person has just decided on, or that of a version that has a new note.
+    """Stores the cards of versions that a person has just decided on, or of one version whose note has changed.
 
     Returns:
-        What went wrong; None if nothing did.
+        Error message, or None.
     """
     registered, _ = registered_versions(served)
     known = {version: Registration.told(entry) for version, entry in registered.items()}
@@ -82,7 +82,7 @@ def keep_cards_of(served: ServedModelOf, version: int | None = None) -> str | No
 
 
 def documentation_of(dag_id: str) -> str | None:
-    """The ``doc_md`` of a DAG, empty where it has none; None where the DAG is not known."""
+    """Returns the ``doc_md`` of a DAG, empty if it has none; None if the DAG is unknown."""
     with create_session() as session, contextlib.suppress(HTTPException):
         return pipeline_of(session, dag_id).doc or ""
     return None

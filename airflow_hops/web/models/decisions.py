@@ -1,7 +1,7 @@
-"""Decisions of people on what serves: promote, set traffic, roll back.
+"""Decisions of people on serving: promote, set traffic, roll back.
 
-They run the very steps of the operators (``airflow_hops/ml/stages/deploy/traffic.py``) in the runtime environment.
-These hold the model while they decide, write the decision down before it is applied, and do the same request once.
+They run the same steps as the operators (``airflow_hops/ml/stages/deploy/traffic.py``) in the runtime environment. A
+step locks the model, records the decision before it applies it, and executes a repeated request only once.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ Version = Annotated[int, Field(ge=1, lt=2**31)]
 
 
 class DecisionRequest(Model):
-    """The fields of every request for a decision."""
+    """Base of all decision requests."""
 
     reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
-    """Why, for the record."""
+    """Reason, for the record."""
     request_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{8,64}$")]
-    """Made up by who asks: the same request, sent again, decides nothing anew."""
+    """Id that the client chooses; a repeated request is not executed again."""
 
 
 class PromoteRequest(DecisionRequest):
-    """All traffic to a version, which becomes the champion."""
+    """Gives all traffic to a version, which becomes the champion."""
 
     version: Version | None
     """Null for the challenger."""
 
 
 class TrafficRequest(DecisionRequest):
-    """Shares of champion and challenger."""
+    """Sets the shares of champion and challenger."""
 
     percents: dict[Version, Annotated[int, Field(ge=0, le=100)]]
-    """Version to whole percents that sum to 100."""
+    """Whole percents by version; they sum to 100."""
 
 
 class RollbackRequest(DecisionRequest):
-    """Back to a version."""
+    """Returns to a version."""
 
     to_version: Version | None
-    """Null takes the canary out, or, where there is none, puts the former champion back."""
+    """Null removes the canary, or, if there is none, restores the former champion."""
 
 
 class ReplaceRequest(DecisionRequest):
-    """All traffic to a candidate, whatever was said of it."""
+    """Gives all traffic to a candidate, even a refused one."""
 
     fingerprint: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
     """Fingerprint of one of the model's candidates."""
@@ -74,18 +74,18 @@ class Outcome(Model):
     champion: int | None
     challenger: int | None
     traffic: dict[str, int]
-    """Version to percent."""
+    """Percents by version."""
     served: list[int]
-    """Versions that the server is to hold."""
+    """Versions that the server should load."""
     changed: bool
-    """False where it had been decided before."""
+    """False if the decision had been made before."""
     cards_problem: str | None = None
-    """Why a model card of it could not be kept."""
+    """Reason why a model card could not be stored."""
 
 
 @router.post("/promote")
 def promote_model_version(user: GetUserDep, served: Decided, body: PromoteRequest) -> Outcome:
-    """Gives all the traffic to a version, and makes it the champion."""
+    """Gives all traffic to a version and makes it the champion."""
     return _decide(user, served, body, "promote", {"version": body.version})
 
 
@@ -98,10 +98,10 @@ def set_model_traffic(user: GetUserDep, served: Decided, body: TrafficRequest) -
 
 @router.post("/replace")
 def replace_model_champion(user: GetUserDep, served: Decided, body: ReplaceRequest) -> Outcome:
-    """Makes a candidate the champion on purpose, also one that was refused or that takes other inputs.
+    """Makes a candidate the champion deliberately, even one that was refused or has other inputs.
 
     Raises:
-        HTTPException: 404, the user may read no evaluation of such a candidate.
+        HTTPException: 404, the user may not read an evaluation of such a candidate.
     """
     model = (served.hops_conn_id, served.name)
     with create_session() as session:
@@ -121,12 +121,7 @@ def roll_back_model(user: GetUserDep, served: Decided, body: RollbackRequest) ->
 def _decide(
     user: GetUserDep, served: ServedModelOf, body: DecisionRequest, function: str, params: Mapping[str, Any]
 ) -> Outcome:
-    """Runs the step of a decision.
-
-    Raises:
-        HTTPException: 422, it cannot be done; 502, something that it
-            takes does not answer.
-    """
+    """Runs the step of a decision; HTTPException with 422 if it is impossible, 502 if a service does not answer."""
     who = user.get_name()
     log.info("model %r of DAG %r: %s %r by %r", served.name, served.dag_id, function, dict(params), who)
     spec = StepSpec(

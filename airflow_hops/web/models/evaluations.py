@@ -1,4 +1,4 @@
-"""The evaluation of a version when it was made, with the champion's at the time, overall and by slice."""
+"""The evaluation of a version, compared with the champion at the time, overall and by slice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}/versions/{version}"
 
 
 class Gain(Model):
-    """The improvement of the candidate in a metric on the same rows, with its 95% interval; positive is better."""
+    """Improvement of the candidate over the champion on the same rows, with its 95% interval; positive is better."""
 
     metric: str
     difference: Number
@@ -33,59 +33,59 @@ class Gain(Model):
 
 
 class SliceFigures(Model):
-    """Figures of some rows; of a model of several classes also by class."""
+    """Metrics of some rows; also by class for multiclass models."""
 
     rows: int
     candidate: dict[str, Json]
     champion: dict[str, Json] | None
-    """Those of the champion at the time, on the same rows; null if there was none."""
+    """Metrics of the champion at the time on the same rows; null if there was none."""
     gain: Gain | None
 
 
 class Slice(SliceFigures):
-    """Figures of the rows in which a feature has a value."""
+    """Metrics of the rows in which a feature has a value."""
 
     value: Json
 
 
 class SplitEvaluation(SliceFigures):
-    """Figures of a split."""
+    """Metrics of a split."""
 
     name: str
     slices: dict[str, list[Slice]]
-    """Slices by the feature that the rows are sliced by."""
+    """Slices by feature."""
 
 
 class LabelEvaluation(Model):
     """The evaluation of a label."""
 
     metric: str
-    """The metric by which the two are compared."""
+    """Metric by which candidate and champion are compared."""
     problem: str | None
-    """The kind of label: binary, multiclass or regression; null in evaluations of earlier versions."""
+    """Binary, multiclass or regression; null in evaluations of earlier versions."""
     label: str | None
-    """Name of the label's column, in whose units a regression's figures are."""
+    """Name of the label column, whose unit a regression's metrics have."""
     rule: dict[str, Json]
     splits: list[SplitEvaluation]
 
 
 class Evaluation(LabelEvaluation):
-    """The evaluation on which a version was blessed, or not."""
+    """The evaluation that decided whether a version was blessed."""
 
     artifact: ArtifactAddress
     blessed: bool
     reasons: list[str]
     champion_version: int | None
-    """The champion at the time; null if there was none."""
+    """Champion at the time; null if there was none."""
     more_labels: list[LabelEvaluation]
-    """Evaluations of further labels that the model predicts."""
+    """Evaluations of the model's further labels."""
 
 
 @router.get("/evaluation", dependencies=[READS_ARTIFACTS])
 def get_version_evaluation(
     user: GetUserDep, served: Served, version: Annotated[int, PathParameter(ge=1)]
 ) -> Evaluation:
-    """The evaluation of a version, by the run that made it."""
+    """Returns the evaluation of a version by the run that made it."""
     record = read_model_record(served.hook.store, served.name)
     serving = record.served(version)
     tags: Mapping[str, str] = {}
@@ -110,7 +110,7 @@ def get_version_evaluation(
 
 
 def read_evaluation(artifact: FoundArtifact, address: ArtifactAddress) -> Evaluation:
-    """The evaluation in an artifact."""
+    """Reads the evaluation of an artifact."""
     report = EvaluationReport.from_dict(artifact.read_json(REPORT_FILE))
     more = [_evaluation_of(of, label) for label, of in (report.more_labels or {}).items()]
     return Evaluation(

@@ -1,4 +1,4 @@
-"""The live state of a served model: its versions on the server, shares, rates, latencies, batches, log."""
+"""Live state of a served model: versions on the server, shares, rates, latencies, batches, log."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ if TYPE_CHECKING:
     from airflow_hops.core.serving_api.rest_client import RestClient
 
 _TIMEOUT_S = 3.0
-"""A page waits for it, and asks again."""
+"""Short, since a page waits for the answer and asks again."""
 
 
 @dataclass(frozen=True)
 class AskedServer:
-    """A model server's REST port.
+    """REST client of a model server.
 
     Attributes:
-        client: A client of it.
-        kind: ``bundled``, or ``tensorflow_model_server``, which counts nothing by version.
+        kind: ``bundled``, or ``tensorflow_model_server``, which has no counts by version.
     """
 
     client: RestClient
@@ -39,10 +38,10 @@ class AskedServer:
 
     @classmethod
     def of(cls, conn_id: str) -> AskedServer:
-        """Returns the server of a connection, of type ``model_server`` or ``hops``.
+        """Returns the server of a connection of type ``model_server`` or ``hops``.
 
         Raises:
-            HopsError: the connection cannot be read, or names no REST port.
+            HopsError: the connection cannot be read, or has no REST port.
         """
         try:
             address = ModelServerHook(conn_id).address
@@ -52,7 +51,7 @@ class AskedServer:
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """Address of the server."""
         return self.client.address
 
     @property
@@ -70,19 +69,19 @@ router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}", tags=["models"])
 
 
 class LiveVersion(Model):
-    """A version on the server. Counts are those since the server's start."""
+    """A version on the server. Counts begin with the server's start."""
 
     version: int
     state: str
-    """TensorFlow Serving's: ``START``, ``LOADING``, ``AVAILABLE``, ``UNLOADING``, ``END``."""
+    """TensorFlow Serving's state: ``START``, ``LOADING``, ``AVAILABLE``, ``UNLOADING``, ``END``."""
     error: str
     traffic_percent: Number = None
-    """Its share in effect, of requests that name no version; null where the server does not say."""
+    """Current share of requests that name no version; null if the server does not report it."""
     requests: int = 0
     errors: int = 0
-    """Requests that failed."""
+    """Failed requests."""
     client_errors: int = 0
-    """Requests that were refused as the client's mistake."""
+    """Requests refused as the client's mistake."""
     rows: int = 0
     codes: dict[str, int] = {}
     """Requests by gRPC status."""
@@ -96,56 +95,56 @@ class VersionSeries(Model):
     version: int
     requests: list[int]
     errors: list[int]
-    """Requests that failed."""
+    """Failed requests."""
     client_errors: list[int] = []
-    """Requests that were refused as the client's mistake; none where the server counts them among the errors."""
+    """Requests refused as the client's mistake; empty if the server counts them as errors."""
     rows: list[int]
     latency_ms_p50: list[Number]
     latency_ms_p99: list[Number]
 
 
 class BatchSize(Model):
-    """Batches of a size: at most ``rows``, and more than half of it; null for sizes above all bounds."""
+    """Batches with at most ``rows`` rows and more than half as many; null for sizes above all bounds."""
 
     rows: int | None
     batches: int
 
 
 class Batching(Model):
-    """Batches of the server's own process, of all its models; lists have one element per step."""
+    """Batches of the server process over all its models; lists have one element per step."""
 
     batches: list[int]
     rows: list[int]
     requests: list[int]
     wait_s: list[Number]
-    """How long these requests waited, together."""
+    """Total seconds that these requests waited."""
     sizes: list[BatchSize]
     """Since the server's start."""
 
 
 class Series(Model):
-    """The last minutes in steps, oldest first."""
+    """Counts of the last minutes by step, oldest first."""
 
     at: list[float]
-    """Ends of the steps, seconds since 1970."""
+    """Ends of the steps, in seconds since 1970."""
     seconds: list[float]
     versions: list[VersionSeries]
     batching: Batching | None
-    """Null where requests are not batched, or none was yet."""
+    """Null if requests are not batched, or there was none yet."""
 
 
 class LiveModel(Model):
-    """A served model as its server reports it."""
+    """A served model as reported by its server."""
 
     address: str | None
     kind: str | None
     problem: str | None
-    """Why nothing of the rest is known: the server does not answer."""
+    """Reason why the other fields are unknown: the server does not answer."""
     since: Time | None
     """When the server started."""
     versions: list[LiveVersion]
     series: Series | None
-    """Null where the server keeps none."""
+    """Null if the server keeps none."""
 
 
 class LogLine(Model):
@@ -159,7 +158,7 @@ class LogLine(Model):
 
 
 class LogTail(Model):
-    """The newest lines about a model, oldest first."""
+    """The newest log lines about a model, oldest first."""
 
     lines: list[LogLine]
 
@@ -169,7 +168,7 @@ def get_live_model(
     served: Served,
     minutes: Annotated[float, Query(gt=0, le=60, description="Part of the last hour that the series covers")] = 60,
 ) -> LiveModel:
-    """The model server's view of a model; if it does not answer, the response says so."""
+    """Returns the model server's view of a model; if the server does not answer, ``problem`` says so."""
     try:
         server = AskedServer.of(served.server_conn_id)
     except HopsError as error:
@@ -197,7 +196,7 @@ def tail_model_logs(
     level: Annotated[Literal["INFO", "WARNING", "ERROR"], Query(description="Lowest level of the lines")] = "INFO",
     lines: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> LogTail:
-    """The newest lines of the model server's log that are about this model."""
+    """Returns the newest lines of the model server's log about this model."""
     server = AskedServer.of(served.server_conn_id)
     if not server.is_bundled:
         raise BadInput(

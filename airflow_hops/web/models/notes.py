@@ -1,11 +1,11 @@
-"""Notes and tags of training runs and of versions of models: MLflow's own, which its search and its pages know.
+"""Notes and tags of training runs and model versions, stored in MLflow, whose search and pages show them.
 
-A run's note is the tag ``mlflow.note.content``, a version's its description. Tags whose names begin with ``mlflow.`` or
-``hops.`` are not people's, and stay as they are.
+A run's note is the tag ``mlflow.note.content``; a version's is its description. Tags that begin with ``mlflow.`` or
+``hops.`` are reserved and cannot be changed.
 
-A decision on a model has its reason, which nobody changes afterwards. What is to be said later is a tag of the version
-that was decided on, ``hops.decision_note.<time of the decision>``, or ``hops.decision_note`` of the training run of a
-candidate that was refused: when it was written and by whom, and from the second line on the note.
+The reason of a decision never changes. A later note on it is the tag ``hops.decision_note.<time of the decision>`` of
+the version, or ``hops.decision_note`` of the training run of a refused candidate. Its first line has time and author;
+the note follows.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ log = logging.getLogger(__name__)
 _RESERVED = ("mlflow.", "hops.")
 
 TagName = Annotated[str, StringConstraints(pattern=r"^\w[\w ./:-]*$", max_length=250)]
-"""A name that MLflow takes on any of its stores."""
+"""A name that MLflow accepts with any of its stores."""
 
 
 class NoteRequest(Model):
-    """The note and tags of a run or a version."""
+    """Note and tags of a run or a version."""
 
     note: Annotated[str, StringConstraints(strip_whitespace=True, max_length=5000)] | None
-    """Null leaves it as it is."""
+    """Null leaves it unchanged."""
     tags: Annotated[dict[TagName, Annotated[str, Field(max_length=5000)] | None], Field(max_length=50)]
-    """Values by name; null removes a tag. Those that are not named stay."""
+    """Values by name; null removes a tag, and other tags stay."""
 
 
 class DecisionNoteRequest(Model):
     """A note on a decision."""
 
     note: Annotated[str, StringConstraints(strip_whitespace=True, max_length=5000)]
-    """Replaces the present one; empty to remove it."""
+    """Replaces the current note; empty removes it."""
 
 
 def is_own_tag(name: str) -> bool:
-    """Whether a tag is people's, and not MLflow's or this package's."""
+    """Returns whether a tag belongs to users, not to MLflow or this package."""
     return not name.startswith(_RESERVED)
 
 
@@ -94,8 +94,8 @@ def annotate_decision(
     """Sets the note on a decision about a version.
 
     Raises:
-        HTTPException: 403, the pipeline does not deploy the model; 404, there is no such decision; 422, MLflow does not
-            have the version.
+        HTTPException: 403, the pipeline does not deploy the model; 404, the decision does not exist; 422, MLflow does
+            not have the version.
     """
     history = read_model_record(served.hook.store, served.name).history
     if (version, decided_at) not in {(event.version, datetime.fromisoformat(event.at)) for event in history}:
@@ -116,12 +116,12 @@ def annotate_refusal(user: GetUserDep, dag_id: str, mlflow_run_id: RunId, body: 
 
 
 def _signed(note: str, user: GetUserDep) -> str | None:
-    """A tag's value: when, who, and the note; None, which removes the tag, for an empty one."""
+    """Returns the tag value of a note: time, author and text; None, which removes the tag, for an empty note."""
     return f"{_in_utc(datetime.now(UTC))} {' '.join(user.get_name().split())}\n{note}" if note else None
 
 
 def _in_utc(at: datetime) -> str:
-    """As a tag's name has it: MLflow takes no plus sign in one."""
+    """Formats a time for a tag name, in which MLflow allows no plus sign."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

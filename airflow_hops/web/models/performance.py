@@ -1,4 +1,4 @@
-"""Performance of a model's served versions, as far as labels have come."""
+"""Performance of a model's served versions, based on the labels received so far."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Figure(Model):
 
 
 class VersionFigures(Model):
-    """The predictions of a version in some time."""
+    """Predictions of a version in a period."""
 
     version: int
     start: Time
@@ -44,19 +44,19 @@ class VersionFigures(Model):
     rows: int
     labelled: int
     measured: int
-    """Those with labels that are old enough."""
+    """Predictions with labels that are old enough."""
     figures: dict[str, Figure]
-    """Measured with labels; none where these are too few."""
+    """Metrics measured with labels; empty if there are too few."""
     estimates: dict[str, Figure]
-    """Estimated without labels."""
+    """Metrics estimated without labels."""
     baseline: dict[str, Figure]
-    """Metrics of a whole window: on the held-out split of the version's training."""
+    """Metrics on the held-out split of the version's training; only for whole windows."""
     drop: dict[str, Figure]
-    """Drops of a whole window: by how much each is worse than that; above 0 is worse."""
+    """Deterioration against the baseline; above 0 is worse. Only for whole windows."""
 
 
 class LabelCompleteness(Model):
-    """Predictions of an age, and those whose labels have come."""
+    """Predictions of an age range, and how many of them have labels."""
 
     from_s: float
     to_s: float | None
@@ -69,19 +69,19 @@ class LivePerformance(Model):
 
     artifact: ArtifactAddress
     as_of: Time
-    """The time that it looks back from."""
+    """End of the window."""
     problem: str
     label: str
     metric: str
-    """The problem's first metric."""
+    """First metric of the problem."""
     versions: list[VersionFigures]
     """Over the whole window."""
     periods: list[VersionFigures]
     ages: list[LabelCompleteness]
     labels: dict[str, int]
-    """Outcomes of the labels: counts by name."""
+    """Label counts by outcome."""
     delay_s_p50: float | None
-    """Seconds from prediction to label that half of the labels take; null where that is not known."""
+    """Median seconds from prediction to label; null if unknown."""
     delay_s_p95: float | None
     notes: list[str]
     """Notes on anything wrong or missing."""
@@ -92,7 +92,7 @@ class PerformanceAnswer(Model):
 
     performance: LivePerformance | None
     labels: list[str]
-    """The labels that are measured, by name."""
+    """Measured labels, by name."""
 
 
 @router.get("/performance", dependencies=[READS_ARTIFACTS])
@@ -102,7 +102,7 @@ def get_model_performance(
     readable: ReadableDags,
     label: Annotated[str | None, Query(max_length=512, description="The label; the first by name")] = None,
 ) -> PerformanceAnswer:
-    """The newest measurement of a model's served versions, by any DAG that the user may read."""
+    """Returns the newest measurement of a model's served versions by any DAG that the user may read."""
     may_read = MayRead(user, DagAccessEntity.XCOM)
     with create_session() as session:
         pipelines = read_pipelines(session, list(readable)).values()

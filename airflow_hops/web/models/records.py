@@ -1,4 +1,4 @@
-"""The model of a route, its record, the versions that serve, and how they came to serve."""
+"""Models of routes, their records, their serving versions, and the decisions behind those."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class VersionShare(Model):
     since: Time
     traffic_percent: int
     fingerprint: str
-    """Fingerprint of its model artifact."""
+    """Fingerprint of the model artifact."""
 
 
 class HeadlineMetric(Model):
-    """The metric by which champion and candidate are compared, of the champion, on the first split."""
+    """The champion's value of the metric that compares champion and candidate, on the first split."""
 
     name: str
     split: str
     value: Number
     compared_with: int | None
-    """The version that was champion when it was evaluated; null where there was none."""
+    """Champion version at the time of the evaluation; null if there was none."""
     difference: Number
-    """To that version, on the same rows, with its 95% interval."""
+    """Difference from that version on the same rows, with its 95% interval."""
     low: Number
     high: Number
 
@@ -57,11 +57,11 @@ class ServedModel(Model):
     challenger: VersionShare | None
     metric: HeadlineMetric | None
     problem: str | None
-    """Why the rest is not known: the store cannot be read."""
+    """Reason why the other fields are unknown: the store cannot be read."""
 
 
 def read_model_record(store: ArtifactStore, model_name: str) -> ModelRecord:
-    """The record of a model; an empty one where there is none.
+    """Reads the record of a model; an empty one if there is none.
 
     Raises:
         HTTPException: 502, the store cannot be read, or the file is not a record.
@@ -71,7 +71,7 @@ def read_model_record(store: ArtifactStore, model_name: str) -> ModelRecord:
 
 
 def shares_of(record: ModelRecord) -> tuple[VersionShare | None, VersionShare | None]:
-    """Champion and challenger with the shares that were decided for them."""
+    """Returns champion and challenger with their decided shares."""
     champion, challenger = (
         None if version is None else VersionShare.of(version, traffic_percent=record.traffic.get(version.version, 0))
         for version in (record.champion, record.challenger)
@@ -82,12 +82,12 @@ def shares_of(record: ModelRecord) -> tuple[VersionShare | None, VersionShare | 
 def served_models(
     session: Session, models: Iterable[tuple[str, str]], readable: Container[str]
 ) -> dict[tuple[str, str], tuple[ServedModel, ModelRecord]]:
-    """The serving versions of models, with their records, which are empty where the store cannot be read.
+    """Returns the serving versions of models with their records, which are empty if the store cannot be read.
 
     Args:
-        session: Of Airflow's database.
-        models: Connection and name of each.
-        readable: DAGs that the user may read; figures that others made are left out.
+        session: Session of Airflow's database.
+        models: Connection and name of each model.
+        readable: DAGs that the user may read; metrics from other DAGs are left out.
     """
     models = sorted(set(models))
     with reading_threads() as readers:
@@ -112,7 +112,7 @@ def _read(model: tuple[str, str]) -> tuple[ArtifactStore | None, ModelRecord, st
 
 
 def _evaluation(session: Session, record: ModelRecord, readable: Container[str]) -> Artifact | None:
-    """The evaluation of the champion that its own run made, if the user may read it."""
+    """Returns the evaluation of the champion by the run that made it, if the user may read it."""
     began = record.began(record.champion.version) if record.champion else None
     by = began.made_by if began else {}
     if record.champion is None or by.get("dag_id") not in readable:
@@ -125,7 +125,7 @@ def _evaluation(session: Session, record: ModelRecord, readable: Container[str])
 
 
 def is_evaluation_of(artifact: Artifact, fingerprint: str) -> bool:
-    """Whether an artifact is the evaluation of a model artifact."""
+    """Returns whether an artifact is the evaluation of a model artifact."""
     return artifact.kind == "evaluation" and EvaluationProperties.of(artifact).candidate.fingerprint == fingerprint
 
 
@@ -152,7 +152,7 @@ def _metric_of(store: ArtifactStore | None, evaluation: Artifact | None) -> Head
 
 
 class DecidedBy(Model):
-    """The person or task that decided; for a DAG that the user may not read, only that it was another one."""
+    """Person or task that decided; empty for a DAG that the user may not read."""
 
     user: str | None
     dag_id: str | None
@@ -165,9 +165,9 @@ class AskedCounts(Model):
 
     requests: int
     errors: int
-    """Those that failed."""
+    """Failed requests."""
     client_errors: int
-    """Those that were refused as the client's mistake."""
+    """Requests refused as the client's mistake."""
     latency_ms_p50: Number
     latency_ms_p99: Number
 
@@ -184,7 +184,7 @@ class Finding(Model):
 
 
 class Decision(Model):
-    """An event of a model's history."""
+    """An event in a model's history."""
 
     at: Time
     event: str
@@ -194,12 +194,12 @@ class Decision(Model):
     why: str
     by: DecidedBy | None
     to: int | None = None
-    """The version that a rollback went to."""
+    """Version that a rollback restored."""
     traffic: dict[str, int] | None = None
-    """The shares that were decided, version to percent."""
+    """Decided shares in percent, by version."""
     reasons: list[str] = []
     percent: int | None = None
-    """The canary's share when it was judged."""
+    """Share of the canary when it was judged."""
     watched_s: Number = None
     canary: AskedCounts | None = None
     stable: AskedCounts | None = None
@@ -212,25 +212,25 @@ class Rollout(Model):
     version: int
     began: Time
     steps: int
-    """How many there are to be."""
+    """Planned number of steps."""
     number: int
-    """Number of the step under way, from 1."""
+    """Number of the current step, from 1."""
     percent: int
     since: Time
-    """When this step began."""
+    """Start of the current step."""
     canary: AskedCounts
-    """Canary of this step."""
+    """Requests in the current step."""
     stable: AskedCounts
     doubts: list[str]
     waits_for_approval: bool
 
 
 def decisions_of(record: ModelRecord, readable: Container[str]) -> list[Decision]:
-    """The history, the newest first.
+    """Returns the history, newest first.
 
     Args:
         record: The model's record.
-        readable: DAGs that the user may read; what another decided is told without who it was.
+        readable: DAGs that the user may read; decisions of other DAGs are shown without their author.
     """
     # What a newer version has added may mean something else by a name of ours.
     events = [replace(event, more={}) for event in reversed(record.history)]
@@ -238,7 +238,7 @@ def decisions_of(record: ModelRecord, readable: Container[str]) -> list[Decision
 
 
 def rollout_of(record: ModelRecord) -> Rollout | None:
-    """The rollout that is under way, or None."""
+    """Returns the rollout in progress, or None."""
     challenger, champion = record.challenger, record.champion
     progress = challenger.rollout if challenger else None
     if challenger is None or champion is None or progress is None:
@@ -264,7 +264,7 @@ ModelName = Annotated[
 ]
 
 _VERSIONS = 500
-"""Versions of MLflow's that a page lists; older ones are left out."""
+"""Maximum number of MLflow versions on a page; older ones are left out."""
 
 
 @dataclass(frozen=True)
@@ -272,11 +272,10 @@ class ServedModelOf:
     """A model that a pipeline trains, deploys or monitors.
 
     Attributes:
-        dag_id: The pipeline.
-        name: The model's name, in MLflow's registry and on the server.
+        name: Name in MLflow's registry and on the server.
         hops_conn_id: Connection with the store and MLflow.
         server_conn_id: Connection with the model server.
-        is_decided_here: Whether the pipeline deploys it, or decides what of it serves; others watch or use it.
+        is_decided_here: Whether the pipeline deploys the model or decides on its serving; others watch or use it.
     """
 
     dag_id: str
@@ -287,15 +286,15 @@ class ServedModelOf:
 
     @property
     def hook(self) -> RuntimeHook:
-        """The hook of its store and MLflow."""
+        """Hook with the model's store and MLflow."""
         return hook_of(self.hops_conn_id)
 
 
 def find_model(dag_id: str, model: ModelName) -> ServedModelOf:
-    """The model of a pipeline. It depends on no access check: the route does.
+    """Returns the model of a pipeline. It checks no access: the route does.
 
     Raises:
-        HTTPException: 404, there is no such pipeline, or it works on no model of this name.
+        HTTPException: 404, the pipeline or its model does not exist.
     """
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
@@ -309,11 +308,11 @@ def find_model(dag_id: str, model: ModelName) -> ServedModelOf:
 
 
 Served = Annotated[ServedModelOf, Depends(find_model)]
-"""The model of a route below ``/dags/{dag_id}/models/{model}``."""
+"""Model of a route below ``/dags/{dag_id}/models/{model}``."""
 
 
 def _find_decided(served: Served) -> ServedModelOf:
-    """The same, of a route that changes something; HTTPException (403) if the pipeline does not deploy the model."""
+    """Returns the model of a route that changes it; HTTPException (403) if the pipeline does not deploy the model."""
     if not served.is_decided_here:
         raise HTTPException(403, f"DAG {served.dag_id!r} does not deploy model {served.name!r}")
     return served
@@ -323,7 +322,7 @@ Decided = Annotated[ServedModelOf, Depends(_find_decided)]
 
 
 def registered_versions(served: ServedModelOf) -> tuple[dict[int, Mapping[str, Any]], str | None]:
-    """MLflow's versions by number; and why they are not known, where they are not. Of very many, the newest."""
+    """Returns the newest 500 MLflow versions by number, and the error if MLflow does not answer."""
     try:
         result = ask(served.hook, "registry/versions", {"model_name": served.name, "max_results": _VERSIONS})
     except HTTPException as error:

@@ -1,4 +1,4 @@
-"""The models of a pipeline: their versions, what serves, how that was decided, and what may replace the champion."""
+"""Models of a pipeline: versions, serving, decisions, and candidates for the next champion."""
 
 from __future__ import annotations
 
@@ -36,40 +36,39 @@ from airflow_hops.web.types import Model, Number, Page, RunAddress, Time
 
 _JUDGE = "evaluation"
 _VERDICTS = 50
-"""Verdicts of each evaluating task among which candidates are looked for."""
+"""Number of verdicts per evaluating task that are searched for candidates."""
 
 
 class RefusedCandidate(Model):
-    """A model that was trained, and was not deployed."""
+    """A trained model that was not deployed."""
 
     at: Time
     why: str
     judged: ArtifactAddress
-    """The artifact that says so."""
+    """Artifact with the verdict."""
     metrics: dict[str, Number]
-    """Metrics of that artifact."""
     fingerprint: str
-    """Fingerprint of the artifact; empty where a task of the user's own does not say."""
+    """Fingerprint of the model artifact; empty if a user's own evaluation does not report it."""
     champion_version: int | None
-    """With which it was compared; null where it was not."""
+    """Version that it was compared with, if any."""
 
 
 class Candidate(Model):
-    """A model that was evaluated, and may replace the champion."""
+    """An evaluated model that may replace the champion."""
 
     at: Time
     why: str
-    """Why it was refused; empty if it was blessed."""
+    """Reason of a refusal; empty if it was blessed."""
     judged: ArtifactAddress
     """The evaluation."""
     fingerprint: str
     """Fingerprint of the model artifact."""
     uri: str
-    """The model artifact's."""
+    """URI of the model artifact."""
 
 
 def refused_of(evaluations: Iterable[ReturnedArtifact]) -> list[RefusedCandidate]:
-    """The candidates that evaluations refused, in their order."""
+    """Returns the candidates that evaluations refused, in their order."""
     results = []
     for each in evaluations:
         if verdict_against(each.artifact) is not None:
@@ -89,10 +88,10 @@ def refused_of(evaluations: Iterable[ReturnedArtifact]) -> list[RefusedCandidate
 
 
 def candidates_of(evaluations: Iterable[ReturnedArtifact], champion: str | None) -> list[Candidate]:
-    """The models that were evaluated, each once, the newest first.
+    """Returns the evaluated models, each once, newest first.
 
     Args:
-        evaluations: The newest first.
+        evaluations: Evaluations, newest first.
         champion: Fingerprint of the champion, which is left out.
     """
     results: dict[str, Candidate] = {}
@@ -109,12 +108,12 @@ def candidates_of(evaluations: Iterable[ReturnedArtifact], champion: str | None)
 def judged(
     session: Session, user: GetUserDep, models: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], list[ReturnedArtifact]]:
-    """The newest evaluations of candidates of some models, by model; the newest first.
+    """Returns the newest evaluations of candidates by model, newest first.
 
     Args:
-        session: Of Airflow's database.
-        user: Who looks; what was judged in DAGs whose artifacts they may not read is left out.
-        models: Connection and name of each.
+        session: Session of Airflow's database.
+        user: The user; evaluations in DAGs whose artifacts they may not read are left out.
+        models: Connection and name of each model.
     """
     readable = MayRead(user, DagAccessEntity.XCOM)
     pipelines = [each for each in together(read_pipelines(session).values(), models) if each.dag_id in readable]
@@ -135,18 +134,18 @@ router = APIRouter(prefix="/api/dags/{dag_id}/models", tags=["models"])
 
 
 class ModelSummary(ServedModel):
-    """A model, and its serving versions."""
+    """A model and its serving versions."""
 
     rollout: Rollout | None
     last_decision: Decision | None
     last_refused: RefusedCandidate | None
-    """The newest candidate that was not deployed, of the last fifty that each task has evaluated."""
+    """The newest refused candidate among the last fifty evaluations of each task."""
     versions: int
-    """Versions that were deployed."""
+    """Number of versions that were deployed."""
 
 
 class ModelPage(Page):
-    """The models that a pipeline works on, starting with those that it deploys."""
+    """Models of a pipeline, those that it deploys first."""
 
     models: list[ModelSummary]
 
@@ -156,45 +155,44 @@ class RegisteredVersion(Model):
 
     version: int
     role: str | None
-    """``champion`` or ``challenger``; null where it serves nothing."""
+    """``champion`` or ``challenger``; null if it does not serve."""
     aliases: list[str]
-    """MLflow's."""
+    """MLflow aliases."""
     created_at: Time | None
-    """When it was registered; null where MLflow does not answer or does not know it."""
+    """Time of registration; null if MLflow does not answer or does not have it."""
     made_by: RunAddress | None
-    """The run that trained and deployed it; null where the user may not read it, or it is not recorded."""
+    """Run that trained and deployed it; null if it is unknown, or the user may not read it."""
     fingerprint: str | None
     """Fingerprint of the model artifact."""
     note: str
-    """Text that people wrote about it: MLflow's description."""
+    """The users' note: MLflow's description."""
     tags: dict[str, str]
-    """People's own, by name; and the notes on decisions about it, ``hops.decision_note.<time>``."""
+    """Tags of users by name, and notes on decisions about it, ``hops.decision_note.<time>``."""
     mlflow_run_id: str | None
     metrics: dict[str, Number]
-    """Its MLflow run's; ``evaluation.*`` are those on which it was blessed. None where a DAG made it that the user may
-    not read."""
+    """Metrics of its MLflow run; ``evaluation.*`` are those that blessed it. Empty if the user may not read the DAG."""
     last_event: Decision | None
 
 
 class ModelDetail(Model):
-    """A model: the serving versions, and all decisions."""
+    """A model with its serving versions and all decisions."""
 
     name: str
     champion: VersionShare | None
     challenger: VersionShare | None
     traffic: dict[str, int]
-    """The shares that were decided, version to percent; the server may be about to follow."""
+    """Decided shares in percent, by version; the server may not have applied them yet."""
     rollout: Rollout | None
     deployed: list[int]
-    """Versions that were ever deployed, the newest first."""
+    """All versions that were ever deployed, newest first."""
     decisions: list[Decision]
-    """The newest first."""
+    """Newest first."""
     refused: list[RefusedCandidate]
-    """Candidates that were not deployed, the newest first."""
+    """Candidates that were not deployed, newest first."""
     candidates: list[Candidate]
-    """Models that were evaluated and may replace the champion, the newest first."""
+    """Evaluated models that may replace the champion, newest first."""
     may_change: bool
-    """Whether the user may promote, set traffic and roll back: here, where the pipeline itself deploys the model."""
+    """Whether the pipeline deploys the model, and the user may promote, set traffic and roll back."""
 
 
 class ModelVersions(Page):
@@ -202,12 +200,12 @@ class ModelVersions(Page):
 
     versions: list[RegisteredVersion]
     registry_problem: str | None
-    """Why MLflow's part is not known."""
+    """Reason why MLflow's part is unknown."""
 
 
 @router.get("", dependencies=[READS_ARTIFACTS])
 def list_models(user: GetUserDep, dag_id: str) -> ModelPage:
-    """The models that a pipeline works on."""
+    """Lists the models of a pipeline."""
     readable = MayRead(user, DagAccessEntity.XCOM)
     with create_session() as session:
         named = pipeline_of(session, dag_id).models()
@@ -230,7 +228,7 @@ def list_models(user: GetUserDep, dag_id: str) -> ModelPage:
 
 @router.get("/{model}", dependencies=[READS_ARTIFACTS])
 def get_model(user: GetUserDep, served: Served) -> ModelDetail:
-    """A model and the decisions on it, from its record only."""
+    """Returns a model and the decisions on it, from its record only."""
     record = read_model_record(served.hook.store, served.name)
     champion, challenger = shares_of(record)
     with create_session() as session:
@@ -252,7 +250,7 @@ def get_model(user: GetUserDep, served: Served) -> ModelDetail:
 
 @router.get("/{model}/versions", dependencies=[READS_ARTIFACTS])
 def list_model_versions(user: GetUserDep, served: Served) -> ModelVersions:
-    """A model's versions, from MLflow and from its record."""
+    """Lists the versions of a model from MLflow and its record."""
     record = read_model_record(served.hook.store, served.name)
     registered, problem = registered_versions(served)
     readable = MayRead(user, DagAccessEntity.XCOM)
@@ -289,7 +287,7 @@ def list_model_versions(user: GetUserDep, served: Served) -> ModelVersions:
 
 
 def made_by(record: ModelRecord, version: int, tags: Mapping[str, str], readable: Container[str]) -> RunAddress | None:
-    """The run that deployed a version, by the record or MLflow's tags; None where the user may not read its DAG."""
+    """Returns the run that deployed a version, from the record or MLflow's tags; None if the user may not read it."""
     began = record.began(version)
     by = began.made_by if began else {}
     dag_id, run_id = by.get("dag_id") or tags.get("hops.dag_id"), by.get("run_id") or tags.get("hops.run_id")

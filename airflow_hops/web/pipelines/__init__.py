@@ -1,1 +1,1 @@
-"""Pipelines: what they are, and what goes on with them."""
+"""Pipelines: definitions, runs and activity."""

@@ -1,6 +1,6 @@
-"""Activity of served models: live shares, requests of the last hour, and their skew from check to check.
+"""Activity of served models: live traffic shares, requests of the last hour, and skew by check.
 
-A list of pipelines shows at once what the database and the store say, and this when the model servers have answered.
+Pages load it separately, since it waits for model servers; the list of pipelines needs only database and store.
 """
 
 from __future__ import annotations
@@ -34,49 +34,49 @@ class LiveShare(Model):
     traffic_percent: Number = None
     requests: int = 0
     errors: int = 0
-    """Since the server's start."""
+    """Counts since the server's start."""
 
 
 class Requests(Model):
-    """Requests of the last hour in steps, oldest first."""
+    """Requests of the last hour by step, oldest first."""
 
     at: list[Time]
     """Ends of the steps."""
     per_second: list[Number]
     errors: list[int]
-    """Requests that failed."""
+    """Failed requests."""
     client_errors: list[int]
-    """Requests that were refused as the client's mistake."""
+    """Requests refused as the client's mistake."""
 
 
 class Traffic(Model):
     """Traffic as the model server reports it."""
 
     problem: str | None
-    """Why nothing of the rest is known."""
+    """Reason why the other fields are unknown."""
     versions: list[LiveShare]
     requests: Requests | None
-    """Null where the server keeps no series."""
+    """Null if the server keeps no series."""
 
 
 class Activity(Model):
     """Activity of the models that a pipeline serves."""
 
     traffic: Traffic | None
-    """Null of a pipeline that serves no model."""
+    """Null if the pipeline serves no model."""
     skew: list[SkewPoint]
-    """Its newest checks, oldest first."""
+    """The newest checks, oldest first."""
 
 
 class Activities(Model):
-    """Activities by DAG, without those whose results the user may not read."""
+    """Activities by DAG, without DAGs whose results the user may not read."""
 
     pipelines: dict[str, Activity]
 
 
 @router.get("/activity")
 def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> Activities:
-    """The activity of the models that pipelines serve."""
+    """Returns the activity of the models that pipelines serve."""
     allowed = may_read_results(user)
     with create_session() as session:
         known = read_pipelines(session, list(readable))
@@ -122,7 +122,7 @@ def _traffic(said: tuple[Mapping[str, Any], Mapping[str, Any] | None] | str, mod
 
 
 def _requests(series: Mapping[str, Any], model_name: str) -> Requests:
-    """The series of all versions together, in steps of about a minute."""
+    """Sums the series of all versions, in steps of about a minute."""
     versions = series["models"].get(model_name, {"versions": {}})["versions"].values()
     ends: list[float] = []
     rates: list[float] = []

@@ -1,4 +1,4 @@
-"""A pipeline at a glance: its last runs, its drift over time, what waits for a person, what starts it."""
+"""Overview of a pipeline: last runs, drift over time, questions that wait for a person, and schedule."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CHECKS = 30
 _QUESTIONS = 20
 _FEATURES = 200
 _NOTHING_TO_LEARN = "verdict"
-"""Why a retraining is refused where there is nothing to retrain for."""
+"""``why`` of a refusal because there was no reason to retrain."""
 
 
 class StartingAsset(Model):
@@ -39,7 +39,7 @@ class StartingAsset(Model):
 
     name: str
     updated_by: list[str]
-    """Pipelines that update it, of those that the user may read."""
+    """Pipelines that update it, among those that the user may read."""
 
 
 class Schedule(Model):
@@ -48,15 +48,15 @@ class Schedule(Model):
     dag_id: str
     is_paused: bool
     summary: str | None
-    """Airflow's word for its timetable: a cron expression, for instance."""
+    """Airflow's summary of the timetable, such as a cron expression."""
     description: str | None
     next_run: Time | None
-    """Null where none is planned; it does not begin while the DAG is paused."""
+    """Null if no run is planned; a paused DAG does not start it."""
     assets: list[StartingAsset]
 
 
 class AskedQuestion(Model):
-    """A question of a task that waits for its answer."""
+    """A question of a task that is waiting for an answer."""
 
     task: TaskAddress
     stage: str | None
@@ -69,22 +69,22 @@ class ProposedSchema(Model):
     validation: ArtifactAddress
     at: Time
     features: list[str]
-    """Anomalous features, errors first, 200 at most; without a name, the data set as a whole."""
+    """Anomalous features, errors first, at most 200; an empty name means the data set as a whole."""
     features_total: int
 
 
 class PipelineOverview(Model):
-    """A pipeline. The overview of a DAG that only monitors a model is that of the pipeline that deploys the model."""
+    """A pipeline. A DAG that only monitors a model has the overview of the pipeline that deploys the model."""
 
     pipeline: PipelineSummary
     models: list[str]
-    """Names of the models that it works on, those that it deploys first."""
+    """Names of the pipeline's models, those that it deploys first."""
     runs: list[LastRun]
-    """The newest first."""
+    """Newest first."""
     skew: list[SkewPoint]
     """Checks of its models, oldest first."""
     retraining: list[RetrainingDecision]
-    """Decisions whether to ask for a retraining, the newest first; without those that had no reason to."""
+    """Decisions on retraining, newest first, except those without a reason to retrain."""
     waiting: list[AskedQuestion]
     proposed: list[ProposedSchema]
     schedules: list[Schedule]
@@ -93,7 +93,7 @@ class PipelineOverview(Model):
 
 @router.get("/overview", dependencies=[READS_RUNS, READS_TASKS, READS_ARTIFACTS])
 def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str) -> PipelineOverview:
-    """The overview of a pipeline; its models have separate routes."""
+    """Returns the overview of a pipeline; its models have separate routes."""
     allowed = may_read_results(user)
     with create_session() as session:
         seen = Seen.by(session, readable)
@@ -130,7 +130,7 @@ def get_pipeline_overview(user: GetUserDep, readable: ReadableDags, dag_id: str)
 
 
 def _leader(seen: Seen, allowed: Container[str], pipeline: PipelineDag) -> PipelineDag:
-    """The one pipeline that deploys what a DAG watches, or else trains it, if its results may be read."""
+    """Returns the single pipeline that deploys, or else trains, what a DAG watches; the DAG itself if there is none."""
     leaders = seen.leaders()
     if pipeline in leaders:
         return pipeline
@@ -163,7 +163,7 @@ def _questions(session: Session, user: GetUserDep, pipelines: Iterable[PipelineD
 
 
 def _unasked(session: Session, pipeline: PipelineDag) -> list[ReturnedArtifact]:
-    """The newest validation of each task, of those that propose a change and asked nobody."""
+    """Returns the newest validation of each task, if it proposes a change and asked nobody."""
     newest = {
         (each.run_id, each.task_id, each.map_index): each
         for each in last_returned(session, [pipeline.dag_id], "anomalies")
@@ -182,7 +182,7 @@ def _unasked(session: Session, pipeline: PipelineDag) -> list[ReturnedArtifact]:
 
 
 def _proposal(pipeline: PipelineDag, validation: ReturnedArtifact) -> ProposedSchema | None:
-    """Returns the proposal of a validation, as long as the schema is the one that it compared with."""
+    """Returns the proposal of a validation, unless the schema has changed since."""
     try:
         hook = hook_of(pipeline.conn_id(validation.task_id))
         result = FoundArtifact(hook, *open_artifact(hook.store, validation.artifact))

@@ -1,7 +1,7 @@
-"""The pipelines: what they train and serve, how their last run went, whether what they serve has drifted.
+"""Pipelines: the models that they train and serve, their last run, and the drift of what they serve.
 
-A DAG that only watches a model (its stages are ``skew`` and ``retraining``) belongs to the pipeline that trains this
-model, and is a pipeline of its own only to users who may not read that one.
+A DAG that only watches a model (its stages are ``skew`` and ``retraining``) belongs to the pipeline that trains the
+model. Users who may not read that pipeline see the DAG as a separate pipeline.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class WorstFeature(Model):
 
 
 class SkewState(Model):
-    """The last verdict of the pipeline's monitoring."""
+    """The last verdict of a pipeline's monitoring."""
 
     verdict: str
     version: int | None
-    """The version whose training data the requests were compared with."""
+    """Version whose training data the requests were compared with."""
     drifted: list[str]
     lost: list[str]
     worst: WorstFeature | None
@@ -49,33 +49,33 @@ class SkewState(Model):
 
 
 class SkewPoint(Model):
-    """A check of the pipeline's monitoring."""
+    """A check of a pipeline's monitoring."""
 
     at: Time
     verdict: str
     worst: WorstFeature | None
     rows: int | None
-    """Rows of requests that were compared."""
+    """Number of request rows that were compared."""
 
 
 class LastRetraining(Model):
-    """The last training, and its reason."""
+    """The last training and its reason."""
 
     run_id: str
     at: Time
     run_type: str
     reason: str | None
-    """Reason that the monitoring gave for it."""
+    """Reason that the monitoring gave."""
     triggered_by: str | None
-    """The user, where one did."""
+    """User who triggered it, if any."""
 
 
 def skew_state(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> SkewState | None:
-    """The newest verdict about one of the pipeline's models.
+    """Returns the newest verdict about one of the pipeline's models.
 
     Args:
         pipeline: The pipeline.
-        reports: The last of each task that compares, the newest first.
+        reports: The last report of each comparing task, newest first.
     """
     for report in _about(pipeline, reports):
         of = SkewProperties.of(report.artifact)
@@ -90,11 +90,11 @@ def skew_state(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> Sk
 
 
 def skew_points(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> list[SkewPoint]:
-    """The checks of the pipeline's models, oldest first.
+    """Returns the checks of the pipeline's models, oldest first.
 
     Args:
         pipeline: The pipeline.
-        reports: Some of each task that compares, the newest first.
+        reports: Reports of the comparing tasks, newest first.
     """
     points = [
         SkewPoint(
@@ -109,12 +109,12 @@ def skew_points(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> l
 
 
 def retrainings(session: Session, dag_ids: Collection[str], readable: Container[str]) -> dict[str, LastRetraining]:
-    """The last training of each DAG that was not taken from the cache.
+    """Returns the last training of each DAG that did not come from the cache.
 
     Args:
-        session: Of Airflow's database.
+        session: Session of Airflow's database.
         dag_ids: The DAGs.
-        readable: DAGs that the user may read; what others said when they asked for a training is left out.
+        readable: DAGs that the user may read; reasons from other DAGs are left out.
     """
     newest: dict[str, ReturnedArtifact] = {}
     for model in last_returned(session, dag_ids, "model", last=5):
@@ -169,7 +169,7 @@ class PipelineSummary(Model):
     is_paused: bool
     stages: list[str]
     monitors: list[Monitor]
-    """DAGs that watch its model, of those that the user may read."""
+    """DAGs that watch its model, among those that the user may read."""
     last_run: LastRun | None
     model: ServedModel | None
     skew: SkewState | None
@@ -190,7 +190,7 @@ def list_pipelines(
     limit: Limit = 50,
     offset: Offset = 0,
 ) -> PipelinePage:
-    """The pipelines that the user may read."""
+    """Lists the pipelines that the user may read."""
     allowed = may_read_results(user)
     with create_session() as session:
         seen = Seen.by(session, readable)
@@ -204,8 +204,8 @@ class Seen:
     """The pipelines that a user may read.
 
     Attributes:
-        dags: What Airflow knows of their DAGs, and of others that the user may read.
-        pipelines: Their definitions.
+        dags: Airflow's models of the DAGs that the user may read, pipelines or not.
+        pipelines: Definitions of the pipelines.
     """
 
     dags: Mapping[str, DagModel]
@@ -213,20 +213,20 @@ class Seen:
 
     @classmethod
     def by(cls, session: Session, readable: Collection[str]) -> Seen:
-        """Those among the DAGs that a user may read."""
+        """Returns the pipelines among the DAGs that a user may read."""
         alive = session.scalars(select(DagModel).where(DagModel.is_stale.is_(False)))
         dags = {dag.dag_id: dag for dag in alive if dag.dag_id in readable}
         return cls(dags, read_pipelines(session, list(dags)))
 
     def leaders(self) -> list[PipelineDag]:
-        """All by name, without those that only watch a model of another one."""
+        """Returns all pipelines by name, except those that only watch a model of another one."""
         training = [pipeline for pipeline in self.pipelines.values() if not _only_watches(pipeline)]
         trained = {model for pipeline in training for model in pipeline.models()}
         alone = [p for p in self.pipelines.values() if _only_watches(p) and not set(p.models()) & trained]
         return sorted(training + alone, key=lambda pipeline: pipeline.dag_id)
 
     def watchers(self, pipeline: PipelineDag) -> list[PipelineDag]:
-        """Those that compare what a model of the pipeline is asked; the pipeline itself, where it does."""
+        """Returns the pipelines that check a model of the pipeline for skew; may include the pipeline itself."""
         watching = [each for each in self.pipelines.values() if "skew" in each.stages()]
         return together(watching, pipeline.models())
 
@@ -234,12 +234,12 @@ class Seen:
 def summaries_of(
     session: Session, seen: Seen, shown: Collection[PipelineDag], allowed: Container[str]
 ) -> list[PipelineSummary]:
-    """Returns the list's entries of some pipelines.
+    """Returns the list entries of some pipelines.
 
     Args:
-        session: Of Airflow's database.
-        seen: All that the user may read.
-        shown: Those to tell of.
+        session: Session of Airflow's database.
+        seen: All pipelines that the user may read.
+        shown: Pipelines to summarize.
         allowed: DAGs whose results the user may read.
     """
     watchers = {pipeline.dag_id: seen.watchers(pipeline) for pipeline in shown}

@@ -1,4 +1,4 @@
-"""The tasks of a DAG run as people see them: how far they are, what they made, why they failed."""
+"""Tasks of a DAG run: progress, results and errors."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Instance(Model):
 
 
 class ProgressReport(Model):
-    """A report of a step at one moment."""
+    """A progress report of a step."""
 
     at: float
     """Seconds since the epoch."""
     progress: Number
-    """Done share, 0 to 1; null where it only gave figures."""
+    """Share that is done, 0 to 1; null if the report has only metrics."""
     text: str
     metrics: dict[str, Number]
 
@@ -48,11 +48,11 @@ class TaskResult(InstanceFacts):
 
     instances: list[Instance]
     progress: list[ProgressReport]
-    """Progress of its last try, unless that succeeded."""
+    """Progress of the last try, unless it succeeded."""
 
 
 class Epochs(Model):
-    """The epochs of a training, as it recorded them."""
+    """The recorded epochs of a training."""
 
     epochs: list[dict[str, Number]]
     ranks: int | None
@@ -65,10 +65,10 @@ class Epochs(Model):
 
 @router.get("/tasks/{task_id}/{map_index}", dependencies=[READS_TASKS, READS_ARTIFACTS])
 def get_task_result(dag_id: str, run_id: str, task_id: str, map_index: MapIndex) -> TaskResult:
-    """A task instance: its progress, and its results.
+    """Returns the progress and the results of a task instance.
 
     Raises:
-        HTTPException: 404, the instance does not exist, or its task is not one of this package.
+        HTTPException: 404, the instance does not exist.
     """
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
@@ -106,7 +106,7 @@ def get_task_result(dag_id: str, run_id: str, task_id: str, map_index: MapIndex)
 
 
 def _facts(task: StageTask | None, one: TaskInstance | None, reported: TaskProgress | None) -> dict[str, Any]:
-    """Facts of an instance, as far as there is one and its task is of this package."""
+    """Returns facts of an instance; those of a missing instance or of a foreign task are empty."""
     return {
         "stage": task.stage if task else None,
         "model_name": task.model_name if task else None,
@@ -124,14 +124,14 @@ def _facts(task: StageTask | None, one: TaskInstance | None, reported: TaskProgr
 def get_evaluation(
     found: TaskArtifact, dag_id: str, run_id: str, task_id: str, map_index: MapIndex, kind: str
 ) -> Evaluation:
-    """An evaluation, overall and by slice."""
+    """Returns an evaluation, overall and by slice."""
     address = ArtifactAddress(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index, kind=kind)
     return read_evaluation(found, address)
 
 
 @router.get("/artifacts/{task_id}/{map_index}/{kind}/epochs")
 def get_epochs(found: TaskArtifact) -> Epochs:
-    """The learning curves of a model, as its training recorded them."""
+    """Returns the learning curves that a model's training recorded."""
     training: dict[str, Any] = found.read_json("training.json")
     return Epochs(
         epochs=[_numbers(each) for each in training.get("epochs") or []],
@@ -155,7 +155,7 @@ class StageProgress(Model):
     """The progress of a running stage."""
 
     share: Number
-    """0 to 1; null where it does not say."""
+    """0 to 1; null if unknown."""
     text: str
 
 
@@ -165,21 +165,21 @@ class StageRun(InstanceFacts):
     task_id: str
     map_index: int
     map_label: str | None
-    """Label that tells a mapped instance from the others, where the DAG file says it."""
+    """Label of a mapped instance, if the DAG file sets one."""
     progress: StageProgress | None
 
 
 class RunStages(RunState):
-    """A DAG run and the instances of the pipeline's tasks, in the DAG file's order."""
+    """A DAG run and the instances of the pipeline's tasks, in the order of the DAG file."""
 
     triggered_by: str | None
-    """The user, where one did."""
+    """User who triggered the run, if any."""
     stages: list[StageRun]
 
 
 @router.get("/stages", dependencies=[READS_RUNS, READS_TASKS, READS_ARTIFACTS])
 def list_run_stages(dag_id: str, run_id: str) -> RunStages:
-    """The stages of a run, with their artifacts, including those that wait, run or failed."""
+    """Lists the stages of a run with their artifacts, including those that wait, run or failed."""
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
         run = run_of(session, dag_id, run_id)

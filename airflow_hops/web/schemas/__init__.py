@@ -1,1 +1,1 @@
-"""Schemas and validations: what was expected of data, what was found, what was asked."""
+"""Schemas and validations: expectations on data, anomalies, and questions to people."""

@@ -1,8 +1,8 @@
-"""The schema that a validation proposes: what it changes, and a person's decision on it where no task asks for one.
+"""Schemas that validations propose: their changes, and decisions of people on them.
 
-A task that asks (``on_anomaly="ask"``) is answered through Airflow's own route. What a validation proposed that failed
-or warned is approved, approved with changes, or rejected here. An approval is a version of the frozen schema; every
-decision is kept beside it, in ``proposals/``.
+A task with ``on_anomaly="ask"`` is answered through Airflow's own route. Proposals of validations that failed or warned
+are approved (unchanged or edited) or rejected here. An approval becomes a version of the frozen schema. Decisions are
+stored next to the schema, in ``proposals/``.
 """
 
 from __future__ import annotations
@@ -46,30 +46,30 @@ class ProposalDecision(Model):
     """A person's decision on a proposed schema."""
 
     choice: Choice
-    """``edited``: approved with changes."""
+    """``edited`` means approved with changes."""
     by: str
     at: Time
     note: str
     version: int | None
-    """Version of the frozen schema that the approval made."""
+    """Version of the frozen schema that the approval created."""
 
 
 class ProposalReview(Model):
-    """A proposed schema, and the decisions on it."""
+    """A proposed schema and the decisions on it."""
 
     fingerprint: str
-    """Fingerprint of the validation that proposes it."""
+    """Fingerprint of the validation."""
     text: str
     decisions: list[ProposalDecision]
-    """Oldest first; the last one holds."""
+    """Oldest first; the last one is in effect."""
     may_decide: bool
-    """Whether the user may, and it can be decided."""
+    """Whether a decision is possible, and the user may make it."""
     closed: str | None
-    """Why it cannot be decided here, or no more."""
+    """Reason why no decision is possible here."""
 
 
 class RemainingAnomaly(Model):
-    """An anomaly that the data would have under a schema; without a feature's name, the data set."""
+    """An anomaly that the data would have under a schema; an empty feature name means the whole data set."""
 
     split: str
     feature: str
@@ -81,9 +81,9 @@ class SchemaCheck(Model):
     """The effects of a schema."""
 
     changes: SchemaComparison
-    """From the schema that the data was held against."""
+    """Changes compared with the schema that the data was validated against."""
     anomalies: list[RemainingAnomaly] | None
-    """Anomalies that TFDV would still find; null where the statistics are gone or not the user's to read."""
+    """Anomalies that TFDV would still find; null if the statistics are gone or the user may not read them."""
 
 
 class CheckRequest(Model):
@@ -97,12 +97,12 @@ class ProposalRequest(Model):
 
     choice: Literal["approve", "reject"]
     text: Text | None
-    """The schema to approve instead of the proposed one; null for the proposed one."""
+    """Schema to approve instead of the proposed one; null for the proposed one."""
     reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
     fingerprint: str
-    """Fingerprint of the reviewed validation: if its task has made another since, the decision is refused."""
+    """Fingerprint of the reviewed validation; the request is refused if the task has run again since."""
     decisions: Annotated[int, Field(ge=0)]
-    """How many decisions there were when it was looked at: with another one since, this one is refused."""
+    """Number of decisions at the time of the review; the request is refused if there are more now."""
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,11 @@ class Proposal:
     """A proposed schema.
 
     Attributes:
-        found: The validation's artifact.
-        user: Who looks.
-        task: The task instance of the path; another may have made the artifact that it took over.
-        text: The proposed schema.
-        schema: What the data was held against, at the frozen schema's address.
-        before: Its text.
+        found: Artifact of the validation.
+        user: The current user.
+        task: Task instance in the path; the artifact may come from another one that it reused.
+        schema: Schema that the data was validated against, at the address of the frozen schema.
+        before: Text of that schema.
     """
 
     found: FoundArtifact
@@ -126,7 +125,7 @@ class Proposal:
     before: str
 
     def closed(self) -> str | None:
-        """Why it cannot be decided here, or no more."""
+        """Returns why no decision is possible here, or None."""
         if frozen_name(self.schema.uri) is None:
             return f"the data was held against {self.schema.uri}, which is not a frozen schema"
         with create_session() as session:
@@ -138,7 +137,7 @@ class Proposal:
         return None
 
     def may_decide(self) -> bool:
-        """Whether the user may change the schema, which may be that of another DAG."""
+        """Returns whether the user may change the schema, which may belong to another DAG."""
         owner = frozen_name(self.schema.uri)
         dag_ids = {self.task.dag_id} | ({owner[0]} if owner else set())
         return all(may_change(self.user, dag_id) for dag_id in dag_ids)
@@ -159,7 +158,7 @@ class Proposal:
         """Returns the ML side's check of a schema: ``changes``, ``features``, ``anomalies``.
 
         Raises:
-            HTTPException: 422, it does not parse.
+            HTTPException: 422, the text does not parse.
         """
         inputs = {role: input_of(self.found, self.user, self.task.dag_id, role) for role in ("statistics", "previous")}
         params = {
@@ -174,11 +173,11 @@ class Proposal:
 def find_proposal(
     found: TaskArtifact, user: GetUserDep, dag_id: str, run_id: str, task_id: str, map_index: MapIndex
 ) -> Proposal:
-    """The proposal of a validation.
+    """Returns the proposal of a validation.
 
     Raises:
-        HTTPException: 404, it proposes nothing; 410, the schema that it was made for is gone, or not the user's to
-            read; 502, the store cannot be read.
+        HTTPException: 404, the validation proposes nothing; 410, its schema is gone, or the user may not read it; 502,
+            the store cannot be read.
     """
     text = found.read_text(PROPOSED_FILE)
     values = schema_of(found.manifest)
@@ -196,20 +195,20 @@ TaskProposal = Annotated[Proposal, Depends(find_proposal)]
 
 @router.get("")
 def get_proposal(proposal: TaskProposal) -> SchemaComparison:
-    """The changes of the proposed schema compared with the one that the data was validated against."""
+    """Returns the changes of the proposed schema compared with the one that the data was validated against."""
     return compare_texts(proposal.found, proposal.before, proposal.text, proposal.schema.uri, PROPOSED_FILE)
 
 
 @router.get("/review")
 def review_proposal(proposal: TaskProposal) -> ProposalReview:
-    """The proposed schema's text, and the decisions on it."""
+    """Returns the text of the proposed schema, and the decisions on it."""
     with reaching(proposal.found.store):
         return proposal.review(_decisions(proposal.found, proposal.schema))
 
 
 @router.post("/check", dependencies=[CHANGES_OR_ANSWERS])
 def check_proposal(proposal: TaskProposal, body: CheckRequest) -> SchemaCheck:
-    """The changes of an edited schema, and the anomalies that the data would have under it."""
+    """Returns the changes of an edited schema, and the anomalies that the data would have under it."""
     return SchemaCheck.model_validate(proposal.check(body.text))
 
 
@@ -218,9 +217,9 @@ def decide_proposal(proposal: TaskProposal, body: ProposalRequest) -> ProposalRe
     """Approves the proposed schema, unchanged or edited, or rejects it.
 
     Raises:
-        HTTPException: 403, the schema belongs to another DAG, which the user may not change; 409, the schema or the
-            proposal has changed since, somebody else has decided, or the task itself asks; 422, the text is not a
-            schema, or changes nothing.
+        HTTPException: 403, the schema belongs to another DAG that the user may not change; 409, the schema, the
+            proposal or the decisions have changed since, or the task itself asks; 422, the text is not a schema, or
+            changes nothing.
     """
     if not proposal.may_decide():
         raise HTTPException(403, f"you do not have permission to change the schema {proposal.schema.uri}")
@@ -258,7 +257,7 @@ def decide_proposal(proposal: TaskProposal, body: ProposalRequest) -> ProposalRe
 
 
 def waits_for_decision(found: FoundArtifact) -> bool:
-    """Whether a validation's proposal is for the schema in force, and nobody has decided on it.
+    """Returns whether a validation's proposal applies to the schema in force and is still undecided.
 
     Raises:
         HTTPException: 502, the store cannot be read.
@@ -275,14 +274,14 @@ def _folder(schema: Artifact) -> str:
 
 
 def _record(result: FoundArtifact, schema: Artifact) -> str:
-    """The file with the decisions on a validation's proposal."""
+    """Returns the address of the file with the decisions on a proposal."""
     maker = result.manifest.producer
     about = [maker.dag_id, maker.run_id, maker.task_id, maker.map_index, result.artifact.fingerprint]
     return f"{_folder(schema)}/{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]}.json"
 
 
 def _decisions(result: FoundArtifact, schema: Artifact) -> list[ProposalDecision]:
-    """The decisions on a validation's proposal, the oldest first."""
+    """Returns the decisions on a proposal, oldest first."""
     try:
         json = result.store.read_json(_record(result, schema))
     except FileNotFoundError:

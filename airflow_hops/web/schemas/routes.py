@@ -1,4 +1,4 @@
-"""Frozen schemas: what each says of its features, its versions, and what differs between two of them."""
+"""Frozen schemas: their features, their versions, and the differences between versions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SchemaVersionEntry(Model):
     version: int
     recorded_at: Time
     approved_by: str
-    """Empty for one that was inferred, imported or edited by hand."""
+    """Empty for a version that was inferred, imported or edited by hand."""
     note: str
     run_id: str | None
     in_force: bool
@@ -50,11 +50,11 @@ class SchemaSummary(Model):
     label: str | None
     key: str | None
     time: str | None
-    """Columns of these roles."""
+    """Name of the time column."""
     versions: list[SchemaVersionEntry]
     """Oldest first."""
     is_edited: bool
-    """Whether its file was edited by hand since, which the next run takes in; then no version is in force."""
+    """Whether its file was edited by hand; until the next run adopts the edit, no version is in force."""
 
 
 class SchemaList(Model):
@@ -62,7 +62,7 @@ class SchemaList(Model):
 
     schemas: list[SchemaSummary]
     elsewhere: list[str]
-    """DAGs with a schema that work on the same models, of those that the user may read."""
+    """DAGs with a schema that work on the same models, among those that the user may read."""
 
 
 class SchemaConstraint(Model):
@@ -76,11 +76,11 @@ class FeatureDomain(Model):
     """The values that a feature may have."""
 
     kind: str
-    """``strings``, ``range``, or the kind of domain in the schema's words (``bool``, ``time``, …)."""
+    """``strings``, ``range``, or the kind of domain as the schema names it (``bool``, ``time``, …)."""
     text: str
     size: int | None
     values: list[str]
-    """The first of them."""
+    """The first values."""
     low: Number
     high: Number
 
@@ -113,14 +113,14 @@ class SchemaDetail(Model):
 
 
 class SchemaFeatureDetail(Model):
-    """A feature of a schema: the values of its domain, and its text."""
+    """A feature of a schema: all values of its domain, and its protobuf text."""
 
     values: list[str]
     text: str
 
 
 class AspectChange(Model):
-    """An aspect of a feature in two schemas, in words; null if a schema does not define it."""
+    """An aspect of a feature in two schemas, as text; null if a schema does not define it."""
 
     name: str
     before: str | None
@@ -134,7 +134,7 @@ class AspectChange(Model):
 
 
 class FeatureChange(Model):
-    """A feature that two schemas describe differently; without a name, the schema as a whole."""
+    """A feature that differs between two schemas; an empty name means the schema as a whole."""
 
     name: str
     change: Literal["added", "removed", "changed"]
@@ -151,7 +151,7 @@ class SchemaComparison(Model):
 
 @router.get("", dependencies=[READS_ARTIFACTS])
 def list_schemas(dag_id: str, readable: ReadableDags) -> SchemaList:
-    """The frozen schemas of a pipeline with their versions."""
+    """Lists the frozen schemas of a pipeline with their versions."""
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
         others = read_pipelines(session, readable - {dag_id}).values()
@@ -166,7 +166,7 @@ def list_schemas(dag_id: str, readable: ReadableDags) -> SchemaList:
 
 @router.get("/{name}")
 def get_schema(found: FrozenSchema, version: Version = None) -> SchemaDetail:
-    """The contents of a frozen schema, for each feature and as a whole."""
+    """Returns a frozen schema, by feature and as a whole."""
     return SchemaDetail(**ask(found.hook, "schemas/describe", _versioned(found, version)))
 
 
@@ -174,14 +174,14 @@ def get_schema(found: FrozenSchema, version: Version = None) -> SchemaDetail:
 def get_schema_feature(
     found: FrozenSchema, feature: Annotated[str, Query(max_length=1000)], version: Version = None
 ) -> SchemaFeatureDetail:
-    """All values of a feature's domain, and its part of the text."""
+    """Returns all values of a feature's domain, and its protobuf text."""
     params = {**_versioned(found, version), "feature": feature}
     return SchemaFeatureDetail(**ask(found.hook, "schemas/feature", params))
 
 
 @router.get("/{name}/text", response_class=Response, responses=_PLAIN)
 def get_schema_text(found: FrozenSchema, version: Version = None) -> Response:
-    """The schema as protobuf text."""
+    """Returns the schema as protobuf text."""
     return Response(_versioned(found, version)["text"], media_type="text/plain; charset=utf-8")
 
 
@@ -189,7 +189,7 @@ def get_schema_text(found: FrozenSchema, version: Version = None) -> Response:
 def compare_schema_versions(
     found: FrozenSchema, before: Annotated[int, Query(ge=1)] = 1, after: Version = None
 ) -> SchemaComparison:
-    """The differences between two versions, by feature."""
+    """Returns the differences between two versions, by feature."""
     first, second = _versioned(found, before), _versioned(found, after)
     return compare_texts(found, first["text"], second["text"], first["source"], second["source"])
 
@@ -197,14 +197,7 @@ def compare_schema_versions(
 def compare_texts(
     found: FoundArtifact, before: str, after: str, before_source: str, after_source: str
 ) -> SchemaComparison:
-    """Compares two texts of schemas.
-
-    Args:
-        found: An artifact of the pipeline, for its runtime environment.
-        before: Protobuf text.
-        after: The same.
-        before_source: Where the text lies, for messages.
-        after_source: The same.
+    """Compares two schemas in protobuf text; the sources are for messages.
 
     Raises:
         HTTPException: 422, one does not parse.
@@ -229,7 +222,7 @@ def _summary(store: ArtifactStore, dag_id: str, name: str) -> SchemaSummary | No
 
 
 def _versioned(result: FoundArtifact, version: int | None) -> dict[str, str]:
-    """The text of a version, and its place for messages."""
+    """Returns the text of a version, and its address for messages."""
     source = f"{result.artifact.uri}/{SCHEMA_FILE}" if version is None else f"version {version}"
     with reaching(result.store):
         try:

@@ -1,4 +1,4 @@
-"""One validation: its anomalies with rows and values, and the rows in quarantine."""
+"""The report of a validation: its anomalies with rows and values, and the quarantined rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REPORT, PROPOSED_FILE = "anomalies.json", "proposed.pbtxt"
 
 
 class OffendingValue(Model):
-    """A value that violates the schema, and its number of rows; null if the statistics do not contain it."""
+    """A value that violates the schema and its number of rows, or null if the statistics do not contain it."""
 
     value: str
     rows: int | None
@@ -39,17 +39,17 @@ class AnomalyReason(Model):
     summary: str
     description: str
     rows: int | None
-    """Rows that have it; null where it is none of single rows, or cannot be told."""
+    """Number of affected rows; null if the anomaly does not concern single rows, or the number is unknown."""
     is_exact: bool
     """Whether the rows were counted; otherwise they are estimated from the statistics."""
     values: list[OffendingValue]
     values_count: int
     quarantined: int
-    """Rows in quarantine for it."""
+    """Rows that were quarantined for it."""
 
 
 class AnomalyEntry(Model):
-    """An anomaly of a feature in a split; without a name, of the data set."""
+    """An anomaly of a feature in a split; an empty feature name means the data set."""
 
     split: str
     feature: str
@@ -58,7 +58,7 @@ class AnomalyEntry(Model):
 
 
 class MeasuredDistance(Model):
-    """A distance that TFDV measured between the data and that of an earlier span."""
+    """A distance that TFDV measured between the data and an earlier span."""
 
     split: str
     feature: str
@@ -82,9 +82,9 @@ class ValidationReport(Model):
     rows: dict[str, int]
     """Rows by split."""
     quarantined: dict[str, int]
-    """Rows in quarantine by split."""
+    """Quarantined rows by split."""
     statistics: ArtifactAddress | None
-    """The validated statistics; null where they was deleted, or another DAG made it that the user may not read."""
+    """The validated statistics; null if they were deleted, or the user may not read the DAG that made them."""
     validated_against: ValidatedSchema | None
     has_proposal: bool
 
@@ -109,7 +109,7 @@ class QuarantinedRows(Model):
 
 @router.get("/anomalies")
 def get_validation_report(found: TaskArtifact, user: GetUserDep, dag_id: str) -> ValidationReport:
-    """The anomalies of a validation, each with its number of rows and examples of their values."""
+    """Returns the anomalies of a validation, each with its number of rows and example values."""
     report: Json = found.read_json(_REPORT)
     statistics, schema = (input_of(found, user, dag_id, role) for role in ("statistics", "schema"))
     params = {
@@ -137,14 +137,14 @@ def list_quarantined_rows(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     offset: Offset = 0,
 ) -> QuarantinedRows:
-    """Rows of a split that violate the schema, with the reasons."""
+    """Lists rows of a split that violate the schema, with the reasons."""
     found.read_json(_REPORT)
     params = {"split": split, "reason": reason, "limit": limit, "offset": offset}
     return QuarantinedRows(**ask(found.hook, "validation/quarantine", {"artifact": found.artifact.to_dict(), **params}))
 
 
 def input_of(found: FoundArtifact, user: GetUserDep, dag_id: str, role: str) -> tuple[Artifact, Manifest] | None:
-    """Returns the validation's input, if it is there, and the user may read it."""
+    """Returns an input of the validation, or None if it is gone or the user may not read it."""
     for values in found.manifest.inputs.get(role, ()):
         with contextlib.suppress(HTTPException):
             artifact, manifest = open_artifact(found.store, values)
@@ -155,7 +155,7 @@ def input_of(found: FoundArtifact, user: GetUserDep, dag_id: str, role: str) -> 
 
 
 def text_of(found: FoundArtifact, schema: Artifact) -> str:
-    """The text of a schema.
+    """Returns the text of a schema.
 
     Raises:
         HTTPException: 410, it was deleted; 502, the store cannot be read.
@@ -168,7 +168,7 @@ def text_of(found: FoundArtifact, schema: Artifact) -> str:
 
 
 def _validated_against(result: FoundArtifact) -> ValidatedSchema | None:
-    """The frozen schema of the validation, if it is one of this store."""
+    """Returns the frozen schema of the validation, if it is in this store."""
     schema = schema_of(result.manifest)
     parts = schema.uri.split("/") if schema else []
     if schema is None or len(parts) < 4 or parts[-3] != "_frozen":

@@ -1,4 +1,4 @@
-"""Validations of a pipeline across its runs: what each found, what it asked, and what people answered."""
+"""Validations of a pipeline across its runs: results, questions to people, and their answers."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from airflow_hops.web.types import Limit, Model, Offset, Page, Time, whole
 
 
 class Question(Model):
-    """A question that a task asked, and its answer."""
+    """A question of a task, and its answer."""
 
     state: Literal["waiting", "answered", "timed_out", "closed"]
-    """``timed_out``: the answer is the default; ``closed``: the task ended, or was cleared, without an answer."""
+    """``timed_out``: the default became the answer; ``closed``: the task ended or was cleared without an answer."""
     subject: str
     options: list[str]
     assigned_to: list[str]
-    """Names of those who alone may answer; none, where everybody may who has the right."""
+    """Names of the only users who may answer; empty if everyone with permission may."""
     default: str | None
-    """The answer that counts if there is none until ``deadline``."""
+    """Answer that applies if nobody answers before ``deadline``."""
     asked_at: Time
     deadline: Time | None
     choice: str | None
@@ -45,7 +45,7 @@ class Question(Model):
     note: str
     may_answer: bool
     schema_changed: bool
-    """Whether the frozen schema has changed since it was asked: an approval of the proposal would fail."""
+    """Whether the frozen schema has changed since the question: an approval of the proposal would fail."""
 
 
 def _check_may_change_or_answer(user: GetUserDep, dag_id: str) -> None:
@@ -54,21 +54,21 @@ def _check_may_change_or_answer(user: GetUserDep, dag_id: str) -> None:
 
 
 CHANGES_OR_ANSWERS = Depends(_check_may_change_or_answer)
-"""May start runs of the DAG, or answer what its tasks ask."""
+"""Requires permission to start runs of the DAG, or to answer questions of its tasks."""
 
 
 def may_see_questions(user: GetUserDep, dag_id: str) -> bool:
-    """Whether a user may see what the DAG's tasks ask."""
+    """Returns whether a user may see the questions of the DAG's tasks."""
     return may_read(user, dag_id, DagAccessEntity.HITL_DETAIL)
 
 
 def make_question(user: GetUserDep, task: Any, asked: Any, *, schema_changed: bool) -> Question:
-    """The question of a task instance.
+    """Returns the question of a task instance.
 
     Args:
-        user: Who looks.
+        user: The current user.
         task: ``dag_id``, ``state`` and ``trigger_timeout`` of the task instance.
-        asked: Airflow's ``HITLDetail`` of it.
+        asked: Airflow's ``HITLDetail`` of the task instance.
         schema_changed: See :class:`Question`.
     """
     waiting = task.state == TaskInstanceState.AWAITING_INPUT
@@ -104,17 +104,17 @@ Severity = Literal["error", "warning"]
 
 
 class AnomalousFeature(Model):
-    """A feature that a validation found anomalous; without a name, the data set as a whole."""
+    """An anomalous feature of a validation; an empty name means the data set as a whole."""
 
     feature: str
     severity: Severity
-    """The worst of all splits."""
+    """The highest severity of all splits."""
     splits: list[str]
     summaries: list[str]
 
 
 class ValidationEntry(Model):
-    """A task instance that validates, with its findings and its question."""
+    """A validating task instance with its findings and its question."""
 
     address: ArtifactAddress
     task_state: str | None
@@ -124,17 +124,17 @@ class ValidationEntry(Model):
     started_at: Time | None
     ended_at: Time | None
     artifact: Literal["present", "none", "deleted", "unreachable"]
-    """``none``: it has made none yet, or failed before."""
+    """``none``: the task has not finished, or failed before it wrote one."""
     detail: str | None
-    """Why the artifact is not there."""
+    """Reason why the artifact is missing."""
     cached: bool
     errors: int | None
     warnings: int | None
     quarantined: int | None
-    """Rows put apart; null where none were looked for."""
+    """Number of quarantined rows; null if the rows were not checked."""
     rows: int | None
     features: list[AnomalousFeature]
-    """Errors first, 200 at most."""
+    """Errors first, at most 200."""
     features_total: int
     question: Question | None
 
@@ -149,7 +149,7 @@ class ValidationPage(Page):
 
 @router.get("/validations", dependencies=[READS_RUNS, READS_TASKS, READS_ARTIFACTS])
 def list_validations(user: GetUserDep, dag_id: str, limit: Limit = 30, offset: Offset = 0) -> ValidationPage:
-    """The results of a pipeline's validations, by run."""
+    """Lists the results of a pipeline's validations, by run."""
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
         total, instances = _instances(session, pipeline, limit, offset)
@@ -173,7 +173,7 @@ def list_validations(user: GetUserDep, dag_id: str, limit: Limit = 30, offset: O
 
 
 def schema_of(manifest: Manifest) -> Artifact | None:
-    """The schema that a validation held the data against."""
+    """Returns the schema that a validation used."""
     return next(iter(manifest.inputs.get("schema", ())), None)
 
 
@@ -243,7 +243,7 @@ def _entry(
 
 
 def anomalous_features(store: ArtifactStore, artifact: Artifact) -> list[AnomalousFeature]:
-    """The features that a validation found anomalous, errors first.
+    """Returns the anomalous features of a validation, errors first.
 
     Raises:
         HTTPException: 410, its report was deleted; 502, the store cannot be read.
@@ -272,6 +272,6 @@ def anomalous_features(store: ArtifactStore, artifact: Artifact) -> list[Anomalo
 
 
 def has_changed(store: ArtifactStore, schema: Artifact | None) -> bool:
-    """Whether another schema than the given one is frozen by now."""
+    """Returns whether the frozen schema now differs from the given one."""
     there = manifest_at(store, schema.uri) if schema else None
     return schema is not None and (there is None or there.fingerprint != schema.fingerprint)
