@@ -33,7 +33,7 @@ def main() -> int:
         with without_keras():
             import airflow_hops.serving.models.saved_model  # noqa: F401  # it takes no time of the first to load
 
-    from airflow_hops.serving.assembly import StartError
+    from airflow_hops.serving.errors import StartError
     from airflow_hops.serving.server import ModelServer
 
     try:

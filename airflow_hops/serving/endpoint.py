@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
+from pathlib import Path
 
-from airflow_hops.serving import assembly
+from airflow_hops.serving.access import Access
 from airflow_hops.serving.api import rest
 from airflow_hops.serving.api.control import Controls
-from airflow_hops.serving.api.grpc_service import GrpcServer
-from airflow_hops.serving.api.http_server import HttpServer
+from airflow_hops.serving.api.grpc_service import GrpcOptions, GrpcServer
+from airflow_hops.serving.api.http_server import HttpOptions, HttpServer
+from airflow_hops.serving.api.profiler import ProfilerService
+from airflow_hops.serving.capture.capture import Capture
+from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.routes import add_feedback_route
+from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flags import Flags
+from airflow_hops.serving.gateway.shadow import Shadow
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import (
     GrpcSocket,
@@ -24,10 +30,12 @@ from airflow_hops.serving.listeners import (
 )
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.monitoring.batch_counts import BATCHES
+from airflow_hops.serving.monitoring.logs import RequestLog
 from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.request_handler import RequestHandler
 from airflow_hops.serving.request_memory import RequestMemory
 from airflow_hops.serving.routes import Routes
+from airflow_hops.serving.tokens import TokenFile
 
 log = logging.getLogger(__name__)
 
@@ -58,13 +66,13 @@ class Endpoint:
     def __init__(self, flags: Flags, catalog: Catalog, lifecycle: Lifecycle, shared: bool = False) -> None:
         self._flags = flags
         self._lifecycle = lifecycle
-        self._access = assembly.access(flags)
+        self._access = access_of(flags)
         ssl_config = read_ssl_config(flags.ssl_config_file)
         context = rest_context(ssl_config) if ssl_config else None  # also checks what gRPC takes, before models load
         self._tls = context if flags.rest_api_enable_ssl else None
         self._credentials = grpc_credentials(ssl_config) if ssl_config else None
         self._memory = RequestMemory(flags.request_memory_bytes)
-        self._grpc = GrpcServer(assembly.grpc_options(flags, shared), self._memory, self._access)
+        self._grpc = GrpcServer(grpc_options(flags, shared), self._memory, self._access)
         self._listener = None
         if flags.rest_api_port is not None:
             self._listener = hold_port("rest_api_port", flags.host, flags.rest_api_port, shared)
@@ -74,15 +82,34 @@ class Endpoint:
         self._is_open = False
         self._socket = GrpcSocket(self._grpc.server, flags.grpc_socket_path) if flags.grpc_socket_path else None
         self._rest: HttpServer | None = None
-        self.capture = assembly.capture(flags)
+        options = CaptureOptions(
+            base_path=flags.capture_place,
+            mode=flags.capture_mode,
+            sampling_percent=flags.capture_sampling_percent,
+            format=flags.capture_format,
+            spool_path=flags.capture_spool_path,
+            spool_bytes=flags.capture_spool_bytes,
+            roll_rows=flags.capture_roll_rows,
+            roll_seconds=flags.capture_roll_seconds,
+            retention_days=flags.capture_retention_days,
+            retention_bytes=flags.capture_retention_bytes,
+        )
+        try:
+            self.capture = Capture(options)
+        except (OSError, ImportError, ValueError) as error:
+            raise StartError(f"--capture_base_path={flags.capture_base_path}: {error}") from error
         self.stats = RequestStats()
-        self.shadow = assembly.shadow(flags, catalog, self.capture)
+        self.shadow = Shadow(catalog, flags, self.capture)
         self.shadow_counts = self.shadow.counts
         self.batches = BATCHES.totals
         self._handler = RequestHandler(
             catalog, self.stats, self.capture, self.shadow, flags.sticky_header, self._memory
         )
-        self._handler.request_log = assembly.request_log(flags)
+        if flags.request_log:
+            try:
+                self._handler.request_log = RequestLog(flags.request_log, flags.request_log_sampling_percent)
+            except OSError as error:
+                raise StartError(f"--request_log={flags.request_log}: {error.strerror}") from error
 
     def start(self, controls: Controls, routes: Routes) -> None:
         """Makes what answers requests.
@@ -92,13 +119,24 @@ class Endpoint:
             routes: What REST answers beside requests for inference.
         """
         catalog = self._handler.catalog
-        self._grpc.add_services(self._handler, controls, self._lifecycle, assembly.profiler(self._flags))
+        flags = self._flags
+        profiler = [ProfilerService(Path(flags.profiler_log_dir)).handlers()] if flags.enable_profiler else []
+        self._grpc.add_services(self._handler, controls, self._lifecycle, profiler)
         rest.add_routes(routes, self._handler)
         add_feedback_route(routes, self.capture, lambda model: model in catalog.views or catalog.discover(model))
         if self._listener is not None:
-            http = assembly.http_options(self._flags)
+            options = HttpOptions(
+                max_threads=flags.rest_api_num_threads or flags.request_threads,
+                timeout_s=flags.rest_api_timeout_in_ms / 1000,
+                max_request_bytes=flags.request_bytes,
+                max_in_flight=flags.max_in_flight,
+                idle_s=flags.rest_api_idle_seconds,
+                receive_s=flags.max_receive_seconds,
+                max_connections=flags.connections_per_client,
+                cors=flags.rest_api_enable_cors_support,
+            )
             self._rest = HttpServer(
-                self._listener, routes, self._lifecycle, self._access, http, self._memory, self._tls
+                self._listener, routes, self._lifecycle, self._access, options, self._memory, self._tls
             )
 
     def open_ports(self) -> None:
@@ -142,3 +180,26 @@ class Endpoint:
             self._handler.request_log.close()
         if self._socket is not None:
             self._socket.remove()
+
+
+def grpc_options(flags: Flags, shared_port: bool = False) -> GrpcOptions:
+    """Returns the limits of the gRPC server, whose port other processes may listen at."""
+    shared = {"grpc.so_reuseport": 1} if shared_port else {}
+    return GrpcOptions(
+        max_threads=flags.request_threads,
+        max_request_bytes=flags.request_bytes,
+        max_in_flight=flags.max_in_flight,
+        receive_s=flags.max_receive_seconds,
+        channel_arguments={**flags.channel_arguments, **shared},
+    )
+
+
+def access_of(flags: Flags) -> Access:
+    """Returns the access that the flags grant.
+
+    Raises:
+        ConfigError: A file of tokens cannot be read, or holds none.
+    """
+    files = (flags.control_token_file, flags.prediction_token_file, flags.feedback_token_file)
+    names = ("--control_token_file", "--prediction_token_file", "--feedback_token_file")
+    return Access(*(TokenFile(name, file) if file else None for name, file in zip(names, files, strict=True)))

@@ -41,6 +41,10 @@ CLIENT_ERRORS = frozenset(
 _CODE_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 
+class StartError(Exception):
+    """The server cannot start; the message says why, in one line for the user."""
+
+
 class ServingError(Exception):
     """A request or a load that failed, with the status code that the client sees.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from functools import partial
 
 
 def _number(text: str, low: float, high: float, expected: str) -> int:
@@ -14,11 +15,6 @@ def _number(text: str, low: float, high: float, expected: str) -> int:
     if not low <= value <= high:
         raise argparse.ArgumentTypeError(f"value is {text!r}; expected {expected}")
     return value
-
-
-def port(text: str) -> int:
-    """A port; 0 is any free one."""
-    return _number(text, 0, 65535, "a port from 0 to 65535")
 
 
 def rest_port(text: str) -> int | None:
@@ -37,21 +33,6 @@ def addresses(text: str) -> tuple[str, ...]:
         if not is_path and not (host and port.isascii() and port.isdigit() and 0 < int(port) <= 65535):
             raise argparse.ArgumentTypeError(f"value is {address!r}; expected host:port or unix:path")
     return addresses
-
-
-def count(text: str) -> int:
-    """Reads a whole number, 0 or more."""
-    return _number(text, 0, math.inf, "a whole number, 0 or more")
-
-
-def spool_bytes(text: str) -> int:
-    """A size that holds one request at least."""
-    return _number(text, 2**16, math.inf, "a whole number of bytes, 65536 or more")
-
-
-def positive(text: str) -> int:
-    """A whole number, 1 or more."""
-    return _number(text, 1, math.inf, "a whole number, 1 or more")
 
 
 def _float(text: str, low: float, high: float, expected: str) -> float:
@@ -73,31 +54,6 @@ def arguments(text: str) -> str:
     return text
 
 
-def percent(text: str) -> float:
-    """A percent."""
-    return _float(text, 0, 100, "a percent from 0 to 100")
-
-
-def tolerance(text: str) -> float:
-    """A number, 0 or more."""
-    return _float(text, 0, 1e300, "a number, 0 or more")
-
-
-def seconds(text: str) -> float:
-    """Seconds, 0 or more."""
-    return _float(text, 0, 1e9, "seconds, 0 or more")
-
-
-def interval(text: str) -> float:
-    """Seconds between looks; below 0 there is none."""
-    return _float(text, -1e9, 1e9, "seconds")
-
-
-def positive_float(text: str) -> float:
-    """A number above 0."""
-    return _float(text, 1e-3, 1e9, "a number above 0")
-
-
 def boolean(text: str) -> bool:
     """True or false."""
     if text.lower() in ("true", "1"):
@@ -105,3 +61,14 @@ def boolean(text: str) -> bool:
     if text.lower() in ("false", "0"):
         return False
     raise argparse.ArgumentTypeError(f"value is {text!r}; expected true or false")
+
+
+port = partial(_number, low=0, high=65535, expected="a port from 0 to 65535")
+count = partial(_number, low=0, high=math.inf, expected="a whole number, 0 or more")
+positive = partial(_number, low=1, high=math.inf, expected="a whole number, 1 or more")
+spool_bytes = partial(_number, low=2**16, high=math.inf, expected="a whole number of bytes, 65536 or more")
+percent = partial(_float, low=0, high=100, expected="a percent from 0 to 100")
+tolerance = partial(_float, low=0, high=1e300, expected="a number, 0 or more")
+seconds = partial(_float, low=0, high=1e9, expected="seconds, 0 or more")
+interval = partial(_float, low=-1e9, high=1e9, expected="seconds")  # below 0, nothing is polled
+positive_float = partial(_float, low=1e-3, high=1e9, expected="a number above 0")

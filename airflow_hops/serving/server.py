@@ -13,20 +13,23 @@ from types import FrameType
 from typing import Any
 
 from airflow_hops.core.processes.files import write_atomically
-from airflow_hops.core.serving_api.config import ConfigError
-from airflow_hops.serving import assembly
+from airflow_hops.core.serving_api.config import ConfigError, read_config
+from airflow_hops.core.serving_api.protocol import ModelServerConfig
 from airflow_hops.serving.access import warnings_of
 from airflow_hops.serving.api import control
-from airflow_hops.serving.assembly import StartError
 from airflow_hops.serving.capture import routes as capture_routes
 from airflow_hops.serving.capture.metrics import CaptureCollector
-from airflow_hops.serving.endpoint import Endpoint
+from airflow_hops.serving.endpoint import Endpoint, access_of
+from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.gateway import report as gateway_report
 from airflow_hops.serving.gateway import stats_report
+from airflow_hops.serving.gateway.upstream_watcher import UpstreamWatcher
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import PortError
-from airflow_hops.serving.models.catalog import Catalog
+from airflow_hops.serving.models.catalog import Catalog, ModelSource
+from airflow_hops.serving.models.formats import version_opener
+from airflow_hops.serving.models.loader import Loader
 from airflow_hops.serving.models.traffic import TrafficTable
 from airflow_hops.serving.monitoring import logs, metrics, series
 from airflow_hops.serving.routes import Routes
@@ -58,16 +61,24 @@ class ModelServer:
     def _build(self) -> None:
         """Makes every part: files first, ports next, and nothing is loaded until all of them are there."""
         flags = self._flags
-        config = assembly.model_server_config(flags)
+        config = ModelServerConfig()
+        if flags.model_config_file:
+            config = read_config(flags.model_config_file)
+        elif not flags.upstream:
+            base_path = flags.model_base_path
+            config.model_config_list.config.add(name=flags.model_name, base_path=base_path, model_platform="tensorflow")
         catalog = self._catalog = Catalog(TrafficTable(flags.traffic_config_file or None))
-        access = assembly.access(flags)
+        access = access_of(flags)
         metrics_path = metrics.prometheus_path(flags.monitoring_config_file)
-        batching = assembly.batching_options(flags)
+        open_version = version_opener(flags)
 
         workers = Workers(flags, catalog, self._lifecycle) if flags.workers > 1 else None
         endpoint = self._endpoint = workers or Endpoint(flags, catalog, self._lifecycle)
-        open_version = workers.open if workers else assembly.version_opener(flags, batching)
-        self._loader = assembly.model_source(flags, catalog, config, open_version)
+        self._loader: ModelSource
+        if flags.upstream:
+            self._loader = UpstreamWatcher(catalog, flags, config)
+        else:
+            self._loader = Loader(catalog, workers.open if workers else open_version, flags, config)
         self._series = series.RequestSeries(endpoint.stats, endpoint.batches)
         self._controls = control.Control(catalog, self._loader)
         routes = self._routes = Routes()
@@ -89,7 +100,10 @@ class ModelServer:
             ),
         ):
             metrics.REGISTRY.register(collector)
-        self._warnings = list(warnings_of(flags.host, access, assembly.plain_ports(flags)))
+        plain_ports = [] if flags.ssl_config_file else ["gRPC port (--ssl_config_file)"]
+        if flags.rest_api_port is not None and not flags.rest_api_enable_ssl:
+            plain_ports.append("REST port (--rest_api_enable_ssl)")
+        self._warnings = list(warnings_of(flags.host, access, plain_ports))
 
     @property
     def grpc_port(self) -> int:

@@ -35,21 +35,21 @@ class Turns:
 
     def run_server(self) -> int:
         """Runs the server as its command line says; returns its exit status."""
-        from airflow_hops.serving import __main__, assembly
+        from airflow_hops.serving import __main__, endpoint
         from airflow_hops.serving.monitoring.stats import RequestStats
 
-        make_capture, record = assembly.capture, RequestStats.record
+        make_capture, record = endpoint.Capture, RequestStats.record
 
         def count(stats: RequestStats, *given: Any) -> None:
             self._requests += 1
             record(stats, *given)
 
-        def capture(flags: Any) -> Any:
-            self._capture = make_capture(flags)
+        def capture(options: Any) -> Any:
+            self._capture = make_capture(options)
             threading.Thread(target=self._take_turns, daemon=True).start()
             return self._capture
 
-        assembly.capture, RequestStats.record = capture, count  # type: ignore[method-assign]
+        endpoint.Capture, RequestStats.record = capture, count  # type: ignore[misc, assignment, method-assign]
         return __main__.main()
 
     def _take_turns(self) -> None:

@@ -14,11 +14,15 @@ from typing import Any
 
 import grpc
 
+from airflow_hops.serving.capture.capture import Capture
+from airflow_hops.serving.capture.record import CapturedCall
 from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.gateway.comparison import OutputDifference, compare
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call, Reply
 from airflow_hops.serving.monitoring.stats import LatencyHistogram, add_counts
+from airflow_hops.serving.request_kind import RequestKind
 
 log = logging.getLogger(__name__)
 
@@ -27,23 +31,6 @@ _COPY_TIMEOUT_S = 30.0
 # How long a copy waits at most for requests to be few: under constant load the shadow still sees some.
 _PATIENCE_S = 0.05
 _PAUSE_S = 0.002
-
-
-@dataclass(frozen=True)
-class ShadowOptions:
-    """Options of the shadow copies.
-
-    Attributes:
-        queue_requests: Copies that wait at most; what comes beyond is dropped and counted.
-        threads: Copies that run at once.
-        quiet_in_flight: A copy waits a while as long as this many requests are in flight.
-        tolerance: Difference, absolute or relative, up to which two numbers are the same.
-    """
-
-    queue_requests: int = 1000
-    threads: int = 1
-    quiet_in_flight: int = 4
-    tolerance: float = 1e-5
 
 
 @dataclass(slots=True)
@@ -134,19 +121,16 @@ class Shadow:
 
     Args:
         catalog: Where versions and the shares of shadow traffic are found.
-        options: How copies are run.
-        keep: Called with each copy, its answer, the version that gave it and its seconds, to capture it.
+        flags: How copies are run.
+        capture: Captures the answers of copies if the flags ask for that.
     """
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        options: ShadowOptions,
-        keep: Callable[[ShadowCopy, Reply, int, float], None] = lambda copy, reply, version, latency_s: None,
-    ) -> None:
+    def __init__(self, catalog: Catalog, flags: Flags, capture: Capture) -> None:
         self._catalog = catalog
-        self._options = options
-        self._keep = keep
+        self._flags = flags
+        self._capture = capture if flags.capture_shadow and capture.enabled else None
+        # A copy waits a while as long as so many requests are in flight.
+        self._quiet_in_flight = max(1, flags.request_threads // 2)
         self._changed = threading.Condition()
         self._queue: deque[ShadowCopy] = deque()
         self._queue_bytes = 0
@@ -155,7 +139,7 @@ class Shadow:
         self._stopping = False
         self._threads = [
             threading.Thread(target=self._run, name=f"shadow-{number}", daemon=True)
-            for number in range(options.threads)
+            for number in range(flags.shadow_threads)
         ]
         for thread in self._threads:
             thread.start()
@@ -178,7 +162,7 @@ class Shadow:
                 continue
             copy = ShadowCopy(request_id, api, model, version, call, reply, target)
             with self._changed:
-                is_full = len(self._queue) >= self._options.queue_requests
+                is_full = len(self._queue) >= self._flags.shadow_queue_requests
                 if is_full or self._queue_bytes + copy.size > _QUEUE_BYTES:
                     self._counts_of(model, number).dropped += 1
                     continue
@@ -219,7 +203,7 @@ class Shadow:
         while time.monotonic() < until_s and not self._stopping:
             views = list(self._catalog.views.values())
             in_flight = sum(servable.in_flight for view in views for servable in view.servables.values())
-            if in_flight < self._options.quiet_in_flight:
+            if in_flight < self._quiet_in_flight:
                 return
             time.sleep(_PAUSE_S)
 
@@ -246,9 +230,15 @@ class Shadow:
             return
         latency_s = time.perf_counter() - started_s
         version = reply.version or servable.version
-        differences = compare(copy.call.method, copy.reply.message, reply.message, self._options.tolerance)
+        differences = compare(copy.call.method, copy.reply.message, reply.message, self._flags.shadow_tolerance)
         # Before it is counted: what is counted is captured, too.
-        self._keep(copy, reply, version, latency_s)
+        if self._capture is not None:
+            kind = RequestKind(copy.model, version, copy.call.method.label, copy.api.upper())
+            request_id = copy.request_id or self._capture.new_request_id()
+            at_us, messages = int((time.time() - latency_s) * 1e6), (copy.call.message, reply.message)
+            self._capture.offer(
+                CapturedCall(kind, request_id, at_us, latency_s * 1e3, reply.rows, *messages, shadow=True)
+            )
         with self._changed:
             counts = self._counts_of(copy.model, version)
             counts.by_code["OK"] = counts.by_code.get("OK", 0) + 1

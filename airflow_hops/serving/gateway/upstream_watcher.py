@@ -12,10 +12,13 @@ from typing import Any
 import grpc
 
 from airflow_hops.core.serving_api.config import ConfigError, check_config
-from airflow_hops.serving.errors import ServingError
+from airflow_hops.core.serving_api.server_address import TlsFiles
+from airflow_hops.serving.errors import ServingError, StartError
+from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.gateway.upstream import Upstream, UpstreamLabel, UpstreamServable
 from airflow_hops.serving.models.catalog import Catalog, CurrentConfig, State, VersionStatus
 from airflow_hops.serving.models.loader import GROWING_S
+from airflow_hops.serving.tokens import TokenFile
 
 log = logging.getLogger(__name__)
 
@@ -35,24 +38,30 @@ class UpstreamWatcher:
 
     Args:
         catalog: Where available versions are published.
-        upstreams: The servers.
+        flags: The servers, their files of certificates and tokens, and when to poll the traffic file.
         config: A ``ModelServerConfig`` that names the models to ask for from the start.
-        config_file: The file that it came from, or empty.
-        traffic_poll_s: Seconds between looks at the traffic file; 0 never looks again.
+
+    Raises:
+        StartError: A file for the connections is not there.
+        ConfigError: The file of tokens holds none.
     """
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        upstreams: Sequence[Upstream],
-        config: Any,
-        config_file: str,
-        traffic_poll_s: float,
-    ) -> None:
+    def __init__(self, catalog: Catalog, flags: Flags, config: Any) -> None:
+        tls: TlsFiles | None = TlsFiles(
+            flags.upstream_ca_file or None, flags.upstream_cert_file or None, flags.upstream_key_file or None
+        )
+        if tls == TlsFiles():
+            tls = None
+        try:
+            if tls is not None:
+                tls.credentials()
+        except OSError as error:
+            raise StartError(f"--upstream_…_file: {error}") from error
+        token = TokenFile("--upstream_token_file", flags.upstream_token_file) if flags.upstream_token_file else None
         self._catalog = catalog
-        self._traffic_poll_s = traffic_poll_s
-        self._upstreams = upstreams
-        self._current = CurrentConfig(config, config_file or "command line", time.time())
+        self._traffic_poll_s = flags.traffic_config_file_poll_wait_seconds if flags.traffic_config_file else 0
+        self._upstreams = [Upstream(address, tls, token) for address in flags.upstream]
+        self._current = CurrentConfig(config, flags.model_config_file or "command line", time.time())
         self._models = self.current_names()
         self._servables: dict[str, dict[int, UpstreamServable]] = {}
         self._labels: dict[tuple[str, str], UpstreamLabel] = {}
@@ -63,7 +72,7 @@ class UpstreamWatcher:
             threading.Thread(target=self._watch, args=(upstream,), name=f"upstream {upstream.address}", daemon=True)
             for upstream in self._upstreams
         ]
-        if traffic_poll_s > 0:
+        if self._traffic_poll_s > 0:
             self._threads.append(threading.Thread(target=self._watch_traffic, name="traffic", daemon=True))
         catalog.discover = self.discover
 

@@ -11,7 +11,8 @@ from typing import Any
 from google.protobuf import text_format
 
 from airflow_hops.core.serving_api.protocol import BatchingParameters
-from airflow_hops.serving.errors import invalid_argument
+from airflow_hops.serving.errors import ServingError, StartError, invalid_argument
+from airflow_hops.serving.flags import Flags
 
 PARAMETERS_FILE = "batching_params.pbtxt"
 """A version's own parameters, in its folder, where ``--enable_per_model_batching_parameters`` is on."""
@@ -52,6 +53,22 @@ class BatchingOptions:
         """Returns the smallest allowed size that holds so many rows."""
         sizes = self.allowed_batch_sizes
         return next((size for size in sizes if size >= rows), rows) if sizes else rows
+
+
+def batching_options(flags: Flags) -> BatchingOptions | None:
+    """Returns the batching of all models, or None without ``--enable_batching``.
+
+    Raises:
+        StartError: The file with the parameters is not valid.
+    """
+    if not flags.enable_batching:
+        return None
+    if not flags.batching_parameters_file:
+        return BatchingOptions(thread_pool_name="model_server_batch_threads")
+    try:
+        return read_batching_parameters(flags.batching_parameters_file)
+    except ServingError as error:
+        raise StartError(f"--batching_parameters_file: {error.message}") from error
 
 
 def read_batching_parameters(path: str | os.PathLike[str]) -> BatchingOptions:

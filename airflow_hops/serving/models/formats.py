@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.extensions import MODEL_FORMATS, load_all
+from airflow_hops.serving.errors import StartError
+from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.batching_options import version_batching
-from airflow_hops.serving.models.memory import set_imports_apart
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Servable
 
@@ -29,38 +33,26 @@ class ModelFormat:
     open: Callable[[str, int, Path, ModelOptions], Servable]
 
 
-# The modules are imported in functions: a process that only hands requests on never imports TensorFlow.
+def _opener(module: str, servable: str) -> Callable[[str, int, Path, ModelOptions], Servable]:
+    """Imports a format's module when a model is opened: a process that opens none never imports TensorFlow."""
+
+    def open_version(model: str, version: int, folder: Path, options: ModelOptions) -> Servable:
+        opened: Servable = getattr(import_module(f"airflow_hops.serving.models.{module}"), servable)(
+            model, version, folder, options
+        )
+        return opened
+
+    return open_version
 
 
-def _open_saved_model(model: str, version: int, folder: Path, options: ModelOptions) -> Servable:
-    from airflow_hops.serving.models.saved_model import SavedModelServable
-
-    set_imports_apart()
-    return SavedModelServable(model, version, folder, options)
-
-
-def _open_tflite(model: str, version: int, folder: Path, options: ModelOptions) -> Servable:
-    from airflow_hops.serving.models.tflite import TfLiteServable
-
-    return TfLiteServable(model, version, folder, options)
-
-
-def _open_onnx(model: str, version: int, folder: Path, options: ModelOptions) -> Servable:
-    from airflow_hops.serving.models.onnx import OnnxServable
-
-    return OnnxServable(model, version, folder, options)
-
-
-def _open_estimator(model: str, version: int, folder: Path, options: ModelOptions) -> Servable:
-    from airflow_hops.serving.models.scikit_learn import EstimatorServable
-
-    return EstimatorServable(model, version, folder, options)
-
-
-SAVED_MODEL = ModelFormat("SavedModel", ("saved_model.pb", "saved_model.pbtxt"), _open_saved_model)
-TFLITE = ModelFormat("TensorFlow Lite", ("model.tflite",), _open_tflite)
-ONNX = ModelFormat("ONNX", ("model.onnx",), _open_onnx)
-SCIKIT_LEARN = ModelFormat("scikit-learn", ("model.skops", "model.pkl", "model.joblib"), _open_estimator)
+SAVED_MODEL = ModelFormat(
+    "SavedModel", ("saved_model.pb", "saved_model.pbtxt"), _opener("saved_model", "SavedModelServable")
+)
+TFLITE = ModelFormat("TensorFlow Lite", ("model.tflite",), _opener("tflite", "TfLiteServable"))
+ONNX = ModelFormat("ONNX", ("model.onnx",), _opener("onnx", "OnnxServable"))
+SCIKIT_LEARN = ModelFormat(
+    "scikit-learn", ("model.skops", "model.pkl", "model.joblib"), _opener("scikit_learn", "EstimatorServable")
+)
 
 
 def formats() -> tuple[ModelFormat, ...]:
@@ -79,6 +71,23 @@ def format_of(folder: Path, *, prefer_tflite: bool = False) -> ModelFormat | Non
     return next(
         (known for known in (*preferred, *formats()) if any((folder / name).is_file() for name in known.files)), None
     )
+
+
+OpenVersion = Callable[[str, int, Path], Servable]
+"""Opens a version: model name, version number, folder; raises ``ServingError``."""
+
+
+def version_opener(flags: Flags) -> OpenVersion:
+    """Returns the function that opens versions in this process.
+
+    Raises:
+        StartError: A third-party format of models is broken, or the parameters of batching are not valid.
+    """
+    try:
+        formats()
+    except BadInput as error:
+        raise StartError(str(error)) from error
+    return partial(open_model, options=ModelOptions.of(flags))
 
 
 def open_model(model: str, version: int, folder: Path, options: ModelOptions) -> Servable:

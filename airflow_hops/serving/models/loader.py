@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grpc
 
-from airflow_hops.core.serving_api.config import ConfigError, check_config
+from airflow_hops.core.serving_api.config import ConfigError, change_config, check_config, parse_config
 from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.catalog import Catalog, CurrentConfig
-from airflow_hops.serving.models.config_file import ConfigFile
+from airflow_hops.serving.models.formats import OpenVersion
 from airflow_hops.serving.models.model_cache import ModelCache
-from airflow_hops.serving.models.transitions import LoaderOptions, OpenVersion, Transitions
+from airflow_hops.serving.models.transitions import Transitions
 from airflow_hops.serving.models.wanted_models import WantedModels, due_after
 
 log = logging.getLogger(__name__)
@@ -33,36 +34,26 @@ class Loader:
 
     Args:
         catalog: Where available versions are published.
-        open_version: Opens a version: model name, version number, folder; raises ``ServingError``.
-        options: When to look and how often to try.
+        open_version: Opens a version.
+        flags: The config's file, when to poll, and how often to try.
         config: The ``ModelServerConfig`` to start with.
-        config_file: The file that it came from, if it is to be watched.
-        cache: Where versions that lie in stores are copied to; the system's temporary folder unless given.
     """
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        open_version: OpenVersion,
-        options: LoaderOptions,
-        config: Any,
-        config_file: str | os.PathLike[str] | None = None,
-        cache: ModelCache | None = None,
-    ) -> None:
+    def __init__(self, catalog: Catalog, open_version: OpenVersion, flags: Flags, config: Any) -> None:
         self._catalog = catalog
-        self._options = options
-        self._config_file = ConfigFile(config_file, options.write_back_config)
-        self._cache = cache or ModelCache()
+        self._flags = flags
+        self._config_file = Path(flags.model_config_file) if flags.model_config_file else None
+        self._config_content = self._config_file.read_bytes() if self._config_file else b""
+        self._cache = ModelCache(Path(flags.model_cache_path).absolute() if flags.model_cache_path else None)
         self._changed = threading.Condition()
-        self._wanted = WantedModels(self._changed, self._cache, options.file_system_poll_s)
-        self._transitions = Transitions(
-            catalog, self._wanted.by_name, open_version, options, self._cache, self._changed
-        )
-        self._config_due_s = due_after(options.config_poll_s)
-        self._traffic_due_s = due_after(options.traffic_poll_s)
+        self._wanted = WantedModels(self._changed, self._cache, flags.file_system_poll_wait_seconds)
+        self._transitions = Transitions(catalog, self._wanted.by_name, open_version, flags, self._cache, self._changed)
+        self._config_poll_s = flags.model_config_file_poll_wait_seconds if self._config_file else 0
+        self._traffic_poll_s = flags.traffic_config_file_poll_wait_seconds if flags.traffic_config_file else 0
+        self._config_due_s, self._traffic_due_s = due_after(self._config_poll_s), due_after(self._traffic_poll_s)
         self._is_started = self._stopping = False
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
-        self._set_config(config, str(self._config_file))
+        self._set_config(config, flags.model_config_file or "command line")
         catalog.is_coming = self._is_coming
 
     def current_config(self) -> CurrentConfig:
@@ -97,13 +88,13 @@ class Loader:
         """
         with self._changed:
             started_s = time.monotonic()
-            until_s, give_up_s = started_s + GROWING_S, started_s + self._options.first_loads_s
+            until_s, give_up_s = started_s + GROWING_S, started_s + self._flags.first_load_timeout_seconds
             while not self._wanted.has_settled(0, until_s) and not stop():
                 if time.monotonic() >= give_up_s:
                     log.warning(
                         "still loading after --first_load_timeout_seconds=%g: %s; the ports open without them, and "
                         "requests for them are UNAVAILABLE until then",
-                        self._options.first_loads_s,
+                        self._flags.first_load_timeout_seconds,
                         ", ".join(self._wanted.untried()),
                     )
                     break
@@ -141,7 +132,7 @@ class Loader:
                     if model is not None:
                         model.check_labels(wanted)
             finally:
-                self._config_file.write(self._wanted.config())
+                self._write_back()
             failed = []
             for wanted in config.model_config_list.config:
                 model = self._wanted.by_name.get(wanted.name)
@@ -185,11 +176,37 @@ class Loader:
     def _step(self) -> float:
         now_s = time.monotonic()
         if now_s >= self._config_due_s:
-            self._config_due_s = due_after(self._options.config_poll_s)
-            if (config := self._config_file.changed()) is not None:
-                self._set_config(config, str(self._config_file))
+            self._config_due_s = due_after(self._config_poll_s)
+            self._read_config_file()
         if now_s >= self._traffic_due_s:
-            self._traffic_due_s = due_after(self._options.traffic_poll_s)
+            self._traffic_due_s = due_after(self._traffic_poll_s)
             self._catalog.reload_traffic()
         self._wanted.look(now_s)
         return min(self._transitions.begin(), self._config_due_s, self._traffic_due_s, self._wanted.due_s)
+
+    def _read_config_file(self) -> None:
+        """Takes the config of the file if it has changed; one that is not valid leaves everything as it is."""
+        assert self._config_file is not None
+        try:
+            content = self._config_file.read_bytes()
+            if content == self._config_content:
+                return
+            self._config_content = content
+            config = parse_config(content.decode("utf-8"), str(self._config_file))
+        except (ConfigError, OSError, UnicodeDecodeError) as error:
+            log.error("model config file ignored, the models stay as they were: %s", error)
+            return
+        log.info("model config file %s changed: applied", self._config_file)
+        self._set_config(config, str(self._config_file))
+
+    def _write_back(self) -> None:
+        """Writes the config in effect to its file if the flags ask for that, so that a restart has it."""
+        if self._config_file is None or not self._flags.write_back_model_config:
+            return
+        try:
+            change_config(self._config_file, lambda config: config.CopyFrom(self._wanted.config()))
+            self._config_content = self._config_file.read_bytes()
+        except (ConfigError, OSError) as error:
+            raise ServingError(
+                grpc.StatusCode.INTERNAL, f"The config is in effect, but cannot be written to its file: {error}"
+            ) from error

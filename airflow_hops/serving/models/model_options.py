@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_hops.serving.models.batching_options import BatchingOptions
+from airflow_hops.serving.flags import Flags
+from airflow_hops.serving.models.batching_options import BatchingOptions, batching_options
 
 
 @dataclass(frozen=True)
@@ -38,3 +39,24 @@ class ModelOptions:
     batching: BatchingOptions | None = None
     per_model_batching: bool = False
     warmup_iterations: int = 1
+
+    @classmethod
+    def of(cls, flags: Flags) -> ModelOptions:
+        """Returns the options that the flags set.
+
+        Raises:
+            StartError: The file with the parameters of batching is not valid.
+        """
+        return cls(
+            tags=tuple(flags.saved_model_tags.split(",")),
+            intra_op_threads=flags.tensorflow_intra_op_parallelism,
+            inter_op_threads=flags.tensorflow_inter_op_parallelism,
+            tensor_content=flags.enable_serialization_as_tensor_content,
+            check_method_names=flags.enable_signature_method_name_check,
+            prefer_tflite=flags.prefer_tflite_model,
+            allow_pickled=flags.allow_pickled_models,
+            trusted_skops_types=tuple(name for name in flags.trusted_skops_types.split(",") if name),
+            batching=batching_options(flags),
+            per_model_batching=flags.enable_per_model_batching_parameters,
+            warmup_iterations=(flags.num_request_iterations_for_warmup or 1) if flags.enable_model_warmup else 0,
+        )

@@ -19,6 +19,7 @@ from tensorflow.python.saved_model import loader_impl
 from airflow_hops.core.serving_api.protocol import SignatureDefMap
 from airflow_hops.serving.errors import ServingError, check_deadline, code_of, invalid_argument
 from airflow_hops.serving.models.local import LocalServable
+from airflow_hops.serving.models.memory import set_imports_apart
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Signature
 
@@ -51,6 +52,7 @@ class SavedModelServable(LocalServable):
     """
 
     def __init__(self, model: str, version: int, path: str | os.PathLike[str], options: ModelOptions) -> None:
+        set_imports_apart()
         folder = os.fspath(path)
         started_s = time.monotonic()
         self._in_own_thread = not options.inter_op_threads

@@ -6,15 +6,14 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
 
 from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.catalog import Catalog, State, VersionStatus
+from airflow_hops.serving.models.formats import OpenVersion
 from airflow_hops.serving.models.memory import give_back
 from airflow_hops.serving.models.model_cache import ModelCache
 from airflow_hops.serving.models.servable import Servable
@@ -23,37 +22,6 @@ from airflow_hops.serving.models.version_states import WantedModel, WantedVersio
 from airflow_hops.serving.models.wanted_models import NEVER
 
 log = logging.getLogger(__name__)
-
-OpenVersion = Callable[[str, int, Path], Servable]
-
-
-@dataclass(frozen=True)
-class LoaderOptions:
-    """Options of the loader: when to poll, how often to try, and how many versions at once.
-
-    Attributes:
-        file_system_poll_s: Seconds between polls of the base paths; 0 polls once, negative never.
-        config_poll_s: Seconds between polls of the config file; 0 never polls again.
-        traffic_poll_s: Seconds between polls of the traffic file; 0 never polls again.
-        write_back_config: Whether a config that came by RPC is written to the config file.
-        first_loads_s: How long the start waits for versions that are still loading, at most.
-        max_load_retries: Tries after the first one that failed.
-        retry_interval_s: Seconds between tries.
-        load_threads: Versions loaded at once.
-        unload_threads: Versions unloaded at once.
-        labels_for_unavailable: Whether a label may name a version that is not loaded.
-    """
-
-    file_system_poll_s: float = 1.0
-    config_poll_s: float = 0.0
-    traffic_poll_s: float = 1.0
-    write_back_config: bool = False
-    first_loads_s: float = 600.0
-    max_load_retries: int = 5
-    retry_interval_s: float = 60.0
-    load_threads: int = 2
-    unload_threads: int = 2
-    labels_for_unavailable: bool = False
 
 
 class Transitions:
@@ -66,7 +34,7 @@ class Transitions:
         catalog: Where available versions are published.
         models: By name, as they are wanted; touched only under ``changed``.
         open_version: Opens a version: model name, version number, folder; raises ``ServingError``.
-        options: How often to try, and how many at once.
+        flags: How often to try, and how many at once.
         cache: From which copies of versions are removed.
         changed: The loader's lock; told when a version is loaded, has failed, or is unloaded.
     """
@@ -76,22 +44,22 @@ class Transitions:
         catalog: Catalog,
         models: dict[str, WantedModel],
         open_version: OpenVersion,
-        options: LoaderOptions,
+        flags: Flags,
         cache: ModelCache,
         changed: threading.Condition,
     ) -> None:
         self._catalog = catalog
         self._models = models
         self._open_version = open_version
-        self._options = options
+        self._flags = flags
         self._cache = cache
         self._changed = changed
         self._stopping = False
         # Copying takes long, or fails late: it must not hold up what lies on this machine.
         self._pool, self._remote_pool = (
-            ThreadPoolExecutor(max(1, options.load_threads), name) for name in ("load", "load-remote")
+            ThreadPoolExecutor(flags.num_load_threads or 2, name) for name in ("load", "load-remote")
         )
-        self._unload_pool = ThreadPoolExecutor(max(1, options.unload_threads), "unload")
+        self._unload_pool = ThreadPoolExecutor(flags.num_unload_threads or 2, "unload")
 
     def begin(self) -> float:
         """Begins what is due, under the lock.
@@ -115,7 +83,7 @@ class Transitions:
                 elif not (version.wanted or version.loading or version.servable):
                     del model.versions[number]
                     self._catalog.set_status(name, VersionStatus(number, State.END))
-            labels = model.labels_in_effect(self._options.labels_for_unavailable)
+            labels = model.labels_in_effect(self._flags.allow_version_labels_for_unavailable_models)
             if gone or labels != model.labels:
                 model.labels = labels
                 self._catalog.publish(name, model.loaded, labels)
@@ -164,21 +132,17 @@ class Transitions:
                 log.info("model %s version %d loaded in %.2f s from %s", name, number, servable.load_s, folder.place)
                 version.servable, version.loaded_from = servable, folder.place
                 model = self._models[name]
-                model.labels = model.labels_in_effect(self._options.labels_for_unavailable)
+                model.labels = model.labels_in_effect(self._flags.allow_version_labels_for_unavailable_models)
                 self._catalog.publish(name, model.loaded, model.labels)
                 self._catalog.set_status(name, VersionStatus(number, State.AVAILABLE))
             elif version.wanted:
-                last = version.attempts > self._options.max_load_retries
-                version.next_attempt_s = NEVER if last else time.monotonic() + self._options.retry_interval_s
+                retries = self._flags.max_num_load_retries
+                last = version.attempts > retries
+                retry_s = max(0, self._flags.load_retry_interval_micros) / 1e6
+                version.next_attempt_s = NEVER if last else time.monotonic() + retry_s
                 self._catalog.set_status(name, VersionStatus(number, State.END if last else State.LOADING, error))
-                log.error(
-                    "model %s version %d did not load (try %d of %d): %s",
-                    name,
-                    number,
-                    version.attempts,
-                    self._options.max_load_retries + 1,
-                    error,
-                )
+                tries = f"try {version.attempts} of {retries + 1}"
+                log.error("model %s version %d did not load (%s): %s", name, number, tries, error)
             self._changed.notify_all()
         if replaced is not None:
             self._unload_pool.submit(self._close, replaced)

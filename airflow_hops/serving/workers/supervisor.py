@@ -23,8 +23,7 @@ from prometheus_client.core import Metric
 from airflow_hops.core.serving_api import protocol
 from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.serving.api.control import Controls
-from airflow_hops.serving.assembly import StartError
-from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.errors import ServingError, StartError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.gateway.shadow import ShadowCounts
 from airflow_hops.serving.lifecycle import Lifecycle

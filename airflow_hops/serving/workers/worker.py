@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.processes.keras_import import without_keras
-from airflow_hops.serving import assembly
 from airflow_hops.serving.api.control import Percents
 from airflow_hops.serving.endpoint import Endpoint
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.models.catalog import Catalog, ModelView, VersionStatus
+from airflow_hops.serving.models.formats import version_opener
 from airflow_hops.serving.models.memory import give_back, set_imports_apart
 from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.traffic import Split, TrafficTable
@@ -148,7 +148,7 @@ class _Worker:
         self._catalog = _WorkerCatalog(self.peer)
         self._catalog.is_coming = self._is_coming
         flags = assignment.flags
-        self._open_version = assembly.version_opener(flags, assembly.batching_options(flags))
+        self._open_version = version_opener(flags)
 
     def open(self, key: int, model: str, version: int, folder: Path) -> bytes:
         """Opens a version; returns its signatures."""

@@ -18,12 +18,10 @@ from server_process import ServerProcess
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 from waiting import wait_for
 
-from airflow_hops.serving import assembly
-from airflow_hops.serving.assembly import StartError
-from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.errors import ServingError, StartError, invalid_argument
 from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.models.batching import Batcher, BatchSlots
-from airflow_hops.serving.models.batching_options import BatchingOptions, read_batching_parameters
+from airflow_hops.serving.models.batching_options import BatchingOptions, batching_options, read_batching_parameters
 from airflow_hops.serving.models.servable import Signature
 
 SIGNATURE = Signature("serving_default", "", {"x": "x:0"}, {"x": None}, {"y": "y:0"})
@@ -247,7 +245,7 @@ def test_parameters_that_cannot_be_taken_are_one_line(tmp_path: Path) -> None:
     path.write_text("max_batch_size { value: }")
     flags, _ = parse_flags(["--model_base_path=/m", "--enable_batching", f"--batching_parameters_file={path}"])
     with pytest.raises(StartError, match=f"--batching_parameters_file: Invalid protobuf file: '{path}'"):
-        assembly.batching_options(flags)
+        batching_options(flags)
 
 
 def test_parameters_that_do_not_fit_are_named(tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ from tensorflow_serving.apis import model_management_pb2, model_service_pb2_grpc
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.protocol import ModelServerConfig
+from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.loader import Loader
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.traffic import TrafficTable
-from airflow_hops.serving.models.transitions import LoaderOptions
 
 ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
 
@@ -318,7 +318,7 @@ def test_memory_after_many_reloads_is_that_after_twenty(saved_models: Path, relo
         return made
 
     catalog = Catalog(TrafficTable(None))
-    loader = Loader(catalog, functools.partial(open_model, options=ModelOptions()), LoaderOptions(), config(1))
+    loader = Loader(catalog, functools.partial(open_model, options=ModelOptions()), Flags(), config(1))
     loader.start()
     sizes = {}
     for reload in range(reloads + 1):

@@ -13,7 +13,6 @@ from server_process import ServerProcess
 from tensorflow_serving.apis import prediction_log_pb2
 
 from airflow_hops.core.serving_api.protocol import Method
-from airflow_hops.serving.assembly import model_options
 from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.local import LocalServable
@@ -140,7 +139,7 @@ def test_warm_up_is_asked_so_often_or_left_out(
 
     def open_with(model: str, *flags: str) -> int:
         answered.clear()
-        options = model_options(parse_flags(["--model_base_path=/models", *flags])[0], None)
+        options = ModelOptions.of(parse_flags(["--model_base_path=/models", *flags])[0])
         open_model(model, 1, tmp_path / model / "1", options).close()
         return len(answered)
 

@@ -15,7 +15,7 @@ import grpc
 import pytest
 from waiting import wait_for
 
-from airflow_hops.serving import assembly
+from airflow_hops.serving.endpoint import grpc_options
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.lifecycle import Lifecycle
@@ -216,7 +216,7 @@ def test_port_is_kept_from_others_while_no_worker_listens(workers: Workers) -> N
 
 def test_channel_arguments_do_not_take_the_shared_port_from_the_workers() -> None:
     flags, _ = parse_flags(["--workers=2", "--model_config_file=c", "--grpc_channel_arguments=grpc.so_reuseport=0,x=1"])
-    assert assembly.grpc_options(flags, shared_port=True).channel_arguments == {"grpc.so_reuseport": 1, "x": 1}
+    assert grpc_options(flags, shared_port=True).channel_arguments == {"grpc.so_reuseport": 1, "x": 1}
 
 
 def test_log_record_whose_arguments_do_not_fit_ends_no_request(capsys: pytest.CaptureFixture[str]) -> None:
