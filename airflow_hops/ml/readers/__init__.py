@@ -1,7 +1,7 @@
 """Readers of raw files: CSV, JSON lines and Parquet as streams of Arrow record batches of known types.
 
-Types are inferred from the first block of each file. Should a later block not fit them, :func:`infer_types` reads all
-blocks, by the same rules. Memory holds a few blocks, whatever the size of the file.
+Types are inferred from the first block of each file. If a later block does not fit them, :func:`infer_types` reads all
+blocks by the same rules. Memory holds a few blocks, whatever the size of the file.
 """
 
 from __future__ import annotations
@@ -27,42 +27,38 @@ def _reader(file: RawFile) -> ModuleType:
 
 
 def first_types(file: RawFile) -> Types:
-    """The columns and types of a file as its first block (in Parquet, its footer) has them.
+    """Returns a file's columns and types, inferred from its first block (Parquet: read from its footer).
 
     Raises:
-        BadInput: the file cannot be read, or a wanted column is not in it.
+        BadInput: the file cannot be read, or lacks a wanted column.
     """
     with explained(file.name):
         return wanted(_reader(file).first_types(file) | _partition_types(file), file)
 
 
 def infer_types(file: RawFile) -> Types:
-    """The columns and types of a file as all of its blocks together have them.
+    """Returns a file's columns and types, inferred from all of its blocks.
 
     Raises:
-        BadInput: the file cannot be read, or a wanted column is not in it.
+        BadInput: the file cannot be read, or lacks a wanted column.
     """
     with explained(file.name):
         return wanted(_reader(file).infer_types(file) | _partition_types(file), file)
 
 
 def _partition_types(file: RawFile) -> Types:
-    """The types of the columns that the file's folders name, by the rules of text."""
+    """Infers the types of the columns named by the file's folders."""
     return {name: type_of(pa.array([value], pa.string())) for name, value in file.partitions.items()}
 
 
 def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Streams a file's rows.
-
-    Args:
-        file: The file.
-        types: The columns to read, with their types.
+    """Streams a file's rows in these columns and types.
 
     Yields:
-        Record batches with exactly these columns, and the position in the raw file, in bytes.
+        Record batches, and the position in the raw file, in bytes.
 
     Raises:
-        TypesDoNotFit: a block's values are not of these types.
+        TypesDoNotFit: a block has values of other types.
         BadInput: the file is damaged, or has a value that a snapshot cannot hold.
     """
     rows = 0
@@ -70,7 +66,7 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
     partitions = {name: value for name, value in file.partitions.items() if name in types}
     own = {name: kind for name, kind in types.items() if name not in partitions}
     with explained(file.name):
-        if not own:  # only a column tells how many rows there are
+        if not own:  # a column is needed to count the rows
             own = dict.fromkeys(list(_reader(file).first_types(file))[:1], pa.string())
         for raw, position in _reader(file).read(file, own):
             constants = [pa.array([value] * raw.num_rows, pa.string()) for value in partitions.values()]

@@ -1,7 +1,7 @@
-"""The reader of CSV: blocks of whole rows, each parsed by Arrow.
+"""Reader of CSV: blocks of whole rows, each parsed by Arrow.
 
-Arrow's own streaming reader would read ahead in a thread, and waits for it while it holds the interpreter's lock: given
-a Python file (a zip's member, an object of S3), dropping it before its end is a deadlock.
+Arrow's own streaming reader is not used: it reads ahead in a thread, and closing it waits for that thread with the GIL
+held. If the thread reads from a Python file (a zip member, an S3 object), closing it before its end is a deadlock.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from airflow_hops.ml.readers.types import Types, TypesDoNotFit, type_named
 log = logging.getLogger(__name__)
 
 DELIMITERS = ",;\t|"
-"""The usual ones."""
+"""Delimiters that :mod:`~airflow_hops.ml.readers.csv_dialect` recognises."""
 _TELL = "name what separates the columns in the source's 'delimiter'"
 
 
 def first_types(file: RawFile) -> Types:
-    """The columns of the header, with the types of the first block.
+    """Returns the header's columns, with types inferred from the first block.
 
     Raises:
-        BadInput: there is no header, a name occurs twice in it, or the text is not of the source's encoding.
+        BadInput: there is no header, it repeats a name, or the text is not in the source's encoding.
     """
     block, _ = next(blocks(file), (b"", 0))
     types = given_types(header_of(block, file), file)
@@ -41,7 +41,7 @@ def first_types(file: RawFile) -> Types:
 
 
 def infer_types(file: RawFile) -> Types:
-    """The columns of the header, with types that hold the values of all blocks.
+    """Returns the header's columns, with types that hold the values of all blocks.
 
     Raises:
         BadInput: a row has more or fewer columns than the header.
@@ -52,7 +52,7 @@ def infer_types(file: RawFile) -> Types:
     for block, _ in blocks(file):
         types = types or given_types(header_of(block, file), file)
         texts = parse(block, file, header, dict.fromkeys(types, TEXT), rows)
-        # What is text from the first block on has been logged when there was no other.
+        # first_types() has logged the columns that are text from the first block on.
         widen(types, texts, file, rows or None)
         header = list(types)
         rows += texts.num_rows
@@ -60,19 +60,19 @@ def infer_types(file: RawFile) -> Types:
 
 
 def given_types(header: list[str], file: RawFile) -> Types:
-    """The types that the source gives; null of columns that it gives none."""
+    """Returns the types in the source's schema; null for columns that it does not name."""
     values = file.source.schema
     return {name: type_named(values[name], name, file.source) if name in values else pa.null() for name in header}
 
 
 def widen(types: Types, texts: pa.Table, file: RawFile, rows_before: int | None) -> None:
-    """Widens the types that are not given, so that they hold more texts, and logs what makes a column text.
+    """Widens inferred types in place so that they hold further values, and logs why a column becomes text.
 
     Args:
-        types: The types, which are changed.
+        types: Types by column.
         texts: Columns of text.
-        file: The file.
-        rows_before: Number of rows before these in the file; None to log nothing.
+        file: The file; types from its source's schema are left alone.
+        rows_before: Number of earlier rows in the file; None to log nothing.
     """
     for name in texts.column_names:
         before = types[name]
@@ -100,20 +100,20 @@ def read(
 
     Args:
         file: The file.
-        types: The types by column; if the file has none of the columns, its first is read, for the number of rows.
-        has_block: Whether the block of a number, from 0, is read.
-        is_wanted: Not used: a header has all columns.
+        types: Types by column; if the file has none of the columns, its first is read, for the number of rows.
+        has_block: Returns whether to read a block, by its number from 0.
+        is_wanted: Ignored, since the header names all columns.
 
     Raises:
-        TypesDoNotFit: a block's values are not of these types.
-        BadInput: a row has more or fewer columns than the header, or a value is not of the type that is given.
+        TypesDoNotFit: a block has values of other types.
+        BadInput: a row has more or fewer columns than the header, or a value does not fit the source's schema.
     """
     header: list[str] | None = None
     rows = 0
     for number, (block, position) in enumerate(blocks(file)):
         names = header or header_of(block, file)
         if not has_block(number):
-            rows += block.count(b"\n") - (header is None)  # not exact where values have newlines
+            rows += block.count(b"\n") - (header is None)  # inexact if values have newlines
         elif header is None or block.strip(b"\r\n"):
             own = {name: types[name] for name in names if name in types} or {names[0]: TEXT}
             batch = _read_block(block, file, header, own, rows)
@@ -150,12 +150,12 @@ def _named(blame: Blame, name: str, column: pa.Array, rows_before: int) -> str:
 def parse(
     block: bytes, file: RawFile, header: list[str] | None, types: Types, rows_before: int, *, use_threads: bool = True
 ) -> pa.Table:
-    """Parses a block; one without a ``header`` given starts with it."""
+    """Parses a block; its first row is the header if ``header`` is None."""
     check_width(block, file.source.delimiter, file.name)
     try:
         return csv.read_csv(
             pa.BufferReader(block),
-            # One block of Arrow's to each of ours: its conversion is parallel over columns.
+            # One Arrow block per block: Arrow then converts columns in parallel.
             read_options=csv.ReadOptions(block_size=len(block) + 1, column_names=header, use_threads=use_threads),
             parse_options=csv.ParseOptions(delimiter=file.source.delimiter, newlines_in_values=True),
             convert_options=csv.ConvertOptions(
@@ -175,19 +175,19 @@ def parse(
                 f"{file.name}: column {name!r} is not text in {file.source.encoding}; name its encoding in the "
                 "source's 'encoding'"
             ) from error
-        if use_threads:  # only one thread can tell the row
+        if use_threads:  # Arrow knows the row only if it uses one thread
             return parse(block, file, header, types, rows_before, use_threads=False)
         row = re.search(r"Row #(\d+): ", text)
-        # Arrow counts the block's header, people count rows of data.
+        # Arrow counts the header as a row, messages do not.
         where = f", row {rows_before + int(row.group(1)) - (header is None)}" if row else ""
         raise BadInput(f"{file.name}{where}: {text.replace(row.group(0), '') if row else text}") from error
 
 
 def header_of(block: bytes, file: RawFile) -> list[str]:
-    """The columns' names in a file's first block.
+    """Returns the column names in a file's first block.
 
     Raises:
-        BadInput: there is no header, or a name occurs twice in it.
+        BadInput: there is no header, or it repeats a name.
     """
     if not block.strip():
         raise BadInput(f"{file.name}: the file has no header; expected the columns' names in its first row")
@@ -218,7 +218,7 @@ def header_of(block: bytes, file: RawFile) -> list[str]:
 
 
 def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
-    """Blocks of whole rows in UTF-8, with the position in the raw file."""
+    """Streams blocks of whole rows in UTF-8, with the position in the raw file."""
     codec = codecs.lookup(file.source.encoding)
     decoder = None if codec.name == "utf-8" else codecs.getincrementaldecoder(codec.name)()
     with file.stream() as (stream, raw):
@@ -233,19 +233,19 @@ def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
         if pending:
             if end_of_rows(pending + b"\n", file.source.delimiter) <= len(pending):
                 raise BadInput(f"{file.name}: a quote is open at the end, in the row that begins with {pending[:60]!r}")
-            # Arrow takes a header that no newline ends for nothing.
+            # Arrow ignores a header without a newline.
             yield pending if pending.endswith((b"\n", b"\r")) else pending + b"\n", raw.tell()
 
 
 def end_of_rows(text: bytes, delimiter: str, *, first: bool = False) -> int:
-    """Returns the end of the last (or first) whole row; 0 if there is none. A newline within quotes ends no row."""
+    """Returns the end of the last (or first) whole row, or 0; quoted newlines do not end a row."""
     end = text.find(b"\n") + 1 if first else text.rfind(b"\n") + 1
     if text.count(b'"', 0, end) % 2 == 0:
         return end
     end = 0
     mark = re.escape(delimiter).encode()
-    # A quote opens a quoted value only at the start of a value; alternatives stand in the order of their frequency.
-    # Nothing is tried twice: a value that does not end would take a hundred times its bytes.
+    # A quote opens a quoted value only at the start of a value; the most frequent alternatives come first.
+    # Possessive quantifiers prevent backtracking: an unclosed value would take a hundred times its bytes.
     tokens = rb'[^"\n%b]++|%b|(\n)|(?<![^\n%b])"(?:[^"]++|"")*+(?:"|(\Z))|"' % (mark, mark, mark)
     for token in re.finditer(tokens, text):
         if token.group(2) is not None:

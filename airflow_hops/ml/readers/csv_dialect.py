@@ -1,4 +1,4 @@
-"""How a CSV file of unknown origin is written: its delimiter, its numbers and times, its texts for a missing value."""
+"""Detects how a CSV file is written: its delimiter, its numbers and times, its texts for missing values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MARKS = (
     (",", "\u00a0"),
     (".", "'"),
 )
-"""Decimal marks with marks for thousands, the usual ones first."""
+"""Pairs of decimal mark and thousands separator, the most common first."""
 _NUMBERS = (INTEGER, LARGE_INTEGER, FLOAT)
 _UNITS = "$€£¥₹₽₩₺%‰"
 _DAYS = (
@@ -53,7 +53,7 @@ _LIKE_A_NUMBER = r"^[^\pL\pN]*[0-9][0-9.,']*[^\pL\pN]*$"
 
 
 def find_delimiter(file: RawFile) -> str:
-    """The one of the usual delimiters that the header has most of, outside quotes."""
+    """Returns the delimiter that occurs most often in the header, outside quotes."""
     with file.stream() as (stream, _), explained(file.name):
         head = bytes(stream.read(_HEAD_BYTES)).decode(file.source.encoding, "replace")
     header = (re.sub(r'"[^"]*"', "", head).lstrip("\ufeff\r\n").splitlines() or [""])[0]
@@ -61,18 +61,18 @@ def find_delimiter(file: RawFile) -> str:
 
 
 def with_notation(texts: pa.Table, source: Source, drop: Sequence[str]) -> tuple[Source, list[str]]:
-    """The source with the marks of its numbers, and the layouts of its times, where they can be told from all values.
+    """Returns the source completed with number marks and time layouts, where the values determine them.
 
     Args:
         texts: All columns as text.
-        source: The source; what it says already, and the types that it gives, are left alone.
+        source: The source; its existing settings and types are left alone.
         drop: Columns to leave out.
 
     Returns:
-        The source, and a sentence on all that was recognised, or only looked as if it could be.
+        The source, and a sentence on each thing recognised or suspected.
 
     Raises:
-        BadInput: numbers can be read in two ways, or those of two columns are written in ways that exclude each other.
+        BadInput: numbers can be read in two ways, or two columns write them in incompatible ways.
     """
     columns = _texts_of(texts, source, drop)
     source, notes = _with_marks(columns, source)
@@ -81,7 +81,7 @@ def with_notation(texts: pa.Table, source: Source, drop: Sequence[str]) -> tuple
 
 
 def notes_on_text(table: pa.Table, source: Source, drop: Sequence[str]) -> list[str]:
-    """A sentence on each column of a typed file that is text, though its values look like numbers or times."""
+    """Returns a sentence on each text column of a typed file whose values look like numbers or times."""
     notes = []
     for name, values in _texts_of(table, source, drop).items():
         layouts, more = _recognised({name: values})
@@ -97,13 +97,13 @@ def notes_on_text(table: pa.Table, source: Source, drop: Sequence[str]) -> list[
 
 
 def _texts_of(table: pa.Table, source: Source, drop: Sequence[str]) -> dict[str, pa.Array]:
-    """The different values of the columns of text that are neither dropped nor given a type, and have some."""
+    """Returns the distinct values of each text column that is neither dropped nor typed and has values."""
     columns = _texts(table, [*drop, *source.schema])
     return {name: values for name, column in columns if len(values := _values(column))}
 
 
 def _recognised(columns: Mapping[str, pa.Array]) -> tuple[dict[str, str], list[str]]:
-    """Looks at text whose values may be times or numbers."""
+    """Finds text columns whose values may be times or numbers."""
     result, notes = {}, []
     for name, values in columns.items():
         if type_of(values) != TEXT:
@@ -167,12 +167,12 @@ def _with_marks(columns: dict[str, pa.Array], source: Source) -> tuple[Source, l
 
 
 def _unit_of(values: pa.Array) -> str:
-    """The unit that all values have, or nothing."""
+    """Returns the unit that all values have, or ""."""
     return next((unit for unit in _UNITS if pc.all(pc.match_substring(values, unit)).as_py()), "")
 
 
 def _values(column: pa.ChunkedArray) -> pa.Array:
-    """The values that differ, but for those that may stand for a missing one."""
+    """Returns the distinct values that cannot stand for a missing value."""
     values = pc.unique(column).drop_null()
     missing = pa.array(sorted(_MISSING_TEXTS | _MISSING_OR_CATEGORY))
     return values.filter(pc.invert(pc.is_in(values, value_set=missing)))
@@ -183,18 +183,18 @@ def _share(values: pa.Array, pattern: str) -> float:
 
 
 def _telling(values: pa.Array) -> str:
-    """A value that is not a plain number, if there is one."""
+    """Returns the first value that is not a plain number, or the first value."""
     plain = pc.match_substring_regex(values, number_pattern("."))
     return str(values[max(0, pc.index(plain, False).as_py())].as_py())
 
 
 def missing_texts(table: pa.Table, source: Source, label: str, drop: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Texts that stand for a missing value in columns whose other values are all numbers.
+    """Finds texts that stand for a missing value: all other values of their column are numbers.
 
-    A text holds for the whole table: one that may be a class of the label, or a category, is none.
+    A text applies to the whole table, so those that may be a label class or a category are left out.
 
     Returns:
-        The texts, and a sentence on each, and on each that is none.
+        The texts, and a sentence on each, including those left out.
     """
     among_numbers: dict[str, str] = {}
     among_texts: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The type of a column that is of one type here and of another there: in other rows, blocks or files."""
+"""Joins the types that a column has in different rows, blocks or files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ from airflow_hops.ml.readers.vectors import is_list
 
 
 def join(one: pa.DataType, other: pa.DataType, *, of_text: bool) -> pa.DataType | None:
-    """The type that holds the values of both without loss, or None.
+    """Returns the type that holds the values of both types without loss, or None.
 
-    Args:
-        one: The one type.
-        other: The other type.
-        of_text: Whether values are written as text, which holds those of any two types.
+    With ``of_text``, the file stores values as text, which holds the values of any two types.
     """
     if one == other or pa.types.is_null(other):
         return one
@@ -47,7 +44,7 @@ def join(one: pa.DataType, other: pa.DataType, *, of_text: bool) -> pa.DataType 
 
 
 def settled(type_: pa.DataType) -> pa.DataType:
-    """A type of which all values are known, so that large integers are integers like others."""
+    """Replaces the placeholder of large integers with int64, at any depth, once all values are known."""
     if pa.types.is_list(type_):
         return pa.list_(settled(type_.value_type))
     if pa.types.is_struct(type_):
@@ -56,7 +53,7 @@ def settled(type_: pa.DataType) -> pa.DataType:
 
 
 def without_empty_objects(type_: pa.DataType) -> pa.DataType:
-    """The type with text in the place of objects that have no field, of which Spark and TFDV have no type."""
+    """Replaces objects without fields, for which Spark and TFDV have no type, with text."""
     if pa.types.is_list(type_):
         return pa.list_(without_empty_objects(type_.value_type))
     if pa.types.is_struct(type_) and type_.num_fields:
@@ -65,11 +62,11 @@ def without_empty_objects(type_: pa.DataType) -> pa.DataType:
 
 
 def widened(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The values in a type that :func:`join` gave.
+    """Converts values to a type that :func:`join` returned.
 
     Raises:
         pa.ArrowInvalid: float64 does not hold an integer.
-        pa.ArrowNotImplementedError: the type is no such type.
+        pa.ArrowNotImplementedError: :func:`join` cannot have returned the type.
     """
     if array.type == type_:
         return array

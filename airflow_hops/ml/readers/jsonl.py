@@ -1,6 +1,6 @@
-"""The reader of JSON lines: blocks of whole lines, each parsed by Arrow.
+"""Reader of JSON lines: blocks of whole lines, each parsed by Arrow.
 
-A block that Arrow cannot parse without loss is parsed by Python: a field has values of several types, or a number has
+Python parses the blocks that Arrow cannot parse without loss: those with a field of several types, or with a number of
 more digits than float64 holds.
 """
 
@@ -47,28 +47,24 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class _Number(str):
-    """A number as it is written."""
+    """Number as written in the file."""
 
 
 def first_types(file: RawFile) -> Types:
-    """The fields of the first block's objects.
-
-    Raises:
-        BadInput: a line is not a JSON object, or there are none.
-    """
+    """Returns the fields of the first block's objects, with their types; raises as :func:`infer_types`."""
     return infer_types(file, first_block_only=True)
 
 
 def infer_types(file: RawFile, *, first_block_only: bool = False) -> Types:
-    """The fields of all objects, with types that hold their values.
+    """Returns the fields of all objects, with types that hold their values.
 
     Raises:
-        BadInput: a line is not a JSON object, or there are none.
+        BadInput: a line is not a JSON object, or the file has no lines.
     """
     types: Types = {}
     rows = 0
     for block, _ in blocks(file):
-        # What is text from the first block on has been logged when there was no other.
+        # first_types() has logged the fields that are text from the first block on.
         rows += _widen(types, block, file, rows if rows or first_block_only else None)
         if first_block_only:
             break
@@ -88,13 +84,13 @@ def read(
 
     Args:
         file: The file.
-        types: The types by field.
-        has_block: Whether the block of a number, from 0, is read.
-        is_wanted: Whether a field without a type is wanted too; None for all, unless the source names its columns.
+        types: Types by field.
+        has_block: Returns whether to read a block, by its number from 0.
+        is_wanted: Returns whether a field without a type is wanted too; None for all, unless the source names columns.
 
     Raises:
-        TypesDoNotFit: a value is not of its column's type, or an object has a field more.
-        BadInput: a line is not a JSON object, or a value is not of the type that is given.
+        TypesDoNotFit: a value is not of its column's type, or an object has another wanted field.
+        BadInput: a line is not a JSON object, or a value does not fit the source's schema.
     """
     rows = 0
     for number, (block, position) in enumerate(blocks(file)):
@@ -108,7 +104,7 @@ def read(
 
 
 def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
-    """Blocks of whole lines, with the position in the raw file."""
+    """Streams blocks of whole lines, with the position in the raw file."""
     with file.stream() as (stream, raw):
         pending = b""
         while chunk := bytes(stream.read(BLOCK_BYTES)):
@@ -124,23 +120,16 @@ def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
 
 
 def _widen(types: Types, block: bytes, file: RawFile, rows_before: int | None) -> int:
-    """Widens the types that are not given, so that they hold the objects of a block, and logs what makes a field text.
+    """Widens inferred types in place to hold a block's objects, logs why a field becomes text, and counts the objects.
 
-    Args:
-        types: The types by field, which are changed.
-        block: Whole lines.
-        file: The file.
-        rows_before: Number of rows before these in the file; None to log nothing.
-
-    Returns:
-        The number of objects.
+    Nothing is logged if ``rows_before``, the number of earlier rows in the file, is None.
     """
     check_fields(block, file.name)
     table = _by_arrow(block, {})
     names = table.column_names if table is not None else []
     texts = {item.name: _as_written(item.type) for item in table.schema} if table is not None else {}
     times = {name: kind for name, kind in texts.items() if kind != table.schema.field(name).type} if table else {}
-    if times:  # as they are written
+    if times:  # reads them as text
         table = _by_arrow(block, times)
     if table is None:
         rows = _by_python(block, file, rows_before)
@@ -192,11 +181,11 @@ def _read_block(
 
 
 def _by_arrow(block: bytes, known: Types) -> pa.Table | None:
-    """The block as Arrow parses it, or None if it cannot, or if numbers may have been rounded."""
+    """Parses a block with Arrow; None if it cannot, or may have rounded numbers."""
     if b"\0" in block or (
         _opened(block) > _MOST_LEVELS + block.count(b"\n") and any(map(_is_deep, block.split(b"\n")))
     ):
-        return None  # Arrow would take the one for the end, and overflow the stack with the other
+        return None  # Arrow would end the file at NUL bytes, and overflow the stack in deep values
     try:
         table = arrow_json.read_json(
             io.BytesIO(block),
@@ -208,7 +197,7 @@ def _by_arrow(block: bytes, known: Types) -> pa.Table | None:
     if table.num_rows != block.count(b"\n") + (not block.endswith(b"\n")) and table.num_rows != sum(
         map(bool, map(bytes.strip, block.split(b"\n")))
     ):
-        return None  # Arrow takes what is no JSON for the end, and an object of several lines for one row
+        return None  # Arrow ends the file at invalid JSON, and accepts an object of several lines
     floats = [leaf for column in table.columns for leaf in _floats_in(column.combine_chunks())]
     if floats and (numbers := _LONG_NUMBER.findall(block)):
         texts = pa.array(numbers).cast(TEXT)
@@ -242,7 +231,7 @@ def _type_of_array(array: pa.Array) -> pa.DataType:
 
 
 def _as_written(kind: pa.DataType) -> pa.DataType:
-    """The type with text in the place of times, at any depth."""
+    """Replaces times with text, at any depth of a type."""
     if pa.types.is_list(kind):
         return pa.list_(_as_written(kind.value_type))
     if pa.types.is_struct(kind):
@@ -253,7 +242,7 @@ def _as_written(kind: pa.DataType) -> pa.DataType:
 def _batch_by_arrow(
     block: bytes, file: RawFile, types: Types, is_wanted: Callable[[str], bool]
 ) -> pa.RecordBatch | None:
-    """The block as Arrow parses it, or None if not all values are of these types, as far as Arrow can tell."""
+    """Parses a block with Arrow; None if Arrow cannot confirm that all values are of these types."""
     values = file.source.schema
     is_time = {name: kind in TIMES and name not in values for name, kind in types.items()}
     known = {name: TEXT if is_time[name] else kind for name, kind in types.items() if not pa.types.is_null(kind)}
@@ -274,14 +263,14 @@ def _batch_by_arrow(
 
 
 def _by_python(block: bytes, file: RawFile, rows_before: int | None) -> Rows:
-    """The objects of a block, with numbers as they are written."""
+    """Parses a block's objects, keeping numbers as written."""
     rows: list[dict[str, Any]] = []
     for line in filter(bytes.strip, block.split(b"\n")):
         try:
             if _is_deep(line):
                 raise RecursionError(f"values within values, more than {_MOST_LEVELS} deep")
             row = json.loads(line, parse_int=_Number, parse_float=_Number, object_pairs_hook=_object)
-            if b"\\u" in line:  # half of a character
+            if b"\\u" in line:  # fails for half a surrogate pair
                 json.dumps(row, ensure_ascii=False).encode()
             error = None if isinstance(row, dict) else f"a {type(row).__name__}"
         except (ValueError, RecursionError) as failure:
@@ -294,7 +283,7 @@ def _by_python(block: bytes, file: RawFile, rows_before: int | None) -> Rows:
 
 
 def _is_deep(line: bytes) -> bool:
-    """Whether values lie within values, more than _MOST_LEVELS deep."""
+    """Returns whether values are nested more than _MOST_LEVELS deep."""
     depth = 0
     for token in _BRACKET.finditer(line) if _opened(line) > _MOST_LEVELS else ():
         depth += (token[0] in b"[{") - (token[0] in b"]}")
@@ -315,7 +304,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _types_of(rows: Rows) -> Types:
-    """The fields of objects, with the types of their values; strings may be times only if all are."""
+    """Infers the types of objects' fields; strings are times only if all are."""
     types: Types = {}
     for row in rows:
         for name, value in row.items():
@@ -338,7 +327,7 @@ def _type_of(value: Any) -> pa.DataType:
         return type_of_number(value)
     if isinstance(value, bool):
         return BOOLEAN
-    if isinstance(value, float):  # NaN and infinities, which are not in JSON, but are written
+    if isinstance(value, float):  # NaN and infinities, which JSON does not allow, but writers produce
         return FLOAT
     if isinstance(value, list):
         return pa.list_(reduce(_widened, value, pa.null()))
@@ -348,7 +337,7 @@ def _type_of(value: Any) -> pa.DataType:
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
-    """The values in a type, or None if one of them is not of it."""
+    """Converts values to a type; None if one is not of the type."""
     if kind in TIMES:
         are_texts = all(value is None or type(value) is str for value in values)
         return as_type(pa.array(values, TEXT), kind) if are_texts else None
@@ -358,7 +347,7 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
 
 
 def _as(value: Any, kind: pa.DataType) -> Any:
-    """A value in a type that holds it, as Arrow takes it."""
+    """Converts a value to what Arrow takes for a type that holds it."""
     if value is None:
         return None
     if kind == TEXT:
@@ -371,7 +360,7 @@ def _as(value: Any, kind: pa.DataType) -> Any:
 
 
 def _text(value: Any, *, quoted: bool = False) -> str | None:
-    """A value as text: as it is written, but for blanks in lists and objects."""
+    """Returns a value as it was written, except for spaces in lists and objects."""
     if isinstance(value, _Number):
         return str(value)
     if isinstance(value, str):
@@ -385,7 +374,7 @@ def _text(value: Any, *, quoted: bool = False) -> str | None:
 
 
 def _first_misfit(rows: Rows, name: str, kind: pa.DataType, to: pa.DataType, rows_before: int) -> str:
-    """The first value for which a type becomes another one, with its row; empty if there is none."""
+    """Describes the first value that turns one type into another, with its row; "" if there is none."""
     for position, row in enumerate(rows):
         value = row.get(name)
         if kind in TIMES and type(value) is str and as_type(pa.array([value]), kind) is not None:

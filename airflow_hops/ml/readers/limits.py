@@ -1,4 +1,4 @@
-"""Limits of a file's contents, whatever its size on disk: one machine survives what is within them."""
+"""Limits of a file's contents, whatever its size on disk; one machine can process anything within them."""
 
 from __future__ import annotations
 
@@ -9,41 +9,29 @@ import numpy as np
 from airflow_hops.core.contract.artifacts import BadInput
 
 MAX_ROW_BYTES = 64 << 20
-"""Bytes of a row of CSV or JSON lines, of a TFRecord, or of a value in Parquet."""
+"""Limit for a row of CSV or JSON lines, a TFRecord, or a Parquet value."""
 MAX_COLUMNS = 50_000
-"""Columns of a table, or fields of a JSON object."""
+"""Limit for columns of a table, or fields of a JSON object."""
 MAX_ROW_GROUP_BYTES = 16 << 30
-"""Bytes of a row group of Parquet, decoded."""
+"""Limit for a decoded Parquet row group."""
 _FIELD = re.compile(rb'"((?:[^"\\]|\\.)*+)"\s*+:')
 _SAMPLES, _SAMPLE_BYTES, _MANY_FIELDS = 16, 8 << 10, 1000
 
 
 def check_row_bytes(size: int, name: str, hint: str = "") -> None:
-    """Refuses a row that is too long, or does not end.
-
-    Raises:
-        BadInput: it has more than :data:`MAX_ROW_BYTES`.
-    """
+    """Raises ``BadInput`` for a row of more than :data:`MAX_ROW_BYTES`, which may have no end."""
     if size > MAX_ROW_BYTES:
         raise BadInput(f"{name}: a row does not end within {MAX_ROW_BYTES} bytes, the limit of a row{hint}")
 
 
 def check_columns(count: int, name: str) -> None:
-    """Refuses a table that is too wide.
-
-    Raises:
-        BadInput: it has more than :data:`MAX_COLUMNS`.
-    """
+    """Raises ``BadInput`` for a table of more than :data:`MAX_COLUMNS`."""
     if count > MAX_COLUMNS:
         raise BadInput(f"{name}: {count} columns; the limit is {MAX_COLUMNS} columns: write them as lists or as rows")
 
 
 def check_width(rows: bytes, delimiter: str, name: str) -> None:
-    """Refuses rows of CSV that have too many values, of which Arrow's parser would crash.
-
-    Raises:
-        BadInput: a row has more than :data:`MAX_COLUMNS`.
-    """
+    """Raises ``BadInput`` for a CSV row of more than :data:`MAX_COLUMNS`, on which Arrow's parser would crash."""
     mark = delimiter.encode()
     if len(rows) <= MAX_COLUMNS or rows.count(mark) <= MAX_COLUMNS:
         return
@@ -56,14 +44,10 @@ def check_width(rows: bytes, delimiter: str, name: str) -> None:
 
 
 def check_fields(lines: bytes, name: str) -> None:
-    """Refuses JSON lines with so many different fields that a column for each would not fit memory.
-
-    Raises:
-        BadInput: there are more than :data:`MAX_COLUMNS`.
-    """
+    """Raises ``BadInput`` for JSON lines of more than ``MAX_COLUMNS`` fields: their columns would not fit memory."""
     if lines.count(b'":') <= MAX_COLUMNS:
         return
-    # A few places tell whether fields repeat, as they do in a table.
+    # A sample shows whether fields repeat, as they do in a table.
     step = max(_SAMPLE_BYTES, len(lines) // _SAMPLES)
     sample = b" ".join(lines[start : start + _SAMPLE_BYTES] for start in range(0, len(lines), step))
     if len(set(_FIELD.findall(sample))) > _MANY_FIELDS:

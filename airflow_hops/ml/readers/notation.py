@@ -1,4 +1,4 @@
-"""Text of which the source says how it is to be read: types that it gives, marks within numbers, layouts of times."""
+"""Reads text as the source describes it: types in its schema, marks within numbers, layouts of times."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ from airflow_hops.ml.readers.types import converted
 
 
 def as_given(texts: pa.Array, name: str, kind: pa.DataType, file: RawFile, rows_before: int) -> pa.Array:
-    """The values of a column in the type that the source's ``schema`` gives it.
-
-    Raises:
-        BadInput: a value is not of that type.
-    """
+    """Converts a column to its type in the source's ``schema``; raises ``BadInput`` if a value does not fit."""
     values = file.source.schema[name]
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return texts.cast(kind)
@@ -38,7 +34,7 @@ def as_given(texts: pa.Array, name: str, kind: pa.DataType, file: RawFile, rows_
 
 
 def plain_numbers(texts: pa.Array, source: Source) -> pa.Array:
-    """Numbers with a decimal point, without marks for thousands or units; other texts stay as they are."""
+    """Rewrites numbers with a decimal point and without thousands separators or units; other texts stay as they are."""
     if source.decimal == "." and not (source.thousands or source.units):
         return texts
     for unit in ("", *source.units):
@@ -52,7 +48,7 @@ def plain_numbers(texts: pa.Array, source: Source) -> pa.Array:
 
 
 def number_pattern(decimal: str, thousands: str = "", unit: str = "") -> str:
-    """A regular expression of numbers that are written so."""
+    """Returns a regular expression for numbers with these marks."""
     decimal, thousands, unit = (re.escape(mark) for mark in (decimal, thousands, unit))
     whole = rf"([1-9][0-9]{{0,2}}({thousands}[0-9]{{3}})+|[0-9]+)" if thousands else "[0-9]+"
     number = rf"({whole}({decimal}[0-9]*)?|{decimal}[0-9]+)([eE][-+]?[0-9]+)?"
@@ -64,15 +60,14 @@ def _plain(texts: pa.Array, kind: pa.DataType, source: Source) -> pa.Array:
 
 
 def times_fit(texts: pa.Array, layout: str) -> bool:
-    """Whether all values are times of a layout."""
+    """Returns whether all values are times of a layout."""
     return _succeeds(partial(_times, layout=layout, kind=pa.timestamp("us")), texts)
 
 
 def _times(texts: pa.Array, layout: str, kind: pa.DataType) -> pa.Array:
-    """Times of a layout."""
     texts = pc.ascii_trim_whitespace(texts)
     times = pc.strptime(texts, format=layout, unit="s", error_is_null=False)
-    # Arrow takes February 31 for March 3.
+    # Arrow reads February 31 as March 3.
     if not _without_zeros(pc.strftime(times, format=layout)).equals(_without_zeros(texts)):
         raise pa.ArrowInvalid("no such day")
     return times.cast(kind)

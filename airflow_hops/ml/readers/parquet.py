@@ -1,4 +1,4 @@
-"""The reader of Parquet files."""
+"""Reader of Parquet files."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 _BATCH_ROWS, _BATCH_BYTES = 1 << 16, 512 << 20
 _FIRST_GREGORIAN_DAY = date(1582, 10, 15)
 _FIRST_SAFE_TIME = datetime(1900, 1, 1, tzinfo=UTC)
-"""From then on times of Spark's older calendar, and its zones, are those of today."""
+"""From here on, Spark's legacy calendar and time zones agree with today's."""
 
 
 def first_types(file: RawFile) -> Types:
-    """The columns of the footer, less the index that pandas wrote, unless the source names it.
+    """Returns the footer's columns, without an index that pandas wrote, unless the source names it.
 
     Raises:
-        BadInput: a name occurs twice in it.
+        BadInput: the footer repeats a name.
     """
     with file.stream() as (stream, _):
         parquet = pq.ParquetFile(stream, metadata=footer(stream))
@@ -52,11 +52,11 @@ def first_types(file: RawFile) -> Types:
 
 
 infer_types = first_types
-"""The footer knows the types of the whole file."""
+"""Same as :func:`first_types`: the footer has the types of the whole file."""
 
 
 def index_columns(schema: pa.Schema) -> list[str]:
-    """The columns that pandas wrote of a frame's index: the order of its rows, not a fact about them."""
+    """Returns the columns that pandas wrote for a frame's index: they hold the order of rows, not data."""
     try:
         index = json.loads((schema.metadata or {})[b"pandas"])["index_columns"]
     except (KeyError, TypeError, ValueError):
@@ -68,7 +68,7 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Streams the rows, with the position in the raw file.
 
     Raises:
-        BadInput: a value does not fit its type, or cannot be told from another one.
+        BadInput: a value does not fit its type, or is ambiguous.
     """
     rows = 0
     with file.stream() as (stream, raw):
@@ -89,11 +89,11 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
 
 
 def most_rows(source: Any, metadata: Any, group: int, names: Collection[str], name: str) -> int:
-    """Rows of a row group that are decoded at once: a value of a dictionary stands there once, and in every row here.
+    """Returns how many rows of a row group to decode at once; decoding repeats a dictionary's values in every row.
 
     Args:
-        source: The file, a path or a stream.
-        metadata: Its footer.
+        source: The file, as a path or a stream.
+        metadata: The file's footer.
         group: Number of the row group.
         names: The columns to read.
         name: The file's name, for messages.
@@ -108,7 +108,7 @@ def most_rows(source: Any, metadata: Any, group: int, names: Collection[str], na
     texts = [item.path_in_schema for item in chunks if item.physical_type == "BYTE_ARRAY" and item.has_dictionary_page]
     longest = 0
     if texts:
-        # In pieces, as only the dictionaries are read.
+        # A small buffer, as only the dictionaries are needed.
         parquet = pq.ParquetFile(source, metadata=metadata, read_dictionary=texts, buffer_size=1 << 20)
         head = next(parquet.iter_batches(1, row_groups=[group], columns=texts), pa.RecordBatch.from_pydict({}))
         longest = max((pc.max(_lengths(item.dictionary)).as_py() or 0 for item in _coded(head)), default=0)
@@ -131,7 +131,7 @@ def _lengths(texts: pa.Array) -> pa.Array:
 
 
 def _coded(values: pa.RecordBatch | pa.Array) -> Iterator[pa.DictionaryArray]:
-    """The arrays in dictionary encoding, at any depth."""
+    """Yields the dictionary-encoded arrays, at any depth."""
     if isinstance(values, pa.RecordBatch):
         parts = values.columns
     elif isinstance(values, pa.DictionaryArray):
@@ -156,10 +156,10 @@ def _batches(parquet: pq.ParquetFile, source: Any, names: list[str], name: str) 
 
 
 def footer(stream: Any) -> Any:
-    """A file's metadata as Arrow reads it.
+    """Returns a file's metadata as Arrow reads it.
 
-    The Arrow types that its writer had are left out where a newer Arrow wrote them, and of lists of a fixed size, which
-    Arrow does not read where one is missing: the columns then are of Parquet's own types.
+    The writer's Arrow types are dropped, which leaves Parquet's own types, if a newer Arrow wrote them or if they are
+    fixed-size lists, of which Arrow cannot read missing ones.
     """
     try:
         metadata = pq.read_metadata(stream)
@@ -169,14 +169,14 @@ def footer(stream: Any) -> Any:
             return _without_arrow_types(stream)
         except (pa.ArrowException, OSError, ValueError):
             raise error from None
-    # Parquet itself has no durations.
+    # Without Arrow's types, durations would be lost: Parquet has none.
     if any(pa.types.is_fixed_size_list(item.type) for item in schema) and "duration" not in str(schema.types):
         return _without_arrow_types(stream)
     return metadata
 
 
 def _columns(parquet: pq.ParquetFile, *kinds: str) -> list[str]:
-    """The flat columns of a physical or logical type."""
+    """Returns the flat columns of any of these physical or logical types."""
     columns = [parquet.schema.column(index) for index in range(len(parquet.schema))]
     flat = {item.path for item in columns if {item.physical_type, item.logical_type.type} & {*kinds}}
     return [name for name in parquet.schema_arrow.names if name in flat]
@@ -187,7 +187,7 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def _with_uuids(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
-    """The batch with these columns, 16 bytes each, as text."""
+    """Converts columns of 16-byte UUIDs to text."""
     for name in names:
         texts = [None if value is None else str(uuid.UUID(bytes=value)) for value in _column(batch, name).to_pylist()]
         columns = [
@@ -198,8 +198,8 @@ def _with_uuids(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
 
 
 def _check_no_nanoseconds(times: pa.Array, exact: pa.Array, name: str, file: RawFile, rows_before: int) -> None:
-    """Compares the microseconds of INT96 with its nanoseconds, which overflow outside the years 1678 to 2262."""
-    # Both overflow in the same way.
+    """Refuses INT96 times with nanoseconds, which overflow outside the years 1678 to 2262."""
+    # Both overflow in the same way, so the comparison holds for all years.
     differ = pc.not_equal(pc.multiply(times.cast(pa.int64()), 1000), exact.cast(pa.int64()))
     if pc.any(differ).as_py():
         row = pc.index(differ, True).as_py()
@@ -213,7 +213,7 @@ def _check_no_nanoseconds(times: pa.Array, exact: pa.Array, name: str, file: Raw
 def _check_calendar(
     batch: pa.RecordBatch, facts: dict[bytes, bytes], int96: list[str], file: RawFile, rows: int
 ) -> None:
-    """Refuses old times that Spark wrote in the Julian calendar, in which they are other days than they say.
+    """Refuses old times that Spark wrote in the Julian calendar, where they denote other days.
 
     Source: https://spark.apache.org/docs/latest/sql-data-sources-parquet.html, ``datetimeRebaseMode``.
     """
@@ -240,7 +240,7 @@ def _check_calendar(
 
 
 def _without_arrow_types(stream: Any) -> Any:
-    """A file's metadata less the types that its writer had: Arrow reads no list of a fixed size that is missing."""
+    """Returns a file's metadata without the Arrow types of its writer."""
     stream.seek(-8, 2)
     length = int.from_bytes(stream.read(4), "little")
     stream.seek(-8 - length, 2)

@@ -1,4 +1,4 @@
-"""Arrays of types that Arrow casts and TFDV knows: no lists or bytes of fixed size, no half floats, at any depth."""
+"""Converts arrays to types that Arrow casts and TFDV knows: no fixed-size lists or bytes, no half floats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Whether a type has neither lists nor bytes of fixed size, nor half floats."""
+    """Returns whether a type has neither fixed-size lists or bytes nor half floats."""
     kinds = pa.types
     if kinds.is_dictionary(kind) or kinds.is_list(kind) or kinds.is_large_list(kind):
         return is_plain(kind.value_type)
@@ -18,7 +18,7 @@ def is_plain(kind: pa.DataType) -> bool:
 
 
 def plain(array: pa.Array) -> pa.Array:
-    """The array with lists and bytes of fixed size as those of any size, and half floats as floats, at any depth."""
+    """Converts fixed-size lists and bytes to variable-size ones, and half floats to floats, at any depth."""
     kind, kinds = array.type, pa.types
     if is_plain(kind):
         return array
@@ -28,13 +28,13 @@ def plain(array: pa.Array) -> pa.Array:
     if kinds.is_float16(kind):
         return pa.array(array.to_numpy(zero_copy_only=False).astype(np.float32), mask=missing)
     if kinds.is_fixed_size_binary(kind):
-        # Arrow's cast of a slice reads beyond its values, which take() copies; that of a null has length.
+        # take() copies the values: Arrow's cast of a slice reads beyond them, and gives nulls a length.
         values = array.take(pa.array(np.flatnonzero(~missing))).cast(pa.binary())
         return values.take(pa.array(np.cumsum(~missing) - 1, mask=missing))
     if kinds.is_struct(kind):
         fields = [plain(field) for field in array.flatten()]
         return pa.StructArray.from_arrays(fields, [field.name for field in kind], mask=pa.array(missing))
-    # flatten() leaves out the values of missing lists.
+    # flatten() skips the values of missing lists.
     lengths = np.asarray(pc.fill_null(pc.list_value_length(array), 0))
     ends = pa.array(np.append(0, np.cumsum(lengths)), mask=np.append(missing, False))
     if kinds.is_large_list(kind):

@@ -1,4 +1,4 @@
-"""A file of a source: its format, its compression, and its bytes."""
+"""File of a source: its format, its compression, and its bytes."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ _UNREADABLE = (
 )  # fmt: skip
 """Exceptions that libraries raise for the contents of a file."""
 _UNKNOWN_FEATURE = re.compile(
-    r"(?i)not (yet )?(implemented|supported|recognized)|un(recognized|supported|known)|only supports"
+    r"(?i)not (yet )?(implemented|supported|recognised)|un(recognised|supported|known)|only supports"
 )
 
 
 class EmptyFile(BadInput):
-    """A file without a single byte, of a format whose files may be so."""
+    """Raised for a file without a single byte, in a format that allows this."""
 
 
 @dataclass(frozen=True)
 class RawFile:
-    """A file of a source, opened by format.
+    """File of a source, with its format.
 
     Attributes:
-        fs: Its fsspec file system.
+        fs: The file's fsspec file system.
         file: The file.
-        source: The source that it belongs to.
+        source: The source that the file belongs to.
         format: ``csv``, ``jsonl``, ``parquet``, ``arrow`` or ``tfrecord``.
         compression: ``gzip``, ``zip``, ``bz2``, ``zstd``, or None.
     """
@@ -71,22 +71,22 @@ class RawFile:
 
     @property
     def name(self) -> str:
-        """The file's name, for messages."""
+        """Name of the file, for messages."""
         return self.file.name
 
     @property
     def is_text(self) -> bool:
-        """Whether values are written as text, so that their types follow from them."""
+        """Whether values are stored as text, so that their types have to be inferred."""
         return self.format in ("csv", "jsonl")
 
     @property
     def is_local(self) -> bool:
-        """Whether the file lies on a disk of this machine, uncompressed, so that it can be read by its path."""
+        """Whether the file is on a local disk, uncompressed, so that its path can be read."""
         return self.compression is None and isinstance(self.fs, LocalFileSystem)
 
     @property
     def partitions(self) -> dict[str, str | None]:
-        """Columns that folders below the source's own name, as Hive and Spark write them: ``country=DE``."""
+        """Columns named by folders below the source, as Hive and Spark write them: ``country=DE``."""
         parts = PurePosixPath(self.file.path).parent.parts
         named = [part.partition("=") for part in parts if f"/{part}/" not in f"{self.source.uri}/"]
         values = {unquote(name): unquote(value) for name, mark, value in named if name and mark}
@@ -94,8 +94,8 @@ class RawFile:
 
     @contextmanager
     def stream(self) -> Iterator[tuple[Any, Any]]:
-        """Opens the file: the stream of its decompressed bytes, and the raw one, whose position tells the progress."""
-        # Made anew, which costs nothing in the same process: connections do not survive a fork.
+        """Opens the file; yields its decompressed bytes, and the raw stream, whose position shows progress."""
+        # Recreated, since connections do not survive a fork; in the same process, fsspec returns its cached instance.
         fs = type(self.fs)(*self.fs.storage_args, **self.fs.storage_options)
         with explained(self.name), fs.open(self.file.path, "rb") as raw:
             if self.compression is None:
@@ -108,11 +108,11 @@ class RawFile:
 
 
 def identify(fs: Any, file: SourceFile, source: Source) -> RawFile:
-    """Tells a file's compression from its first bytes, and its format from the source, its name or its content.
+    """Detects a file's compression from its first bytes, and its format from the source, its name or its content.
 
     Raises:
         EmptyFile: the file is empty.
-        BadInput: its format cannot be told.
+        BadInput: the format is not recognised.
     """
     with fs.open(file.path, "rb") as stream:
         head = stream.read(8)
@@ -136,7 +136,7 @@ def identify(fs: Any, file: SourceFile, source: Source) -> RawFile:
 
 @contextmanager
 def explained(name: str) -> Iterator[None]:
-    """Turns what libraries raise for a file's contents into an error that names the file and is not retried."""
+    """Turns library errors about a file's contents into errors that name the file and are not retried."""
     try:
         yield
     except HopsError:
@@ -149,7 +149,7 @@ def explained(name: str) -> Iterator[None]:
             raise
         raise BadInput(f"{name}: refused: {why}") from None
     except OSError as error:
-        # Arrow raises a plain OSError without a number for damaged contents; all others come from the file system.
+        # For damaged contents, Arrow raises a plain OSError without errno; all others come from the file system.
         if type(error) is not OSError or error.errno is not None:
             raise
         raise _unreadable(name, error) from error

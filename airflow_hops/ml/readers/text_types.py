@@ -1,7 +1,7 @@
-"""The types of text: one set of rules for ingest, statistics and ``airflow hops init``.
+"""Types of text: one set of rules for ingest, statistics and ``airflow hops init``.
 
-A text is a number only if the number gives it back: ``007``, ``+5``, ``1E5``, ``0x1F`` and 20 digits remain text. A
-column has the first type of :data:`_LADDER` that all its values have. ``docs/reference/types.md`` lists the rules.
+A text is a number only if the number, printed, is the same text: ``007``, ``+5``, ``1E5``, ``0x1F`` and 20 digits
+remain text. A column has the first type of :data:`_LADDER` that all its values have (``docs/reference/types.md``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 INTEGER, FLOAT, TEXT = pa.int64(), pa.float64(), pa.string()
 BOOLEAN, DATE, TIME, UTC_TIME = pa.bool_(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")
 LARGE_INTEGER = pa.month_day_nano_interval()
-"""Stands for int64 with values that float64 does not hold, until all blocks and files are known; no file has it."""
+"""Placeholder for int64 with values that float64 does not hold, used until all blocks and files are known."""
 
 TIMES = frozenset({DATE, TIME, UTC_TIME})
 _LADDER = (INTEGER, FLOAT, BOOLEAN, DATE, TIME, UTC_TIME)
@@ -26,7 +26,7 @@ _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 _INT64 = range(-(1 << 63), 1 << 63)
 _HEAD_VALUES = 16
 _SURE_LENGTH = 15
-"""Length up to which a decimal has at most 15 digits, all of which float64 holds."""
+"""Maximum length of a decimal that certainly has at most 15 digits, which float64 holds."""
 _CODE = r"^-?(0[0-9]|[0-9]+[eE][0-9])"
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _NUMBER = "a number"
@@ -40,12 +40,12 @@ NOT_THE_SAME = "would not be the same text again as a number"
 
 
 def type_of(texts: pa.Array) -> pa.DataType:
-    """The type of all values together; null if there are none."""
+    """Returns the type that all values have; null if there are no values."""
     if texts.null_count == len(texts):
         return pa.null()
     head = texts.drop_null()[:_HEAD_VALUES]
     for kind in _LADDER:
-        # Arrow takes a microsecond for each value that it cannot parse.
+        # The head first, as Arrow takes a microsecond for each value that it cannot parse.
         values = None if as_type(head, kind) is None else as_type(texts, kind)
         if values is not None:
             return type_of_integers(values) if kind == INTEGER else kind
@@ -53,13 +53,13 @@ def type_of(texts: pa.Array) -> pa.DataType:
 
 
 def time_or_text(texts: pa.Array) -> pa.DataType:
-    """The type of strings, which are no numbers."""
+    """Returns the type of strings, which are never numbers."""
     kind = type_of(texts)
     return kind if kind in TIMES or pa.types.is_null(kind) else TEXT
 
 
 def as_type(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """The values in a type, or None if one of them is not of it."""
+    """Converts values to a type; None if one of them is not of the type."""
     if kind == TEXT:
         return texts
     if pa.types.is_null(kind):
@@ -71,7 +71,7 @@ def as_type(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
 
 
 def join(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The type of values of which some have the one type and others the other."""
+    """Returns the type that holds values of both types."""
     kinds = {one, other} - {pa.null()}
     if len(kinds) < 2:
         return kinds.pop() if kinds else one
@@ -83,7 +83,7 @@ def join(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def type_of_number(literal: str) -> pa.DataType:
-    """The type of a number in JSON; text if neither int64 nor float64 holds it."""
+    """Returns the type of a JSON number; text if neither int64 nor float64 holds it."""
     if literal.lstrip("-").isdigit() and literal != "-0":
         if int(literal) not in _INT64:
             return TEXT
@@ -92,13 +92,13 @@ def type_of_number(literal: str) -> pa.DataType:
 
 
 def type_of_integers(integers: pa.Array) -> pa.DataType:
-    """int64, or what stands for it if float64 does not hold all values."""
+    """Returns int64, or :data:`LARGE_INTEGER` if float64 does not hold all values."""
     again = integers.cast(FLOAT, safe=False).cast(INTEGER, safe=False)
     return INTEGER if again.equals(integers) else LARGE_INTEGER
 
 
 def is_exact(number: str) -> bool:
-    """Whether float64 gives back all digits of an integer within int64, and of another number as many as it has."""
+    """Returns whether float64 preserves all digits of an int64 integer, or all digits written of another number."""
     value = float(number)
     if not math.isfinite(value):
         return not any(map(str.isdigit, number))
@@ -113,11 +113,11 @@ def is_exact(number: str) -> bool:
 
 
 Blame = tuple[int, str]
-"""The position of a value, and why a column is not of the type that it seemed to be."""
+"""Position of a value, and the reason why its column is not of the expected type."""
 
 
 def why_text(texts: pa.Array) -> Blame | None:
-    """Returns the value that makes text of a column of numbers or times; None if most are neither."""
+    """Returns the value that turns a column of numbers or times into text; None if most values are neither."""
     count = len(texts) - texts.null_count
     for what, pattern in _LIKENESSES.items():
         alike = pc.match_substring_regex(texts, pattern)
@@ -130,7 +130,7 @@ def why_text(texts: pa.Array) -> Blame | None:
 
 
 def why_not(texts: pa.Array, kind: pa.DataType) -> Blame:
-    """Returns the first value that is not of the type of the values before; all are text."""
+    """Returns the first value that is not of the earlier values' type; all are text."""
     if pa.types.is_null(kind):
         return pc.index(pc.is_valid(texts), True).as_py(), "is the first value"
     if kind in _INTEGERS:
@@ -140,7 +140,7 @@ def why_not(texts: pa.Array, kind: pa.DataType) -> Blame:
 
 
 def first_bad(array: pa.Array, is_good: Callable[[pa.Array], bool]) -> int:
-    """The index of the first value for whose sake an array is not good."""
+    """Returns the index of the first value that makes an array bad, by bisection."""
     low, high = 0, len(array)
     while high - low > 1:
         middle = (low + high) // 2
@@ -179,7 +179,7 @@ def _dates(texts: pa.Array) -> pa.Array | None:
 def _times(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
         return texts.cast(kind)
-    except pa.ArrowInvalid:  # nanoseconds that are all zero
+    except pa.ArrowInvalid:  # a time with nanoseconds; the last cast fails unless they are zero
         return texts.cast(pa.timestamp("ns", kind.tz)).cast(kind)
 
 

@@ -1,4 +1,4 @@
-"""The framing of TFRecord files: a record's length, the length's checksum, the record, and its checksum.
+"""Framing of TFRecord files: a record's length, the length's checksum, the record, and its checksum.
 
 Source: https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details.
 """
@@ -19,19 +19,15 @@ _BLOCK_BYTES = 4 << 20
 
 
 def begins_with_record(head: bytes) -> bool:
-    """Whether a file's first bytes are a record's length with the right checksum."""
+    """Returns whether a file starts with a record's length and its correct checksum."""
     return len(head) >= _HEADER.size and _masked_crc32c(head[:8]) == _HEADER.unpack_from(head)[1]
 
 
 def records(stream: Any, name: str) -> Iterator[bytes]:
-    """Streams the records from a stream's position to its end.
-
-    Args:
-        stream: A binary stream.
-        name: The file's name, for messages.
+    """Streams the records from a stream's position to its end; ``name`` is the file's, for messages.
 
     Raises:
-        BadInput: a checksum is wrong, or the last record is not complete.
+        BadInput: a checksum is wrong, or the last record is incomplete.
     """
     pending, position, wanted = b"", 0, 0
     while chunk := bytes(stream.read(max(_BLOCK_BYTES, wanted))):
@@ -56,14 +52,10 @@ def records(stream: Any, name: str) -> Iterator[bytes]:
 
 
 def record_bounds(stream: Any, name: str) -> Iterator[tuple[int, int]]:
-    """Returns the start and end of each record, from the headers alone.
-
-    Args:
-        stream: A binary stream that can seek, at its start.
-        name: The file's name, for messages.
+    """Yields the start and end of each record of a seekable stream, reading only the headers.
 
     Raises:
-        BadInput: as :func:`records`, but for damage within a record.
+        BadInput: a header is damaged, or the last record is incomplete.
     """
     size = stream.seek(0, 2)
     position = window_start = 0

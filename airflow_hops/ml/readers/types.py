@@ -1,4 +1,4 @@
-"""Column types: which ones a snapshot holds, how those of several blocks or files become one, and what does not fit."""
+"""Column types: which ones a snapshot holds, how the types of blocks and files are unified, and errors for misfits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_hops.ml.readers.vectors import is_list
 
 Types = dict[str, pa.DataType]
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
-"""The years 1 to 9999: Python and Spark have no others."""
+"""Range of times in Python and Spark, the years 1 to 9999, in seconds since the epoch."""
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _MOST_DIGITS = 38
 """Maximum digits of a decimal in Spark."""
@@ -32,12 +32,12 @@ _ALIASES = {"timestamp": pa.timestamp("us", "UTC"), "date": pa.date32(), "int": 
 
 
 class TypesDoNotFit(Exception):
-    """Values are not of the types that the first rows suggested; the source is to be read again with these.
+    """Raised if values do not fit the inferred types; the source then has to be read again with wider types.
 
     Attributes:
         file: The file's name.
-        types: The types that hold the values, by column.
-        why: The first of the values, with its row and column.
+        types: Types that hold the values, by column.
+        why: Describes the first misfit, with its row and column.
     """
 
     def __init__(self, file: str, types: Mapping[str, pa.DataType], why: str = "") -> None:
@@ -56,14 +56,12 @@ class TypesDoNotFit(Exception):
 
 
 def unify(found: Mapping[str, Types], *, of_text: bool) -> Types:
-    """The types of a table whose files have these types.
+    """Returns the types of a table, from those of its files by name.
 
-    Args:
-        found: Types by file name.
-        of_text: Whether values are written as text, which holds those of any two types.
+    With ``of_text``, the files store values as text, which holds the values of any two types.
 
     Raises:
-        BadInput: a column is not in all files, or has types that no one type holds without loss.
+        BadInput: a column is not in all files, or no single type holds its values without loss.
     """
     (first, unified), *others = found.items()
     unified = dict(unified)
@@ -86,10 +84,10 @@ def unify(found: Mapping[str, Types], *, of_text: bool) -> Types:
 
 
 def stored(types: Types, where: str) -> Types:
-    """The types in which a snapshot holds columns of unified types: what has no value still needs one.
+    """Returns the types in which a snapshot holds columns; columns without values become text.
 
     Raises:
-        BadInput: Spark reads no such type.
+        BadInput: Spark cannot read a type.
     """
     return {column: _stored(type_, column, where) for column, type_ in types.items()}
 
@@ -113,9 +111,9 @@ def _stored(type_: pa.DataType, column: str, where: str) -> pa.DataType:
 
 
 def normalised(type_: pa.DataType) -> pa.DataType:
-    """The type in which a snapshot holds values of a type: one that Spark, pandas and TFDV all read.
+    """Returns the type that a snapshot uses instead of a type, to be read by Spark, pandas and TFDV.
 
-    A type that has no such one stays as it is.
+    A type without such an equivalent is returned unchanged.
     """
     kinds = pa.types
     if kinds.is_dictionary(type_):
@@ -148,11 +146,7 @@ def normalised(type_: pa.DataType) -> pa.DataType:
 
 
 def type_named(name: str, column: str, source: Source) -> pa.DataType:
-    """The Arrow type of a name in a source's ``schema``.
-
-    Raises:
-        BadInput: the type does not exist.
-    """
+    """Returns the Arrow type for a name in a source's ``schema``; raises ``BadInput`` if there is none."""
     if "%" in name:  # a layout of times, or of dates
         return pa.timestamp("us") if re.search("%[HIMSTRc]", name) else pa.date32()
     try:
@@ -165,10 +159,10 @@ def type_named(name: str, column: str, source: Source) -> pa.DataType:
 
 
 def wanted(found: Types, file: RawFile) -> Types:
-    """Selects the wanted columns of a file, with the source's own types if it has some.
+    """Selects the wanted columns of a file, with types from the source's schema where it has them.
 
     Raises:
-        BadInput: a column that the source names is not in the file.
+        BadInput: the source names a column that the file lacks.
     """
     check_columns(len(found), file.name)
     source = file.source
@@ -191,11 +185,7 @@ def wanted(found: Types, file: RawFile) -> Types:
 
 
 def cast(batch: pa.RecordBatch, types: Types, file: RawFile, rows_before: int) -> pa.RecordBatch:
-    """The batch in these types.
-
-    Raises:
-        BadInput: a value does not fit.
-    """
+    """Converts a batch to these types; raises ``BadInput`` if a value does not fit."""
     arrays = []
     for column, type_ in types.items():
         index = batch.schema.get_field_index(column)
@@ -210,31 +200,26 @@ def cast(batch: pa.RecordBatch, types: Types, file: RawFile, rows_before: int) -
 
 
 def converted(array: pa.Array, type_: pa.DataType, *, cut: bool = False) -> pa.Array:
-    """The values in another type, without loss.
-
-    Args:
-        array: The values.
-        type_: The other type.
-        cut: Cuts nanoseconds to microseconds where that is the other type, which somebody asked for.
+    """Converts values to another type, without loss; with ``cut``, nanoseconds are truncated to microseconds.
 
     Raises:
         pa.ArrowInvalid: a value does not fit.
-        pa.ArrowNotImplementedError: no value can.
+        pa.ArrowNotImplementedError: there is no such conversion.
     """
     array = plain(array)
-    if pa.types.is_decimal(array.type) and pa.types.is_string(type_):  # Arrow has no such cast
+    if pa.types.is_decimal(array.type) and pa.types.is_string(type_):  # Arrow lacks this cast
         return pa.array([None if value is None else format(value, "f") for value in array.to_pylist()], type_)
-    if pa.types.is_string(type_) and not _is_in_calendar(array):  # Arrow writes "value out of range"
+    if pa.types.is_string(type_) and not _is_in_calendar(array):  # Arrow would write "value out of range"
         raise pa.ArrowInvalid("a time outside the years 1 to 9999")
     if cut and pa.types.is_timestamp(array.type) and pa.types.is_timestamp(type_) and type_.unit == "us":
         array = pc.floor_temporal(array, unit="microsecond")
-    if pa.types.is_string(array.type) and pa.types.is_date(type_):  # nor this one
+    if pa.types.is_string(array.type) and pa.types.is_date(type_):  # Arrow lacks this cast, too
         array = array.cast(pa.timestamp("us"))
     return widened(array, type_)
 
 
 def batch_of(columns: Sequence[pa.Array], names: Sequence[str], rows: int) -> pa.RecordBatch:
-    """A record batch of the columns; if there are none it still has its rows, which lack every feature."""
+    """Makes a record batch of columns; without columns, it still has its number of rows."""
     if columns:
         return pa.RecordBatch.from_arrays(list(columns), list(names))
     nothing = pa.Array.from_buffers(pa.struct([]), rows, [None], children=[])
@@ -242,7 +227,7 @@ def batch_of(columns: Sequence[pa.Array], names: Sequence[str], rows: int) -> pa
 
 
 def value_text(array: pa.Array, index: int) -> str:
-    """A value for a message; Python may not have such a time, but Arrow has text for it."""
+    """Returns a value for a message, in Arrow's notation if Python cannot represent such a time."""
     value = array[index : index + 1]
     if pa.types.is_timestamp(array.type) or pa.types.is_date(array.type):
         value = value.cast(pa.string())
@@ -253,7 +238,7 @@ def value_text(array: pa.Array, index: int) -> str:
 
 
 def misfit(array: pa.Array, type_: pa.DataType, column: str, file: RawFile, rows_before: int) -> BadInput:
-    """The error that names the first value of ``array`` that is not of a type, with its row."""
+    """Returns the error that names the first value of ``array`` that does not fit a type, with its row."""
     index = first_bad(array, lambda some: fits(some, type_))
     where = f"{file.name}, row {rows_before + index + 1}, column {column!r}: {value_text(array, index)}"
     if column in file.source.schema:
@@ -273,11 +258,7 @@ def misfit(array: pa.Array, type_: pa.DataType, column: str, file: RawFile, rows
 
 
 def check_values(batch: pa.RecordBatch, file: RawFile, rows_before: int) -> None:
-    """Checks what the types of a snapshot's columns do not say.
-
-    Raises:
-        BadInput: text is not in UTF-8, or a time is outside the years 1 to 9999.
-    """
+    """Raises ``BadInput`` if text is not in UTF-8, or a time is outside the years 1 to 9999."""
     check_text(batch, file, rows_before)
     for column, array in zip(batch.schema.names, batch.columns, strict=True):
         if not _is_in_calendar(array):
@@ -291,11 +272,7 @@ def check_values(batch: pa.RecordBatch, file: RawFile, rows_before: int) -> None
 
 
 def check_text(batch: pa.RecordBatch, file: RawFile, rows_before: int) -> None:
-    """Checks that the text of all columns is in UTF-8, which Arrow takes for granted in Parquet and JSON.
-
-    Raises:
-        BadInput: a value is not.
-    """
+    """Raises ``BadInput`` if text is not in UTF-8, which Arrow does not verify in Parquet and JSON."""
     for column, array in zip(batch.schema.names, batch.columns, strict=True):
         if not _is_valid(array):
             row = rows_before + first_bad(array, _is_valid) + 1
@@ -315,7 +292,7 @@ def _is_valid(array: pa.Array) -> bool:
 
 
 def _is_in_calendar(array: pa.Array) -> bool:
-    """Whether all dates and timestamps are in the years 1 to 9999, at any depth."""
+    """Returns whether all dates and timestamps, at any depth, are in the years 1 to 9999."""
     kinds, kind = pa.types, array.type
     if kinds.is_map(kind):
         return _is_in_calendar(array.keys) and _is_in_calendar(array.items)
@@ -334,10 +311,10 @@ def _is_in_calendar(array: pa.Array) -> bool:
 
 
 def as_utc(array: pa.Array, column: str, file: RawFile, rows_before: int) -> pa.Array:
-    """A time column as ``timestamp[us, UTC]``; times without a zone count as UTC, integers as seconds of the epoch.
+    """Converts times, by default in UTC, or integers, in seconds since the epoch, to ``timestamp[us, UTC]``.
 
     Raises:
-        BadInput: the column holds no times, or one outside the years 1 to 9999, such as milliseconds.
+        BadInput: the column does not hold times, or holds one outside the years 1 to 9999, such as milliseconds.
     """
     utc, plain = pa.timestamp("us", "UTC"), pa.timestamp("us")
     if pa.types.is_integer(array.type):
@@ -367,7 +344,7 @@ def as_utc(array: pa.Array, column: str, file: RawFile, rows_before: int) -> pa.
 
 
 def fits(array: pa.Array, type_: pa.DataType) -> bool:
-    """Whether all values of ``array`` can be given a type."""
+    """Returns whether all values can be converted to a type."""
     try:
         converted(array, type_)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

@@ -1,7 +1,7 @@
-"""Vectors: features with lists of the same number of values in every row, such as embeddings.
+"""Vectors: features with a list of the same length in every row, such as embeddings.
 
 The dtype ``float32[16]`` is a vector of 16 numbers, a tensor of shape ``[batch, 16]``. In Parquet it is a list of
-floats, because a missing fixed-size list of Arrow cannot be written.
+floats, because Arrow cannot write a missing fixed-size list.
 """
 
 from __future__ import annotations
@@ -16,31 +16,28 @@ from airflow_hops.core.contract.artifacts import BadInput
 
 
 def split_dtype(dtype: str) -> tuple[str, int | None]:
-    """The dtype of single values, and how many of them a row has: ``("float32", 16)`` of ``float32[16]``.
+    """Splits a dtype into the dtype and number of a row's values, such as ``float32[16]`` into ``("float32", 16)``.
 
-    The second is None for a feature of one value a row.
+    The number is None for a feature of one value per row.
     """
     values, bracket, width = dtype.partition("[")
     return values, int(width.removesuffix("]")) if bracket else None
 
 
 def row_shape(dtype: str) -> tuple[int, ...]:
-    """The shape of a row's value: ``()``, or ``(width,)`` of a vector."""
+    """Returns the shape of a row's value: ``()``, or ``(width,)`` for a vector."""
     width = split_dtype(dtype)[1]
     return () if width is None else (width,)
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether a column holds lists, of whatever kind."""
+    """Returns whether a column holds lists of any kind."""
     kinds = pa.types
     return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
 
 
 def plain_lists(array: pa.Array) -> pa.Array:
-    """Lists of a fixed size, or of large offsets, as lists of any length, which can be missing in Parquet.
-
-    Half floats become floats.
-    """
+    """Converts fixed-size and large lists to ordinary lists, which Parquet can also hold as null, and half floats to floats."""
     values = array.flatten()
     if pa.types.is_float16(values.type):
         missing = np.asarray(values.is_null())
@@ -52,7 +49,7 @@ def plain_lists(array: pa.Array) -> pa.Array:
 
 
 def finite_vectors(array: pa.Array) -> pa.Array:
-    """Lists of floats, those being null that hold a null, NaN or an infinity."""
+    """Replaces lists that hold a null, NaN or infinity with null."""
     array = plain_lists(array)
     values = np.asarray(array.values.to_numpy(zero_copy_only=False))
     offsets = np.asarray(array.offsets)
@@ -63,17 +60,10 @@ def finite_vectors(array: pa.Array) -> pa.Array:
 
 
 def check_lengths(column: Any, name: str, width: int, where: str, *, missing: int = 0) -> None:
-    """Checks the length of lists.
-
-    Args:
-        column: An Arrow array of lists.
-        name: The column's name, for messages.
-        width: Number of values that each row must have.
-        where: File or split, for messages.
-        missing: Length of a missing list.
+    """Checks that all lists of a column have ``width`` values; a missing list counts as ``missing`` values.
 
     Raises:
-        BadInput: a row has another number of values.
+        BadInput: a list has another length.
     """
     counted = np.asarray(pc.fill_null(pc.list_value_length(column), 0))
     lengths = np.where(np.asarray(column.is_null()), missing, counted)
@@ -86,22 +76,16 @@ def check_lengths(column: Any, name: str, width: int, where: str, *, missing: in
 
 
 def dense_vectors(column: Any, name: str, width: int, where: str) -> np.ndarray[Any, Any]:
-    """Converts a column of lists to a matrix.
-
-    Args:
-        column: An Arrow array of lists of numbers.
-        name: The column's name, for messages.
-        width: Number of values that each row must have.
-        where: File or split, for messages.
+    """Converts a column of lists of numbers, all of length ``width``, to a matrix.
 
     Returns:
-        float64 of shape ``[rows, width]``; a missing vector, and a missing number within one, is NaN.
+        float64 of shape ``[rows, width]``; missing vectors and missing numbers are NaN.
 
     Raises:
-        BadInput: a row has another number of values.
+        BadInput: a list has another length.
     """
     check_lengths(column, name, width, where, missing=width)
-    flat = column.flatten()  # leaves missing lists out
+    flat = column.flatten()  # skips missing lists
     values = flat.cast(pa.float64()).to_numpy(zero_copy_only=False).reshape(-1, width)
     if not column.null_count:
         return np.asarray(values)
