@@ -1,4 +1,4 @@
-"""Return values and errors of a model server's clients, whichever of its APIs they speak."""
+"""Return values and errors of a model server's clients, for both APIs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 
-if TYPE_CHECKING:  # pages and triggers import this module, and need not wait for these
+if TYPE_CHECKING:  # slow imports, which pages and triggers do not need
     import grpc
     import numpy as np
 
 
 @dataclass(frozen=True)
 class PredictResult:
-    """An answer.
+    """An answer to Predict.
 
     Attributes:
         outputs: Alias to array; strings are arrays of bytes.
         version: The version that answered.
-        request_id: The id under which the request was captured, where the server names one.
+        request_id: Id under which the request was captured; None if the server does not return one.
     """
 
     outputs: dict[str, np.ndarray]
@@ -32,7 +32,7 @@ class ClassifyResult:
     """An answer to Classify.
 
     Attributes:
-        classes: For each example, pairs of label and score; a model that gives only one leaves the other empty or 0.
+        classes: For each example, pairs of label and score; if a model returns only one of them, the other is "" or 0.
         version: The version that answered.
     """
 
@@ -53,9 +53,9 @@ class ModelVersion:
     """State of one version of a model.
 
     Attributes:
-        version: Its number.
+        version: Version number.
         state: START, LOADING, AVAILABLE, UNLOADING or END.
-        error: Why it did not load; empty if nothing is wrong.
+        error: Why the version failed to load; empty if it did not fail.
     """
 
     version: int
@@ -65,7 +65,7 @@ class ModelVersion:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output of a signature: TensorFlow's name of the dtype, and the shape (-1 if it is open)."""
+    """An input or output of a signature: TensorFlow's name of the dtype, and the shape (-1 for open dimensions)."""
 
     dtype: str
     shape: tuple[int, ...] | None
@@ -90,13 +90,13 @@ class ModelMetadata:
 
 @dataclass(frozen=True)
 class TrafficSplit:
-    """The shares of the versions in a model's requests that name none.
+    """Shares of the versions in the requests that name only the model.
 
     Attributes:
-        percents: Version to percent, as it was set; None if the latest version answers.
-        in_effect: Version to percent among the available ones, rounded: the share of a version that is not available
-            goes to the others.
-        persisted: Whether a restart of the server has it, as it is in the server's traffic file.
+        percents: Version to percent, as configured; None if the latest version answers.
+        in_effect: Version to rounded percent among the available versions: the share of an unavailable version goes to
+            the others.
+        persisted: Whether the split is in the server's traffic file, and so survives a restart.
     """
 
     percents: dict[int, int] | None
@@ -105,11 +105,7 @@ class TrafficSplit:
 
 
 class ModelServerError(HopsError):
-    """The server does not answer, or has not made a version available.
-
-    Attributes:
-        code: gRPC status code.
-    """
+    """The server does not respond, or has not made a version available; ``code`` is the gRPC status code."""
 
     def __init__(self, message: str, code: grpc.StatusCode) -> None:
         super().__init__(message)
@@ -117,7 +113,7 @@ class ModelServerError(HopsError):
 
 
 class RequestRefused(ModelServerError, BadInput):
-    """The server refuses the request as it is, so that a retry cannot help."""
+    """The server refuses the request, and would refuse a retry, too."""
 
 
 _REFUSALS = (
@@ -131,13 +127,7 @@ _REFUSALS = (
 
 
 def error_of(address: str, code: grpc.StatusCode, details: str) -> ModelServerError:
-    """Returns the error of a call, for :class:`ModelServerError` to be raised.
-
-    Args:
-        address: The server's.
-        code: The call's status.
-        details: The server's own words, or the connection's.
-    """
+    """Returns the exception for a failed call: its status, and the message of the server or connection."""
     if code.name in _REFUSALS:
         return RequestRefused(f"model server {address} refuses: {code.name}: {details}", code)
     if code.name in ("DEADLINE_EXCEEDED", "UNAVAILABLE"):

@@ -1,6 +1,6 @@
-"""The layout of the files below a capture base path, for its writers and its readers.
+"""Layout of the files below a capture base path, shared by writers and readers.
 
-``<base path>/<folder_name(model)>/`` holds the captured rows, and folders of its own for all else.
+``<base path>/<folder_name(model)>/`` holds the captured rows, and separate folders for everything else.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import hashlib
 from urllib.parse import quote
 
 FEEDBACK_FOLDER = "_feedback"
-"""Folder of labels in a model's folder; readers of captured rows do not look into it."""
+"""Folder of labels in a model's folder; readers of captured rows skip it."""
 SHADOW_FOLDER = "_shadow"
-"""Folder of rows that were answered, and not returned."""
+"""Folder of the answers to shadow traffic, which were not returned to a client."""
 PREDICTION_LOG_FOLDER = "_prediction_log"
 """Folder of the requests in ``PredictionLog`` files."""
 FOLDERS = ("", FEEDBACK_FOLDER, SHADOW_FOLDER, PREDICTION_LOG_FOLDER)
@@ -20,9 +20,9 @@ _LONGEST_FOLDER = 200
 
 
 def folder_name(model: str) -> str:
-    """Returns the name of a model's folder: its own, with what would leave or hide the folder escaped.
+    """Returns the name of a model's folder: the model's name, escaped so that it cannot leave or hide the folder.
 
-    One that no file system could hold is cut, and ends with a digest of the whole.
+    A name that is too long for file systems is cut, and ends with a digest of the whole name.
     """
     escaped = quote(model, safe="")
     if len(escaped) > _LONGEST_FOLDER:
@@ -32,5 +32,5 @@ def folder_name(model: str) -> str:
 
 
 def rows_file_pattern(version: int | None = None) -> str:
-    """Returns the pattern of the names of files of captured rows: of all versions, or of one."""
+    """Returns the glob pattern of files of captured rows, of one version or of all."""
     return "[!.]*.parquet" if version is None else f"[!.]*-v{version}-*.parquet"

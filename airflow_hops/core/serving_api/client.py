@@ -35,21 +35,21 @@ from airflow_hops.core.serving_api.answers import (
 if TYPE_CHECKING:
     from airflow_hops.core.serving_api.server_address import TlsFiles
 
-# A version that failed before and was written anew still shows the old failure until the server looks again.
+# A failed version that was written again still shows the old failure until the server's next check.
 _STALE_ERROR_S = 5.0
 
 STATES = {0: "UNKNOWN", 10: "START", 20: "LOADING", 30: "AVAILABLE", 40: "UNLOADING", 50: "END"}
 
 
 class ModelServerClient:
-    """Talks to the bundled server or to any ``tensorflow_model_server``.
+    """Client of the bundled server or of any ``tensorflow_model_server``.
 
     Args:
         address: ``host:port`` of the gRPC port.
-        timeout_s: Deadline of each call, seconds.
+        timeout_s: Deadline of each call, in seconds.
         tls: Files for TLS; None for a connection without TLS.
-        token: A token of the server's ``--control_token_file``, for all calls except predictions.
-        prediction_token: A token of its ``--prediction_token_file``; None sends ``token``.
+        token: Token of the server's ``--control_token_file``, for all calls except predictions.
+        prediction_token: Token of its ``--prediction_token_file``; None sends ``token``.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ModelServerClient:
         options = [
             ("grpc.max_receive_message_length", -1),
             ("grpc.max_send_message_length", -1),
-            # gRPC would wait up to two minutes before it looks for a server that has come back.
+            # By default gRPC waits up to two minutes before it tries to reconnect.
             ("grpc.max_reconnect_backoff_ms", 1000),
         ]
         if tls is None:
@@ -105,18 +105,15 @@ class ModelServerClient:
 
         Args:
             model: Model name.
-            inputs: Alias to array-like; values are converted to the dtype that the model's signature names.
+            inputs: Alias to array-like; values are converted to the dtype of the model's signature.
             version: Version to use; None lets the label, the traffic split or the latest version decide.
-            label: Label to use, if no version is given.
+            label: Label to use if no version is given.
             signature: Signature name; None for the default.
-            request_id: Sent as ``x-request-id``, and kept with the captured rows. None lets the server make one.
+            request_id: Sent as ``x-request-id`` and stored with the captured rows. None lets the server generate one.
             sticky_key: Sent as ``x-sticky-key``: equal keys go to the same version of a split.
 
-        Returns:
-            The outputs, and the version that answered.
-
         Raises:
-            ModelServerError: The server refused or cannot be reached.
+            ModelServerError: The server refused the request or cannot be reached.
             ValueError: An input cannot be converted to the signature's dtype.
         """
         request = protocol.PredictRequest()
@@ -150,13 +147,13 @@ class ModelServerClient:
                 ``int64_list``, other numbers a ``float_list``, strings and bytes a ``bytes_list``.
             context: Features of every example that lacks them.
             version: As in :meth:`predict`, like the arguments below.
-            label: Label to use, if no version is given.
+            label: Label to use if no version is given.
             signature: Signature name; None for the default.
             request_id: Sent as ``x-request-id``.
 
         Raises:
-            ModelServerError: The server refused or cannot be reached.
-            ValueError: A feature has neither numbers nor strings.
+            ModelServerError: The server refused the request or cannot be reached.
+            ValueError: A feature is neither numbers nor strings.
         """
         request = protocol.ClassificationRequest()
         _fill_spec(request.model_spec, model, version, label, signature)
@@ -177,7 +174,7 @@ class ModelServerClient:
         signature: str | None = None,
         request_id: str | None = None,
     ) -> RegressResult:
-        """Requests the values of examples; arguments and errors are those of :meth:`classify`."""
+        """Requests the values of examples; takes the arguments and raises the errors of :meth:`classify`."""
         request = protocol.RegressionRequest()
         _fill_spec(request.model_spec, model, version, label, signature)
         _fill_input(request.input, examples, context)
@@ -186,10 +183,10 @@ class ModelServerClient:
         return RegressResult([value.value for value in response.result.regressions], response.model_spec.version.value)
 
     def status(self, model: str, version: int | None = None) -> list[ModelVersion]:
-        """Returns the states of a model's versions, or of one; an empty list if the server knows none.
+        """Returns the states of a model's versions, or of one; an empty list if the server does not know them.
 
         Raises:
-            ModelServerError: The server refuses, or cannot be reached.
+            ModelServerError: The server refused the request or cannot be reached.
         """
         request = protocol.GetModelStatusRequest()
         _fill_spec(request.model_spec, model, version)
@@ -205,15 +202,15 @@ class ModelServerClient:
         ]
 
     def reload_config(self, config: Any, *, timeout_s: float | None = None) -> None:
-        """Makes the server serve a complete config: a model that is not in it is unloaded.
+        """Replaces the server's config; models that are not in it are unloaded.
 
         Args:
             config: A ``ModelServerConfig`` message, of :mod:`airflow_hops.core.serving_api.protocol` or of TensorFlow
                 Serving's own modules.
-            timeout_s: Deadline in seconds: the server answers once all added versions are available.
+            timeout_s: Deadline in seconds: the server responds once all added versions are available.
 
         Raises:
-            ModelServerError: The server refused, or cannot be reached.
+            ModelServerError: The server refused the config or cannot be reached.
         """
         request = protocol.ReloadConfigRequest()
         request.config.ParseFromString(config.SerializeToString())
@@ -232,17 +229,14 @@ class ModelServerClient:
         return self._traffic("GetTraffic", protocol.GetTrafficRequest(model=model))
 
     def set_traffic(self, model: str, percents: Mapping[int, int] | None) -> TrafficSplit:
-        """Sets the traffic split of a model; in effect on return.
+        """Sets the traffic split of a model, and returns it as the server now has it; it is in effect on return.
 
         Args:
             model: Model name.
             percents: Available versions to percent, integers that sum to 100; None lets the latest version answer.
 
-        Returns:
-            The split as the server has it now.
-
         Raises:
-            ModelServerError: The server refused (nothing changes then), is TensorFlow Serving's own (code
+            ModelServerError: The server refused the split (nothing changes then), is TensorFlow Serving's own (code
                 UNIMPLEMENTED), or cannot be reached.
         """
         request = protocol.SetTrafficRequest(model=model)
@@ -258,11 +252,11 @@ class ModelServerClient:
         Args:
             model: Model name.
             version: Version number.
-            timeout_s: How long to wait, in seconds, including the start of the server.
-            on_state: Receives each new state, in words.
+            timeout_s: Time limit in seconds, which includes the start of the server.
+            on_state: Called with a text for each new state.
 
         Raises:
-            ModelServerError: The version did not load (with the server's own message), or not in time.
+            ModelServerError: The version failed to load (the server's message says why), or is not available in time.
         """
         began_s = time.monotonic()
         first_error: str | None = None
@@ -304,7 +298,7 @@ class ModelServerClient:
 
         Args:
             model: Model name.
-            version: Version number; None for the latest, or the one that the traffic split chooses.
+            version: Version number; None for the latest, or the one that the traffic split selects.
             label: Label, if no version is given.
 
         Raises:
@@ -330,7 +324,7 @@ class ModelServerClient:
         types = self._input_types.get(key)
         if types is None or not types.keys() >= inputs.keys():
             known = self.metadata(model, version=version, label=label).signatures.get(key[1])
-            # A signature that is not there is left to the server to refuse, in its own words.
+            # The server refuses a missing signature with its own message.
             specs = {} if known is None else known.inputs
             numpy_types = {alias: tensors.BY_NAME.get(spec.dtype) for alias, spec in specs.items()}
             types = {alias: each.numpy for alias, each in numpy_types.items() if each is not None}
@@ -340,7 +334,7 @@ class ModelServerClient:
     def _ask(
         self, method: str, request: Any, response: Any, headers: tuple[tuple[str, str], ...] = ()
     ) -> tuple[Any, dict[str, Any]]:
-        """Calls a method that takes the right to predict; returns the response and its trailing metadata."""
+        """Calls a method with the prediction token; returns the response and its trailing metadata."""
         return self._call(method, request, response, (*self._prediction_token, *headers), self.timeout_s)
 
     def _control(self, method: str, request: Any, response: Any, timeout_s: float | None = None) -> Any:
@@ -366,7 +360,7 @@ class ModelServerClient:
 
 
 def _request_headers(request_id: str | None, sticky_key: str | None = None) -> tuple[tuple[str, str], ...]:
-    # Without a name, the server makes an id; without the header, it sends none back.
+    # For an empty id the server generates one; without the header it does not return an id.
     named = (("x-request-id", request_id or ""),)
     return (*named, ("x-sticky-key", sticky_key)) if sticky_key else named
 
@@ -396,7 +390,7 @@ def _fill_example(example: Any, features: Mapping[str, Any]) -> None:
         array: np.ndarray = np.atleast_1d(np.asarray(value))
         feature = example.features.feature[name]
         if array.dtype.kind in "OSU":
-            # NumPy's own strings would lose the zero bytes that they end with.
+            # NumPy's string types lose trailing zero bytes.
             values = [value] if isinstance(value, str | bytes) else list(value)
             wrong = next((each for each in values if not isinstance(each, str | bytes)), None)
             if wrong is not None:

@@ -1,10 +1,10 @@
-"""The file that says what the model server serves, and how such files are read and changed.
+"""Reads and changes the file that lists the models to serve.
 
-It is TensorFlow Serving's own ``ModelServerConfig`` in protobuf text format, so that the same file drives a
-``tensorflow_model_server``. How requests are split among versions is in another (:mod:`.traffic_config`).
+It is TensorFlow Serving's ``ModelServerConfig`` in protobuf text format, so the same file works for
+``tensorflow_model_server``. The split of requests among versions is in a separate file (:mod:`.traffic_config`).
 
-Every change is read, changed and written under a lock beside the file, and appears by rename: two writers never lose
-each other's change, and a reader never sees half a file.
+A change holds a lock beside the file and replaces the file by rename, so writers do not overwrite each other's
+changes and readers never see half a file.
 """
 
 from __future__ import annotations
@@ -25,21 +25,14 @@ PathLike = str | os.PathLike[str]
 
 
 class ConfigError(ValueError):
-    """A config or traffic file, or a change to one, that cannot be taken."""
+    """A config or traffic file, or a change to one, is invalid."""
 
 
 def parse_config(text: str, source: str) -> Any:
-    """Parses and checks a ``ModelServerConfig``.
-
-    Args:
-        text: Protobuf text format; an empty text serves no model.
-        source: What to call the text in errors (a file name).
-
-    Returns:
-        The ``ModelServerConfig`` message.
+    """Parses a ``ModelServerConfig`` in protobuf text format; empty text serves no model, and errors name ``source``.
 
     Raises:
-        ConfigError: It does not parse, names a model twice or without a name, or gives a relative base path.
+        ConfigError: The text does not parse, lists a model twice or without a name, or has a relative base path.
     """
     config = _parse_message(text, ModelServerConfig(), source)
     check_config(config, source)
@@ -47,11 +40,7 @@ def parse_config(text: str, source: str) -> Any:
 
 
 def read_message(path: PathLike, message: Any) -> Any:
-    """Reads a file in protobuf text format into a message, and returns that.
-
-    Raises:
-        ConfigError: The file is missing, unreadable or does not parse.
-    """
+    """Reads a file in protobuf text format into a message and returns it; raises ConfigError if the file is invalid."""
     return _parse_message(read_text(path), message, os.fspath(path))
 
 
@@ -66,7 +55,7 @@ def _parse_message(text: str, message: Any, source: str) -> Any:
 
 
 def check_config(config: Any, source: str) -> None:
-    """Raises ConfigError where TensorFlow Serving would refuse a ``ModelServerConfig``."""
+    """Raises ConfigError for a ``ModelServerConfig`` that TensorFlow Serving would refuse."""
     if config.WhichOneof("config") == "custom_model_config":
         raise ConfigError(f"{source}: custom_model_config is not supported; expected model_config_list")
     seen: set[str] = set()
@@ -92,16 +81,12 @@ def check_config(config: Any, source: str) -> None:
 
 
 def read_config(config_file: PathLike) -> Any:
-    """Reads and checks a ``ModelServerConfig`` file.
-
-    Raises:
-        ConfigError: The file is missing, unreadable, does not parse or is not valid.
-    """
+    """Reads and checks a ``ModelServerConfig`` file; raises ConfigError if it is missing, unreadable or invalid."""
     return parse_config(read_text(config_file), os.fspath(config_file))
 
 
 def init_config(config_file: PathLike) -> None:
-    """Writes a config that serves no model, unless the file is there: a server can start before the first deploy."""
+    """Writes a config without models if the file does not exist, so that a server can start before the first deploy."""
     with locked_file(config_file):
         if not Path(config_file).exists():
             write_file(config_file, "model_config_list {\n}\n")
@@ -114,20 +99,20 @@ def set_model(
     versions: Sequence[int] | Literal["all", "latest"] = "latest",
     labels: Mapping[str, int] | None = None,
 ) -> Any:
-    """Adds a model to the config file or replaces its entry, leaving every other model as it is.
+    """Adds a model to the config file or replaces its entry; other models stay as they are.
 
     Args:
-        config_file: The server's ``--model_config_file``; made when it is missing.
+        config_file: The server's ``--model_config_file``; created if it is missing.
         name: Model name.
         base_path: Absolute folder whose integer-named folders are the versions.
-        versions: Versions to serve, or a policy: "all", or "latest" (the highest alone).
-        labels: Label to version; None keeps the labels that the model has, {} removes them.
+        versions: Versions to serve, or a policy: "all", or "latest" (only the highest).
+        labels: Label to version; None keeps the model's labels, {} removes them.
 
     Returns:
-        The ``ModelConfig`` that was replaced, or None: write it back with ``restore_model`` to undo the change.
+        The previous ``ModelConfig`` for ``restore_model``, or None if the model is new.
 
     Raises:
-        ConfigError: An argument or the file is not valid; nothing is written then.
+        ConfigError: An argument or the file is invalid; nothing is written then.
     """
     source = os.fspath(config_file)
     return change_config(config_file, lambda config: put_model(config, source, name, base_path, versions, labels))
@@ -141,7 +126,7 @@ def put_model(
     versions: Sequence[int] | Literal["all", "latest"] = "latest",
     labels: Mapping[str, int] | None = None,
 ) -> Any:
-    """Like :func:`set_model`, in a ``ModelServerConfig`` message, which errors call ``source``."""
+    """Does the work of :func:`set_model` in a ``ModelServerConfig`` message; errors name it ``source``."""
     if not isinstance(versions, str):
         bad = [version for version in versions if not is_version(version)]
         if bad or not versions:
@@ -165,33 +150,29 @@ def put_model(
 
 
 def restore_model(config_file: PathLike, model: Any) -> None:
-    """Writes a ``ModelConfig`` back as ``set_model`` or ``remove_model`` returned it."""
+    """Writes back a ``ModelConfig`` that ``set_model`` or ``remove_model`` returned."""
     change_config(config_file, lambda config: put_back_model(config, model))
 
 
 def put_back_model(config: Any, model: Any) -> Any:
-    """Like :func:`restore_model`, in a ``ModelServerConfig`` message."""
+    """Does the work of :func:`restore_model` in a message; returns the replaced entry, or None."""
     previous = take_model(config, model.name)
     config.model_config_list.config.add().CopyFrom(model)
     return previous
 
 
 def remove_model(config_file: PathLike, name: str) -> Any:
-    """Takes a model out of the config file; its server unloads it.
-
-    Returns:
-        The ``ModelConfig`` that was there, or None.
-    """
+    """Removes a model from the config file, so that the server unloads it; returns its ``ModelConfig``, or None."""
     return change_config(config_file, lambda config: take_model(config, name))
 
 
 def is_version(version: object) -> bool:
-    """Whether a value is a positive integer."""
+    """Returns whether a value is a positive integer."""
     return isinstance(version, int) and not isinstance(version, bool) and version > 0
 
 
 def take_model(config: Any, name: str) -> Any:
-    """Takes a model out of a ``ModelServerConfig`` message; returns its ``ModelConfig``, or None."""
+    """Removes a model from a ``ModelServerConfig`` message; returns its ``ModelConfig``, or None."""
     models = config.model_config_list.config
     for index, model in enumerate(models):
         if model.name == name:
@@ -203,18 +184,15 @@ def take_model(config: Any, name: str) -> Any:
 
 
 def format_config(config: Any) -> str:
-    """A ``ModelServerConfig`` in protobuf text format."""
+    """Returns a ``ModelServerConfig`` in protobuf text format."""
     return str(text_format.MessageToString(config))
 
 
 def change_config(config_file: PathLike, change: Callable[[Any], Any]) -> Any:
-    """Has a function change the ``ModelServerConfig`` of a file.
-
-    Returns:
-        What the function returns.
+    """Applies a function to the ``ModelServerConfig`` of a file, and returns the function's result.
 
     Raises:
-        ConfigError: The file or what the function makes of it is not valid; nothing is written then.
+        ConfigError: The file or the changed config is invalid; nothing is written then.
     """
     with locked_file(config_file):
         config = read_config(config_file) if Path(config_file).exists() else parse_config("", "")
@@ -226,11 +204,7 @@ def change_config(config_file: PathLike, change: Callable[[Any], Any]) -> Any:
 
 
 def read_text(path: PathLike) -> str:
-    """Reads a file.
-
-    Raises:
-        ConfigError: It is missing or unreadable.
-    """
+    """Reads a file; raises ConfigError if it is missing or unreadable."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -240,13 +214,13 @@ def read_text(path: PathLike) -> str:
 
 
 def locked_file(path: PathLike) -> AbstractContextManager[None]:
-    """Holds the lock of a file that is replaced by rename, and so cannot carry the lock itself."""
+    """Holds the lock of a file; a separate lock file is needed, as the file itself is replaced by rename."""
     target = Path(path)
     return locked(target.with_name(f".{target.name}.lock"))
 
 
 def write_file(path: PathLike, text: str) -> None:
-    """Replaces a file by a rename; it keeps its mode."""
+    """Replaces a file by rename, and preserves its mode."""
     target = Path(path)
     with staged(target, durable=True) as staging:
         staging.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Sizes of encoded images, by their headers: a few kilobytes can decode to gigabytes."""
+"""Reads the sizes of encoded images from their headers, as a few kilobytes can decode to gigabytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_MARKERS = 1000
 def largest_image(data: bytes) -> int:
     """Returns the pixels of the largest PNG, JPEG or GIF (all frames) in a message or a file; 0 if there is none.
 
-    A BMP is not compressed, so that its file's size tells enough.
+    BMP is ignored: it is not compressed, so the size of the data bounds its pixels.
     """
     largest = 0
     for signature, read in _READERS.items():

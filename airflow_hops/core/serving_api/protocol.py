@@ -1,8 +1,8 @@
-"""The messages of TensorFlow Serving's API, without TensorFlow: ``messages.proto``, as ``protoc`` has compiled it.
+"""Messages of TensorFlow Serving's API, without TensorFlow: ``messages.proto``, compiled by ``protoc``.
 
-``tensorflow_serving.apis.*_pb2`` import all of TensorFlow (2.4 s and 400 MB). The classes here come from a descriptor
-pool of their own, so that both can be imported, and from a descriptor set, which every version of protobuf reads. Each
-message is an attribute of this module: ``protocol.PredictRequest()``.
+``tensorflow_serving.apis.*_pb2`` import all of TensorFlow (2.4 s and 400 MB). The classes here use a separate
+descriptor pool, so that both can be imported, and come from a descriptor set, which every version of protobuf reads.
+Each message is an attribute of this module: ``protocol.PredictRequest()``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 
 class Method(StrEnum):
-    """The methods of ``PredictionService`` that run a model, by their gRPC paths."""
+    """Methods of ``PredictionService`` that run a model, by their gRPC paths."""
 
     PREDICT = "/tensorflow.serving.PredictionService/Predict"
     CLASSIFY = "/tensorflow.serving.PredictionService/Classify"
@@ -26,7 +26,7 @@ class Method(StrEnum):
         self.label = path.rpartition("/")[2]
         """The method's name alone."""
 
-    # An enumeration's own is written in Python, and every request asks for it several times.
+    # Enum's own is slow, as it is written in Python, and is called several times per request.
     __hash__ = str.__hash__
 
 
@@ -48,7 +48,7 @@ def _load() -> dict[str, Any]:
 
 
 MESSAGES = _load()
-"""The classes by name."""
+"""Message classes by name."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""A small REST client of TensorFlow Serving's API, and of the bundled server's additions.
+"""A small REST client for TensorFlow Serving's API and the bundled server's additions.
 
 Example::
 
@@ -47,18 +47,15 @@ _CODES = {
 
 
 class RestClient:
-    """Talks to the REST port of the bundled server or of any ``tensorflow_model_server``.
+    """Client of the REST port of the bundled server or of any ``tensorflow_model_server``.
 
-    Methods have the arguments and raise the errors of those of :class:`~.client.ModelServerClient`.
+    Tokens, TLS, and the arguments and errors of methods are those of :class:`~.client.ModelServerClient`.
 
     Args:
-        host: Its host.
-        port: Its REST port.
         timeout_s: Time limit of a call, in seconds.
-        tls: As of :class:`~.client.ModelServerClient`, like the tokens.
 
     Raises:
-        ModelServerError: A file of the connection cannot be read.
+        ModelServerError: A file for TLS cannot be read.
     """
 
     def __init__(
@@ -81,7 +78,7 @@ class RestClient:
         except OSError as error:
             details = f"a file for TLS cannot be used ({tls}): {error}"
             raise error_of(self.address, grpc.StatusCode.INVALID_ARGUMENT, details) from error
-        # No proxy: the environment's is for the world outside.
+        # Ignores the environment's proxy, which is for external hosts.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *by_tls)
 
     def predict(
@@ -96,9 +93,8 @@ class RestClient:
     ) -> PredictResult:
         """Requests a prediction, in columns.
 
-        Returns:
-            The outputs. REST does not name the version that answered, so it is the requested one, or 0. A single
-            output, which TensorFlow Serving sends without its name, is called ``outputs``.
+        REST responses do not contain the version, so it is the requested one, or 0. TensorFlow Serving sends a single
+        output without its name; it is called ``outputs`` here.
         """
         body: dict[str, Any] = {"inputs": {alias: _as_json(value) for alias, value in inputs.items()}}
         if signature:
@@ -110,7 +106,7 @@ class RestClient:
         return PredictResult({name: tensors.as_array(_decoded(value)) for name, value in outputs.items()}, version or 0)
 
     def status(self, model: str, version: int | None = None) -> list[ModelVersion]:
-        """Returns the states of a model's versions, or of one; an empty list if the server knows none."""
+        """Returns the states of a model's versions, or of one; an empty list if the server does not know them."""
         try:
             answer = self.call("GET", _model_path(model, version, None), headers=self._prediction)
         except ModelServerError as error:
@@ -123,7 +119,7 @@ class RestClient:
         ]
 
     def metadata(self, model: str, *, version: int | None = None, label: str | None = None) -> dict[str, Any]:
-        """Returns the response of ``/metadata``, as JSON."""
+        """Returns the JSON response of ``/metadata``."""
         return self.call("GET", f"{_model_path(model, version, label)}/metadata", headers=self._prediction)
 
     def stats(self) -> dict[str, Any]:
@@ -131,11 +127,11 @@ class RestClient:
         return self.call("GET", "/v1/stats")
 
     def traffic(self, model: str) -> TrafficSplit:
-        """Returns the bundled server's split of a model."""
+        """Returns a model's traffic split on the bundled server."""
         return _split(self.call("GET", f"{_model_path(model, None, None)}:traffic"))
 
     def set_traffic(self, model: str, percents: Mapping[int, int] | None) -> TrafficSplit:
-        """Sets the bundled server's split of a model; None removes it."""
+        """Sets a model's traffic split on the bundled server; None removes it."""
         body = {"percents": None if percents is None else {str(version): p for version, p in percents.items()}}
         return _split(self.call("POST", f"{_model_path(model, None, None)}:traffic", body))
 
@@ -145,7 +141,7 @@ class RestClient:
         """Sends a request and reads the JSON response.
 
         Raises:
-            ModelServerError: The server answered with an error, not at all, or with something other than a JSON object.
+            ModelServerError: The server responded with an error, did not respond, or did not send a JSON object.
         """
         data = None if body is None else json.dumps(body).encode()
         values = {name: value for name, value in {**self._control, **(headers or {})}.items() if value}

@@ -1,4 +1,4 @@
-"""The address of a model server from a connection (the ``serving_*`` entries of a step's services), and TLS files."""
+"""Reads a model server's address and TLS files from a connection: the ``serving_*`` entries of a step's services."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ KINDS = (BUNDLED, TENSORFLOW_MODEL_SERVER)
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """PEM files of a client that speaks TLS.
+    """PEM files of a TLS client.
 
     Attributes:
-        ca_file: Certificate of whoever signed the server's; None for the authorities that gRPC knows.
+        ca_file: Certificate of the CA that signed the server's; None for gRPC's default CAs.
         cert_file: The client's certificate, for a server that verifies its clients; None if it does not.
-        key_file: The private key of that certificate.
+        key_file: Private key of that certificate.
     """
 
     ca_file: str | None = None
@@ -36,12 +36,8 @@ class TlsFiles:
     key_file: str | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Returns the credentials for a gRPC channel.
-
-        Raises:
-            OSError: A file cannot be read.
-        """
-        import grpc  # the pages ask over HTTP alone, and need not wait for it
+        """Returns the credentials for a gRPC channel; raises OSError if a file cannot be read."""
+        import grpc  # slow import, which pages do not need, as they use HTTP
 
         ca, cert, key = (
             Path(file).read_bytes() if file else None for file in (self.ca_file, self.cert_file, self.key_file)
@@ -49,11 +45,7 @@ class TlsFiles:
         return grpc.ssl_channel_credentials(ca, key, cert)
 
     def context(self) -> ssl.SSLContext:
-        """Returns the TLS context for an HTTP client.
-
-        Raises:
-            OSError: A file cannot be read, or holds no certificate.
-        """
+        """Returns the TLS context for an HTTP client; raises OSError if a file is unreadable or not a certificate."""
         context = ssl.create_default_context(cafile=self.ca_file)
         if self.cert_file:
             context.load_cert_chain(self.cert_file, self.key_file)
@@ -62,19 +54,19 @@ class TlsFiles:
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """A model server's ports, and how to speak to them.
+    """Ports of a model server, and the settings of connections to them.
 
     Attributes:
-        kind: ``bundled``, the server of this package, by itself or in front of others; or
-            ``tensorflow_model_server``, which has no traffic split.
-        host: Its host.
-        grpc_port: Its gRPC port.
-        rest_port: Its REST port, or None where it has none.
-        tls: Files of connections by TLS, or None.
-        rest_tls: Whether the REST port speaks TLS; the gRPC port does where there are files for it.
-        timeout_s: Deadline of a call, seconds.
-        token: A token of the server's ``--control_token_file``, for all calls but predictions.
-        prediction_token: A token of its ``--prediction_token_file``; None shows ``token``.
+        kind: ``bundled`` for the server of this package, alone or as a gateway to others; or
+            ``tensorflow_model_server``, which does not support traffic splits.
+        host: Host of the server.
+        grpc_port: gRPC port.
+        rest_port: REST port, or None if it is off.
+        tls: Files for TLS, or None.
+        rest_tls: Whether the REST port uses TLS; the gRPC port does if ``tls`` is set.
+        timeout_s: Deadline of a call, in seconds.
+        token: Token of the server's ``--control_token_file``, for all calls except predictions.
+        prediction_token: Token of its ``--prediction_token_file``; None sends ``token``.
     """
 
     kind: str = BUNDLED
@@ -89,11 +81,7 @@ class ServerAddress:
 
     @classmethod
     def of(cls, services: Mapping[str, str]) -> ServerAddress:
-        """Reads the fields of a connection.
-
-        Raises:
-            BadInput: a field is not what it should be.
-        """
+        """Reads the fields of a connection; raises BadInput if one is invalid."""
         kind = services.get("serving_kind") or BUNDLED
         if kind not in KINDS:
             raise BadInput(f"connection field 'serving_kind' is {kind!r}; expected {' or '.join(KINDS)}")
@@ -113,18 +101,14 @@ class ServerAddress:
         return f"{self.host}:{self.grpc_port}"
 
     def client(self) -> ModelServerClient:
-        """A client of the gRPC port."""
-        from airflow_hops.core.serving_api.client import ModelServerClient  # gRPC takes a tenth of a second to import
+        """Returns a client of the gRPC port."""
+        from airflow_hops.core.serving_api.client import ModelServerClient  # importing gRPC takes 0.1 s
 
         tokens = {"token": self.token, "prediction_token": self.prediction_token}
         return ModelServerClient(str(self), timeout_s=self.timeout_s, tls=self.tls, **tokens)
 
     def rest_client(self) -> RestClient:
-        """A client of the REST port.
-
-        Raises:
-            BadInput: the connection names none.
-        """
+        """Returns a client of the REST port; raises BadInput if the connection does not set one."""
         from airflow_hops.core.serving_api.rest_client import RestClient
 
         if self.rest_port is None:
@@ -138,10 +122,10 @@ class ServerAddress:
 
 
 def tls_files(services: Mapping[str, str]) -> TlsFiles | None:
-    """The files that a connection names for TLS; None where it names none.
+    """Returns the TLS files that a connection names; None if it does not name any.
 
     Raises:
-        BadInput: a file is not there, or one of certificate and key is missing.
+        BadInput: A file does not exist, or only one of certificate and key is set.
     """
     files = {name: services.get(f"serving_{name}") or None for name in ("ca_file", "cert_file", "key_file")}
     if bool(files["cert_file"]) != bool(files["key_file"]):
@@ -156,11 +140,7 @@ def tls_files(services: Mapping[str, str]) -> TlsFiles | None:
 
 
 def rest_speaks_tls(services: Mapping[str, str]) -> bool:
-    """Whether a connection says that the REST port speaks TLS.
-
-    Raises:
-        BadInput: its field is neither true nor false.
-    """
+    """Returns whether a connection's REST port uses TLS; raises BadInput if the field is neither true nor false."""
     text = services.get("serving_rest_tls") or "false"
     if text.lower() not in ("true", "false"):
         raise BadInput(f"connection field 'serving_rest_tls' is {text!r}; expected true or false")

@@ -1,7 +1,7 @@
-"""TensorProto to NumPy and back, in the fields that TensorFlow Serving uses.
+"""Converts between TensorProto and NumPy arrays, in the fields that TensorFlow Serving uses.
 
-``tf.make_ndarray`` and ``tf.make_tensor_proto`` would need TensorFlow in the client and cost several times as much on
-small tensors, and ``make_tensor_proto`` writes ``tensor_content`` where TensorFlow Serving answers in typed fields.
+``tf.make_ndarray`` and ``tf.make_tensor_proto`` need TensorFlow in the client and are several times slower for small
+tensors, and ``make_tensor_proto`` writes ``tensor_content``, while TensorFlow Serving answers in typed fields.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-# A few bytes of proto can ask for a tensor of any size, as the last value of a typed field fills what is missing.
+# A few bytes of proto can specify a tensor of any size, as the last value of a typed field fills the rest.
 MAX_TENSOR_BYTES = 2**31
 
-# Up to so many numbers a list is quicker than the bytes of a packed field.
+# Up to this number of values, a list is faster than the bytes of a packed field.
 _FEW = 16
 MAX_FILLED_BYTES = 2**26
 
@@ -25,11 +25,11 @@ class TensorType:
     """A TensorFlow dtype: its names, and how it is stored and sent.
 
     Attributes:
-        number: Its value in ``tensorflow.DataType``.
-        name: TensorFlow's name for it, as in its messages.
-        numpy: The NumPy dtype; ``object`` (of ``bytes``) for strings.
-        field: The typed field of TensorProto.
-        packed_tag: The field's tag byte where the packed bytes are the array's own memory, else 0.
+        number: Value in ``tensorflow.DataType``.
+        name: TensorFlow's name, as in its messages.
+        numpy: NumPy dtype; ``object`` (of ``bytes``) for strings.
+        field: Typed field of TensorProto.
+        packed_tag: Tag byte of the field if its packed bytes equal the array's memory, else 0.
     """
 
     number: int
@@ -40,7 +40,7 @@ class TensorType:
 
     @property
     def number_bytes(self) -> int:
-        """Bytes of one number: a complex element is two."""
+        """Bytes of one number; a complex element consists of two."""
         return self.numpy.itemsize // 2 if self.numpy.kind == "c" else self.numpy.itemsize
 
 
@@ -53,7 +53,7 @@ try:
 
     _BFLOAT16 = [TensorType(14, "bfloat16", np.dtype(ml_dtypes.bfloat16), "half_val")]
 except ImportError:
-    # It comes with TensorFlow; without it, NumPy has no such numbers.
+    # ml_dtypes comes with TensorFlow; without it, NumPy does not have this dtype.
     _BFLOAT16 = []
 
 _TYPES = (
@@ -81,15 +81,11 @@ STRING = BY_NUMBER[7]
 
 
 class TensorError(ValueError):
-    """A TensorProto whose parts do not agree, or an array that no TensorProto can hold."""
+    """The parts of a TensorProto do not agree, or a TensorProto cannot hold an array."""
 
 
 def type_of(array: np.ndarray) -> TensorType:
-    """Returns the TensorFlow type of an array.
-
-    Raises:
-        TensorError: The dtype has no counterpart that this module can send.
-    """
+    """Returns the TensorFlow type of an array; raises TensorError if the dtype is not supported."""
     try:
         return _BY_NUMPY[array.dtype]
     except KeyError:
@@ -99,10 +95,10 @@ def type_of(array: np.ndarray) -> TensorType:
 
 
 def as_array(value: Any) -> np.ndarray:
-    """Returns values as an array, strings as objects: NumPy's own lose the zero bytes that they end with.
+    """Returns values as an array; strings become objects, as NumPy's string types lose trailing zero bytes.
 
     Raises:
-        ValueError: Lists are of unequal lengths.
+        ValueError: Lists have unequal lengths.
     """
     array: np.ndarray = np.asarray(value)
     return np.array(value, object) if array.dtype.kind in "SU" else array
@@ -163,9 +159,9 @@ def _from_values(proto: Any, tensor_type: TensorType, count: int) -> np.ndarray:
 
 
 def _from_packed(proto: Any, tensor_type: TensorType, numbers: int) -> np.ndarray | None:
-    """Reads a packed field from the message's bytes, of which it is the last where no other values are given.
+    """Reads a packed field from the end of the serialized message; returns None if it is short, or other values follow.
 
-    No number becomes a Python object: 1 microsecond for 784 floats, where a list of them costs 25.
+    Avoids a Python object for each number: 1 microsecond for 784 floats, compared with 25 for a list of them.
     """
     if numbers <= _FEW:
         return None
@@ -180,7 +176,7 @@ def _from_packed(proto: Any, tensor_type: TensorType, numbers: int) -> np.ndarra
 
 
 def _from_list(values: Any, tensor_type: TensorType) -> np.ndarray:
-    # A slice makes a list at once; NumPy would ask the protobuf container for each value.
+    # A slice makes a list in one step; NumPy would get each value from the protobuf container.
     array: np.ndarray
     if tensor_type.field == "int_val":
         array = np.array(values[:], np.int32).astype(tensor_type.numpy)
@@ -221,15 +217,12 @@ def _strings_from_content(content: bytes, count: int) -> np.ndarray:
 
 
 def fill_proto(proto: Any, array: np.ndarray, *, as_content: bool = False) -> None:
-    """Encodes an array into an empty TensorProto.
+    """Encodes an array into an empty TensorProto; raises TensorError if the dtype is not supported.
 
     Args:
         proto: The message.
         array: The array; strings are ``bytes`` or ``str``.
-        as_content: Whether to write ``tensor_content`` in place of the typed field.
-
-    Raises:
-        TensorError: The dtype cannot be sent.
+        as_content: Whether to write ``tensor_content`` instead of the typed field.
     """
     tensor_type = type_of(array)
     proto.dtype = tensor_type.number
@@ -245,7 +238,7 @@ def fill_proto(proto: Any, array: np.ndarray, *, as_content: bool = False) -> No
     elif as_content:
         proto.tensor_content = np.ascontiguousarray(array, tensor_type.numpy).tobytes()
     elif tensor_type.packed_tag:
-        # A packed field of fixed-width numbers is the array's own bytes: no number becomes a Python object.
+        # A packed field of fixed-width numbers equals the array's bytes, so no Python objects are needed.
         content = np.ascontiguousarray(array, tensor_type.numpy).tobytes()
         proto.MergeFromString(b"%c%b%b" % (tensor_type.packed_tag, _varint(len(content)), content))
     else:

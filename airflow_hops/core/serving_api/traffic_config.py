@@ -1,11 +1,11 @@
-"""The traffic file of the bundled server, JSON: which versions answer, and which get copies of requests.
+"""The bundled server's traffic file, in JSON: shares of versions, and of copied requests (shadow traffic).
 
-The form is::
+Its form is::
 
     {"models": {"flights": {"1": 90, "2": 10}}, "shadow": {"flights": {"3": 50}}}
 
-Percents are integers that sum to 100 for each model; under "shadow" each is the share of a model's requests of which a
-copy goes to that version or label, to be compared and never returned. One of the two fields may be left out.
+The percents of a model are integers that sum to 100. Under "shadow", a percent is the share of a model's requests that
+are copied to a version or label; its answers are compared, but never returned. One of the two fields may be omitted.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _TRAFFIC_FORM = (
 
 @dataclass(frozen=True)
 class TrafficConfig:
-    """The contents of a traffic file.
+    """Contents of a traffic file.
 
     Attributes:
         models: Model to version to percent; the percents of a model sum to 100.
-        shadow: Model to version (int) or label (str) to the percent of requests of which it gets a copy.
+        shadow: Model to version (int) or label (str) to the percent of requests that are copied to it.
     """
 
     models: Traffic = field(default_factory=dict)
@@ -43,14 +43,10 @@ class TrafficConfig:
 
 
 def parse_traffic(text: str, source: str) -> TrafficConfig:
-    """Parses and checks a traffic file.
-
-    Args:
-        text: JSON as in the module's docstring; an empty text means no split and no shadow traffic.
-        source: What to call the text in errors.
+    """Parses a traffic file; an empty text means no split and no shadow traffic, and errors name ``source``.
 
     Raises:
-        ConfigError: It is not JSON, or a model's percents are not integers that sum to 100.
+        ConfigError: The text is not JSON, or a model's percents are not integers that sum to 100.
     """
     if not text.strip():
         return TrafficConfig()
@@ -74,30 +70,25 @@ def parse_traffic(text: str, source: str) -> TrafficConfig:
 
 
 def read_traffic_config(traffic_file: PathLike) -> TrafficConfig:
-    """Reads a traffic file; a missing one means no split and no shadow traffic.
-
-    Raises:
-        ConfigError: The file is not readable or not valid.
-    """
+    """Reads a traffic file; a missing one means no split and no shadow traffic. Raises ConfigError if it is invalid."""
     if not Path(traffic_file).exists():
         return TrafficConfig()
     return parse_traffic(read_text(traffic_file), os.fspath(traffic_file))
 
 
 def set_traffic(traffic_file: PathLike, model: str, percents: Mapping[int, int] | None) -> dict[int, int] | None:
-    """Sets the split of one model, leaving everything else as it is.
+    """Sets the split of one model; everything else stays as it is.
 
     Args:
-        traffic_file: The server's ``--traffic_config_file``; made when it is missing.
+        traffic_file: The server's ``--traffic_config_file``; created if it is missing.
         model: Model name.
-        percents: Version to percent, integers that sum to 100; None removes the split, so that the latest version
-            answers.
+        percents: Version to percent, integers that sum to 100; None lets the latest version answer.
 
     Returns:
-        The split that was replaced, or None if there was none: pass it back to undo the change.
+        The previous split, with which the change can be undone; None if there was none.
 
     Raises:
-        ConfigError: The split or the file is not valid; nothing is written then.
+        ConfigError: The split or the file is invalid; nothing is written then.
     """
     if percents is not None:
         check_split(percents, f"{os.fspath(traffic_file)}: models.{model}")
@@ -107,19 +98,15 @@ def set_traffic(traffic_file: PathLike, model: str, percents: Mapping[int, int] 
 def set_shadow(
     traffic_file: PathLike, model: str, percents: Mapping[int | str, int] | None
 ) -> dict[int | str, int] | None:
-    """Sets the shadow traffic of one model, leaving everything else as it is.
+    """Sets the shadow traffic of one model; everything else stays as it is.
+
+    Returns the previous value and raises errors as :func:`set_traffic` does.
 
     Args:
-        traffic_file: The server's ``--traffic_config_file``; made when it is missing.
+        traffic_file: The server's ``--traffic_config_file``; created if it is missing.
         model: Model name.
-        percents: Version (int) or label (str) to the percent of requests of which it gets a copy, each an integer from
-            0 to 100; None ends the shadow traffic.
-
-    Returns:
-        What was replaced, or None if there was none: pass it back to undo the change.
-
-    Raises:
-        ConfigError: The percents or the file are not valid; nothing is written then.
+        percents: Version (int) or label (str) to the percent of requests that are copied to it, integers from 0 to
+            100; None ends the shadow traffic.
     """
     if percents is not None:
         check_shadow(percents, f"{os.fspath(traffic_file)}: shadow.{model}")
@@ -168,7 +155,7 @@ def _is_number(text: str) -> bool:
 
 
 def check_split(split: Mapping[int, int], where: str) -> None:
-    """Raises ConfigError, its message beginning with ``where``, unless percents are integers that sum to 100."""
+    """Raises ConfigError, with ``where`` as prefix, unless the percents are integers that sum to 100."""
     for version in split:
         if not is_version(version):
             raise ConfigError(f"{where} names version {version!r}; expected a positive integer")
@@ -180,7 +167,7 @@ def check_split(split: Mapping[int, int], where: str) -> None:
 
 
 def check_shadow(percents: Mapping[int | str, int], where: str) -> None:
-    """Raises ConfigError, its message beginning with ``where``, unless versions or labels have percents."""
+    """Raises ConfigError, with ``where`` as prefix, unless all keys are versions or labels and all values percents."""
     for target in percents:
         if not (is_version(target) or (isinstance(target, str) and target and not target.isdigit())):
             raise ConfigError(f"{where} names {target!r}; expected a version (a positive integer) or a label")

@@ -1,1 +1,1 @@
-"""The server's APIs: gRPC, REST, and what both have in common."""
+"""The server's gRPC and REST APIs, and the code that both share."""

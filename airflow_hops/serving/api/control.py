@@ -1,4 +1,4 @@
-"""Control of a running server: reading and changing config and traffic."""
+"""Reads and changes the config and traffic of a running server."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Percents = Mapping[int, int]
 
 
 class Controls(Protocol):
-    """Config and traffic at run time, here or in another process; see :class:`Control`."""
+    """Config and traffic at run time; implemented by :class:`Control` and, for worker processes, by a proxy."""
 
     def reload(self, config: Any) -> None:
-        """Takes a new config."""
+        """Applies a new config."""
 
     def traffic(self, model: str) -> dict[str, Any]:
-        """Returns the split of a model."""
+        """Returns the traffic split of a model."""
 
     def set_traffic(self, model: str, percents: Percents | None) -> dict[str, Any]:
-        """Sets the split of a model."""
+        """Sets the traffic split of a model."""
 
 
 class Control:
@@ -40,7 +40,7 @@ class Control:
         self._loader = loader
 
     def config(self) -> dict[str, Any]:
-        """Returns what ``GET /v1/config`` answers: the ``ModelServerConfig`` in effect, its source, and since when."""
+        """Returns the body of ``GET /v1/config``: the ``ModelServerConfig``, its source, and when it was applied."""
         current = self._loader.current_config()
         return {
             "source": current.source,
@@ -50,11 +50,11 @@ class Control:
         }
 
     def reload(self, config: Any) -> None:
-        """Takes a new config; returns once what it adds is available. Raises ServingError."""
+        """Applies a new config and waits until the versions that it adds are available; raises ServingError."""
         self._loader.reload(config)
 
     def traffic(self, model: str) -> dict[str, Any]:
-        """Returns the split of a model: as it was set, and as it is in effect among the available versions.
+        """Returns the configured split of a model, and the split in effect among its available versions.
 
         Raises:
             ServingError: The model does not exist.
@@ -70,15 +70,13 @@ class Control:
         }
 
     def set_traffic(self, model: str, percents: Percents | None) -> dict[str, Any]:
-        """Sets the split of a model: in ``--traffic_config_file`` if there is one, and in effect on return.
+        """Sets the split of a model at once, and in ``--traffic_config_file`` if there is one.
 
-        Args:
-            model: Model name.
-            percents: Available versions to percent, integers that sum to 100; None lets the latest version answer.
+        ``percents`` are integers that sum to 100, by available version; None routes all requests to the latest version.
 
         Raises:
-            ServingError: The model or a version is not there, a version with a share is not available, the percents
-                do not add up, or the file cannot be written. Nothing changes then.
+            ServingError: The model or a version does not exist, a version with a share is not available, the percents
+                do not sum to 100, or the file cannot be written. Nothing changes then.
         """
         self._catalog.statuses(model)
         for version, percent in (percents or {}).items():
@@ -127,7 +125,7 @@ def _percents(document: Any) -> Percents | None:
 
 
 def traffic_service(control: Controls) -> Any:
-    """Returns ``hops.serving.TrafficService`` as a gRPC server takes it: ``SetTraffic`` and ``GetTraffic``."""
+    """Returns the gRPC handler of ``hops.serving.TrafficService``: ``SetTraffic`` and ``GetTraffic``."""
 
     def set_traffic(request: Any, context: grpc.ServicerContext) -> Any:
         percents = {share.version: share.percent for share in request.shares}

@@ -1,12 +1,12 @@
-"""Unary methods of a gRPC server, from bytes to bytes, in fewer steps than gRPC's own Python takes for them.
+"""Serves unary gRPC methods, from bytes to bytes, with less overhead than gRPC's own Python handlers.
 
-gRPC's Python server gives each call a thread when the call begins, and the thread then waits for the call's message: a
-few slow clients hold them all, and a request wakes three threads in turn, which costs more than a small model does.
-Here a call has no thread before its message is there. A request that is known to be quick is answered by the thread
-that received it; the others go to a pool.
+gRPC's Python server takes a thread for each call when the call begins, and that thread waits for the call's message. So
+a few slow clients can occupy all threads, and a request wakes three threads in turn, which costs more than running a
+small model. Here a call takes no thread before its message has arrived. Quick requests are answered by the thread that
+received them; the others go to a pool.
 
-This stands on parts of grpcio that are not public (:mod:`~airflow_hops.serving.api.grpc_internals`). gRPC's server goes
-on serving all other methods: its thread hands the events of these calls to the tags that they were asked for with.
+This uses private parts of grpcio (:mod:`~airflow_hops.serving.api.grpc_internals`). gRPC's server still serves all
+other methods; its thread passes the events of these calls to the callbacks (tags) that they were requested with.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ log = logging.getLogger(__name__)
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 _FLAGS = 0
-# What gRPC's thread expects of a tag: the call that has ended, if one has, and what to do then.
+# A tag's return value for gRPC's thread: the call that has ended, if any, and functions to call then.
 _GOES_ON: tuple[None, tuple[()]] = (None, ())
 
 
 @dataclass(frozen=True)
 class UnaryMethod:
-    """A method of one request and one answer.
+    """A method with one request and one response.
 
     Attributes:
         path: ``/package.Service/Method``.
-        read: Makes a request of a message, at once, whoever waits for it.
-        is_quick: Whether to answer a request in the thread that received it, which all others wait for.
-        answer: Given the request, the client's metadata and when it gives up, as of ``time.monotonic()``, returns the
-            response and trailing metadata. What it raises beside ServingError is answered as INTERNAL.
-        check: Raises ServingError where the client's metadata do not entitle it to an answer; None lets all pass.
+        read: Parses a message. It runs in the receiving thread, so it must be fast.
+        is_quick: Returns whether to answer a request in the receiving thread, which delays all other requests.
+        answer: Takes the request, the client's metadata and its deadline (``time.monotonic()``), and returns the
+            response and trailing metadata. Errors other than ServingError are answered as INTERNAL.
+        check: Raises ServingError if the client's metadata do not authorize the call; None allows every call.
     """
 
     path: str
@@ -56,14 +56,14 @@ class UnaryMethod:
 
 
 class UnaryCalls:
-    """Serves methods beside those of a server's own handlers.
+    """Serves methods in addition to those of a server's own handlers.
 
     Args:
-        server: Not started yet.
-        max_threads: Requests that run at once, beside the quick ones.
-        max_in_flight: Requests beyond which others are refused; 0 is no limit.
-        memory: What requests take of it is counted there, but of the quick ones.
-        receive_s: How long a call's message may take to arrive.
+        server: Server that has not been started.
+        max_threads: Number of requests that run at once, not counting the quick ones.
+        max_in_flight: Number of requests beyond which new ones are refused; 0 means no limit.
+        memory: Accounts for the memory of requests, except the quick ones.
+        receive_s: Time limit for the arrival of a call's message.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class UnaryCalls:
         self._methods: list[UnaryMethod] = []
 
     def add(self, method: UnaryMethod) -> None:
-        """Adds a method, before the start."""
+        """Adds a method; must be called before :meth:`start`."""
         self._methods.append(method)
         self._server._cy_server.register_method(method.path)
 
     def start(self) -> None:
-        """Starts the server, and takes calls."""
+        """Starts the server and accepts calls."""
         self._server.start()
         if self._receive_s < math.inf:
             threading.Thread(target=self._end_late_calls, name="grpc-receive", daemon=True).start()
@@ -101,19 +101,19 @@ class UnaryCalls:
             self.accept(method)
 
     def accept(self, method: UnaryMethod) -> None:
-        """Asks for the method's next call, unless the server is about to stop."""
+        """Requests the method's next call from gRPC, unless the server is stopping."""
         state = self._server._state
         with state.lock:
             if state.stage is not STARTED:
                 return
             call = _Call(self, method)
-            # gRPC's server ends when none of these is left.
+            # gRPC's server ends when this set is empty.
             state.rpc_states.add(call)
             queue = state.completion_queue
             state.server.request_registered_call(queue, queue, method.path, call.accepted)
 
     def enter(self) -> bool:
-        """Counts a call in; False if there are too many."""
+        """Adds a call to the calls in flight; returns False if there are too many."""
         if not self._max_in_flight:
             return True
         with self._lock:
@@ -123,18 +123,18 @@ class UnaryCalls:
             return True
 
     def leave(self) -> None:
-        """Counts a call out."""
+        """Removes a call from the calls in flight."""
         if self._max_in_flight:
             with self._lock:
                 self._in_flight -= 1
 
     def enter_receiving(self, call: _Call) -> None:
-        """Notes when a call began to wait for its message."""
+        """Records when a call began to wait for its message."""
         with self._lock:
             self._receiving[call] = time.monotonic()
 
     def leave_receiving(self, call: _Call) -> bool:
-        """Forgets that; False if the call has been ended in the meantime."""
+        """Stops timing a call's message; returns False if the call was already ended as late."""
         with self._lock:
             return self._receiving.pop(call, None) is not None
 
@@ -154,19 +154,19 @@ class UnaryCalls:
                     log.exception("a call whose message does not come could not be ended")
 
     def enter_pool(self) -> bool:
-        """Counts a request in that goes to the pool; True if it will wait for a thread."""
+        """Counts a request that goes to the pool; returns True if it has to wait for a thread."""
         with self._lock:
             self._in_pool += 1
             return self._in_pool > self._max_threads
 
     def leave_pool(self) -> None:
-        """Counts it out."""
+        """Counts a request that has left the pool."""
         with self._lock:
             self._in_pool -= 1
 
 
 class _Call:
-    """One call: asked for, accepted, received, answered, done. gRPC's thread calls what is not private."""
+    """One call: requested, accepted, received, answered, done. gRPC's thread calls the public callbacks."""
 
     __slots__ = (
         "_calls", "_core", "_deadline_s", "_is_counted", "_is_given_up", "_is_watched", "_metadata", "_method", "_open"
@@ -178,7 +178,7 @@ class _Call:
         self._open = 1
 
     def accepted(self, event: Any) -> Any:
-        """There is a call, or there will be none: the server stops."""
+        """Handles an incoming call, or the stop of the server."""
         if not event.success:
             return self, ()
         self._core = event.call
@@ -201,7 +201,7 @@ class _Call:
         return _GOES_ON
 
     def received(self, event: Any) -> Any:
-        """There is the message, or none: the client has closed or cancelled the call, or sent too much."""
+        """Handles the message; it is None if the client closed or cancelled the call, or sent too much."""
         if not self._calls.leave_receiving(self):
             return self.done(event)
         message = event.batch_operations[0].message()
@@ -225,12 +225,12 @@ class _Call:
         return _GOES_ON
 
     def closed(self, event: Any) -> Any:
-        """The client has given up, or has the answer, of a call that had to wait for a thread."""
+        """Handles the close of a call that had to wait for a thread: the client gave up, or has the response."""
         self._is_given_up = event.batch_operations[0].cancelled()
         return self.done(event)
 
     def done(self, event: Any) -> Any:
-        """The client has the answer, or is gone."""
+        """Handles an event after which the client has the response or is gone."""
         self._open -= 1
         if self._open:
             return _GOES_ON
@@ -239,7 +239,7 @@ class _Call:
         return self, ()
 
     def expect_another_event(self) -> None:
-        """Has the call go on until it was both ended and told that its message does not come."""
+        """Keeps the call until both its end and the missing message were reported."""
         self._open = 2
 
     def end_late(self) -> None:

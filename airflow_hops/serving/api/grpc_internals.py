@@ -1,4 +1,4 @@
-"""Private parts of grpcio that the server needs: named in one place, and checked before anything is served."""
+"""Private parts of grpcio that the server uses, named in one place and checked before the server starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["KNOWN", "STARTED", "STATUS_NUMBERS", "UnknownGrpc", "check_server", "cygrpc"]
 
 KNOWN = "1.85"
-"""The grpcio that these parts were last tried with."""
+"""The grpcio version with which these parts were last tested."""
 
 _SERVER_PARTS = (
     "start",
@@ -31,7 +31,7 @@ _CYGRPC_PARTS = (
 
 
 class UnknownGrpc(ImportError):
-    """A grpcio without the parts that are needed."""
+    """The installed grpcio lacks a private part that the server uses."""
 
     def __init__(self, missing: object) -> None:
         super().__init__(
@@ -41,11 +41,7 @@ class UnknownGrpc(ImportError):
 
 
 def check_parts(whole: Any, parts: tuple[str, ...]) -> None:
-    """Makes sure that the parts are there.
-
-    Raises:
-        UnknownGrpc: One is not.
-    """
+    """Raises UnknownGrpc if an object lacks one of the parts."""
     try:
         for part in parts:
             attrgetter(part)(whole)
@@ -54,11 +50,7 @@ def check_parts(whole: Any, parts: tuple[str, ...]) -> None:
 
 
 def check_server(server: Any) -> None:
-    """Makes sure that a gRPC server has the parts that are needed.
-
-    Raises:
-        UnknownGrpc: One is not there.
-    """
+    """Raises UnknownGrpc if a gRPC server lacks one of the private parts used here."""
     check_parts(server, _SERVER_PARTS)
 
 

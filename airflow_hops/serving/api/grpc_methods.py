@@ -1,4 +1,4 @@
-"""gRPC methods from functions that take a message and may raise ServingError, and services that guard them."""
+"""Builds gRPC methods from functions that may raise ServingError, and checks the tokens of calls."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ log = logging.getLogger(__name__)
 
 
 def unary(answer: Callable[[Any, grpc.ServicerContext], Any], request_class: Any) -> grpc.RpcMethodHandler:
-    """Returns a method of one request and one answer.
+    """Returns the handler of a method with one request and one response.
 
     Args:
-        answer: Given the request and gRPC's context, returns the response; may raise ServingError.
-        request_class: The request's message. What does not parse as one is refused as INVALID_ARGUMENT.
+        answer: Takes the request and gRPC's context and returns the response; may raise ServingError.
+        request_class: Message class of the request; messages that do not parse are refused as INVALID_ARGUMENT.
     """
 
     def call(message: bytes, context: grpc.ServicerContext) -> bytes:
@@ -41,18 +41,14 @@ def unary(answer: Callable[[Any, grpc.ServicerContext], Any], request_class: Any
 
 
 def service(name: str, methods: Mapping[str, grpc.RpcMethodHandler]) -> grpc.GenericRpcHandler:
-    """Returns a service as a gRPC server takes it.
-
-    Raises:
-        LookupError: The table of rights has no entry for a method.
-    """
+    """Returns the gRPC handler of a service; raises LookupError if the table of rights lacks a method."""
     for method in methods:
         right_of(f"/{name}/{method}")
     return grpc.method_handlers_generic_handler(name, methods)
 
 
 class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Refuses calls of services that show no token for what they want."""
+    """Refuses calls without a token for the right that they need."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -60,7 +56,7 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[misc]
     def intercept_service(
         self, continuation: Callable[[Any], grpc.RpcMethodHandler | None], details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler | None:
-        """Returns the method that is called, or one that refuses."""
+        """Returns the called method, or one that refuses the call."""
         handler = continuation(details)
         if handler is None:
             return None

@@ -34,10 +34,10 @@ class GrpcOptions:
     """Limits of the gRPC server.
 
     Attributes:
-        max_threads: Requests that run at once, beside the quick ones.
-        max_request_bytes: Size of a request.
-        max_in_flight: Requests that have begun and are not answered; 0 is no limit.
-        receive_s: How long the message of a request may take to arrive.
+        max_threads: Number of requests that run at once, not counting the quick ones.
+        max_request_bytes: Maximum size of a request.
+        max_in_flight: Maximum number of unanswered requests; 0 means no limit.
+        receive_s: Time limit for the arrival of a request's message.
         channel_arguments: gRPC's own options by name.
     """
 
@@ -49,12 +49,12 @@ class GrpcOptions:
 
 
 class GrpcServer:
-    """A gRPC server that listens nowhere yet."""
+    """A gRPC server that is not bound to an address yet."""
 
     def __init__(self, options: GrpcOptions, memory: RequestMemory, access: Access) -> None:
         self._access = access
         arguments: dict[str, int | str] = {
-            # gRPC would share a taken port with whoever holds it, and half the requests would go astray.
+            # By default gRPC shares the port with another server on it, which then gets half the requests.
             "grpc.so_reuseport": 0,
             "grpc.max_receive_message_length": options.max_request_bytes,
             "grpc.max_send_message_length": -1,
@@ -65,7 +65,7 @@ class GrpcServer:
         self._calls = UnaryCalls(self.server, options.max_threads, options.max_in_flight, memory, options.receive_s)
 
     def start(self) -> None:
-        """Takes requests."""
+        """Starts to accept requests."""
         self._calls.start()
 
     def add_services(
@@ -85,14 +85,14 @@ class GrpcServer:
 
 
 class _Received(NamedTuple):
-    """A request as it came, and whom it asks: nothing else of it is decoded here."""
+    """An encoded request and its target; nothing else of it is decoded here."""
 
     message: bytes
     target: Target
 
 
 def _inference(method: Method, handler: RequestHandler, access: Access) -> UnaryMethod:
-    """A method that a model answers, from bytes to bytes: what a request holds is for the model to decode."""
+    """Returns a method that a model answers, from bytes to bytes; the model decodes the request."""
     right = right_of(str(method))
 
     def check(metadata: Metadata) -> None:
@@ -114,23 +114,23 @@ def _inference(method: Method, handler: RequestHandler, access: Access) -> Unary
         }
         request_id, sticky_key = texts.get(REQUEST_ID), texts.get(handler.sticky_header)
         answered = handler.answer(target, lambda servable: call, "grpc", request_id, sticky_key)
-        # Metadata costs server and client as much as a small model does: only who sent an id gets it back.
+        # Metadata costs server and client as much as a small model does, so only clients that sent an id get it back.
         return answered.message, metadata_of(answered) if request_id is not None else None
 
     return UnaryMethod(str(method), read, is_quick, answer, check if access.asks_for(right) else None)
 
 
 def metadata_of(answered: Answer) -> tuple[tuple[str, str], ...]:
-    """Returns what an answer says beside its message: the request's id, and whether it is captured."""
+    """Returns the trailing metadata of an answer: the request id, and whether the request is captured."""
     request_id, captured = answered.request_id, ((CAPTURED, "1"),) if answered.captured else ()
-    # gRPC and HTTP refuse an answer with other characters in it, which clients may have sent all the same.
+    # Clients may send other characters, but gRPC and HTTP refuse them in an answer.
     if not request_id or not (request_id.isascii() and request_id.isprintable()):
         return captured
     return ((REQUEST_ID, request_id), *captured)
 
 
 def _services(catalog: Catalog, control: Controls) -> list[Any]:
-    """Makes the services whose methods no model answers."""
+    """Returns the services whose methods do not run a model."""
 
     def metadata(request: Any, context: grpc.ServicerContext) -> Any:
         return model_metadata(catalog, request)
@@ -154,10 +154,10 @@ def _services(catalog: Catalog, control: Controls) -> list[Any]:
 
 
 def model_status(catalog: Catalog, request: Any) -> Any:
-    """Returns ``GetModelStatusResponse``; labels are ignored, as TensorFlow Serving does.
+    """Returns ``GetModelStatusResponse``; ignores labels, as TensorFlow Serving does.
 
     Raises:
-        ServingError: There is no model spec, or no such model or version.
+        ServingError: The model spec is missing, or the model or version does not exist.
     """
     _require_spec(request)
     spec = request.model_spec
@@ -176,7 +176,8 @@ def model_metadata(catalog: Catalog, request: Any) -> Any:
     """Returns ``GetModelMetadataResponse``.
 
     Raises:
-        ServingError: There is no model spec, no such model, or a field other than "signature_def" is asked for.
+        ServingError: The model spec is missing, the model does not exist, or a field other than "signature_def" is
+            requested.
     """
     _require_spec(request)
     if not request.metadata_field:
@@ -195,7 +196,7 @@ def model_metadata(catalog: Catalog, request: Any) -> Any:
 
 
 def health_service(lifecycle: Lifecycle) -> Any:
-    """Returns ``grpc.health.v1.Health`` as a gRPC server takes it."""
+    """Returns the gRPC handler of ``grpc.health.v1.Health``."""
     response = protocol.HealthCheckResponse
 
     def status(ready: bool) -> Any:
@@ -221,7 +222,7 @@ def health_service(lifecycle: Lifecycle) -> Any:
         if not context.add_callback(stop):
             stop()
 
-    # A stream that nothing waits for holds no thread: a few watchers would take them all from the requests.
+    # A non-blocking stream does not occupy a thread; a few watchers would otherwise take all threads.
     watch.experimental_non_blocking = True  # type: ignore[attr-defined]
     methods = {
         "Check": unary(check, protocol.HealthCheckRequest),

@@ -1,4 +1,4 @@
-"""HTTP over aiohttp: connections, bodies, limits, compression, drain. What is answered is for ``Routes``."""
+"""HTTP over aiohttp: connections, bodies, limits, compression, drain. ``Routes`` holds the handlers of requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from airflow_hops.serving.routes import HttpRequest, HttpResponse, Route, Routes
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
-# Before the path of a request target in absolute form, as clients send it to proxies (RFC 9112, 3.2.2).
+# Scheme and host of a request target in absolute form, as clients send it to proxies (RFC 9112, 3.2.2).
 _ORIGIN = re.compile(r"^https?://[^/?#]*", re.IGNORECASE)
 _TAKES_GZIP = re.compile(r"(?<![\w-])(?:x-)?gzip(?![\w-])(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))", re.IGNORECASE)
 _COMPRESSED_FROM_BYTES = 1024
@@ -52,14 +52,14 @@ class HttpOptions:
     """Limits of the HTTP server.
 
     Attributes:
-        max_threads: Requests answered at once.
-        timeout_s: How long an answer may take.
-        receive_s: How long a body may take to arrive.
-        max_request_bytes: Size of a body, decompressed.
-        max_connections: Connections of one client's address; 0 is no limit.
-        max_in_flight: Requests answered or waiting for a thread; 0 is no limit.
-        idle_s: A connection that sends nothing for as long is closed.
-        cors: Whether pages of other origins may ask.
+        max_threads: Number of requests answered at once.
+        timeout_s: Time limit of an answer.
+        receive_s: Time limit for the arrival of a body.
+        max_request_bytes: Maximum size of a decompressed body.
+        max_connections: Maximum number of connections per client address; 0 means no limit.
+        max_in_flight: Maximum number of running and waiting requests; 0 means no limit.
+        idle_s: Time without data from the client after which a connection is closed.
+        cors: Whether pages of other origins may send requests.
     """
 
     max_threads: int = 8
@@ -73,19 +73,17 @@ class HttpOptions:
 
 
 class HttpServer:
-    """An HTTP server on an event loop in a thread of its own; requests are answered in a pool of threads.
+    """An HTTP server on an event loop in its own thread, with a thread pool that answers requests.
 
-    The event loop itself answers ``/healthz`` and ``/readyz``, however busy the threads are. A body that arrives slowly
-    holds no thread.
+    The event loop answers ``/healthz`` and ``/readyz`` itself, even if all threads are busy. A body that arrives slowly
+    does not occupy a thread.
 
     Args:
-        listener: A bound socket, at which it listens from the start on.
-        routes: What answers.
-        lifecycle: Whether the server is ready, or draining.
-        access: Who may do what.
-        options: Limits.
-        memory: What requests take of it is counted there.
-        tls: What speaks TLS; None for plain HTTP.
+        listener: Bound socket; the server listens on it after :meth:`start`.
+        lifecycle: Tells whether the server is ready or draining.
+        access: Checks the tokens of requests.
+        memory: Accounts for the memory of requests.
+        tls: TLS context; None for plain HTTP.
     """
 
     def __init__(
@@ -122,11 +120,7 @@ class HttpServer:
         self._drained = threading.Event()
 
     def start(self) -> None:
-        """Starts listening and answering.
-
-        Raises:
-            OSError: Another program listens at the port.
-        """
+        """Starts listening and answering; raises OSError if another program listens on the port."""
 
         async def start() -> None:
             await self._runner.setup()
@@ -136,10 +130,9 @@ class HttpServer:
         asyncio.run_coroutine_threadsafe(start(), self._loop).result()
 
     def drain(self, timeout_s: float) -> bool:
-        """Waits for the requests in flight; new ones are refused in the meantime, as the lifecycle is draining.
+        """Waits for the requests in flight; returns whether all were answered in time.
 
-        Returns:
-            Whether all were answered within the time.
+        The lifecycle must be draining, so that new requests are refused.
         """
         self._loop.call_soon_threadsafe(self._check_drained)
         return self._drained.wait(timeout_s)
@@ -173,7 +166,7 @@ class HttpServer:
             route = self._routes.find(request.method, path)
             self._access.check(route.right, request.headers.get("Authorization"))
         except ServingError as error:
-            # The body of whoever may not ask is not read: the connection cannot be used again.
+            # The body of an unauthorized request is not read, so the connection cannot be reused.
             return self._finished(request, error_response(error), close=not request.content.is_eof())
         if self._options.max_in_flight and self._in_flight >= self._options.max_in_flight:
             return self._finished(request, error_response(_unavailable("Too many requests in flight")))
@@ -190,7 +183,7 @@ class HttpServer:
                 response = await asyncio.wrap_future(running)
             return self._finished(request, response)
         except ServingError as error:
-            # The body is not read to its end: the connection cannot be used again.
+            # The body is not read to its end, so the connection cannot be reused.
             return self._finished(request, error_response(error), close=True)
         except TimeoutError:
             return self._finished(request, error_response(deadline_exceeded()))
@@ -198,7 +191,7 @@ class HttpServer:
             if running is None:
                 reservation.release()
             else:
-                # What runs on after its client was answered goes on taking memory.
+                # A request that timed out still runs, and takes memory until it ends.
                 running.add_done_callback(lambda _: reservation.release())
             self._in_flight -= 1
             self._check_drained()
@@ -233,7 +226,7 @@ class HttpServer:
         return b"".join(chunks)
 
     def _run(self, route: Route, request: HttpRequest, reservation: Reservation) -> HttpResponse:
-        """Answers in a thread of the pool."""
+        """Answers a request, in a thread of the pool."""
         try:
             body = decompressed(request, self._options.max_request_bytes, reservation)
             response = route.answer(replace(request, body=body), route.match)
@@ -259,7 +252,7 @@ class HttpServer:
 
 
 class _Connections(web.Server):
-    """aiohttp's side of the connections, so many of one client's address at most."""
+    """aiohttp's connections, limited per client address."""
 
     def __init__(self, answer: Any, max_connections: int, **options: Any) -> None:
         super().__init__(answer, **options)
@@ -296,7 +289,7 @@ def _too_large(limit: int) -> ServingError:
 
 
 def decompressed(request: HttpRequest, limit: int, reservation: Reservation) -> bytes:
-    """Returns a body's text, for which memory is reserved as it grows, and for what is read from it."""
+    """Returns the decompressed body, and reserves memory for it and for the values parsed from it."""
     body, encoding = request.body, request.headers.get("Content-Encoding")
     if encoding is not None and encoding.lower() not in ("gzip", "x-gzip", "deflate", "identity"):
         raise invalid_argument(f"Content-Encoding {encoding} is not supported; expected gzip or deflate")
@@ -304,7 +297,7 @@ def decompressed(request: HttpRequest, limit: int, reservation: Reservation) -> 
     if is_plain:
         reservation.grow(parsed_json_bytes(body))
         return body
-    inflate: Any = zlib.decompressobj(zlib.MAX_WBITS | 32)  # tells gzip from zlib by itself
+    inflate: Any = zlib.decompressobj(zlib.MAX_WBITS | 32)  # detects gzip and zlib
     chunks: list[bytes] = []
     size = 0
     for start in range(0, len(body), _INFLATED_AT_ONCE_BYTES):

@@ -1,4 +1,4 @@
-"""TensorFlow's ``ProfilerService`` on the server's own gRPC port, so that TensorBoard captures profiles from it."""
+"""TensorFlow's ``ProfilerService`` on the server's own gRPC port, for TensorBoard to capture profiles."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _POLL_S = 0.05
 
 
 class ProfilerService:
-    """Profiles this process while a client asks for it, as TensorFlow's own profiler server does.
+    """Profiles this process on request, as TensorFlow's own profiler server does.
 
-    The profile is written to ``<repository_root>/<session_id>/<host_name>.xplane.pb``, on this machine: client and
-    server share the folder, as they do with TensorFlow's. ``Monitor`` is not implemented there either.
+    Writes the profile to ``<repository_root>/<session_id>/<host_name>.xplane.pb`` on this machine; client and server
+    share that folder, as with TensorFlow's server, which does not implement ``Monitor`` either.
 
     Args:
-        log_dir: Folder below which profiles are written, whatever a client names.
+        log_dir: Folder that all profiles must be below.
     """
 
     def __init__(self, log_dir: Path) -> None:
@@ -66,7 +66,7 @@ class ProfilerService:
             self._running.release()
 
     def _folder(self, request: Any) -> Path:
-        """The session's folder; links in its path are followed before it is judged."""
+        """Returns the session's folder; resolves links before checking that it is below ``log_dir``."""
         root = Path(request.repository_root)
         are_names = _is_name(request.session_id) and _is_name(request.host_name)
         if not root.is_absolute() or "\0" in request.repository_root or not are_names:
@@ -114,7 +114,7 @@ class ProfilerService:
             shutil.rmtree(staging, ignore_errors=True)
 
     def _terminate(self, request: Any, context: grpc.ServicerContext) -> bytes:
-        """Ends the profile that is being taken."""
+        """Ends the running profile."""
         self._terminated.set()
         return b""
 

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST API: its paths, and JSON to messages and back."""
+"""TensorFlow Serving's REST API: its paths, and the conversion between JSON and messages."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class _RestApi:
 
 
 def _input_types(servable: Servable, signature: str) -> Mapping[str, tensors.TensorType | None]:
-    """Types of a signature's inputs: JSON does not say what a number is."""
+    """Returns the types of a signature's inputs, which JSON numbers do not carry."""
     try:
         return servable.signature(signature).input_types
     except ServingError as error:
@@ -126,7 +126,7 @@ def write_outputs(outputs: Mapping[str, np.ndarray], body_format: rest_tensors.F
     """Returns the body of an answer: ``predictions`` for rows, ``outputs`` for columns.
 
     Raises:
-        ServingError: The outputs have no common batch dimension, as rows need.
+        ServingError: Rows were requested, but the outputs do not have a common batch dimension.
     """
     columns = {name: _plain(name, array) for name, array in outputs.items()}
     document: Any = next(iter(columns.values())) if len(columns) == 1 else columns
@@ -150,7 +150,7 @@ def write_outputs(outputs: Mapping[str, np.ndarray], body_format: rest_tensors.F
 
 
 def _plain(name: str, array: np.ndarray) -> Any:
-    """Returns a tensor for orjson: numbers as they are, strings as text or base64."""
+    """Returns a tensor in a form for orjson: numbers unchanged, strings as text or base64."""
     if array.dtype.kind in "cV":
         raise invalid_argument(f"Failed to write JSON value for tensor type: {tensors.type_of(array).name}")
     if array.dtype == object:
@@ -164,12 +164,12 @@ def _plain(name: str, array: np.ndarray) -> Any:
         return values.reshape(array.shape).tolist()
     if array.dtype == np.float16:
         array = array.astype(np.float32)
-    # A scalar stays NumPy's: orjson writes a float32 in its shortest form, a Python float with the digits of a double.
+    # Scalars stay NumPy's: orjson writes a float32 in its shortest form, but a Python float with a double's digits.
     return np.ascontiguousarray(array) if array.ndim else array[()]
 
 
 def _jsonable(value: Any) -> Any:
-    """Returns Python's values of an array or scalar; floats such that their text is as short as NumPy's."""
+    """Returns an array or scalar as Python values; floats get NumPy's shortest text."""
     if not isinstance(value, np.ndarray | np.generic):
         raise TypeError(f"{type(value).__name__} has no JSON form")
     if value.dtype.kind != "f":

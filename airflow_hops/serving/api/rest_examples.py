@@ -23,11 +23,7 @@ _FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
 def read_request(method: Method, body: bytes) -> Any:
-    """Returns the request that a body holds, its model spec filled but for the model.
-
-    Raises:
-        ServingError: The body is none.
-    """
+    """Parses a body into a request message, whose model spec then lacks only the model; raises ServingError."""
     request = ClassificationRequest() if method is Method.CLASSIFY else RegressionRequest()
     document = rest_json.parse_document(body)
     request.model_spec.signature_name = rest_json.signature_name(document)
@@ -56,7 +52,7 @@ def read_request(method: Method, body: bytes) -> Any:
 
 
 def write_response(method: Method, message: bytes) -> bytes:
-    """Returns the body of an answer: ``results``, pairs of label and score, or values."""
+    """Returns the body of an answer: ``results`` are pairs of label and score for classify, values for regress."""
     results: list[Any]
     if method is Method.CLASSIFY:
         result = ClassificationResponse.FromString(message).result
@@ -83,7 +79,7 @@ def _fill_example(example: Any, row: Any) -> None:
 
 
 def _kind(name: str, values: list[Any]) -> str:
-    """The one kind of all values."""
+    """Returns the kind that all values share."""
     first = ""
     for value in values:
         kind = _KIND_OF_TYPE.get(type(value))
@@ -132,5 +128,5 @@ _KINDS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
 
 
 def _shortest(value: float) -> float:
-    """The float whose text is the shortest that reads back as this float32."""
+    """Returns the float with the shortest text that reads back as this float32."""
     return float(str(np.float32(value)))

@@ -1,4 +1,4 @@
-"""JSON bodies: read with TensorFlow Serving's checks, and shown as its messages show them."""
+"""Parses JSON bodies with TensorFlow Serving's checks, and formats values as in its messages."""
 
 from __future__ import annotations
 
@@ -16,16 +16,12 @@ from airflow_hops.serving.errors import MAX_MESSAGE_CHARS, invalid_argument
 _JSON_TYPE = {dict: "Object", list: "Array", str: "String", int: "Number", float: "Number", type(None): "Null"}
 _SHOWN = json.JSONEncoder(indent=4, ensure_ascii=False)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-# An integer of more characters may be beyond the largest double.
+# An integer with more characters may exceed the largest double.
 _LONGEST_INTEGER = 300
 
 
 def parse_document(body: bytes) -> dict[str, Any]:
-    """Parses a body.
-
-    Raises:
-        ServingError: It is not JSON, or no object.
-    """
+    """Parses a body; raises ServingError if it is not a JSON object."""
     document = _parse(body)
     if not isinstance(document, dict):
         raise invalid_argument(f"JSON Value: {shown(document)} Is not object")
@@ -33,11 +29,7 @@ def parse_document(body: bytes) -> dict[str, Any]:
 
 
 def signature_name(document: dict[str, Any]) -> str:
-    """Returns the signature that a body names; empty for the default.
-
-    Raises:
-        ServingError: What it names is no string.
-    """
+    """Returns the signature that a body names, or an empty string; raises ServingError if it is not a string."""
     name = document.get("signature_name", "")
     if not isinstance(name, str):
         raise invalid_argument(
@@ -54,7 +46,7 @@ def _parse(body: bytes) -> Any:
     except orjson.JSONDecodeError:
         pass
     try:
-        # NaN and Infinity stand bare in TensorFlow Serving's JSON, which orjson does not read.
+        # TensorFlow Serving's JSON has bare NaN and Infinity, which orjson does not parse.
         document = json.loads(body.decode(), parse_float=_double, parse_int=_integer)
         if _SURROGATE.search(body):
             json.dumps(document, ensure_ascii=False).encode()
@@ -86,16 +78,12 @@ def _integer(text: str) -> int:
 
 
 def is_base64(value: Any) -> bool:
-    """Whether a value is ``{"b64": "…"}``, and nothing else in it."""
+    """Returns whether a value is ``{"b64": "…"}`` with no other keys."""
     return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
 
 
 def base64_bytes(value: dict[str, Any]) -> bytes:
-    """Decodes ``{"b64": "…"}``.
-
-    Raises:
-        ServingError: It is not of that form, or not base64.
-    """
+    """Decodes ``{"b64": "…"}``; raises ServingError if the value does not have that form, or the text is not base64."""
     if not is_base64(value):
         raise invalid_argument(f"JSON Value: {shown(value)} not formatted correctly for base64 data")
     text = value["b64"]
@@ -106,20 +94,20 @@ def base64_bytes(value: dict[str, Any]) -> bytes:
 
 
 def type_name(value: Any) -> str:
-    """Returns the type of a JSON value as TensorFlow Serving names it."""
+    """Returns TensorFlow Serving's name for the type of a JSON value."""
     return str(value) if isinstance(value, bool) else _JSON_TYPE.get(type(value), "Unknown")
 
 
 def null_hint(kind: str, may_be_missing: bool) -> str:
-    """Returns what to send in place of null, for the end of an error."""
+    """Returns the end of an error message, which says what to send instead of null."""
     if may_be_missing:
         return ". Send a missing number as NaN, without quotes"
     return f". No {kind} can be missing: only an input of floats can, as NaN"
 
 
 def shown(value: Any) -> str:
-    """Returns the value as TensorFlow Serving prints it in errors, as far as the longest message goes."""
-    # Piece by piece: neither a body of many megabytes nor one of a thousand levels is gone through to its end.
+    """Returns the value as TensorFlow Serving prints it in errors, cut to the maximum length of a message."""
+    # Piece by piece, so that huge or deeply nested bodies are not formatted to their end.
     text = ""
     for piece in _SHOWN.iterencode(value):
         text += piece[:MAX_MESSAGE_CHARS]

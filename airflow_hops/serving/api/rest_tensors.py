@@ -1,4 +1,4 @@
-"""The tensors of JSON predict requests, by rows or by columns, with TensorFlow Serving's checks and messages."""
+"""Tensors of JSON predict requests, in rows or columns, with TensorFlow Serving's checks and messages."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _INTEGERS_KEPT = {"float": 2**24, "double": 2**53, "half": 2**11}
 
 @dataclass(frozen=True)
 class PredictBody:
-    """A parsed predict request whose tensors are not read yet, as that takes the signature.
+    """A parsed predict request; its tensors are read later, as that takes the signature.
 
     Attributes:
         signature: Signature name; empty for the default.
         format: "row" (``instances``) or "columnar" (``inputs``).
-        values: What stands under that key.
+        values: JSON value under that key.
     """
 
     signature: str
@@ -44,11 +44,7 @@ class PredictBody:
 
 
 def parse_body(body: bytes) -> PredictBody:
-    """Parses the body of a predict request.
-
-    Raises:
-        ServingError: It is not a JSON object with exactly one of ``instances`` and ``inputs``.
-    """
+    """Parses a predict request; raises ServingError unless it is an object with either ``instances`` or ``inputs``."""
     document = parse_document(body)
     signature = signature_name(document)
     if "instances" in document and "inputs" in document:
@@ -69,11 +65,7 @@ def parse_body(body: bytes) -> PredictBody:
 
 
 def read_tensors(body: PredictBody, inputs: InputTypes) -> dict[str, np.ndarray]:
-    """Returns the tensors of a request by input alias.
-
-    Raises:
-        ServingError: The values do not fit the signature.
-    """
+    """Returns the tensors of a request by input alias; raises ServingError if the values do not fit the signature."""
     if not inputs:
         raise invalid_argument(f"Failed to get input map for signature: {body.signature or 'DEFAULT'}")
     if body.format == "row":
@@ -110,17 +102,17 @@ def read_tensors(body: PredictBody, inputs: InputTypes) -> dict[str, np.ndarray]
 
 
 def _read_batch(name: str, values: list[Any], tensor_type: TensorType | None, named: bool) -> np.ndarray:
-    """Reads one value a row; the rows must be of one shape."""
+    """Reads a list with one value per row; all rows must have the same shape."""
     try:
         return _read_tensor(values, _shape(values), tensor_type)
     except ServingError:
-        # The fast way reads all rows at once; only this one says which row is wrong.
+        # Reading all rows at once is faster, but does not tell which row is wrong.
         _explain(name, values, tensor_type, named)
         raise
 
 
 def _explain(name: str, values: list[Any], tensor_type: TensorType | None, named: bool) -> None:
-    """Raises the error of the first row that is wrong, if it is the row that is."""
+    """Raises the error of the first wrong row; returns if no single row is wrong."""
     expected = _shape(values[0])
     other = next((index for index, value in enumerate(values) if _shape(value) != expected), len(values))
     index = _first_unreadable(values[:other], expected, tensor_type)
@@ -142,7 +134,7 @@ def _explain(name: str, values: list[Any], tensor_type: TensorType | None, named
 
 
 def _first_unreadable(values: list[Any], shape: tuple[int, ...], tensor_type: TensorType | None) -> int:
-    """Index of the first row that cannot be read, or the number of rows; found by halves, as a body may have many."""
+    """Returns the index of the first row that cannot be read, or the number of rows; bisects, as there may be many."""
     good, bad = 0, len(values) + 1
     while bad - good > 1:
         middle = (good + bad) // 2
