@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,21 @@ def test_a_broken_pipeline_is_told_from_a_changing_world(
         assert value["features"][feature]["detail"] == detail
     assert (f"{cause} ({detail})" if detail else cause) in str(report)
     assert value["lost"] == ([feature] if cause == "all_missing" else [])
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-200, 1e-300, 1e200, 1e300])
+def test_causes_do_not_depend_on_the_size_of_values(size: float) -> None:
+    random = np.random.default_rng(0)
+    reference, current = random.gamma(9, 1, 3000), random.gamma(9, 1, 3000)
+    in_feet = np.where(random.random(3000) < 0.4, current * 3.28084, current)
+
+    def cause(values: Any) -> tuple[str | None, str | None]:
+        skew = detect_skew(pa.table({"x": reference * size}), pa.table({"x": values * size})).features["x"]
+        return skew.cause, skew.detail
+
+    assert cause(current * 1.5) == ("covariate_shift", None)
+    name, detail = cause(in_feet)
+    assert name == "unit_change" and re.fullmatch(r"metre to foot, in about (3[7-9]|4[0-3])% of the rows", detail or "")
 
 
 def test_one_new_airport_and_a_few_missing_values_are_no_fault(flights: Flights) -> None:

@@ -143,8 +143,7 @@ def _partial_change(reference: Numbers, current: Numbers, conversions: Iterable[
     before, now = (np.interp(_PERCENTILES, curve.f[0], curve.x[0]) for curve in (one, other))
     if before[0] == before[-1]:
         return None
-    scale, offset = np.polyfit(before, now, 1)
-    moved = _converted(one, scale, offset)
+    moved = _moved(one, before, now)
     points = _points(other, moved)
     nearest = _SEASON * float(np.abs(other.at(points) - moved.at(points)).max())
     best = None
@@ -155,6 +154,19 @@ def _partial_change(reference: Numbers, current: Numbers, conversions: Iterable[
         if share and left < nearest:
             best, nearest = f"{name}{_of_rows(share)}", left
     return best
+
+
+def _moved(curve: Curve, before: Array, now: Array) -> Curve:
+    """Moves and stretches a curve by the least-squares line from ``before``, which varies, to ``now``.
+
+    Values are divided by the largest first: squares of values below 1e-162 or above 1e154 are 0 or infinite.
+    """
+    x_unit, y_unit = float(np.abs(before).max()), float(np.abs(now).max()) or 1.0
+    x, y = before / x_unit, now / y_unit
+    centred = x - x.mean()
+    slope = float(centred @ (y - y.mean()) / (centred @ centred))
+    line = _converted(Curve(curve.x / x_unit, curve.f, curve.infinite), slope, float(y.mean() - slope * x.mean()))
+    return Curve(line.x * y_unit, line.f, line.infinite)
 
 
 def _converted(curve: Curve, factor: float, shift: float) -> Curve:
