@@ -1,4 +1,4 @@
-"""``@task.hops``: a plain function of the DAG file, run in the runtime environment."""
+"""``@task.hops``: runs a plain function of the DAG file in the runtime environment."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
     """``@task.hops``: runs a function in the runtime environment. Its source is shipped; arguments and result are JSON.
 
     Args:
-        python_callable: The function. It imports what it needs inside; it may import modules beside the DAG file.
+        python_callable: The function. It must import its modules inside, including those beside the DAG file.
             If its first parameter is named ``context``, it gets the step's
             :class:`~airflow_hops.ml.step.context.StepContext`.
         op_args: Positional arguments. (templated)
         op_kwargs: Keyword arguments. (templated)
         output_kind: Kind of the artifact that the function writes with ``context.output()`` and returns; None for a
             function that returns a plain value.
-        launcher: Where the function runs; ``local`` is this machine.
+        launcher: Must be ``local``, this machine.
     """
 
     custom_operator_name = "@task.hops"
@@ -55,7 +55,7 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
         if launcher != "local":
             raise ValueError(f"@task.hops: launcher is {launcher!r}; expected 'local'")
         self.wants_context = _hide_context(python_callable)
-        # Refuses, when the DAG is parsed, a function whose source alone cannot run
+        # Refuses, while the DAG is parsed, functions whose source cannot run by itself.
         name = python_callable.__name__
         if name == "<lambda>" or inspect.iscoroutinefunction(python_callable):
             raise ValueError(f"@task.hops: {name} is not a plain function; expected one written with 'def'")
@@ -71,7 +71,7 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
         super().__init__(python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs)
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """The function's source, and its arguments."""
+        """Returns the function's source and arguments."""
         name = self.python_callable.__name__
         positional = [_plain(value) for value in self.op_args]
         named = {name: _plain(value) for name, value in {**self._context_values(context), **self.op_kwargs}.items()}
@@ -87,12 +87,12 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
         }
 
     def step_inputs(self) -> Mapping[str, Any]:
-        """Artifacts among the arguments, by parameter: the lineage, and what ``context.input(name)`` finds."""
+        """Returns the artifacts among the arguments by parameter, for the lineage and for ``context.input(name)``."""
         arguments = inspect.signature(self.python_callable).bind_partial(*self.op_args, **self.op_kwargs).arguments
         return {name: value for name, value in arguments.items() if _is_artifact(value)}
 
     def _context_values(self, context: Context) -> dict[str, Any]:
-        """Returns the values of Airflow's context that the function names (``ds``, ``run_id``, ``params``)."""
+        """Returns the values of Airflow's context that are parameters of the function (``ds``, ``run_id``)."""
         signature = inspect.signature(self.python_callable)
         arguments = signature.bind_partial(*self.op_args, **self.op_kwargs).arguments
         wanted = [name for name in signature.parameters if name in KNOWN_CONTEXT_KEYS and name not in arguments]
@@ -113,7 +113,7 @@ hops_task: Callable[..., TaskDecorator] = partial(
 
 
 def _hide_context(function: Callable[..., Any]) -> bool:
-    """Takes ``context`` out of the signature that Airflow binds the DAG's call to; whether it was there."""
+    """Removes ``context`` from the signature that Airflow binds; returns whether it was there."""
     code = function.__code__
     if code.co_argcount == 0 or code.co_varnames[0] != _CONTEXT_PARAMETER:
         return False
@@ -125,7 +125,7 @@ def _hide_context(function: Callable[..., Any]) -> bool:
 
 
 def _global_names(code: CodeType) -> Iterator[str]:
-    """Names that the code reads from its module, nested functions and class bodies included."""
+    """Yields the names that the code reads from its module, including those in nested functions and classes."""
     instructions = list(dis.get_instructions(code))
     own = {i.argval for i in instructions if i.opname in ("STORE_GLOBAL", "STORE_NAME")}
     for instruction in instructions:
@@ -137,7 +137,7 @@ def _global_names(code: CodeType) -> Iterator[str]:
 
 
 def _plain(value: Any) -> Any:
-    """A list instead of the lazy sequence in which Airflow gives the values of a mapped task."""
+    """Converts the lazy sequence of a mapped task's values to a list."""
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes | list | tuple) else value
 
 

@@ -1,4 +1,4 @@
-"""``@task.hops_schema``: a schema that a function of the DAG file amends before it is frozen."""
+"""``@task.hops_schema``: infers a schema that a function of the DAG file amends before it is frozen."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ class SchemaDecoratedOperator(HopsDecoratedOperator, SchemaOperator):
             tfdv.get_feature(schema, "dest").presence.min_fraction = 1.0
 
     Args:
-        python_callable: The function, shipped as that of ``@task.hops``. Its first parameter gets the inferred
-            ``Schema``, whatever its name; it returns that, or changes it in place. It runs once, when the schema is
-            frozen.
-        **kwargs: As :class:`~airflow_hops.operators.schema.SchemaOperator`, less ``schema``.
+        python_callable: The function, shipped as that of ``@task.hops``. Its first parameter, of any name, is the
+            inferred ``Schema``, which it changes in place or returns. It runs once, when the schema is frozen.
+        **kwargs: As :class:`~airflow_hops.operators.schema.SchemaOperator`, without ``schema``.
 
     Raises:
-        ValueError: ``schema`` is given too, or the function cannot be shipped or takes no schema.
+        ValueError: ``schema`` is set too, the function cannot be shipped, or it has no parameter for the schema.
     """
 
     custom_operator_name = "@task.hops_schema"
@@ -56,11 +55,11 @@ class SchemaDecoratedOperator(HopsDecoratedOperator, SchemaOperator):
         return {**SchemaOperator.step_params(self, context), "curate": HopsDecoratedOperator.step_params(self, context)}
 
     def step_inputs(self) -> Mapping[str, Any]:
-        """The statistics, and artifacts among the function's arguments."""
+        """Returns the statistics, and the artifacts among the function's arguments."""
         return {**HopsDecoratedOperator.step_inputs(self), **SchemaOperator.step_inputs(self)}
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
-        """The arguments, and the function's source."""
+        """Returns the parts of the cache key, including the function's source."""
         source: str = self.get_python_source()  # type: ignore[no-untyped-call]
         return {**super().step_cache_key_parts(hook), FUNCTION: hashlib.sha256(source.encode()).hexdigest()}
 
@@ -71,7 +70,7 @@ schema_task: Callable[..., TaskDecorator] = partial(
 
 
 def _hide_schema(function: Callable[..., Any]) -> None:
-    """Takes the first parameter out of the signature that Airflow binds the DAG's call to."""
+    """Removes the first parameter from the signature that Airflow binds."""
     count = function.__code__.co_argcount
     first = function.__code__.co_varnames[0] if count else None
     if first is None or first == "context":

@@ -1,4 +1,4 @@
-"""``@task.hops_statistics``: statistics whose options a function of the DAG file makes."""
+"""``@task.hops_statistics``: computes statistics whose options a function of the DAG file returns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StatisticsDecoratedOperator(HopsDecoratedOperator, StatisticsOperator):
-    """A :class:`~airflow_hops.operators.statistics.StatisticsOperator` whose options are what a function returns.
+    """A :class:`~airflow_hops.operators.statistics.StatisticsOperator` whose options a function returns.
 
     Example::
 
@@ -32,10 +32,10 @@ class StatisticsDecoratedOperator(HopsDecoratedOperator, StatisticsOperator):
 
     Args:
         python_callable: The function, shipped as that of ``@task.hops``; it returns ``tfdv.StatsOptions``.
-        **kwargs: As :class:`~airflow_hops.operators.statistics.StatisticsOperator`, less ``options``.
+        **kwargs: As :class:`~airflow_hops.operators.statistics.StatisticsOperator`, without ``options``.
 
     Raises:
-        ValueError: ``options`` is given too, or the function cannot be shipped.
+        ValueError: ``options`` is set too, or the function cannot be shipped.
     """
 
     custom_operator_name = "@task.hops_statistics"
@@ -48,14 +48,14 @@ class StatisticsDecoratedOperator(HopsDecoratedOperator, StatisticsOperator):
         super().__init__(python_callable=python_callable, output_kind=StatisticsOperator.output_kind, **kwargs)
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """Returns the source, and the function that makes the options."""
+        """Returns the source, and the function that returns the options."""
         return {
             **StatisticsOperator.step_params(self, context),
             "options_function": HopsDecoratedOperator.step_params(self, context),
         }
 
     def step_inputs(self) -> Mapping[str, Any]:
-        """The examples, and artifacts among the function's arguments (a schema)."""
+        """Returns the examples, and the artifacts among the function's arguments (a schema)."""
         return {**HopsDecoratedOperator.step_inputs(self), **StatisticsOperator.step_inputs(self)}
 
 

@@ -1,4 +1,4 @@
-"""``@task.train``, ``@task.torch``, ``@task.horovod``, ``@task.search``: they train with a function of the DAG file."""
+"""``@task.train``, ``@task.torch``, ``@task.horovod`` and ``@task.search``: train with a function of the DAG file."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class TrainingDecoratedOperator(HopsDecoratedOperator, TrainingOperator):
         python_callable: The function, shipped as that of ``@task.hops``. If its first parameter is named ``context``,
             it gets a :class:`airflow_hops.ml.training.context.TrainContext`. It returns a model, which is published, or
             a JSON value.
-        **kwargs: As the operator without a decorator, less ``train`` and ``script``.
+        **kwargs: As the operator without a decorator, without ``train`` and ``script``.
 
     Raises:
-        ValueError: ``train`` or ``script`` is given too, or the function cannot be shipped.
+        ValueError: ``train`` or ``script`` is set too, or the function cannot be shipped.
     """
 
     entry: ClassVar[str] = TrainingOperator.entry
@@ -48,22 +48,22 @@ class TrainingDecoratedOperator(HopsDecoratedOperator, TrainingOperator):
         super().__init__(python_callable=python_callable, output_kind=TrainingOperator.output_kind, **kwargs)
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """As the operator without a decorator."""
+        """Returns the keyword arguments of the operator without a decorator."""
         return super(HopsDecoratedOperator, self).step_params(context)
 
     def training(self, context: Context, **options: Any) -> dict[str, Any]:
-        """How to train; the function's arguments are hyperparameters, too."""
+        """Returns the training options, with the function's arguments as hyperparameters."""
         shipped = self.shipped(context)
         options = super(HopsDecoratedOperator, self).training(context, shipped=shipped, **options)
         named, inputs = self._named(shipped), self.step_inputs()
         return {**options, "params": {**options["params"], **{n: v for n, v in named.items() if n not in inputs}}}
 
     def shipped(self, context: Context) -> dict[str, Any]:
-        """The function, with its arguments."""
+        """Returns the function with its arguments."""
         return HopsDecoratedOperator.step_params(self, context)
 
     def step_inputs(self) -> Mapping[str, Any]:
-        """The examples, and artifacts among the function's arguments."""
+        """Returns the examples, and the artifacts among the function's arguments."""
         return {**HopsDecoratedOperator.step_inputs(self), **super(HopsDecoratedOperator, self).step_inputs()}
 
     def _named(self, shipped: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class TorchDecoratedOperator(TrainingDecoratedOperator, TorchTrainOperator):
     """Trains with a function of the DAG file on several ranks of ``torch.distributed``.
 
     It takes the arguments of :class:`~airflow_hops.operators.train.TorchTrainOperator`. The function is called on every
-    rank, which has joined the others; rank 0's model counts.
+    rank, within the process group; rank 0's model is used.
 
     Example::
 
@@ -109,7 +109,7 @@ class HorovodDecoratedOperator(TrainingDecoratedOperator, HorovodTrainOperator):
     """Trains with a function of the DAG file on several ranks, ``@task.horovod(np=2)``.
 
     It takes the arguments of :class:`~airflow_hops.operators.train.HorovodTrainOperator`. The function is called on
-    every rank; rank 0's return value counts.
+    every rank; rank 0's return value is used.
     """
 
     custom_operator_name = "@task.horovod"
@@ -118,8 +118,8 @@ class HorovodDecoratedOperator(TrainingDecoratedOperator, HorovodTrainOperator):
 class SearchDecoratedOperator(TrainingDecoratedOperator, SearchOperator):
     """Searches for the best parameters of a function of the DAG file.
 
-    It takes the arguments of :class:`~airflow_hops.operators.search.SearchOperator`. The function's arguments that the
-    DAG gives no value to are the trial's parameters.
+    It takes the arguments of :class:`~airflow_hops.operators.search.SearchOperator`. Arguments that the DAG does not
+    set are the trial's parameters.
 
     Example::
 
@@ -144,13 +144,13 @@ class SearchDecoratedOperator(TrainingDecoratedOperator, SearchOperator):
         super().__init__(python_callable=python_callable, space=space, **kwargs)
 
     def shipped(self, context: Context) -> dict[str, Any]:
-        """The function, with those of its arguments that the DAG gives, by name."""
+        """Returns the function with the arguments that the DAG sets, by name."""
         shipped = super().shipped(context)
         return {**shipped, "args": [], "kwargs": self._named(shipped)}
 
 
 def _copy(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of its own, with the same code."""
+    """Copies a function."""
     if not isinstance(function, types.FunctionType):
         return function
     copied = types.FunctionType(
@@ -162,7 +162,7 @@ def _copy(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _decorator(operator: type[TrainingDecoratedOperator]) -> Callable[..., TaskDecorator]:
-    """Returns the decorator that wraps a function into a task; it takes the operator's arguments."""
+    """Returns the task decorator of an operator."""
     return partial(task_decorator_factory, decorated_operator_class=operator)
 
 

@@ -24,7 +24,10 @@ log = logging.getLogger(__name__)
 
 
 class ModelServerHook(BaseHook):
-    """A model server.
+    """Client of a model server.
+
+    Methods raise :class:`~airflow_hops.core.contract.artifacts.BadInput` for errors that a retry cannot fix, and
+    :class:`~airflow_hops.core.contract.artifacts.HopsError` for others.
 
     Example::
 
@@ -34,9 +37,6 @@ class ModelServerHook(BaseHook):
 
     Args:
         model_server_conn_id: A connection of type ``model_server``, or of type ``hops``, which names a server too.
-
-    Methods raise :class:`~airflow_hops.core.contract.artifacts.BadInput` for errors that a retry cannot fix, and
-    :class:`~airflow_hops.core.contract.artifacts.HopsError` for others.
     """
 
     conn_name_attr = "model_server_conn_id"
@@ -50,10 +50,10 @@ class ModelServerHook(BaseHook):
 
     @cached_property
     def services(self) -> dict[str, str]:
-        """Returns the services for a step: an entry ``serving_*`` for each field, empty where the field is.
+        """Returns the services for a step: a ``serving_*`` entry for each field, empty if the field is.
 
         Raises:
-            BadInput: there is no such connection, it is of another type, or its extra is no JSON object.
+            BadInput: the connection does not exist or has another type, or its extra is not a JSON object.
         """
         if self.is_hops:
             from airflow_hops.hooks.runtime import RuntimeHook
@@ -74,7 +74,7 @@ class ModelServerHook(BaseHook):
 
     @property
     def is_hops(self) -> bool:
-        """Whether the connection is one of type ``hops``; ``hops_default`` need not exist."""
+        """Returns whether the connection has type ``hops``; ``hops_default`` need not exist."""
         from airflow_hops.hooks.runtime import RuntimeHook
 
         is_default = self.model_server_conn_id == RuntimeHook.default_conn_name
@@ -85,7 +85,7 @@ class ModelServerHook(BaseHook):
         """Returns the address of the server.
 
         Raises:
-            BadInput: a field of the connection is not what it should be.
+            BadInput: a field of the connection is invalid.
         """
         return ServerAddress.of(self.services)
 
@@ -100,19 +100,19 @@ class ModelServerHook(BaseHook):
         request_id: str | None = None,
         api: Api = "grpc",
     ) -> PredictResult:
-        """Asks for a prediction.
+        """Requests a prediction.
 
         Args:
             model_name: Model name.
-            inputs: Input to array-like of shape ``[batch, ...]``.
-            version: Version to ask; None leaves the choice to label, traffic split or the latest.
-            label: Label to ask, where no version is given.
+            inputs: Array-likes of shape ``[batch, ...]`` by input.
+            version: Version to use; None leaves the choice to the label, the traffic split or the latest.
+            label: Label to use if ``version`` is None.
             signature: Signature name; None for the default.
             request_id: Sent as ``x-request-id``.
             api: ``grpc`` or ``rest``.
 
         Returns:
-            The outputs as arrays, and the version that gave them.
+            The outputs as arrays, and the version that computed them.
         """
         asked = {"version": version, "label": label, "signature": signature, "request_id": request_id}
         with self._client(api) as client:
@@ -120,7 +120,7 @@ class ModelServerHook(BaseHook):
             return result
 
     def status(self, model_name: str, version: int | None = None, *, api: Api = "grpc") -> list[ModelVersion]:
-        """States of a model's versions, or of one; an empty list where the server knows none."""
+        """Returns the states of a model's versions, or of one version; empty if the server knows none."""
         with self._client(api) as client:
             versions: list[ModelVersion] = client.status(model_name, version)
             return versions
@@ -128,16 +128,16 @@ class ModelServerHook(BaseHook):
     def metadata(
         self, model_name: str, *, version: int | None = None, label: str | None = None, api: Api = "grpc"
     ) -> Any:
-        """Returns a version's signatures (``core.serving_api.answers.ModelMetadata``), or by REST the JSON."""
+        """Returns a version's signatures (``core.serving_api.answers.ModelMetadata``), or over REST the JSON."""
         with self._client(api) as client:
             return client.metadata(model_name, version=version, label=label)
 
     def reload_config(self, config: Any, *, timeout_s: float | None = None) -> None:
-        """Has the server serve a config, which is the whole truth: what it does not name is unloaded.
+        """Replaces the server's config; models and versions that it does not name are unloaded.
 
         Args:
-            config: ``ModelServerConfig`` in protobuf text format, or such a message.
-            timeout_s: Seconds that the server may take to load what is new; None for the connection's.
+            config: ``ModelServerConfig`` in protobuf text format, or the message itself.
+            timeout_s: Seconds for the server to load new versions; None for the connection's.
         """
         from airflow_hops.core.serving_api.config import parse_config
 
@@ -146,7 +146,7 @@ class ModelServerHook(BaseHook):
             client.reload_config(message, timeout_s=timeout_s)
 
     def get_traffic(self, model_name: str, *, api: Api = "grpc") -> TrafficSplit:
-        """The bundled server's traffic split of a model: as it was set, and as it is in effect."""
+        """Returns the bundled server's traffic split of a model, both as set and as in effect."""
         with self._client(api) as client:
             split: TrafficSplit = client.traffic(model_name)
             return split
@@ -154,8 +154,8 @@ class ModelServerHook(BaseHook):
     def set_traffic(self, model_name: str, percents: Mapping[int, int] | None, *, api: Api = "grpc") -> TrafficSplit:
         """Sets the bundled server's traffic split of a model; None removes it.
 
-        A model that :class:`~airflow_hops.operators.deploy.DeployModelOperator` deployed has its shares on record: set
-        those by :class:`~airflow_hops.operators.serving.SetTrafficOperator`.
+        The shares of a model that :class:`~airflow_hops.operators.deploy.DeployModelOperator` deployed are in its
+        record: set those with :class:`~airflow_hops.operators.serving.SetTrafficOperator`.
         """
         from airflow_hops.core.serving_api.traffic_config import check_split
 
@@ -178,15 +178,15 @@ class ModelServerHook(BaseHook):
             return stats
 
     def wait_until_available(self, model_name: str, version: int, timeout_s: float) -> None:
-        """Waits until a version answers requests, for ``timeout_s`` seconds at most."""
+        """Waits up to ``timeout_s`` seconds until a version answers requests."""
         with self._client() as client:
             client.wait_until_available(model_name, version, timeout_s)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Asks the server.
+        """Tests whether the server answers.
 
         Returns:
-            Whether it answers; and its models and versions, as far as it can tell them, or what is wrong.
+            Whether it answers, and the known models and versions, or the error.
         """
         try:
             with self._client() as client:
@@ -203,7 +203,7 @@ class ModelServerHook(BaseHook):
         return True, f"{what} {self.address} answers; models: {', '.join(states) or 'none known'}"
 
     def _model_names(self) -> list[str]:
-        """Models that the bundled server has counted requests of, and those of the config file: there is no list."""
+        """Returns the models in the bundled server's counts and in the config file; servers do not list models."""
         from airflow_hops.core.serving_api.config import read_config
 
         names: list[str] = []
@@ -216,7 +216,7 @@ class ModelServerHook(BaseHook):
 
     @contextlib.contextmanager
     def _client(self, api: Api = "grpc") -> Iterator[Any]:
-        """Opens a client of one of the ports; a value that it cannot send becomes BadInput."""
+        """Opens a client; values that it cannot send raise BadInput."""
         if api not in ("grpc", "rest"):
             raise BadInput(f"api is {api!r}; expected 'grpc' or 'rest'")
         opened = self.address.client() if api == "grpc" else contextlib.nullcontext(self.address.rest_client())
@@ -238,18 +238,18 @@ class ModelServerHook(BaseHook):
 
 
 def model_server_services(model_server_conn_id: str | None) -> dict[str, str]:
-    """Returns the services of a connection for a step; none without a name: the ``hops`` connection's then hold."""
+    """Returns the services of a connection for a step; empty for None, which means those of the ``hops`` connection."""
     return ModelServerHook(model_server_conn_id).services if model_server_conn_id else {}
 
 
 async def asked_from_a_trigger(conn_id: str) -> dict[str, str]:
-    """Returns the address and TLS files with which a trigger asks a server; triggers are stored, so without tokens.
+    """Returns the address, token and TLS files for a trigger, which is stored without tokens.
 
     Args:
-        conn_id: Of type ``model_server`` or ``hops``.
+        conn_id: Connection of type ``model_server`` or ``hops``.
 
     Returns:
-        The ``serving_*`` entries; none where the connection cannot be read.
+        The ``serving_*`` entries; empty if the connection cannot be read.
     """
     try:
         services: dict[str, str] = await sync_to_async(lambda: ModelServerHook(conn_id).services)()

@@ -1,8 +1,8 @@
-"""The progress of a running task, and why it failed, written beside its artifacts for readers elsewhere.
+"""Progress of a running task and its error, written to the store for other processes.
 
-A task that goes on says so in ``<store>/_state/progress/<dag>/<run>/<task>.json``: what its step reported so far. It is
-removed when the task succeeds, and tells why when it fails. Only the worker writes it; a note that cannot be written
-costs the task nothing.
+A running task writes the reports of its step to ``<store>/_state/progress/<dag>/<run>/<task>.json``. The file is
+removed when the task succeeds, and has the error if it fails. Only the worker writes it, and failures to write it do
+not affect the task.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class ProgressPoint:
 
     Attributes:
         at: Seconds since the epoch.
-        progress: Done share, 0 to 1; None where it only gave figures.
-        text: What was done, in words.
-        metrics: Figures of the moment (loss, rows per second).
+        progress: Completed share, 0 to 1; None if the report has only metrics.
+        text: Description of the completed work.
+        metrics: Current metrics (loss, rows per second).
     """
 
     at: float
@@ -47,9 +47,9 @@ class TaskProgress:
 
     Attributes:
         try_number: The try.
-        began_at: When it began; seconds since the epoch.
-        points: What it reported, in order; of very many, evenly thinned out.
-        error: Why it failed; None unless it did.
+        began_at: Start of the try, seconds since the epoch.
+        points: The reports in order, thinned out evenly if there are very many.
+        error: Error of a failed task, else None.
     """
 
     try_number: int
@@ -73,7 +73,7 @@ class TaskProgress:
 
 
 class ProgressWriter:
-    """Writes what a task says, at most every half second (five, in a store elsewhere)."""
+    """Writes a task's progress, at most every half second (every five in a remote store)."""
 
     def __init__(self, store: ArtifactStore, producer: Producer) -> None:
         self._store, self._producer = store, producer
@@ -83,7 +83,7 @@ class ProgressWriter:
         self._written_at = float("-inf")
 
     def hear(self, line: Line) -> None:
-        """Takes a line of the step's output."""
+        """Records the progress in a line of the step's output."""
         if line.progress is None and not line.metrics:
             return
         if not self._points:
@@ -95,20 +95,20 @@ class ProgressWriter:
             self._write(None)
 
     def failed(self, why: str) -> None:
-        """Says why the task failed."""
-        if not self._points:  # it may have said something before it was deferred
+        """Writes the error of the task."""
+        if not self._points:  # it may have reported before it was deferred
             self._points = self._said_before()
         self._write(why)
 
     def succeeded(self) -> None:
-        """Leaves nothing: what there is to say of the task, its artifact says."""
+        """Deletes the progress file; the artifact replaces it."""
         try:
             self._store.remove_text(_address(self._store, self._producer))
         except Exception as problem:  # whatever the file system's own client raises
             log.debug("the task's progress cannot be removed: %s", problem)
 
     def _said_before(self) -> list[ProgressPoint]:
-        """Reads the progress that this very try wrote before it was deferred."""
+        """Reads the progress that this try wrote before it was deferred."""
         try:
             before = TaskProgress.read(self._store, self._producer)
         except Exception as problem:  # whatever the file system's own client raises

@@ -1,4 +1,4 @@
-"""Placing a training's ranks: connections of type ``horovod`` and ``spark``, and what a step gets of them."""
+"""Places of a training's ranks, from connections of type ``horovod`` and ``spark``."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class RanksHook(BaseHook):
         """Returns the place of the connection's ranks.
 
         Args:
-            hosts: ``gpu-1:4,gpu-2:4``, in place of the connection's.
+            hosts: ``gpu-1:4,gpu-2:4``, instead of the connection's.
 
         Returns:
-            What :func:`airflow_hops.ml.training.gang.where.rank_launcher` takes.
+            Argument of :func:`airflow_hops.ml.training.gang.where.rank_launcher`.
 
         Raises:
-            BadInput: there is no such connection, or a field has another type than it should.
+            BadInput: the connection does not exist, or a field has the wrong type.
         """
         connection = _connection(self.ranks_conn_id, self.conn_type)
         fields = read_extra(self.ranks_conn_id, connection)
@@ -65,10 +65,10 @@ class RanksHook(BaseHook):
         }
 
     def test_connection(self) -> tuple[bool, str]:
-        """Asks every host for its Python, as a training would.
+        """Checks the Python of every host, as a training would.
 
         Returns:
-            Whether all of them can take ranks, and what was found.
+            Whether all of them can run ranks, and the findings.
         """
         from airflow_hops.hooks.runtime import RuntimeHook
 
@@ -87,14 +87,14 @@ def where_ranks_run(ranks_conn_id: str | None, hosts: str | None) -> dict[str, A
     """Returns the place of the ranks by the arguments ``ranks_conn_id`` and ``hosts`` of a training.
 
     Args:
-        ranks_conn_id: A connection of type ``horovod`` or ``spark``, or none.
-        hosts: ``gpu-1:4,gpu-2:4``, in place of the connection's, or none.
+        ranks_conn_id: Connection of type ``horovod`` or ``spark``, or None.
+        hosts: ``gpu-1:4,gpu-2:4``, instead of the connection's, or None.
 
     Returns:
-        What :func:`airflow_hops.ml.training.gang.where.rank_launcher` takes; None for all slots of this machine.
+        Argument of :func:`airflow_hops.ml.training.gang.where.rank_launcher`; None for all slots of this machine.
 
     Raises:
-        BadInput: the connection is not there, is of another type, or has a field of another type than it should.
+        BadInput: the connection does not exist or has another type, or a field has the wrong type.
     """
     if not ranks_conn_id:
         return {"kind": "ssh", "hosts": hosts, "hosts_from": "argument 'hosts'"} if hosts else None

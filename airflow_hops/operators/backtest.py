@@ -1,4 +1,4 @@
-"""Tries retraining policies on the past, in a DAG."""
+"""Operator that back-tests retraining policies."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class BacktestOperator(HopsTask):
-    """Says what retraining policies would have made of the past, as ``airflow hops backtest`` does.
+    """Replays the past with retraining policies and compares their results, as ``airflow hops backtest`` does.
 
-    The champion's own pipeline is run again for each training that a policy asks for. What was trained is kept: a
-    retry, and a back-test with other policies or another price, goes on from there. The XCom holds ``report`` (the
-    URI), ``chosen`` (the chosen policy's name), ``policy`` (it as JSON; None if that is never to retrain), and
+    The champion's own pipeline is run again for each training that a policy asks for. Its models are kept for retries
+    and for back-tests with other policies or another price. The XCom holds ``report`` (the URI), ``chosen`` (the chosen
+    policy's name), ``policy`` (that policy as JSON; None if it never retrains), and
     ``table``: by policy ``average`` and ``better`` with their intervals, ``trainings``, ``false_alarms``,
     ``core_hours``, ``gpu_hours`` and ``regret``.
 
@@ -41,14 +41,14 @@ class BacktestOperator(HopsTask):
         model_name: The model. (templated)
         start: Start of the history, ISO 8601. (templated)
         end: Its end. (templated)
-        policies: By name, None for the one that never retrains; or names as ``airflow hops backtest`` has them, whose
-            modules lie beside the DAG file.
+        policies: Policies by name, None for the one that never retrains; or names as in ``airflow hops backtest``, with
+            modules beside the DAG file.
         every: Length of a period, at whose end policies decide.
-        first: Length of the first model's training window; None for that of the champion's own.
-        label_delays: How long labels come after their rows, and so what is trained; policies that use labels are
-            tried with each, others with the shortest.
-        price: What a training costs, in the metric's unit on average over the whole history. (templated)
-        jobs: Trainings at once, each of another policy.
+        first: Length of the first model's training window; None for the length of the champion's.
+        label_delays: Delays of labels after their rows, which limit the rows to train on. Policies that use labels are
+            tried with each delay, others with the shortest.
+        price: Cost of a training, in the metric's unit on average over the whole history. (templated)
+        jobs: Number of simultaneous trainings, each for another policy.
         hops_conn_id: Connection of type ``hops``. (templated)
         spark_conn_id: Connection of the steps that run on Spark. (templated)
         **kwargs: As ``BaseOperator``.
@@ -78,8 +78,8 @@ class BacktestOperator(HopsTask):
         self._running: Candidates | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Runs the back-test."""
-        # Not where DAG files are parsed, which need none of it.
+        """Runs the back-test and returns its summary for XCom."""
+        # Imported here, as parsing DAG files does not need it.
         from airflow_hops.replay.backtest.candidates import Candidates
         from airflow_hops.replay.backtest.run import run_backtest
 

@@ -1,4 +1,4 @@
-"""The base of every stage's operator: artifacts in, a step run, an artifact out."""
+"""Base class of the operators: takes artifacts, runs a step and returns an artifact."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class HopsTask(BaseOperator):
-    """An operator whose arguments are attributes; those in ``input_arguments`` and ``templated`` are templated."""
+    """Operator whose arguments are attributes; ``input_arguments`` and ``templated`` name the templated ones."""
 
     input_arguments: ClassVar[Sequence[str]] = ()
     templated: ClassVar[Sequence[str]] = ()
@@ -40,14 +40,14 @@ class HopsTask(BaseOperator):
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Stands for the attributes that :meth:`store_arguments` sets."""
+            """Declares the attributes that :meth:`store_arguments` sets."""
 
     def store_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """Makes each argument an attribute of its name, as Airflow expects of templated fields.
+        """Sets each argument as an attribute of the same name, as Airflow expects of templated fields.
 
         Args:
-            arguments: The ``locals()`` of the subclass's ``__init__``. A name that is a property of Airflow's operators
-                (``label``) is left out, and so are ``params``, which are Airflow's.
+            arguments: The ``locals()`` of the subclass's ``__init__``. ``params`` and names of Airflow's own properties
+                (``label``) are skipped.
         """
         for name in arguments.keys() - {"self", "params", "kwargs", "__class__"}:
             if not isinstance(getattr(type(self), name, None), property):
@@ -55,22 +55,22 @@ class HopsTask(BaseOperator):
 
 
 class HopsOperator(HopsTask):
-    """The arguments of all operators.
+    """Arguments of all operators.
 
-    A subclass names its ``entry`` and ``output_kind``, calls :meth:`store_arguments`, and lists the arguments that are
-    the step's parameters and inputs in ``param_arguments`` and ``input_arguments``, or overrides :meth:`step_params`
-    and :meth:`step_inputs`. Inputs are templated, and further arguments that ``templated`` lists.
+    A subclass sets ``entry`` and ``output_kind``, calls :meth:`store_arguments`, and lists the step's parameters and
+    inputs in ``param_arguments`` and ``input_arguments``, or overrides :meth:`step_params` and :meth:`step_inputs`.
+    Inputs and the arguments listed in ``templated`` are templated.
 
     Args:
         hops_conn_id: Connection of type ``hops``. (templated)
         runtime: Name of the environment in which the step runs, made with ``airflow hops runtime create --name``; None
             for the connection's. (templated)
-        cache: Whether the task may return an artifact that it made before from the same code, parameters and inputs;
-            None means what ``[hops] cache`` says. It has no effect on deploy, rollout, the operators that change what
-            serves, skew and ``@task.hops``, which always run, nor on schema, which is frozen.
-        launcher_name: Name of the launcher that starts the step: one that an installed distribution registers; None for
-            the operator's own, this machine or Spark.
-        launcher_options: Its keyword arguments.
+        cache: Whether the task may return an earlier artifact with the same code, parameters and inputs; None for
+            ``[hops] cache``. It has no effect on deploy, rollout, the operators that change what serves, skew and
+            ``@task.hops``, which always run, nor on schema, which is frozen.
+        launcher_name: Name of the step's launcher, registered by an installed distribution; None for the operator's
+            default, this machine or Spark.
+        launcher_options: Keyword arguments of the launcher.
     """
 
     entry: ClassVar[str]
@@ -93,7 +93,7 @@ class HopsOperator(HopsTask):
         self.store_arguments(locals())
         dag = self.get_dag()
         if self.output_kind and dag is not None:
-            # Airflow takes addresses in ASCII alone, and where one is not, it lists the DAG without a word no more.
+            # Airflow accepts only ASCII addresses, and silently drops DAGs with others.
             uri = f"hops://{quote(dag.dag_id)}/{quote(self.task_id)}"
             self._asset: Asset | None = Asset(name=f"{dag.dag_id}.{self.task_id}", uri=uri, group="hops")
             self.outlets = [*self.outlets, self._asset]
@@ -102,15 +102,15 @@ class HopsOperator(HopsTask):
         self._hook: RuntimeHook | None = None
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """Keyword arguments of the entry function; JSON values."""
+        """Returns the keyword arguments of the entry function as JSON values."""
         return {name: as_json(getattr(self, name)) for name in self.param_arguments}
 
     def step_inputs(self) -> Mapping[str, Any]:
-        """Upstream artifacts by role: an artifact's dict, or a list of them."""
+        """Returns the upstream artifacts by role; a value is an artifact's dict or a list of them."""
         return {name: value for name in self.input_arguments if (value := getattr(self, name)) is not None}
 
     def step_services(self) -> Mapping[str, str]:
-        """Services that the step gets in the place of those of the ``hops`` connection."""
+        """Returns services that replace those of the ``hops`` connection for this step."""
         return {}
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
@@ -118,16 +118,16 @@ class HopsOperator(HopsTask):
         return {}
 
     def output_uri(self, hook: RuntimeHook, producer: Producer) -> str:
-        """Returns the artifact's address: by default one of its own for each DAG run."""
+        """Returns the artifact's address; by default each DAG run has its own."""
         assert self.output_kind is not None
         return hook.store.address(producer, self.output_kind)
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
-        """Returns the operator's own launcher; None for this machine."""
+        """Returns the operator's default launcher; None for this machine."""
         return None
 
     def chosen_launcher(self, hook: RuntimeHook) -> Launcher | None:
-        """Returns the launcher of ``launcher_name``, or else the operator's own."""
+        """Returns the launcher of ``launcher_name``, or the operator's default."""
         if self.launcher_name is None:
             return self.launcher(hook)
         return hook.make_launcher(self.launcher_name, **(self.launcher_options or {}))
@@ -136,7 +136,7 @@ class HopsOperator(HopsTask):
         """Runs the step and returns its value for XCom.
 
         Returns:
-            An artifact's dict, with the step's ``seconds`` by phase beside it; or plain JSON.
+            The artifact's dict plus ``seconds``, the durations by phase; or plain JSON if the step makes no artifact.
         """
         self._hook = hook = RuntimeHook(self.hops_conn_id, runtime=self.runtime)
         try:
@@ -166,7 +166,7 @@ class HopsOperator(HopsTask):
     """False for steps whose effect lies outside their artifact (a deployment)."""
 
     def build_spec(self, hook: RuntimeHook, context: Context) -> StepSpec:
-        """The step, but for what the hook fills in.
+        """Returns the step's spec; the hook fills in the rest.
 
         Raises:
             BadInput: an input is not an artifact.
@@ -200,8 +200,8 @@ class HopsOperator(HopsTask):
             }
 
     def _keep_cards(self, context: Context, model_name: str) -> None:
-        """Keeps the cards of the versions that this task decided on."""
-        from airflow_hops.reports.kept_cards import keep_cards  # it would cost every DAG file what it imports
+        """Stores the cards of the versions that this task decided on."""
+        from airflow_hops.reports.kept_cards import keep_cards  # its imports would slow down every DAG file
 
         docs = {self.dag_id: context["dag"].doc_md or ""}
         keep_cards(RuntimeHook(self.hops_conn_id).store, model_name, docs.get)
@@ -213,19 +213,19 @@ class HopsOperator(HopsTask):
 
 
 def airflow_error(error: HopsError) -> AirflowException:
-    """Returns the error as Airflow's; one that no retry can correct fails the task at once."""
+    """Converts an error to Airflow's; errors that a retry cannot fix fail the task at once."""
     return (AirflowException if error.retryable else AirflowFailException)(str(error))
 
 
 def producer_of(context: Context) -> Producer:
-    """The task instance, as artifacts name who made them."""
+    """Returns the task instance as the producer that artifacts record."""
     ti = context["ti"]
     map_index = ti.map_index if ti.map_index is not None else -1
     return Producer(ti.dag_id, ti.run_id, ti.task_id, map_index, ti.try_number)
 
 
 def _artifacts(role: str, value: Any) -> tuple[Artifact, ...]:
-    # The outputs of a mapped task come as a lazy sequence, which is neither list nor tuple.
+    # The outputs of a mapped task are a lazy sequence, which is neither list nor tuple.
     values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     try:
         return tuple(v if isinstance(v, Artifact) else Artifact.from_dict(v) for v in values)
@@ -234,7 +234,7 @@ def _artifacts(role: str, value: Any) -> tuple[Artifact, ...]:
 
 
 def code_paths_of(context: Context) -> tuple[str, ...]:
-    """The folders of user code: the DAG file's own, the one that its package lies in, and its bundle's."""
+    """Returns the folders of user code: that of the DAG file, the parent of its package, and its bundle."""
     own = top = Path(context["dag"].fileloc).parent
     while (top / "__init__.py").exists():
         top = top.parent
@@ -243,19 +243,19 @@ def code_paths_of(context: Context) -> tuple[str, ...]:
 
 
 def skipped(ti: Any, reason: str, **facts: Any) -> AirflowSkipException:
-    """Returns the exception that skips a task; its reason is stored for the pages, as a skipped task returns nothing.
+    """Returns the exception that skips a task, and pushes the reason to XCom, since skipped tasks return nothing.
 
     Args:
         ti: The task instance.
-        reason: Why, in words.
-        **facts: What else the pages are to know.
+        reason: Reason in words.
+        **facts: Further details for the web pages.
     """
     ti.xcom_push(key=REFUSED_KEY, value={"reason": reason, **facts})
     return AirflowSkipException(reason)
 
 
 def own_params(params: Mapping[str, Any]) -> list[str]:
-    """The keys that the task was given: Airflow merges the DAG's params in before an operator sees its own."""
+    """Returns the names of the params set on the task itself; Airflow merges the DAG's params into them."""
     if not isinstance(params, ParamsDict):
         return sorted(params)
     return sorted(name for name in params if params.get_param(name).source == "task")

@@ -1,4 +1,4 @@
-"""Predictions for whole examples, on Spark."""
+"""Operator that predicts for whole examples on Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class BatchPredictOperator(SparkOperator):
     """Predicts for every row of ``examples`` with a model that takes raw features, in Spark's executors.
 
-    The artifact ``predictions`` holds ``<split>/*.parquet``: the requested columns, and a column for each output.
+    The artifact ``predictions`` holds ``<split>/*.parquet``: the requested columns and a column for each output.
 
     Example::
 
@@ -57,10 +57,10 @@ class BatchPredictOperator(SparkOperator):
         self.store_arguments(locals())
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """Keyword arguments of the entry function.
+        """Returns the keyword arguments of the entry function.
 
         Raises:
-            BadInput: both ``model`` and ``model_name`` are given, or neither.
+            BadInput: both or neither of ``model`` and ``model_name`` are set, or ``batch_rows`` is below 1.
         """
         if (self.model is None) == (not self.model_name):
             raise BadInput(
@@ -79,5 +79,5 @@ class BatchPredictOperator(SparkOperator):
         }
 
     def _cache_enabled(self) -> bool:
-        # Which model serves is not known before the step reads it.
+        # The serving version is unknown until the step reads it.
         return not self.model_name and super()._cache_enabled()

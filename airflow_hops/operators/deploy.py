@@ -1,4 +1,4 @@
-"""Registers a blessed model, and deploys it to the model server as champion or canary."""
+"""Operator that registers a blessed model and deploys it as champion or canary."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ _MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def model_asset(model_name: str) -> Asset:
-    """The asset that stands for the deployed versions of a model."""
+    """Returns the asset that stands for the deployed versions of a model."""
     return Asset(name=f"hops model {model_name}", uri=f"hops://_models/{model_name}", group="hops")
 
 
 class DeployModelOperator(HopsOperator):
-    """Deploys a blessed model; the task is skipped for others.
+    """Deploys a blessed model; skips the task for others.
 
     The first model of a name becomes the champion and gets all the traffic. Later models are served beside the
     champion, as a canary with a share of the traffic, until a
     :class:`~airflow_hops.operators.rollout.RolloutOperator` promotes them or rolls them back.
 
-    Each deployment is an event of the model's asset, ``hops model <model_name>``, which Airflow knows once the DAG is
-    parsed.
+    Each deployment is an event of the model's asset, ``hops model <model_name>``, which Airflow registers when it
+    parses the DAG.
 
     Args:
         model: Output of the training task. (templated)
         model_name: Name of the model in MLflow's registry and on the server. (templated)
-        evaluation: Output of the evaluation task, without whose blessing the task is skipped. (templated)
-        infra_blessing: Output of the infra-validation task, without whose blessing the task is skipped. (templated)
+        evaluation: Output of the evaluation task; the task is skipped if it did not bless the model. (templated)
+        infra_blessing: Output of the infra-validation task; the task is skipped if it did not bless the model.
+            (templated)
         canary_percent: Share of the traffic that the canary gets, 1 to 100.
         available_timeout_s: Seconds for the server to load the version.
-        allow_older: Whether a model that was registered before the champion may become a canary. By default it may
-            not, so that clearing the task of an old run does not bring its model back.
+        allow_older: Whether a model that was registered before the champion may become a canary. By default it may not,
+            so that clearing a task of an old run does not deploy its model again.
         allow_rolled_back: Whether a model that was rolled back may serve again. By default it may not, so that a cached
-            training does not bring it back with every run.
+            training does not deploy it again with every run.
         model_server_conn_id: Connection of type ``model_server``; None for the server that the ``hops`` connection
             names. (templated)
     """
@@ -74,12 +75,12 @@ class DeployModelOperator(HopsOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
-        # A template has its name in a run alone.
+        # A template is rendered only in a run.
         if isinstance(model_name, str) and _MODEL_NAME.fullmatch(model_name):
             self.outlets = [*self.outlets, model_asset(model_name)]
 
     def step_services(self) -> Mapping[str, str]:
-        """The model server of the connection, where one is named."""
+        """Returns the services of ``model_server_conn_id``, if set."""
         return model_server_services(self.model_server_conn_id)
 
     def execute(self, context: Context) -> Any:
@@ -87,7 +88,7 @@ class DeployModelOperator(HopsOperator):
 
         Raises:
             AirflowSkipException: the evaluation or the infra-validation did not bless the model.
-            AirflowFailException: their properties are not those of such artifacts.
+            AirflowFailException: the properties of one of them cannot be read.
         """
         for role in ("evaluation", "infra_blessing"):
             verdict = getattr(self, role)

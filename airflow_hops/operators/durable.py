@@ -1,4 +1,4 @@
-"""Operators whose step outlives the worker: a retry continues it."""
+"""Operators whose step outlives the worker, so that a retry continues it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class DurableOperator(ResumableJobMixin, HopsOperator):
-    """Base of operators whose step is a job: it survives its worker, and the retry follows it to its end.
+    """Base of operators whose step is a job: the job survives its worker, and a retry follows it to its end.
 
-    Airflow's mixin decides between submitting, following and taking the result. What it calls an external id is a
-    :class:`airflow_hops.core.store.jobs.Job` as JSON. It is persisted before the job is started.
+    Airflow's mixin decides whether to submit the job, follow it or take its result. The external id of the mixin is a
+    :class:`airflow_hops.core.store.jobs.Job` as JSON, persisted before the job starts.
 
     Args:
-        durable: Whether the step is a job. Otherwise, and where Airflow has no task state store, it ends with its
+        durable: Whether the step is a job. If not, or if Airflow has no task state store, the step ends with its
             worker.
         kwargs: Arguments of :class:`airflow_hops.operators.base.HopsOperator`.
     """
@@ -35,7 +35,7 @@ class DurableOperator(ResumableJobMixin, HopsOperator):
         super().__init__(durable=durable, **kwargs)
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
-        """Follows the job of an earlier try, or submits one."""
+        """Follows the job of an earlier try, or submits a new one."""
         store = context.get("task_state_store")
         if not self.durable or store is None:
             return super().run_step(hook, context)
@@ -55,25 +55,25 @@ class DurableOperator(ResumableJobMixin, HopsOperator):
         return self._jobs.submit().to_dict()
 
     def get_job_status(self, external_id: Any, context: Context) -> str:
-        """How the job is doing; one that this try cannot go on with is ended."""
+        """Returns the job's status, and ends a job that this try cannot follow."""
         job = Job.from_dict(external_id)
         return "ended" if job is None else self._jobs.settle(job)
 
     def is_job_active(self, status: str) -> bool:
-        """Whether the job can be followed."""
+        """Returns whether the job can be followed."""
         return status in ("prepared", "running")
 
     def is_job_succeeded(self, status: str) -> bool:
-        """Whether the job has a result to be taken."""
+        """Returns whether the job's result can be taken."""
         return status == "succeeded"
 
     def poll_until_complete(self, external_id: Any, context: Context) -> Any:
-        """Follows the job to its end; its result is taken by :meth:`run_step`, whichever way led here."""
+        """Follows the job to its end; :meth:`run_step` then takes its result."""
         job = Job.from_dict(external_id)
         assert job is not None
         self._jobs.follow(job)
         return external_id
 
     def get_job_result(self, external_id: Any, context: Context) -> Any:
-        """The job, whose result :meth:`run_step` takes."""
+        """Returns the job; :meth:`run_step` takes its result."""
         return external_id

@@ -1,4 +1,4 @@
-"""Evaluation of a model, overall and by slice, against the champion."""
+"""Operator that evaluates a model, overall and by slice, against the champion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_hops.operators.links import LineageLink, ModelsLink
 
 
 class EvaluateOperator(HopsOperator):
-    """Scores an exported model on raw examples and blesses it, or says why not.
+    """Scores an exported model on raw examples, and blesses it or gives reasons for not doing so.
 
     The champion, if there is one, is scored on the same rows. The artifact ``evaluation`` holds ``evaluation.json`` and
     is published in either case; its properties ``blessed`` and ``reasons`` have the decision.
@@ -20,18 +20,18 @@ class EvaluateOperator(HopsOperator):
     Args:
         model: The output of the training task. (templated)
         examples: The output of ``PrepareOperator`` or ``PrepareImagesOperator``. (templated)
-        model_name: Name under which the model is served; its champion is the one to compare with. (templated)
-        splits: Splits to evaluate on; None for all splits of the examples except ``train``. The first must have labels
-            that differ. (templated)
-        slices: Columns by whose values to report the metrics too, up to 100 values each. (templated)
+        model_name: Name under which the model is served; the model is compared with its champion. (templated)
+        splits: Splits to evaluate on; None for all splits of the examples except ``train``. The first must have at
+            least two different labels. (templated)
+        slices: Columns; metrics are also reported by their values, up to 100 for each column. (templated)
         metric: The metric that compares candidate and champion. For two classes ``auc``, ``average_precision``,
             ``accuracy``, ``log_loss`` or ``brier``; for several ``log_loss``, ``accuracy``, ``balanced_accuracy``,
             ``macro_f1``, ``weighted_f1``, ``auc``, ``worst_auc`` or ``brier``; for a regression ``rmse``, ``mae``,
             ``r2`` or ``median_absolute_error``; or one of ``metrics``. None for the problem's default: ``auc``,
             ``log_loss``, ``rmse``.
-        minimum: Worst allowed value by metric, on every split; for a loss the greatest. None for ``{"auc": 0.6}``, or
-            in a regression ``{"r2": 0}``. For a further label put its name before the metric: ``{"minutes/rmse": 20}``;
-            the default of the first label then still applies, unless one of its metrics is named.
+        minimum: Worst allowed value by metric, on every split (for a loss, the greatest). None for ``{"auc": 0.6}``, or
+            in a regression ``{"r2": 0}``. For a further label, prefix the metric with its name: ``{"minutes/rmse":
+            20}``; the default of the first label then still applies, unless one of its metrics is named.
         max_regression: How much worse than the champion the model may be on a split, beyond chance: the lower end of
             the 95% interval of its gain must be at least minus this. One number, or one by split. None for 0.01, or
             for 1% of the champion's value if the metric has the label's units or is one of ``metrics``.
@@ -69,6 +69,6 @@ class EvaluateOperator(HopsOperator):
         self.store_arguments(locals())
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
-        """The champion: another one asks for another comparison."""
+        """Adds the champion to the key, since another champion requires another comparison."""
         champion = read_record(hook.store, self.model_name).champion
         return {"champion": champion.fingerprint if champion else "none"}

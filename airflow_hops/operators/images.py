@@ -1,4 +1,4 @@
-"""Images, from files to TFRecords of one size, on Spark."""
+"""Operator that prepares images as TFRecords of one size, on Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PrepareImagesOperator(SparkOperator):
 
         images = PrepareImagesOperator(
             task_id="images",
-            sources={"train": "s3://photos/train", "test": "s3://photos/test"},  # a folder in them for each class
+            sources={"train": "s3://photos/train", "test": "s3://photos/test"},  # with a folder for each class
             height=224,
             width=224,
             channels=3,
@@ -47,8 +47,8 @@ class PrepareImagesOperator(SparkOperator):
             itself. ``crop`` takes the middle without resizing, and rejects smaller images.
         mean: By channel, subtracted from pixels in [0, 1]; None for the mean of the training images.
         scale: By channel, divides the difference; None for the standard deviation of the training images.
-        classes: Names of the classes in the order of their numbers; None for the sources' names in alphabetical order,
-            or their numbers.
+        classes: Names of the classes in the order of their numbers; None for the names or numbers of the sources,
+            sorted.
         label: Name of the label column.
         eval_percent: Share of the images of ``train`` that go to the split ``eval``, by a hash of their key.
         encoding: ``png``, which is lossless, or ``jpeg``, which takes less space.
@@ -85,16 +85,16 @@ class PrepareImagesOperator(SparkOperator):
         self.sources: dict[str, Any] = {
             split: ImageSource.from_value(split, value).to_dict() for split, value in sources.items()
         }
-        # An operator has a label of its own, which the UI shows.
+        # Airflow's operators already have a ``label``, which the UI shows.
         self.label_column = label
         self._options()
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """The sources, and what to make of their images."""
+        """Returns the sources and the options of their preparation."""
         return self._options().to_dict()
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
-        """The state of the files, so that changed ones are read anew, and the Spark properties."""
+        """Adds the state of the files, so that changed files are read again."""
         sources = {split: ImageSource.from_value(split, value) for split, value in self.sources.items()}
         return {**super().step_cache_key_parts(hook), "sources": fingerprint_of_sources(sources)}
 

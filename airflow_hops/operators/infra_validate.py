@@ -1,4 +1,4 @@
-"""Validation that a model serves, in a throwaway server."""
+"""Operator that checks in a throwaway server that a model can serve."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class InfraValidateOperator(HopsOperator):
     Args:
         model: The output of the training task. (templated)
         examples: The output of ``PrepareOperator``, whose rows become requests. (templated)
-        requests: Rows to send, one by one and all at once, over each protocol.
+        requests: Number of rows to send, one by one and in one batch, over each protocol.
         split: Split of these rows; None for the last. (templated)
         start_timeout_s: Seconds for the server to start and load the model.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.

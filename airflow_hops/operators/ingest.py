@@ -1,4 +1,4 @@
-"""Ingest: raw tables in a window of time into a snapshot."""
+"""Operator that reads raw tables in a window of time into a snapshot."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = ["IngestOperator", "Source"]
 class IngestOperator(HopsOperator):
     """Reads raw tables in a window of time into one ``snapshot``: a folder of Parquet files for each table.
 
-    Where the DAG run was triggered by an asset event whose ``extra`` has ``window_end``, as a monitor's request for a
-    retraining does, the window ends there, whatever ``window_end`` says; and likewise begins, if it has
-    ``window_start``. A request that another run has taken up already skips the task.
+    If the DAG run was triggered by an asset event whose ``extra`` has ``window_end``, as requests for retraining do,
+    that and its ``window_start`` override the arguments. If another run has already claimed the request, the task is
+    skipped.
 
     Example::
 
@@ -42,7 +42,7 @@ class IngestOperator(HopsOperator):
             window_end="{{ data_interval_end }}",
         )
 
-    The DAG needs ``schedule=CronDataIntervalTimetable(...)``: without it, Airflow 3's data intervals have no length.
+    The DAG needs ``schedule=CronDataIntervalTimetable(...)``: otherwise Airflow 3's data intervals are empty.
 
     Args:
         sources: The source of each table, by the table's name: a :class:`~airflow_hops.core.contract.sources.Source`,
@@ -75,7 +75,7 @@ class IngestOperator(HopsOperator):
         self.window_end = window_end
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """The sources and the window, which a triggering asset event may extend."""
+        """Returns the sources and the window, which a triggering asset event may replace."""
         start, end = requested_window(context.get("triggering_asset_events"))
         if end:
             self.log.info("The triggering asset event asks for the window %s to %s", start or self.window_start, end)
@@ -87,21 +87,21 @@ class IngestOperator(HopsOperator):
         }
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
-        """Runs the step, unless other runs train for all that this one was triggered for."""
+        """Runs the step, unless other runs have claimed all requests that triggered this one."""
         _take_up_requests(hook.store, context)
         return super().run_step(hook, context)
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
-        """The state of the files, so that a changed one is read anew."""
+        """Adds the state of the files, so that changed files are read again."""
         sources = {table: Source.from_value(table, value) for table, value in self.sources.items()}
         return {"sources": fingerprint_of_sources(sources)}
 
 
 def _take_up_requests(store: ArtifactStore, context: Context) -> None:
-    """Takes up the requests for retraining that triggered the run.
+    """Claims the retraining requests that triggered the run.
 
     Raises:
-        AirflowSkipException: other runs of the DAG have taken up all of them.
+        AirflowSkipException: other runs of the DAG have claimed all of them.
     """
     causes = [extra.get("cause") for extra in extras(context.get("triggering_asset_events"))]
     producer = producer_of(context)

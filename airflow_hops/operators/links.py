@@ -1,4 +1,4 @@
-"""Links from a task to what its step has made for people to look at: TensorBoard, and the pages of the web UI."""
+"""Links from a task to TensorBoard and to the pages of the web UI."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from airflow_hops.core.contract.web import URL_PREFIX
 
 _PAGES = "/plugin/hops"
 _OF_ROWS = {"examples", "transformed_examples", "predictions"}
-"""Kinds of artifacts whose rows the page Data shows."""
+"""Kinds of artifacts whose rows the Data page shows."""
 
 if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol, TaskInstanceKey
 
 
 class TensorBoardLink(BaseOperatorLink):
-    """TensorBoard of a training, which the API server starts when somebody looks."""
+    """Link to a training's TensorBoard, which the API server starts on demand."""
 
     name = "TensorBoard"
 
     def get_link(self, operator: Any, *, ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> str:
-        """The address on the API server, whatever path it is served under.
+        """Returns the address on the API server, including the path of its ``base_url``.
 
         Args:
             operator: The task.
-            ti_key: What names the task instance: its key or, as Airflow gives it on a worker, itself.
+            ti_key: Key of the task instance or, on a worker, the task instance itself.
         """
         parts = [ti_key.dag_id, ti_key.run_id, ti_key.task_id, _map_index(ti_key)]
         return f"{_base_path()}{URL_PREFIX}/tensorboard/" + "/".join(quote(part, safe="") for part in parts) + "/"
 
 
 class PageLink(BaseOperatorLink):
-    """A link to a page of the plugin, opened with the artifact of the task instance.
+    """Link to a page of the plugin, opened with the artifact of the task instance.
 
-    The addresses are those of ``ui/src/routes.ts``.
+    The addresses match ``ui/src/routes.ts``.
     """
 
     page: ClassVar[str]
     of_artifact: ClassVar[bool] = True
-    """Whether the page shows one artifact; runs are MLflow's, and a model is several artifacts."""
+    """Whether the page shows a single artifact; runs are in MLflow, and a model has several artifacts."""
 
     def get_link(self, operator: Any, *, ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> str:
-        """The address of the page, as :meth:`TensorBoardLink.get_link`."""
+        """Returns the page's address; see :meth:`TensorBoardLink.get_link`."""
         query = {"dag": ti_key.dag_id, **self.query(operator, ti_key)}
         return f"{_base_path()}{_PAGES}/{self.page}{self.below(operator)}?{urlencode(query)}"
 
     def below(self, operator: Any) -> str:
-        """Returns the part of the path behind the page."""
+        """Returns the part of the path after the page's name."""
         return ""
 
     def query(self, operator: Any, ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> dict[str, str]:
-        """Returns the query that selects the artifact, if the task makes one."""
+        """Returns the query that selects the task's artifact, if it makes one."""
         kind = getattr(operator, "output_kind", None)
         if kind is None or not self.of_artifact:
             return {}
@@ -62,26 +62,26 @@ class PageLink(BaseOperatorLink):
 
 
 class DataLink(PageLink):
-    """Statistics, feature by feature; of examples, the rows."""
+    """Link to the statistics by feature or, for examples, to the rows."""
 
     name = "Data"
     page = "data"
 
     def query(self, operator: Any, ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> dict[str, str]:
-        """The artifact, and the tab that shows it."""
+        """Selects the artifact and the tab that shows it."""
         tab = {"tab": "dive"} if operator.output_kind in _OF_ROWS else {}
         return {**tab, **super().query(operator, ti_key)}
 
 
 class SchemaLink(PageLink):
-    """A schema, or the anomalies of a validation."""
+    """Link to a schema, or to the anomalies of a validation."""
 
     name = "Schema"
     page = "schema"
 
 
 class RunsLink(PageLink):
-    """The pipeline's training runs."""
+    """Link to the pipeline's training runs."""
 
     name = "Runs"
     page = "runs"
@@ -90,20 +90,20 @@ class RunsLink(PageLink):
 
 
 class ModelsLink(PageLink):
-    """The served model that the task works on, or all of the pipeline's where it does not name one."""
+    """Link to the task's served model, or to all models of the pipeline."""
 
     name = "Models"
     page = "models"
     of_artifact = False
 
     def below(self, operator: Any) -> str:
-        """The model."""
+        """Returns the model's path."""
         model_name = getattr(operator, "model_name", None)
         return f"/{quote(model_name, safe='')}" if model_name else ""
 
 
 class SkewLink(PageLink):
-    """A comparison, or all of the pipeline's."""
+    """Link to a comparison, or to all comparisons of the pipeline."""
 
     name = "Skew"
     page = "skew"
@@ -116,7 +116,7 @@ class LineageLink(PageLink):
     page = "lineage"
 
     def query(self, operator: Any, ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> dict[str, str]:
-        """The artifact, or the model of a task that makes none."""
+        """Selects the artifact, or the model if the task makes no artifact."""
         model_name = getattr(operator, "model_name", None)
         return super().query(operator, ti_key) or ({"model": model_name} if model_name else {})
 

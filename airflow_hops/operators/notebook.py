@@ -1,4 +1,4 @@
-"""A notebook as a task."""
+"""Operator that runs a notebook."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 
 class NotebookOperator(HopsOperator):
-    """Executes a Jupyter notebook in the runtime environment, and keeps it with its outputs.
+    """Executes a Jupyter notebook in the runtime environment, and stores it with its outputs.
 
-    Each cell's text goes to the task's log as it comes. The artifact ``notebook`` holds the executed ``notebook.ipynb``
-    and ``notebook.html``. It is published also when a cell fails, which fails the task. The task always runs: what a
-    notebook reads is not known. A value that it leaves by :func:`airflow_hops.hops.pipeline.result` is the task's
-    XCom ``result``.
+    Text output appears in the task's log as it is written. The artifact ``notebook`` holds the executed
+    ``notebook.ipynb`` and ``notebook.html``. It is also published if a cell fails, which fails the task. The task is
+    never cached, since the data that a notebook reads is unknown. A value passed to
+    :func:`airflow_hops.hops.pipeline.result` becomes the task's XCom ``result``.
 
     Args:
-        notebook: Path of the ``.ipynb``, relative to the DAG's folder, of Python code. The kernel works in the file's
-            folder. (templated)
-        params: Values for variables of the notebook, JSON values. They are set in a cell behind the one tagged
-            ``parameters``, which must assign each, or at the top if none is. They are Airflow params of the task: a DAG
-            run's ``conf`` overrides their values. Templates in the values given here are rendered.
-        inputs: Upstream artifacts by role, which the notebook finds by :mod:`airflow_hops.hops.pipeline`.
-            (templated)
-        env: Variables of the kernel's environment. (templated)
-        cell_timeout_s: Seconds that each cell may take; None for as long as it wants.
+        notebook: Path of the Python ``.ipynb``, relative to the DAG's folder. The kernel's working directory is the
+            file's folder. (templated)
+        params: Values for variables of the notebook, JSON values. They are set in a cell after the one tagged
+            ``parameters``, which must assign each, or at the top if there is no such cell. They are Airflow params of
+            the task: a DAG run's ``conf`` overrides their values. Templates are rendered in these values, but not in
+            ``conf``.
+        inputs: Upstream artifacts by role, which the notebook reads with :mod:`airflow_hops.hops.pipeline`. (templated)
+        env: Environment variables of the kernel. (templated)
+        cell_timeout_s: Seconds that each cell may take; None for no limit.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
@@ -58,8 +58,8 @@ class NotebookOperator(HopsOperator):
         self.cell_timeout_s = cell_timeout_s
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """The notebook, and what it is given."""
-        # What a DAG run's conf says is no template: whoever triggers a run would have it rendered on the worker.
+        """Returns the notebook, its parameters and its environment."""
+        # A DAG run's conf is not rendered: otherwise, whoever triggers a run could run templates on the worker.
         values = {name: context["params"][name] for name in self.values}
         return {
             "notebook": self.notebook,
@@ -73,7 +73,7 @@ class NotebookOperator(HopsOperator):
         return self.inputs
 
     def execute(self, context: Context) -> Any:
-        """Runs the notebook; pushes the value that it left."""
+        """Runs the notebook and pushes the value that it set as its result."""
         value = super().execute(context)
         result = NotebookProperties.from_dict(value["properties"]).result
         if result is not None:

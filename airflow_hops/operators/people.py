@@ -1,4 +1,4 @@
-"""People: whom a task tells, with Airflow's notifiers, and whom it asks before it goes on."""
+"""Notifies people with Airflow's notifiers, and asks them for decisions."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ Notifier = Callable[..., Any]
 
 
 def notify(notifiers: Notifier | Sequence[Notifier], context: Context, **facts: Any) -> bool:
-    """Calls notifiers; one that raises does not keep the task from going on.
+    """Calls notifiers; failures are logged and do not fail the task.
 
     Args:
-        notifiers: One, or several.
+        notifiers: One notifier, or several.
         context: The task's context.
-        **facts: What their templates can name besides.
+        **facts: Additional variables for their templates.
 
     Returns:
-        Whether one was told.
+        Whether at least one notifier succeeded.
     """
     informed = False
     for each in [notifiers] if callable(notifiers) else notifiers:
         try:
-            # A notifier renders its templates in place: the next call must find them as they were.
+            # A notifier renders its templates in place, so each call uses a copy.
             copy(each)({**context, **facts})
             informed = True
         except Exception:
@@ -57,17 +57,17 @@ def ask(
     assigned_users: Sequence[HITLUser] | None = None,
     **kwargs: Any,
 ) -> NoReturn:
-    """Asks a person, and ends the try; the answer goes to the operator's ``execute_complete``.
+    """Asks a person, and ends the try; Airflow passes the answer to the operator's ``execute_complete``.
 
     Args:
         context: The task's context.
         subject: The question.
-        body: What the person should know, in Markdown.
+        body: Background of the question, in Markdown.
         options: The answers to choose from.
-        default: The answer if none comes in time; None waits for one.
+        default: The answer if none arrives in time; None waits without end.
         timeout: How long to wait.
-        note: What the person may add, in words.
-        assigned_users: Who may answer; None for everyone who may answer for the DAG.
+        note: Description of the field for the person's remarks.
+        assigned_users: Users who may answer; None for everyone who may answer for the DAG.
         **kwargs: Other arguments of ``execute_complete``.
     """
     upsert_hitl_detail(
@@ -89,9 +89,9 @@ class Answer:
 
     Attributes:
         choice: One of the options.
-        by: The person's name, or that there was no answer in time.
-        note: What the person added.
-        at: When, ISO 8601.
+        by: The person's name, or a text that says that nobody answered in time.
+        note: The person's remarks.
+        at: Time of the answer, ISO 8601.
     """
 
     choice: str
@@ -101,7 +101,7 @@ class Answer:
 
     @classmethod
     def of(cls, event: Mapping[str, Any], timeout: timedelta | None) -> Answer:
-        """Reads the event with which Airflow calls ``execute_complete``.
+        """Reads the event that Airflow passes to ``execute_complete``.
 
         Raises:
             AirflowFailException: the question could not be answered.

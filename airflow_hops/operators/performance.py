@@ -1,4 +1,4 @@
-"""The performance of served models, measured with labels that came later."""
+"""Operator that measures the performance of served models with labels that arrive later."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class PerformanceOperator(HopsOperator):
-    """Measures what captured predictions of a model were worth, with labels that came later.
+    """Measures the quality of a model's captured predictions with labels that arrive later.
 
-    Each version has its metrics with 95% intervals, by period and over the window, how complete the labels are, and by
-    how much it is worse than on the held-out split of its training. Metrics of classifiers are also estimated from
-    calibrated probabilities, without labels, and marked as estimates. While no version serves, the task is skipped; it
-    fails if nothing was captured in the window. What is wrong with the labels stands in the property ``notes``.
+    The report has, for each version, metrics with 95% intervals by period and over the window, the completeness of
+    labels, and the loss of quality since the held-out split of its training. Metrics of classifiers are also estimated
+    from calibrated probabilities, without labels, and marked as estimates. The task is skipped while no version serves,
+    and fails if nothing was captured in the window. The property ``notes`` lists problems with the labels.
 
     The artifact ``performance`` holds ``performance.json``.
 
@@ -45,22 +45,22 @@ class PerformanceOperator(HopsOperator):
             of ``IngestOperator`` or ``PrepareOperator``. None for feedback that was sent to the model server.
             (templated)
         table: The table of the snapshot, or the split of the examples, if there are several. (templated)
-        of_label: Which of the labels that the model predicts is measured; None for the first, which alone is what a
-            policy's ``Performance`` usually means. Others have a task of their own.
-        label_column: Column of the label; None for the label's name.
+        of_label: The predicted label to measure; None for the first, which a policy's ``Performance`` usually means.
+            Use a separate task for each further label.
+        label_column: Column of the label; None for a column with the label's name.
         keys: Columns of the labels that together identify a prediction: ``request_id`` and ``row``, or inputs of the
-            model. Without a column ``row``, labels by request id are of the request's first row.
-        label_time: Column that says when a label became known, a timestamp or seconds since the epoch: of several
-            labels the last counts, and delays are known. Feedback has its own.
-        time_feature: The model's input that holds the row's time, in seconds since the epoch, by which predictions
-            have their age and their period; None for the time of the request.
-        as_of: The time to look back from, ISO 8601; later predictions and labels are left out. None for that of the
-            newest prediction. (templated)
-        window: How far to look back; None for everything that was captured.
-        period: Length of the periods that are measured one by one.
-        label_delay: Age below which predictions are not measured, as labels that come early may not be typical.
-        ages: Ages by which the completeness of labels is reported.
-        min_rows: Labelled predictions that metrics need; of two classes they need ten of each, too.
+            model. Without a column ``row``, labels by request id belong to the request's first row.
+        label_time: Column with the time at which a label became known, a timestamp or seconds since the epoch: the last
+            of several labels counts, and delays can be measured. Feedback has its own time.
+        time_feature: The model's input that holds the row's time, in seconds since the epoch, which determines the age
+            and period of a prediction; None for the time of the request.
+        as_of: End of the window, ISO 8601; later predictions and labels are ignored. None for the time of the newest
+            prediction. (templated)
+        window: Length of the window; None for everything that was captured.
+        period: Length of the periods that are measured separately.
+        label_delay: Age below which predictions are ignored, since early labels may not be typical.
+        ages: Ages for which the completeness of labels is reported.
+        min_rows: Labelled predictions required for metrics; two classes also require ten of each.
         estimates: Whether to estimate metrics without labels.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
@@ -93,7 +93,7 @@ class PerformanceOperator(HopsOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
-        # An output of another task is an artifact or an address: which, is known once there is one.
+        # An output of another task is an artifact or an address; only its value shows which.
         is_final = labels is None or isinstance(labels, XComArg) or _is_artifact(labels)
         self._labels_given = labels is not None
         self.labels = labels if is_final else Source.from_value("labels", labels).to_dict()
@@ -115,11 +115,11 @@ class PerformanceOperator(HopsOperator):
         ).to_dict()
 
     def step_inputs(self) -> Mapping[str, Any]:
-        """The labels, where they are an artifact."""
+        """Returns the labels if they are an artifact."""
         return {"labels": self.labels if _is_artifact(self.labels) else None}
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
-        """Skips while no version of the model serves yet; otherwise runs the step."""
+        """Runs the step; skips the task while no version of the model serves."""
         skip_until_served(hook.store, self.model_name, context)
         result = super().run_step(hook, context)
         report = Artifact.from_dict(result.value)

@@ -1,4 +1,4 @@
-"""Prepares labelled examples from a snapshot, with the user's Spark code."""
+"""Operator that prepares labelled examples from a snapshot with the user's Spark code."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class PrepareOperator(SparkOperator):
         prepare: ``module:function``, beside the DAG file. (templated)
         tables: The snapshot: the output of ``IngestOperator``. (templated)
         label: Column of the label: a string, an integer, a float or a boolean.
-        key: Column that identifies an example. Its hash puts the row into the split ``train`` or ``eval``, so a row
-            never changes sides. If None, the hash of the features decides, and rows may be equal.
-        time: Column of the time at which the question is asked: a timestamp, a date, or seconds since the epoch. None
-            if the data has no time.
+        key: Column that identifies an example. Its hash assigns the row to the split ``train`` or ``eval``, so a row
+            never changes splits. If None, the hash of the features is used, and rows may be equal.
+        time: Column of the time of the prediction: a timestamp, a date, or seconds since the epoch. None if the data
+            has no time.
         eval_percent: Share of the keys in the split ``eval``, 0 to 99.
-        newest: Length of the window at the end of the data (a number is in days) whose rows go to the split
-            ``newest``, which is never trained on. The data ends with the snapshot's window, or without one with the
-            last row. None for no such split. Requires ``time``.
+        newest: Length of the window at the end of the data (a number is in days) whose rows go to the split ``newest``,
+            which is never trained on. The data ends with the snapshot's window or, without a window, with the last row.
+            None for no such split. Requires ``time``.
         table: The main table, each row of which becomes one example; by default the snapshot's first table.
         reject: SQL conditions over the columns of ``prepare`` by reason: ``{"no plane": "seats IS NULL"}`` rejects the
             rows for which the condition holds.
@@ -90,14 +90,14 @@ class PrepareOperator(SparkOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
-        # An operator has a label of its own, which the UI shows.
+        # Airflow's operators already have a ``label``, which the UI shows.
         self.label_column = label
         self.key_column = key
         self.time_column = time
         self._options()
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """How examples are made."""
+        """Returns the options of the preparation."""
         return self._options().to_dict()
 
     def _options(self) -> PrepareOptions:

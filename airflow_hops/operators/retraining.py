@@ -1,4 +1,4 @@
-"""Decides after each comparison whether to request a retraining, and requests it with an asset event."""
+"""Operator that decides after each comparison whether to request a retraining with an asset event."""
 
 from __future__ import annotations
 
@@ -43,48 +43,48 @@ RETRAIN, NOT_NOW = "Retrain", "Not now"
 """The answers to choose from where a person is asked."""
 
 _TAKEN_UP_WITHIN = timedelta(hours=1)
-"""How long a request that no run has taken up yet counts as under way."""
+"""How long an unclaimed request counts as pending."""
 _GOING_TO_RUN = {
     "scheduled", "queued", "running", "restarting", "up_for_retry", "up_for_reschedule", "deferred", "awaiting_input",
     "None",
 }  # fmt: skip
 _STOPS = {"monitor", "rejected", "budget"}
-"""Refusals that a person should know of."""
+"""Refusals that ``on_stop`` reports."""
 _AT_ONCE = 20
 
 
 class RequestRetrainingOperator(HopsTask):
     """Emits an asset event if the policy says so; otherwise the task is skipped with the reason.
 
-    Each comparison leads to one decision, a file of the store that is written once. Its time is that of the compared
-    data. A retry takes the decision that its run has recorded, and emits the event again; a request whose event was
-    never emitted, as its task was killed and not retried, is made again with the next decision, with the same
-    ``cause``. A training DAG that begins with an ``IngestOperator`` takes up each cause once.
+    Each comparison leads to one decision, a file in the store that is written once, with the time of the compared data.
+    A retry uses the recorded decision of its run and emits the event again. If a task was killed before it emitted its
+    event and not retried, the next decision repeats the request with the same ``cause``. A training DAG that begins
+    with an ``IngestOperator`` handles each cause once.
 
     The event's ``extra`` holds ``window_start`` and ``window_end`` (the data to train on), ``drifted``, ``skew`` (the
-    report's URI), ``reason``, ``cause`` and ``decision`` (its URI). The XCom holds this, what the conditions found, and
-    of what people were told (``told``: "drift", "request", "stop"). A skip leaves the XCom ``refused`` with the same,
-    and ``why``: "monitor", "verdict" (no reason), the kind of the condition that forbids it ("pipeline_fault",
-    "rollout", "rejected"), "in_flight", "cooldown", "budget" or "person". Without a comparison the task fails.
+    report's URI), ``reason``, ``cause`` and ``decision`` (its URI). The XCom holds the same, the results of the
+    conditions, and the notifications sent (``told``: "drift", "request", "stop"). A skipped task pushes this as the
+    XCom ``refused``, with ``why``: "monitor", "verdict" (no reason), the kind of the condition that forbids it
+    ("pipeline_fault", "rollout", "rejected"), "in_flight", "cooldown", "budget" or "person". Without a comparison the
+    task fails.
 
     Args:
         skew: The output of ``SkewOperator``. (templated)
         performance: The output of ``PerformanceOperator``, for a policy with the condition ``Performance``. (templated)
-        asset: The asset whose event is the request; schedule the training DAG on it.
-        policy: When to ask; None for drift, with ``cooldown``.
-        cooldown: Instead of ``policy``: how long it does not ask again for the same training data; a day by default.
+        asset: Asset of the event; schedule the training DAG on it.
+        policy: When to request a retraining; None for drift, with ``cooldown``.
+        cooldown: Instead of ``policy``: time before the next request for the same training data; a day by default.
         on_drift: Notifiers for when drift begins. Their templates can name ``decision``, a
-            :class:`~airflow_hops.retraining.Decision`, and ``decision.reason``. A retry tells again.
-        on_request: Notifiers for each request; where a person is asked, for the question too.
-        on_stop: Notifiers for when requests stop: the budget is spent, candidates were rejected in a row, or something
-            is wrong with the monitor itself.
-        answer_within: How long a person who is asked (``ask`` of the policy) has for the answer, in real time; then it
-            is a refusal.
+            :class:`~airflow_hops.retraining.Decision`, and ``decision.reason``. A retry notifies again.
+        on_request: Notifiers for each request, and for the question if a person is asked.
+        on_stop: Notifiers for when requests stop: the budget is spent, several candidates in a row were rejected, or
+            the monitor itself has a problem.
+        answer_within: Time for a person's answer (``ask`` of the policy), in real time; no answer is a refusal.
         hops_conn_id: Connection of type ``hops``. (templated)
         **kwargs: As ``BaseOperator``.
 
     Raises:
-        BadInput: ``policy`` is not one, or is given with ``cooldown``.
+        BadInput: ``policy`` is not a policy, or is combined with ``cooldown``.
     """
 
     templated = ("skew", "performance", "hops_conn_id")
@@ -118,7 +118,7 @@ class RequestRetrainingOperator(HopsTask):
         self._answer: Answer | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Requests a retraining, or raises with the reason why not."""
+        """Requests a retraining, or raises with the reason for not doing so."""
         report = self._comparison(context)
         try:
             recorded, drift_began, stopped = self._decided(context, report)
@@ -147,10 +147,10 @@ class RequestRetrainingOperator(HopsTask):
         return {**extra, **grounds, "told": informed}
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Goes on with what the person answered.
+        """Continues with the person's answer.
 
         Args:
-            context: Airflow's.
+            context: The task's context.
             event: The answer: ``chosen_options``, ``params_input``, ``responded_by_user``.
         """
         self._answer = Answer.of(event, self.answer_within)
@@ -170,7 +170,7 @@ class RequestRetrainingOperator(HopsTask):
             raise AirflowFailException(f"input 'skew': {error}") from error
 
     def _decided(self, context: Context, report: Artifact) -> tuple[RecordedDecision, bool, bool]:
-        """The decision, and whether with it drift begins, or requests stop."""
+        """Returns the decision, whether drift begins with it, and whether requests stop."""
         producer = producer_of(context)
         store = RuntimeHook(self.hops_conn_id).store
         log = DecisionLog(store, producer)
@@ -179,13 +179,13 @@ class RequestRetrainingOperator(HopsTask):
             mine = log.newest(names)
             other = mine.pop() if mine and mine[-1].by != by_whom(producer) else None
             before = other.decision if other else None
-            # A request is carried out again; a refusal is decided anew when somebody clears its task.
+            # A recorded request is repeated; a refusal is decided again when its task is cleared.
             request = mine[0].decision if mine and mine[0].decision.requested else None
             if request and request.basis.get("fingerprint") == report.fingerprint:
                 recorded = mine[0]
             else:
                 previous = before
-                if mine:  # what this run has counted is counted anew; what it has requested stays
+                if mine:  # this run's counts are replaced; its requests stay
                     memory, requests = before.memory if before else Memory(), mine[0].decision.requests
                     previous = replace(before or mine[0].decision, memory=memory, requests=requests)
                 decision = decide(self.policy, self._situation(context, store, report, previous), previous)
@@ -194,7 +194,7 @@ class RequestRetrainingOperator(HopsTask):
                 try:
                     recorded = log.append(names, decision)
                 except FileExistsError:
-                    continue  # another run has decided since
+                    continue  # another run has decided in the meantime
             decision = recorded.decision
             stopped = decision.why in _STOPS and not (before and before.why == decision.why)
             return recorded, _begins(report, before), stopped
@@ -246,12 +246,12 @@ class RequestRetrainingOperator(HopsTask):
         return Situation.of(report, run.logical_date or run.run_after, **known)
 
     def _answered(self, context: Context, decision: Decision, drift_began: bool) -> Decision:
-        """The decision after a person was asked, where the policy says so.
+        """Returns the decision after a person was asked, if the policy requires that.
 
-        Before the question people are told of it, and of drift that begins.
+        Notifies people of the question, and of drift that begins, before asking.
 
         Raises:
-            TaskAwaitingInput: the person has not been asked.
+            TaskAwaitingInput: the person has not been asked yet.
         """
         if not decision.requested or not self.policy.ask:
             return decision
@@ -277,12 +277,12 @@ class RequestRetrainingOperator(HopsTask):
 
 
 def _begins(report: Artifact, before: Decision | None) -> bool:
-    """Whether drift begins with a comparison."""
+    """Returns whether drift begins with a comparison."""
     return SkewProperties.of(report).verdict == DRIFT and not (before and before.memory.drifting)
 
 
 def _made_by(decision: Decision, producer: Producer) -> Decision:
-    """The decision with who makes its request."""
+    """Returns the decision with the producer of its request filled in."""
     by = {**by_whom(producer), "map_index": producer.map_index}
     requests = tuple(each if each.by else replace(each, made=now(), by=by) for each in decision.requests)
     return replace(decision, requests=requests)
@@ -293,7 +293,7 @@ def _end(window: Sequence[str | None] | None) -> datetime | None:
 
 
 def _under_way(context: Context, store: ArtifactStore, request: Request) -> str | None:
-    """Why an earlier request is under way; empty if it is over, None if its event was never emitted."""
+    """Returns why an earlier request is pending; empty if it is over, None if its event was never emitted."""
     ti, by = context["ti"], request.by
     trainers = taken_up_by(store, request.cause)
     for each in trainers:

@@ -1,4 +1,4 @@
-"""The DAG that watches a served model and requests its retraining."""
+"""DAG that monitors a served model and requests its retraining."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def retraining_loop(
     on_stop: Notifier | Sequence[Notifier] = (),
     **dag: Any,
 ) -> DAG:
-    """Makes a DAG that compares what a model is asked with what it learnt, and decides whether to train it again.
+    """Returns a DAG that compares live requests with the training data and decides whether to retrain the model.
 
-    Its tasks are ``skew``, ``performance`` if asked for, and ``request_retraining``. One run decides at a time, and
-    missed ones are not made up for.
+    Its tasks are ``skew``, ``performance`` if configured, and ``request_retraining``. Only one run decides at a time,
+    and missed runs are not caught up.
 
-    The training DAG should compare candidates with the champion on rows after those that they learn from:
+    The training DAG should compare candidates with the champion on rows later than the training data of both:
     ``PrepareOperator(newest=…)`` holds out the end of the requested window, and ``EvaluateOperator`` compares on it.
-    Where nothing like that is possible, evaluate on examples of a later window of their own.
+    If that is not possible, evaluate on separate examples of a later window.
 
     Example::
 
@@ -56,18 +56,18 @@ def retraining_loop(
         schedule: When to compare: a schedule of Airflow.
         skew: Other arguments of :class:`~airflow_hops.operators.SkewOperator`.
         performance: Other arguments of :class:`~airflow_hops.operators.PerformanceOperator`, whose task ``performance``
-            measures what the condition ``Performance`` asks for, over its window; None for no such task.
+            measures the metrics for the condition ``Performance``; None for no such task.
         on_drift: As of :class:`~airflow_hops.operators.RequestRetrainingOperator`.
-        on_request: Likewise.
-        on_stop: Likewise.
+        on_request: As of :class:`~airflow_hops.operators.RequestRetrainingOperator`.
+        on_stop: As of :class:`~airflow_hops.operators.RequestRetrainingOperator`.
         **dag: Other arguments of the DAG; ``dag_id`` is ``<model_name>_monitoring`` by default.
 
     Returns:
-        The DAG, to be kept in a variable of the DAG file.
+        The DAG; assign it to a variable of the DAG file.
     """
     dag_id = dag.pop("dag_id", f"{model_name}_monitoring")
     made = DAG(dag_id, schedule=schedule, **{"catchup": False, "max_active_runs": 1, "tags": ["hops"], **dag})
-    # Airflow takes the file in which a DAG is made for its own, and the user's functions lie beside that.
+    # Airflow takes the file that calls DAG() as the DAG's file, but user functions are beside the caller's.
     made.fileloc = sys._getframe(1).f_code.co_filename
     with made:
         comparison = SkewOperator(task_id="skew", model_name=model_name, **(skew or {}))

@@ -1,4 +1,4 @@
-"""Rolls a canary out step by step, and promotes it or rolls it back."""
+"""Operator that rolls a canary out in steps, and promotes it or rolls it back."""
 
 from __future__ import annotations
 
@@ -34,44 +34,44 @@ _ON_APPROVAL_TIMEOUT = {"roll_back": REJECT, "promote": APPROVE}
 
 
 class RolloutOperator(HopsOperator):
-    """Raises the canary's share of the traffic in steps, as long as live requests do not show that it is worse.
+    """Raises the canary's share of the traffic in steps, unless live requests show that it is worse.
 
     At each step it waits until the canary has received ``min_requests`` requests and ``bake_time`` has passed. It then
     compares the canary with the stable version, and continues with the next step, waits for more requests, or rolls
     back: the canary gets no traffic and is unloaded. After the last step the canary is promoted (alias ``champion``).
     If the deployment became the champion at once, the task returns without starting a process.
 
-    Its state is in the model's record: a retry, or another run of the same deployment, continues where the last look
-    ended. Between looks it waits in the triggerer if it is deferrable, and in the worker otherwise.
+    Its state is in the model's record, so a retry, or another run with the same deployment, continues from the last
+    comparison. Between comparisons it waits in the triggerer if it is deferrable, and in the worker otherwise.
 
     Args:
         deployment: Output of a :class:`~airflow_hops.operators.deploy.DeployModelOperator`. (templated)
         steps: The canary's shares in percent, ascending to 100. The rollout begins with the share that the deployment
-            gave the canary; steps not above it are skipped.
-        bake_time: Shortest duration of a step, as a timedelta or in seconds: one for all steps, or one for each.
-            Without one for 100%, a canary that passed the step before is promoted at once.
+            gave the canary; steps up to it are skipped.
+        bake_time: Shortest duration of a step, as a timedelta or in seconds: one for all steps, or one for each. If the
+            list has none for 100%, a canary that passed the previous step is promoted at once.
         min_requests: Requests that the canary must receive in a step.
         timeout: Longest duration of a step before it can be judged, as a timedelta or in seconds.
-        on_timeout: What happens to the canary then: ``roll_back``, or ``leave`` it with its present share.
-        approval: Whether to ask a person in Airflow before 100%.
+        on_timeout: Action at the timeout: ``roll_back`` the canary, or ``leave`` it with its current share.
+        approval: Whether a person must approve in Airflow before 100%.
         approval_timeout: How long to wait for the answer; None waits forever.
-        on_approval_timeout: What a missing answer means: ``roll_back`` or ``promote``.
-        assigned_users: Who may answer, each as ``{"id": ..., "name": ...}``; None for everyone who may answer for the
-            DAG.
+        on_approval_timeout: Action if nobody answers: ``roll_back`` or ``promote``.
+        assigned_users: Users who may answer, each as ``{"id": ..., "name": ...}``; None for everyone who may answer for
+            the DAG.
         max_error_increase: Tolerated increase of the share of failed requests, and of that of refused requests, 0 to 1.
-        significance: Chance that the whole rollout ends a canary that keeps its limits.
-        max_latency_ratio: Tolerated ratio of latencies, of the median and of the 99th percentile.
-        latency_tolerance_ms: Tolerated increase of them in milliseconds, whatever the ratio.
+        significance: Probability that the rollout rolls back a canary that is within the limits.
+        max_latency_ratio: Tolerated ratio of the median and of the 99th percentile of latencies.
+        latency_tolerance_ms: Tolerated increase of these latencies in milliseconds, whatever the ratio.
         max_prediction_distance: Tolerated Kolmogorov–Smirnov distance of the predictions, 0 to 1; None for any.
         max_loss_increase: Tolerated increase of the mean loss on live labels, as a share of the stable version's.
         min_labels: Labelled rows that each version needs for a comparison.
-        keep_versions: Versions that stay loaded after a promotion, the promoted one included.
+        keep_versions: Number of versions that stay loaded after a promotion, including the promoted one.
         poll_interval: How often to read the server's counts while waiting.
-        look_interval: Longest wait before the next look.
+        look_interval: Longest wait before the next comparison.
         deferrable: Whether to wait in the triggerer, without a worker slot; by default ``[operators]
             default_deferrable``.
-        on_promoted: Airflow's notifiers for a promotion. Their templates can name ``rollout``, a
-            :class:`~airflow_hops.core.contract.properties.RolloutProperties`. A retry tells again.
+        on_promoted: Notifiers for a promotion. Their templates can name ``rollout``, a
+            :class:`~airflow_hops.core.contract.properties.RolloutProperties`. A retry notifies again.
         on_rolled_back: Notifiers for a rollback.
         model_server_conn_id: Connection of type ``model_server``; None for the server that the ``hops`` connection
             names. (templated)
@@ -126,7 +126,7 @@ class RolloutOperator(HopsOperator):
         self._answer: dict[str, Any] | None = None
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """The plan, what is tolerated, and what a person has answered."""
+        """Returns the plan, the limits and the person's answer."""
         plan = Plan.of(
             self.steps,
             _seconds(self.bake_time),
@@ -140,11 +140,11 @@ class RolloutOperator(HopsOperator):
         return {"plan": asdict(plan), "limits": asdict(self.limits), "answer": self._answer}
 
     def step_services(self) -> Mapping[str, str]:
-        """The model server of the connection, where one is named."""
+        """Returns the services of ``model_server_conn_id``, if set."""
         return model_server_services(self.model_server_conn_id)
 
     def execute(self, context: Context) -> Any:
-        """Runs the step, and tells people what came of the canary."""
+        """Runs the step, and notifies people of a promotion or a rollback."""
         value = super().execute(context)
         rollout = RolloutProperties.of(Artifact.from_dict(value))
         notifiers = {PROMOTED: self.on_promoted, ROLLED_BACK: self.on_rolled_back}.get(rollout.decision, ())
@@ -154,7 +154,7 @@ class RolloutOperator(HopsOperator):
         return value
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
-        """Looks, and waits for the next look, until it is decided; or writes the artifact where nothing is to be."""
+        """Polls until the rollout is decided; returns at once for a deployment that became the champion."""
         from airflow_hops.triggers.rollout import RolloutTrigger  # it would cost every DAG file what it imports
 
         if (result := self._already_champion(hook, context)) is not None:
@@ -185,19 +185,19 @@ class RolloutOperator(HopsOperator):
             asyncio.run(trigger.wait())
 
     def resume(self, context: Context, event: Any) -> Any:
-        """Looks again, after the triggerer has waited.
+        """Continues after the triggerer has waited.
 
         Args:
-            context: Airflow's.
-            event: Why it has ended the wait.
+            context: The task's context.
+            event: Why the wait ended.
         """
         return self.execute(context)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
-        """Goes on with what the person answered.
+        """Continues with the person's answer.
 
         Args:
-            context: Airflow's.
+            context: The task's context.
             event: The answer: ``chosen_options``, ``params_input``, ``responded_by_user``, ``responded_at``.
         """
         answer = Answer.of(event, self.approval_timeout)
@@ -205,7 +205,7 @@ class RolloutOperator(HopsOperator):
         return self.execute(context)
 
     def _already_champion(self, hook: RuntimeHook, context: Context) -> StepResult | None:
-        """The artifact of a deployment that is the champion; None for a canary's."""
+        """Returns the result for a deployment that became the champion at once; None for a canary."""
         spec = self.build_spec(hook, context)
         (deployment,) = spec.inputs["deployment"]
         of = DeploymentProperties.of(deployment)

@@ -1,4 +1,4 @@
-"""The schema of a pipeline's examples, inferred once and frozen."""
+"""Operator that infers the schema of a pipeline's examples once and freezes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "schema arguments"
 FUNCTION = "schema function"
-"""The parts of a manifest's cache key that say with which arguments the schema was inferred, and by what amended."""
+"""Parts of a manifest's cache key: the arguments of the inference, and the function that amended the schema."""
 
 
 FreezeAt = Literal["first_run", "deployment"]
@@ -33,29 +33,30 @@ class SchemaOperator(HopsOperator):
     """Infers the TFDV schema on the first run, and returns the same schema in later runs.
 
     The artifact ``schema`` holds ``schema.pbtxt``. It has one address per pipeline,
-    ``<store>/<dag_id>/_frozen/<name>/schema``. Later runs start no process unless somebody has edited it.
+    ``<store>/<dag_id>/_frozen/<name>/schema``. Later runs start no process unless the schema was edited.
 
     Args:
         statistics: The output of ``StatisticsOperator``. The schema is inferred from its split ``train``, or ``data``
-            for a source. With ``schema`` it may be None; label, key and time are then unknown. (templated)
-        schema: Path of a ``schema.pbtxt`` that you maintain, relative to the DAG file's folder. It is frozen instead
-            of an inferred schema, and published as a new version when it changes. (templated)
+            for a source. May be None with ``schema``; label, key and time are then unknown. (templated)
+        schema: Path of a ``schema.pbtxt`` that you maintain, relative to the DAG file's folder. It is frozen instead of
+            an inferred schema, and published as a new version whenever the file changes. (templated)
         name: Name of the frozen schema; by default the task's id. (templated)
-        freeze_at: When the schema stops following the data: "first_run", or "deployment". With the latter, each run
-            infers it again until a model that was trained with it is deployed, or a person has approved or edited it.
+        freeze_at: When the schema stops following the data: "first_run", or "deployment". With "deployment", each run
+            infers it again until a model trained with it is deployed, or a person approves or edits it.
         infinity_norm: Threshold of the drift and skew comparators of strings, and of numbers with at most 20 different
             values: L-infinity distance of the shares of values, 0 to 1; None for 0.05.
         jensen_shannon: Threshold of the comparators of other numbers: Jensen-Shannon divergence, 0 to 1; None for 0.2.
-        comparators: Thresholds of single features by measure: ``{"temp": {"jensen_shannon": 0.3}, "gate": {}}``. A
+        comparators: Thresholds of individual features by measure: ``{"temp": {"jensen_shannon": 0.3}, "gate": {}}``. A
             feature without a measure has no comparator.
         environments: The schema's environments, each with the features that it lacks; None for
             ``{"TRAINING": [], "SERVING": [label, weight]}``.
         max_domain_values: A string feature with at most this many distinct values gets a domain; None for 200.
-        presence_tolerance: How far the share of present values of an optional feature may fall, 0 to 1; None for 0.1.
+        presence_tolerance: Tolerated decrease of the share of present values of an optional feature, 0 to 1; None for
+            0.1.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
 
     Raises:
-        ValueError: Neither ``statistics`` nor ``schema`` is given, ``schema`` is combined with an argument of the
+        ValueError: Neither ``statistics`` nor ``schema`` is set, ``schema`` is combined with an argument of the
             inference, or ``freeze_at`` is unknown.
     """
 
@@ -102,11 +103,11 @@ class SchemaOperator(HopsOperator):
         return {ARGUMENTS: _sha256(json.dumps(self._inference(), sort_keys=True))}
 
     def output_uri(self, hook: RuntimeHook, producer: Producer) -> str:
-        """The frozen schema's address."""
+        """Returns the frozen schema's address."""
         return hook.store.uri(producer.dag_id, "_frozen", self.name or producer.task_id, "schema")
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
-        """Returns the frozen schema, or starts the step that freezes it or takes in what was changed by hand."""
+        """Returns the frozen schema, or starts the step that freezes it or publishes manual changes."""
         uri = self.output_uri(hook, Producer(context["ti"].dag_id, context["ti"].run_id, self.task_id))
         spec = self.build_spec(hook, context)
         if has_schema(hook.store, uri) and not requested_reset(hook.store, uri):
@@ -140,7 +141,7 @@ class SchemaOperator(HopsOperator):
     def _inference(self) -> dict[str, Any]:
         environments = self.environments
         if isinstance(environments, Mapping):
-            # Sets are no JSON; a single string is for the step to refuse.
+            # Sets are not JSON; the step refuses a single string.
             environments = {name: v if isinstance(v, str) else sorted(v) for name, v in environments.items()}
         arguments = {
             "infinity_norm": self.infinity_norm,
@@ -154,7 +155,7 @@ class SchemaOperator(HopsOperator):
 
 
 def is_deployed_with(store: ArtifactStore, uri: str) -> bool:
-    """Whether a model serves, or is tried as a canary, that was trained with the frozen schema at ``uri``."""
+    """Returns whether a champion or canary was trained with the frozen schema at ``uri``."""
     return any(served.schema == uri for _, record in read_records(store) for served in record.serving.values())
 
 

@@ -1,4 +1,4 @@
-"""Searches for hyperparameters: trains with many, and publishes the best model."""
+"""Operator that searches for hyperparameters and publishes the best model."""
 
 from __future__ import annotations
 
@@ -16,46 +16,45 @@ if TYPE_CHECKING:
 
 
 class SearchOperator(RanksTrainOperator, TrainOperator):
-    """Trains with one set of hyperparameters after the other, several at once, and publishes the model of the best.
+    """Trains with many sets of hyperparameters, several at once, and publishes the best model.
 
-    Each trial is a training of its own, of ``np`` ranks. It is pruned by what it reports with
-    ``context.report(step, metric=…)``, or ``context.fit`` after each epoch. The search survives its worker, and a retry
-    goes on with it.
+    Each trial is a separate training with ``np`` ranks. The pruner uses the trial's reports, made with
+    ``context.report(step, metric=…)`` or by ``context.fit`` after each epoch. The search survives its worker, and a
+    retry continues it.
 
     Args:
         train: ``module:function`` beside the DAG file, called with a
             :class:`~airflow_hops.ml.training.context.TrainContext`, and with the trial's parameters by name, if it has
-            such arguments; they are in ``context.params``, too. It returns a model, as for
+            such arguments; ``context.params`` has them, too. It returns a model, as for
             :class:`~airflow_hops.operators.train.TrainOperator`, or its metrics: a number, or a dict of them, in which
             case the task returns the best trial's parameters and metrics. (templated)
         space: Parameters by name: :class:`~airflow_hops.core.contract.search.space.Uniform`,
             :class:`~airflow_hops.core.contract.search.space.LogUniform`,
             :class:`~airflow_hops.core.contract.search.space.IntUniform`, a list of choices, or a constant. For
-            parameters that depend on others, ``module:function``: it is called with an ``optuna.Trial``, and returns
-            them.
-        metric: What is optimized: a metric that trials report (``eval_auc``; the last value counts), or several, whose
-            Pareto front is in the study's record.
+            parameters that depend on others, ``module:function``: called with an ``optuna.Trial``, it returns them.
+        metric: Metric to optimize, reported by trials (``eval_auc``; the last value counts), or several; the study's
+            record then has their Pareto front.
         direction: ``minimize`` or ``maximize``; for several metrics a list.
-        choose: The metric by which the winner of several is chosen; the first one by default.
-        trials: How many trials are made; None for all points of a grid.
-        parallel: How many of them at once. Cores are divided among them, GPUs leased, slots of hosts divided.
-        sampler: What proposes parameters: ``tpe``, ``random``, ``grid``, ``cmaes`` or ``differential_evolution``.
-        pruner: What ends trials early that are worse than others: ``none``, ``median``, ``asha`` or ``hyperband``.
-        timeout: Seconds after which no trial begins any more.
+        choose: With several metrics, the one that determines the winner; the first by default.
+        trials: Number of trials; None for all points of a grid.
+        parallel: Number of simultaneous trials. Cores and slots of hosts are divided among them, and GPUs are leased.
+        sampler: Source of parameters: ``tpe``, ``random``, ``grid``, ``cmaes`` or ``differential_evolution``.
+        pruner: Ends poor trials early: ``none``, ``median``, ``asha`` or ``hyperband``.
+        timeout: Seconds after which no more trials begin.
         max_failures: Failed trials above which the task fails; None for a third of the trials, at least 3.
-        study: Name of a study that the task's runs share: each goes on with it, for ``trials`` more. By default each
-            DAG run has a study of its own.
-        refit: Whether the winner is trained anew; else the best trial's own model is published.
+        study: Name of a study that the task's runs share: each run adds ``trials`` trials. By default each DAG run has
+            its own study.
+        refit: Whether to train the winner again; otherwise the best trial's model is published.
         refit_np: Number of ranks of that training; by default ``np``.
         np: Number of ranks of a trial.
-        strategy: How a trial's ranks work together: ``single``, of one process, the default with ``np=1``; ``horovod``,
-            the default with more; or ``torch``.
-        cache: As for every operator. Where it is not used, trials that were run before are run again, too.
+        strategy: How a trial's ranks work together: ``single`` (one process, the default with ``np=1``), ``horovod``
+            (the default with more) or ``torch``.
+        cache: As for every operator. Without the cache, earlier trials are run again, too.
         kwargs: Arguments of :class:`~airflow_hops.operators.train.RanksTrainOperator` and
             :class:`~airflow_hops.operators.train.TrainOperator`. ``params`` are constants of all trials.
 
     Raises:
-        BadInput: an argument is not of these.
+        BadInput: an argument is invalid.
     """
 
     entry = "airflow_hops.ml.stages.search:run"
@@ -98,10 +97,10 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
         ).to_dict()
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """Keyword arguments of :func:`airflow_hops.ml.stages.search.run`."""
+        """Returns the keyword arguments of :func:`airflow_hops.ml.stages.search.run`."""
         return {**self.search, "training": self.training(context), "reuse": super()._cache_enabled()}
 
     def _cache_enabled(self) -> bool:
-        """Not where runs share a study, to which each adds trials, nor where no key knows what data the code reads."""
+        """Disables the cache if runs share a study, or if the inputs do not show which data the code reads."""
         knows_data = self.cache is True or any(self.step_inputs().values())
         return knows_data and self.search["study"] is None and super()._cache_enabled()

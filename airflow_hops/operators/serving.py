@@ -1,4 +1,4 @@
-"""Decisions of people on what serves: shares, promotion, rollback, undeployment."""
+"""Operators by which people change what serves: shares, promotion, rollback, undeployment."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class ServingOperator(HopsOperator):
-    """The arguments of all operators that change what serves.
+    """Arguments of all operators that change what serves.
 
     The decision is written to the model's record, with the DAG, the run, the task and the reason, before it is
     applied; a retry does not decide again. The XCom is a mapping: ``model_name``, ``champion`` and ``challenger``
     (versions or None), ``traffic`` (version to percent), ``served`` (versions that the server should serve), and
-    ``changed``, which is False if it had been decided before.
+    ``changed``, which is False if an earlier try had already decided.
 
     Args:
         model_name: Name of the model in MLflow's registry and on the server. (templated)
-        reason: Why, for the record. (templated)
+        reason: Reason for the record. (templated)
         model_server_conn_id: Connection of type ``model_server``; None for the server that the ``hops`` connection
             names. (templated)
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
@@ -42,20 +42,20 @@ class ServingOperator(HopsOperator):
         self.store_arguments(locals())
 
     def execute(self, context: Context) -> Any:
-        """Runs the step, and keeps the cards of the versions that were decided on."""
+        """Runs the step, and stores the cards of the affected versions."""
         value = super().execute(context)
         self._keep_cards(context, self.model_name)
         return value
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """Keyword arguments of the entry function."""
+        """Returns the keyword arguments of the entry function."""
         params, ti = super().step_params(context), context["ti"]
         for name in {"version", "to_version"} & params.keys():
             params[name] = _version(name, params[name])
         return {**params, "reason": self.reason or f"asked for by {ti.dag_id}.{ti.task_id}"}
 
     def step_services(self) -> Mapping[str, str]:
-        """The model server of the connection, where one is named."""
+        """Returns the services of ``model_server_conn_id``, if set."""
         return model_server_services(self.model_server_conn_id)
 
 
@@ -75,17 +75,17 @@ class SetTrafficOperator(ServingOperator):
         self.percents = percents
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """Keyword arguments of the entry function."""
+        """Returns the keyword arguments of the entry function."""
         if not isinstance(self.percents, Mapping):
             raise BadInput(f"percents is {self.percents!r}; expected a mapping of version to percent")
         return {**super().step_params(context), "percents": {str(v): share for v, share in self.percents.items()}}
 
 
 class LoadingOperator(ServingOperator):
-    """The arguments of the operators that have the server load a version.
+    """Arguments of the operators that make the server load a version.
 
     Args:
-        keep_versions: Versions that stay loaded, the champion included.
+        keep_versions: Number of versions that stay loaded, including the champion.
         available_timeout_s: Seconds for the server to load the version.
         **kwargs: As :class:`ServingOperator`.
     """
@@ -152,10 +152,10 @@ class UndeployModelOperator(ServingOperator):
 
 
 def _version(name: str, value: Any) -> int | None:
-    """A version's number, which a template gives as text; None for none.
+    """Returns the version number, which a template renders as text; None if empty.
 
     Raises:
-        BadInput: it is no number.
+        BadInput: the value is not a version number.
     """
     if value in (None, "", "None"):
         return None

@@ -1,4 +1,4 @@
-"""Training-serving skew of captured requests, and drift between spans."""
+"""Operator that finds training-serving skew of captured requests, and drift between spans."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class SkewOperator(HopsOperator):
     """Compares live requests with the training data of the serving model, or one span of data with another.
 
     With ``model_name``, it compares the requests that the server captured since the last run with the champion's
-    training data. Too few rows wait for the next run. While no model serves, the task is skipped; where nothing is
-    captured, it fails.
+    training data. If there are too few, they are kept for the next run. The task is skipped while no model serves, and
+    fails if nothing is captured.
 
     With ``reference`` and ``current``, it compares two statistics artifacts; no model server is needed.
 
@@ -41,28 +41,28 @@ class SkewOperator(HopsOperator):
         schema: Output of ``SchemaOperator``, whose drift comparators select the features and thresholds; None compares
             all. Only with ``reference`` and ``current``. (templated)
         split: The split of the statistics and examples.
-        alpha: Bound on the share of unchanged features among those called drifted; None judges by the schema's
-            thresholds alone.
+        alpha: Bound on the share of unchanged features among those reported as drifted; None uses only the schema's
+            thresholds.
         min_rows: Rows needed for a verdict; None for 1,000, or 5,000 without ``alpha``.
-        measures: The measure that judges a feature, by feature: ``{"temp": "wasserstein"}``; None for the schema's.
-        thresholds: The threshold of the measure, by feature; None for the schema's.
+        measures: The measure of drift by feature: ``{"temp": "wasserstein"}``; None for the schema's.
+        thresholds: The measure's threshold by feature; None for the schema's.
         time_feature: The model's input that holds the row's time, in seconds since the epoch; None if it has none. A
-            model takes a time that it does not use if ``TransformOperator`` names it in ``extra_inputs``. A row whose
-            time is over a day after its request does not count in the compared period, and is noted.
-        attribute: Whether to report how much the drift of each feature moves the model's predictions.
+            model can take a time that it does not use if ``extra_inputs`` of ``TransformOperator`` names it. Rows whose
+            time is over a day after their request are not counted in the compared period, and are noted.
+        attribute: Whether to report how much the drift of each feature changes the model's predictions.
         identifiers: Inputs of the model that together identify a row: captured rows are then compared value by value
             with the rows of ``examples`` that have the same identifiers.
         examples: Output of ``PrepareOperator``, for ``identifiers``; None for the champion's training data. (templated)
         float_rounding: Digits after the decimal point to which floats are rounded before values are compared.
-        silent_after: With ``model_name``: time without a captured request after which the task fails, since what is not
-            seen cannot be stable; None for never. It also fails if the server says that it captures nothing.
-        down_after: The same, if the model server does not answer, does not serve the model or cannot write captures;
-            None for never. Until then, the report says so as ``unwell``.
+        silent_after: With ``model_name``: time without a captured request after which the task fails; None for never.
+            It also fails if capture is disabled on the server.
+        down_after: The same for a model server that does not answer, does not serve the model or cannot write captures;
+            None for never. Until then, the report has this as ``unwell``.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
 
     Raises:
-        ValueError: Neither or both of ``model_name`` and ``reference`` with ``current`` are given, or an argument that
-            requires the other.
+        ValueError: Neither or both of ``model_name`` and ``reference`` with ``current`` are set, or an argument
+            requires the other mode.
     """
 
     entry = "airflow_hops.ml.stages.skew:run"
@@ -109,7 +109,7 @@ class SkewOperator(HopsOperator):
                 raise ValueError(f"{self.task_id}: {name} is {after!r}, expected more than 0, or None")
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """The options of the comparison."""
+        """Returns the options of the comparison."""
         return SkewOptions.of(
             self,
             comparator=SkewOptions.comparator,
@@ -120,7 +120,7 @@ class SkewOperator(HopsOperator):
         ).to_dict()
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
-        """Skips while no version of the model serves yet; otherwise runs the step.
+        """Runs the step; skips the task while no version of the model serves.
 
         Raises:
             AirflowSkipException: no version serves yet.
@@ -152,7 +152,7 @@ def skip_until_served(store: ArtifactStore, model_name: str, context: Context) -
 
 
 def _check_some_dag_deploys(store: ArtifactStore, model_name: str) -> None:
-    """Asks Airflow whether some DAG has a ``DeployModelOperator`` for a model that has no record yet."""
+    """Raises BadInput unless some DAG has a ``DeployModelOperator`` for a model that has no record yet."""
     from airflow.sdk.execution_time.comms import ErrorResponse, GetAssetByUri
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 

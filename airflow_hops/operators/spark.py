@@ -1,4 +1,4 @@
-"""The base of the operators whose steps run on Spark."""
+"""Base class of the operators whose steps run on Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_hops.operators.base import HopsOperator
 
 
 class SparkOperator(HopsOperator):
-    """The arguments of the operators whose steps run on Spark.
+    """Arguments of the operators whose steps run on Spark.
 
     Args:
         spark_conn_id: The Spark connection. (templated)
@@ -31,12 +31,12 @@ class SparkOperator(HopsOperator):
         self.store_arguments(locals())
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
-        """The Spark properties: some change what an expression gives (``spark.sql.ansi.enabled``)."""
+        """Adds the Spark properties, some of which change results (``spark.sql.ansi.enabled``)."""
         conf = dict(self.conf or {})
         shown = masked(conf)
         secret = hashlib.sha256(json.dumps(conf, sort_keys=True).encode()).hexdigest()
         return {"conf": json.dumps(shown, sort_keys=True), **({} if shown == conf else {"secrets of conf": secret})}
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
-        """Spark, as the connection says."""
+        """Returns the Spark launcher of the connection."""
         return hook.make_launcher("spark", conn_id=self.spark_conn_id, conf=self.conf)

@@ -1,4 +1,4 @@
-"""Statistics of examples or of any files, as TFDV defines them."""
+"""Operator that computes TFDV's statistics of examples or of any files."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class StatisticsOperator(SparkOperator):
         examples: The output of ``PrepareOperator``. (templated)
         source: Instead of ``examples``, any files: a path, glob, folder or URI, a
             :class:`~airflow_hops.core.contract.sources.Source` or its fields; or, with ``engine="spark"``, a Spark
-            table as ``spark://database.table``. Statistics of a table are never cached, since nothing shows whether its
-            rows are still the same. (templated)
+            table as ``spark://database.table``. Statistics of a table are never cached, since changed rows cannot be
+            detected. (templated)
         splits: Splits of ``examples``; None for all. (templated)
         split: Name of the only split of a ``source``.
-        label: Label column of a ``source``; examples know theirs.
+        label: Label column of a ``source``; examples name their own.
         key: Column of a ``source`` that identifies a row; like the key of examples, it is left out.
         time: Time column of a ``source``.
         schema: The output of ``SchemaOperator``, for options that need one (``label_feature``). (templated)
@@ -47,12 +47,12 @@ class StatisticsOperator(SparkOperator):
             them. (templated)
         engine: ``local``, this machine, or ``spark``.
         workers: Processes on this machine; None for one below 8 MB and one per core above.
-        on_corrupt: What to do about a file that cannot be read: ``fail`` the task, or ``skip`` the file and list it in
-            the property ``skipped_files``.
+        on_corrupt: Action if a file cannot be read: ``fail`` the task, or ``skip`` the file and list it in the property
+            ``skipped_files``.
         **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
 
     Raises:
-        ValueError: Not exactly one of ``examples`` and ``source`` is given, or an argument has an unknown value.
+        ValueError: Neither or both of ``examples`` and ``source`` are set, or an argument has an unknown value.
     """
 
     entry = "airflow_hops.ml.stages.statistics:run"
@@ -81,14 +81,14 @@ class StatisticsOperator(SparkOperator):
         super().__init__(**kwargs)
         self.store_arguments(locals())
         self.source = source.to_dict() if isinstance(source, Source) else source
-        # An operator has a label of its own, which the UI shows.
+        # Airflow's operators already have a ``label``, which the UI shows.
         self.label_column = label
         self.key_column = key
         self.time_column = time
         self._check_arguments()
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """Returns the source, and the options."""
+        """Returns the source and the options."""
         return {
             "splits": list(self.splits) if self.splits else None,
             "source": self._source_fields(),
@@ -99,13 +99,13 @@ class StatisticsOperator(SparkOperator):
         }
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
-        """The state of a source's files, so that a changed one is read anew."""
+        """Adds the state of the source's files, so that changed files are read again."""
         if self.source is None or self._is_spark_table():
             return {}
         return {"source": fingerprint_of_sources({"source": Source.from_value("source", self.source)})}
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
-        """Spark, as the connection says, or this machine."""
+        """Returns the Spark launcher, or None for this machine."""
         if self.engine == "local":
             return None
         return super().launcher(hook)
@@ -113,7 +113,7 @@ class StatisticsOperator(SparkOperator):
     def _source_fields(self) -> dict[str, Any] | None:
         if self.source is None:
             return None
-        # A path alone is read as TFDV reads it: the empty text is its only missing value.
+        # A plain path is read as TFDV reads it: only the empty text is a missing value.
         place = self.source if isinstance(self.source, str) else Source.from_value("source", self.source).to_dict()
         columns = {"label": self.label_column, "key": self.key_column, "time": self.time_column}
         return {"source": place, "split": self.split, **columns}

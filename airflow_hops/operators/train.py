@@ -1,4 +1,4 @@
-"""Trains a model: in one process with any framework, or on many ranks of PyTorch or Horovod."""
+"""Operators that train a model: in one process with any framework, or on several ranks of PyTorch or Horovod."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 
 class TrainingOperator(DurableOperator):
-    """The arguments of all operators that train.
+    """Arguments of all operators that train.
 
     Args:
         train: ``module:function`` beside the DAG file, called with a
             :class:`~airflow_hops.ml.training.context.TrainContext`. (templated)
-        examples: The artifact to train on; None for code that finds its data itself. (templated)
+        examples: The artifact to train on; None if the code reads its own data. (templated)
         params: Hyperparameters, JSON values, available as ``context.params``. They are Airflow params of the task: a
             DAG run's ``conf`` overrides their values.
-        env: Variables of the training's environment. (templated)
-        seed: Seeds weights and the order of rows.
+        env: Environment variables of the training. (templated)
+        seed: Seed of the weights and of the order of rows.
         stall_timeout_s: Seconds without a sign of life after which the training is ended.
-        tensorboard: Whether to serve a TensorBoard of this training on the worker while it runs; the log has its
+        tensorboard: Whether to serve a TensorBoard of this training on the worker while it runs; the log shows its
             address. The task's link works without it.
         durable: Whether the training survives the death of its worker.
-        kwargs: Arguments of :class:`~airflow_hops.operators.base.HopsOperator`.
+        kwargs: Arguments of :class:`airflow_hops.operators.base.HopsOperator`.
     """
 
     entry = "airflow_hops.ml.stages.train:run"
@@ -65,21 +65,21 @@ class TrainingOperator(DurableOperator):
         self.env = dict(env or {})
 
     def pre_execute(self, context: Context) -> None:
-        """Shows from the start where to look: Airflow itself adds a task's links when it has ended."""
+        """Pushes the task's links at the start; Airflow adds them only when the task has ended."""
         super().pre_execute(context)
         for link in (RunsLink(), TensorBoardLink()):
             context["ti"].xcom_push(key=link.xcom_key, value=link.get_link(self, ti_key=context["ti"]))
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """Keyword arguments of :func:`airflow_hops.ml.stages.train.run`."""
+        """Returns the keyword arguments of :func:`airflow_hops.ml.stages.train.run`."""
         return self.training(context)
 
     def training(self, context: Context, **options: Any) -> dict[str, Any]:
-        """:class:`~airflow_hops.core.contract.training.TrainingOptions` as JSON: the attributes of these names.
+        """Returns the training options (:class:`~airflow_hops.core.contract.training.TrainingOptions`) as JSON.
 
         Args:
-            context: Airflow's.
-            **options: Other options.
+            context: The task's context.
+            **options: Options that override the attributes.
         """
         own = {each.name: getattr(self, each.name) for each in fields(TrainingOptions) if hasattr(self, each.name)}
         params = {name: context["params"][name] for name in self.hyperparameters}
@@ -90,24 +90,24 @@ class TrainingOperator(DurableOperator):
 class TrainOperator(TrainingOperator):
     """Runs a training function of any framework in one process, and publishes the model.
 
-    The function returns a scikit-learn estimator or Pipeline, an XGBoost or LightGBM model, a ``torch.nn.Module``,
-    which are exported as ONNX graphs, or a ``keras.Model``, which is exported as a SavedModel. The exported model is
-    compared with the trained one on held-out rows.
+    The function returns a scikit-learn estimator or Pipeline, an XGBoost or LightGBM model, or a ``torch.nn.Module``,
+    exported as an ONNX graph, or a ``keras.Model``, exported as a SavedModel. The exported model is compared with the
+    trained one on held-out rows.
 
     Args:
         train: ``module:function`` beside the DAG file, called with a
             :class:`~airflow_hops.ml.training.context.TrainContext`. (templated)
         examples: The ``transformed_examples`` artifact, whose transform graph then runs before the model in training
-            and serving; or the ``examples`` artifact, whose raw features the estimator takes itself. (templated)
-        statistics: The ``statistics`` artifact of raw examples, with which monitors compare requests; transformed
-            examples know theirs. (templated)
+            and serving; or the ``examples`` artifact, if the estimator takes raw features. (templated)
+        statistics: The ``statistics`` artifact of raw examples, which monitors compare requests with; transformed
+            examples name their own. (templated)
         schema: Their ``schema`` artifact. (templated)
         tolerance: How much the exported model may differ from the trained one: in a probability, or in a regression
             in standard deviations of the predictions.
-        fall_back: Whether to store a scikit-learn estimator with skops if its ONNX graph cannot be made or loaded, or
-            differs from it.
-        stall_timeout_s: Seconds without a sign of life (a ``context.report``, a printed line, a split that is read)
-            after which the training is ended.
+        fall_back: Whether to store a scikit-learn estimator with skops if its ONNX graph cannot be exported or loaded,
+            or differs.
+        stall_timeout_s: Seconds without a sign of life (a ``context.report``, a printed line, reading a split) after
+            which the training is ended.
         kwargs: Arguments of :class:`TrainingOperator`.
     """
 
@@ -130,11 +130,11 @@ class TrainOperator(TrainingOperator):
 
 
 class RanksTrainOperator(TrainingOperator):
-    """The further arguments of operators that train on several ranks.
+    """Further arguments of operators that train on several ranks.
 
     Args:
         np: Number of ranks; a host's cores are divided among its ranks.
-        hosts: Hosts for the ranks, reached over SSH, with their slots: ``gpu-1:4,gpu-2:4``. It overrides the
+        hosts: Hosts for the ranks, reached over SSH, with their slots: ``gpu-1:4,gpu-2:4``. Overrides the
             connection's. (templated)
         ranks_conn_id: Connection for the ranks: of type ``horovod`` (hosts) or ``spark`` (executors). Without this and
             ``hosts``, they run on the worker's machine. (templated)
@@ -163,16 +163,16 @@ class RanksTrainOperator(TrainingOperator):
         self.store_arguments(locals())
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
-        """Spark, where the ranks run on its executors; else this machine."""
+        """Returns the Spark launcher if the ranks run on executors; None for this machine."""
         if self._where() != {"kind": "spark"}:
             return None
         assert self.ranks_conn_id is not None
-        # A barrier job, which the ranks are, needs executors that stay.
+        # The ranks are a barrier job, which needs a fixed set of executors.
         conf = {"spark.dynamicAllocation.enabled": "false", **(self.conf or {})}
         return hook.make_launcher("spark", conn_id=self.ranks_conn_id, conf=conf)
 
     def build_spec(self, hook: RuntimeHook, context: Context) -> StepSpec:
-        """The step; where its ranks run does not count for what it makes, nor for where a retry goes on."""
+        """Returns the step's spec; the place of its ranks is not part of the cache key or of a retry's identity."""
         where = self._where()
         return replace(super().build_spec(hook, context), services={"ranks": json.dumps(where)} if where else {})
 
@@ -189,8 +189,9 @@ class RanksTrainOperator(TrainingOperator):
 class TorchTrainOperator(RanksTrainOperator, TrainOperator):
     """Runs a training function on ``np`` ranks of ``torch.distributed``, and publishes the model as an ONNX graph.
 
-    The ranks join before the function is called, over NCCL if they have GPUs, else over Gloo. The function wraps its
-    module in ``DistributedDataParallel``, or averages gradients itself. The ranks' parameters are compared at the end.
+    The process group is initialized before the function is called, with NCCL if the ranks have GPUs, else with Gloo.
+    The function wraps its module in ``DistributedDataParallel``, or averages gradients itself. The ranks' parameters
+    are compared at the end.
 
     Args:
         train: ``module:function`` beside the DAG file, called on every rank; returns a ``torch.nn.Module``, wrapped or
@@ -220,29 +221,31 @@ class HorovodTrainOperator(RanksTrainOperator):
     """Runs a training function, or a script, on ``np`` Horovod ranks, and publishes the model.
 
     Either all ranks finish, or the task fails within seconds and names the rank at fault. A retry resumes from the last
-    complete checkpoint. If only the worker has died, the retry follows the training, which has gone on.
+    complete checkpoint. If only the worker died, the training continues, and the retry follows it.
 
     Args:
         train: ``module:function`` beside the DAG file, called on every rank with a
             :class:`~airflow_hops.ml.training.context.TrainContext`; returns a compiled ``keras.Model``. (templated)
         script: Instead of ``train``, a Python file, relative to the DAG's folder, that runs on every rank as
-            ``__main__``, as under ``horovodrun``. It leaves the model in its global variable ``model``, or rank 0
-            writes a SavedModel to ``$HOPS_OUTPUT/saved_model``. (templated)
+            ``__main__``, as under ``horovodrun``. It sets the global variable ``model``, or rank 0 writes a SavedModel
+            to ``$HOPS_OUTPUT/saved_model``. (templated)
         script_args: The script's ``sys.argv``. (templated)
-        np: Number of ranks; a host's cores are divided among its ranks. ``auto`` measures how fast the first steps of
-            ``context.fit`` are on 1, 2, 4 … ranks of the worker's machine, and takes the fastest.
-        deterministic: Whether the same training gives the same weights, bit for bit: with deterministic operations and
-            one thread per rank.
-        checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for checkpoints at each epoch's end only.
-        guard_every_steps: Steps between comparisons of the ranks' weights; None for a number that costs less than 1% of
-            the time, 0 for the comparison at the end only.
+        np: Number of ranks; a host's cores are divided among its ranks. ``auto`` times the first steps of
+            ``context.fit`` on 1, 2, 4 … ranks of the worker's machine, and uses the fastest number.
+        deterministic: Whether repeated trainings give identical weights, by deterministic operations and one thread per
+            rank.
+        checkpoint_every_steps: Steps between checkpoints within an epoch; 0 for checkpoints only at the end of each
+            epoch.
+        guard_every_steps: Steps between comparisons of the ranks' weights; None for an interval that costs less than 1%
+            of the time, 0 for a comparison only at the end.
         strategy: How the ranks work together: ``horovod``, or TensorFlow's ``multi_worker_mirrored`` or
             ``parameter_server`` for tf_keras models made within ``context.strategy.scope()``.
-        parameter_servers: With ``parameter_server``, the ranks that hold variables, besides ``np`` workers and a chief.
+        parameter_servers: Number of ranks that hold variables with ``parameter_server``, besides ``np`` workers and a
+            chief.
         timeline: Whether Horovod writes its timeline, ``timeline.json`` in the artifact.
-        kwargs: Arguments of :class:`RanksTrainOperator`. Without ``examples`` the model is exported as it is.
-            ``stall_timeout_s`` applies to each rank: reading a shard, tracing the model and exporting it must each
-            take less.
+        kwargs: Arguments of :class:`RanksTrainOperator`. Without ``examples`` the model is exported without a transform
+            graph. ``stall_timeout_s`` applies to each rank: reading a shard, tracing the model and exporting it must
+            each take less.
     """
 
     templated: ClassVar[Sequence[str]] = ("script", "script_args")
@@ -274,5 +277,5 @@ class HorovodTrainOperator(RanksTrainOperator):
         self.script_args = list(script_args)
 
     def training(self, context: Context, **options: Any) -> dict[str, Any]:
-        """The options; arguments of a script are text, whatever templates render to."""
+        """Returns the training options, with rendered script arguments converted to text."""
         return super().training(context, script_args=[str(argument) for argument in self.script_args], **options)

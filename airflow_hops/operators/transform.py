@@ -1,4 +1,4 @@
-"""Preprocessing of examples, by one TensorFlow graph in Spark executors."""
+"""Operator that preprocesses examples with one TensorFlow graph in Spark executors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class TransformOperator(SparkOperator):
     Args:
         preprocess: ``module:function`` of ``preprocess(features, constants)``, beside the DAG file. (templated)
         examples: The output of ``PrepareOperator``. (templated)
-        statistics: The output of ``StatisticsOperator``; the constants are those of its split ``train``. (templated)
+        statistics: The output of ``StatisticsOperator``; the constants are taken from its split ``train``. (templated)
         schema: The output of ``SchemaOperator``: names and types of the raw features. (templated)
-        extra_inputs: Raw features, or the time, that a served model takes besides those that it uses, so that they are
-            captured with the requests: for example the time, for ``time_feature`` of ``SkewOperator``. (templated)
+        extra_inputs: Raw features, or the time, that the served model takes without using them, so that they are
+            captured with requests: for example the time, for ``time_feature`` of ``SkewOperator``. (templated)
         **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
     """
 

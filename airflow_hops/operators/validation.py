@@ -1,4 +1,4 @@
-"""Validation of examples against the schema."""
+"""Operator that validates examples against the schema."""
 
 from __future__ import annotations
 
@@ -42,36 +42,36 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
 
     The artifact ``anomalies`` holds ``<split>.pbtxt`` and ``anomalies.json``. If the data does not fit, it also holds
     ``proposed.pbtxt``, a schema that would accept the data, and ``proposal.md``, the change in readable form. It is
-    published in any case. Besides its own value, the task pushes two XComs: ``schema``, the schema that applies from
-    here on, which is the approved one if there is one, and, with ``split_anomalous``, ``examples``, the good rows.
+    always published. The task also pushes two XComs: ``schema``, the schema for downstream tasks, which is the approved
+    one if there is one; and, with ``split_anomalous``, ``examples``, the good rows.
 
     Args:
         statistics: The output of ``StatisticsOperator``. (templated)
         schema: The output of ``SchemaOperator``. (templated)
         previous: Statistics of an earlier span, for the schema's drift comparators. (templated)
-        model_name: A served model: each split is also compared with what its champion was trained on, by the tests of
-            :class:`~airflow_hops.operators.SkewOperator`. What looks like a fault of the pipeline, such as another unit
-            in some of the rows, is an error; drift is reported, and the run continues. None compares nothing, as before
-            the first deployment. (templated)
+        model_name: A served model: each split is also compared with the champion's training data, by the tests of
+            :class:`~airflow_hops.operators.SkewOperator`. A probable pipeline fault, such as another unit in some rows,
+            is an error; drift is only reported. Nothing is compared if None, or before the first deployment.
+            (templated)
         examples: The examples from which the statistics were computed, for ``split_anomalous``. (templated)
         splits: Splits to validate; None for all. (templated)
         environment: The schema's environment of the examples; "SERVING" for captured requests, which have no label.
             Ignored if the schema has no environments. (templated)
-        on_anomaly: The action for each severity, by default ``{"error": "fail", "warning": "warn"}``; a single word is
-            for errors. "fail" fails the task without a retry, "warn" logs, "branch" follows ``otherwise``. "ask" waits,
-            without a worker slot, for a person, who approves the proposed schema, goes on once, or rejects.
-        follow: Task ids to follow when nothing branches; with "branch" only.
-        otherwise: Task ids to follow when an anomaly branches.
+        on_anomaly: The action for each severity, by default ``{"error": "fail", "warning": "warn"}``; a single action
+            is for errors. "fail" fails the task without a retry, "warn" logs, "branch" follows ``otherwise``. "ask"
+            waits, without a worker slot, for a person, who approves the proposed schema, continues once, or rejects.
+        follow: Task ids to follow if no anomaly branches; only with "branch".
+        otherwise: Task ids to follow if an anomaly branches.
         split_anomalous: Whether to move rows that break the schema to ``quarantine/<split>`` of the artifact, with the
             reasons, and the good rows into an ``examples`` artifact.
         ask_timeout: How long to wait for an answer; None waits forever.
-        on_timeout: What a missing answer means: "reject" or "continue". Only a person can approve.
-        assigned_users: Who may answer, each as ``{"id": ..., "name": ...}``; None for everyone who may answer for the
-            DAG.
+        on_timeout: Action if nobody answers: "reject" or "continue". Only a person can approve.
+        assigned_users: Users who may answer, each as ``{"id": ..., "name": ...}``; None for everyone who may answer for
+            the DAG.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
 
     Raises:
-        ValueError: An argument has an unknown value, or lacks the one that it requires.
+        ValueError: An argument has an unknown value, or an argument that it requires is missing.
     """
 
     entry = "airflow_hops.ml.stages.validation:run"
@@ -121,7 +121,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
             raise ValueError("split_anomalous=True needs the rows: examples=..., what the statistics are of")
 
     def step_inputs(self) -> Mapping[str, Any]:
-        """Statistics and schema; where given, the earlier statistics; where they are split, the examples."""
+        """Returns the statistics, the schema, earlier statistics and, if rows are split, the examples."""
         return {
             "statistics": self.statistics,
             "schema": self.schema,
@@ -130,16 +130,16 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         }
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """The splits, their environment, and whether their rows are split."""
+        """Returns the splits, their environment, and whether their rows are split."""
         splits = list(self.splits) if self.splits else None
         return {"splits": splits, "environment": self.environment, "split_anomalous": self.split_anomalous}
 
     def build_spec(self, hook: RuntimeHook, context: Context) -> StepSpec:
-        """The step; where a person may change the schema, it validates against what lies at its address now."""
+        """Returns the step's spec; with "ask", it validates against the schema currently at the frozen address."""
         spec = super().build_spec(hook, context)
         (schema,) = spec.inputs["schema"]
         if "ask" in self.on_anomaly.values():
-            # A schema that was approved in a try before, or edited while the task waited, is the one that counts.
+            # A schema that was approved in an earlier try, or edited while the task waited, takes precedence.
             schema = schema_in_force(hook.store, schema.uri)
             spec = replace(spec, inputs={**spec.inputs, "schema": (schema,)})
         if self.model_name:
@@ -148,7 +148,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         return spec
 
     def _with_champion(self, spec: StepSpec, store: ArtifactStore) -> StepSpec:
-        """The step with the statistics that the champion was trained on, if there is one."""
+        """Returns the spec with the statistics of the champion's training data, if there is a champion."""
         champion = read_record(store, str(self.model_name)).champion
         if champion is None:
             self.log.info("No version of model %r serves yet: there is nothing to compare with", self.model_name)
@@ -166,14 +166,14 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         return replace(spec, inputs=inputs, params={**spec.params, "champion": name})
 
     def execute(self, context: Context) -> Any:
-        """Validates, then acts by the severity of what was found."""
+        """Validates, and acts by the severity of the anomalies."""
         value = super().execute(context)
         assert self._schema_in_use is not None
         failing = self._anomalies(value, "fail")
         if failing:
             what_to_do = _advice(RuntimeHook(self.hops_conn_id).store, self._schema_in_use.uri, value)
             headline = f"{self._count(value, 'fail')} anomalies, see {value['uri']}:"
-            # A failed task returns nothing; people and pages still want the artifact.
+            # A failed task returns nothing, but people and web pages still need the artifact.
             context["ti"].xcom_push(key="return_value", value=value)
             raise AirflowFailException("\n".join([headline, *failing, *what_to_do]))
         if self._anomalies(value, "ask"):
@@ -193,16 +193,16 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         return self._go_on(context, value, self._schema_in_use)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any], **asked: Any) -> Any:
-        """Does what the person answered.
+        """Carries out the person's answer.
 
         Args:
-            context: Airflow's.
-            event: The answer: ``chosen_options``, ``params_input`` (``note``; of an approval also ``schema``, protobuf
-                text that is approved instead of the proposed one), ``responded_by_user``, ``responded_at``.
-            **asked: ``value`` and ``schema`` of the validation that was asked about.
+            context: The task's context.
+            event: The answer: ``chosen_options``, ``params_input`` (``note``; for an approval also ``schema``, protobuf
+                text that is approved instead of the proposed schema), ``responded_by_user``, ``responded_at``.
+            **asked: ``value`` and ``schema`` of the validation in question.
         """
         value, schema = asked["value"], Artifact.from_dict(asked["schema"])
-        # Where it fails, or cannot be published: a failed task returns nothing.
+        # The task may fail below, and a failed task returns nothing.
         context["ti"].xcom_push(key="return_value", value=value)
         answer = Answer.of(event, self.ask_timeout)
         if answer.choice == REJECT:
@@ -224,7 +224,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         return sum(int(value["metrics"][f"{s}s"]) for s in _SEVERITIES if self.on_anomaly[s] == action)
 
     def _publish(self, anomalies: Artifact, schema: Artifact, edited: str | None, by: Mapping[str, Any]) -> Artifact:
-        """Freezes the proposed schema, or what it was edited to, unless what the person saw has changed."""
+        """Freezes the proposed or edited schema, unless what the person saw has changed."""
         hook = RuntimeHook(self.hops_conn_id)
         store, who = hook.store, by["approved_by"]
         try:
@@ -263,7 +263,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
 
 
 def _advice(store: ArtifactStore, schema_uri: str, value: Mapping[str, Any]) -> list[str]:
-    """How to change the schema, where it is the data that is right."""
+    """Returns instructions for changing the schema if the data is right."""
     frozen = frozen_name(schema_uri)
     if frozen is None:
         return []

@@ -1,4 +1,4 @@
-"""Waits until a model server answers with a version."""
+"""Sensor that waits until a model server answers with a version."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-# The triggerer reads them from the connection: what a trigger is made of is kept in Airflow's database.
+# The triggerer reads these from the connection, since a trigger's arguments are stored in Airflow's database.
 _SECRET_SERVICES = ("serving_token", "serving_prediction_token", "serving_storage_options")
 
 
 class ModelVersionSensor(BaseSensorOperator):
     """Waits until a model server answers requests with a version; the XCom is the version's number.
 
-    It also waits, until its ``timeout``, if the server is away, if loading the version failed, or if the label still
-    refers to another version, since all of these may recover.
+    Until its ``timeout``, it also waits if the server is down, if loading the version failed, or if the label still
+    refers to another version.
 
     Args:
         model_name: Model name. (templated)
@@ -56,7 +56,7 @@ class ModelVersionSensor(BaseSensorOperator):
         super().__init__(**kwargs)
         self.model_name = model_name
         self.version = version
-        self.version_label = label  # an operator has a label of its own, which the UI shows
+        self.version_label = label  # Airflow's operators already have a ``label``
         self.model_server_conn_id = model_server_conn_id
         self.hops_conn_id = hops_conn_id
         self.deferrable = (
@@ -64,7 +64,7 @@ class ModelVersionSensor(BaseSensorOperator):
         )
 
     def execute(self, context: Context) -> Any:
-        """Waits here, or in the triggerer."""
+        """Waits in the worker, or defers to the triggerer."""
         try:
             services, version = self._services(), self._version()
             if not self.deferrable:
@@ -84,15 +84,15 @@ class ModelVersionSensor(BaseSensorOperator):
         )
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Looks once."""
+        """Polls the server once."""
         ready = self._look(self._services(), self._version())
         return PokeReturnValue(is_done=ready is not None, xcom_value=ready)
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> int:
-        """Takes what the trigger found.
+        """Returns the version that the trigger reports.
 
         Raises:
-            AirflowFailException: the server refused to say, which no retry mends.
+            AirflowFailException: the server refused to answer, which a retry cannot fix.
         """
         if "error" in event:
             raise AirflowFailException(event["error"])
@@ -104,7 +104,7 @@ class ModelVersionSensor(BaseSensorOperator):
             return ready_version(services, self.model_name, version, self.version_label)
         except BadInput:
             raise
-        except HopsError as error:  # a server that is away may come back
+        except HopsError as error:  # a server that is down may come back
             self.log.info("%s", error)
             return None
 

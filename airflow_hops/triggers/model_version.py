@@ -1,4 +1,4 @@
-"""Waits in the triggerer until a model server answers with a version."""
+"""Trigger that waits until a model server answers with a version."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from airflow_hops.hooks.model_server import asked_from_a_trigger
 
 
 class ModelVersionTrigger(BaseTrigger):
-    """Fires once a version is available, or when the server refuses to say.
+    """Fires once a version is available, or when the server refuses to answer.
 
     Args:
-        services: Where the server is: the ``serving_*`` entries of a step's services.
+        services: Address of the server: the ``serving_*`` entries of a step's services.
         model_name: Model name.
         version: Version number; None for any.
-        label: Label that must name the version.
-        poll_s: Seconds between looks at the server.
-        conn_id: Connection of type ``model_server`` or ``hops`` that has the token; None for a server that asks for
-            none.
+        label: Label that must refer to the version.
+        poll_s: Seconds between polls of the server.
+        conn_id: Connection of type ``model_server`` or ``hops`` that has the token; None if the server requires none.
     """
 
     def __init__(
@@ -41,12 +40,12 @@ class ModelVersionTrigger(BaseTrigger):
         self.label, self.poll_s, self.conn_id = label, poll_s, conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The path of this class, and its arguments."""
+        """Returns the path of this class, and its arguments."""
         names = ("services", "model_name", "version", "label", "poll_s", "conn_id")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Looks until there is an event: ``{"version": N}``, or ``{"error": text}``."""
+        """Polls until there is an event: ``{"version": N}``, or ``{"error": text}``."""
         services = {**self.services, **(await asked_from_a_trigger(self.conn_id) if self.conn_id else {})}
         while True:
             try:
@@ -54,7 +53,7 @@ class ModelVersionTrigger(BaseTrigger):
             except BadInput as error:
                 yield TriggerEvent({"error": str(error)})
                 return
-            except HopsError as error:  # a server that is away may come back
+            except HopsError as error:  # a server that is down may come back
                 self.log.info("%s", error)
                 ready = None
             if ready is not None:
@@ -64,10 +63,10 @@ class ModelVersionTrigger(BaseTrigger):
 
 
 def ready_version(services: Mapping[str, str], model_name: str, version: int | None, label: str | None) -> int | None:
-    """The version that answers requests, as it is asked for; None while there is none.
+    """Returns the available version with the requested number and label; None if there is none yet.
 
     Raises:
-        BadInput: a field of the connection is not what it should be, or the server refuses to answer.
+        BadInput: a field of the connection is invalid, or the server refuses to answer.
         HopsError: the server does not answer.
     """
     address = ServerAddress.of(services)
@@ -80,7 +79,7 @@ def ready_version(services: Mapping[str, str], model_name: str, version: int | N
             labelled = client.metadata(model_name, label=label).version
             return labelled if labelled in ready else None
         except ModelServerError as error:
-            # A label that is not there yet is an invalid argument, as TensorFlow Serving says it.
+            # TensorFlow Serving reports a label that does not exist yet as an invalid argument.
             if error.code.name in ("NOT_FOUND", "INVALID_ARGUMENT"):
                 return None
             raise

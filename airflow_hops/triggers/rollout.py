@@ -1,4 +1,4 @@
-"""Waits until a rollout is to look at its canary again."""
+"""Trigger that waits until a rollout is due to compare its canary again."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ _REQUEST_TIMEOUT_S = 5.0
 
 
 class RolloutTrigger(BaseTrigger):
-    """Fires when time is up, when the canary was asked often enough, or when its server has started anew.
+    """Fires when the time is up, the canary has received enough requests, or its server has restarted.
 
-    It reads a few counts over HTTP. Where the server cannot be reached from here, time alone decides. It keeps nothing:
-    a triggerer that takes it over from another one comes to the same.
+    It reads a few counts over HTTP. If the triggerer cannot reach the server, only the time counts. The trigger has no
+    state, so another triggerer can take it over.
 
     Args:
-        until: When it fires at the latest, seconds since 1970.
+        until: Latest time at which it fires, seconds since 1970.
         url: The server's ``/v1/stats``.
         model_name: The model.
         version: The canary's version.
-        requests: What the server will have counted of the canary when it fires earlier; None: only time counts.
-        server_since: The start of the server that this number belongs to.
+        requests: The server's count of the canary's requests at which the trigger fires earlier; None: only time
+            counts.
+        server_since: Start time of the server that this count belongs to.
         poll_s: Seconds between requests to the server.
-        conn_id: Connection of type ``model_server`` or ``hops`` that has the token, and the files for TLS; None for a
-            server that asks for neither.
+        conn_id: Connection of type ``model_server`` or ``hops`` that has the token and the TLS files; None if the
+            server requires neither.
     """
 
     def __init__(
@@ -53,16 +54,16 @@ class RolloutTrigger(BaseTrigger):
         self.requests, self.server_since, self.poll_s, self.conn_id = requests, server_since, poll_s, conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class and arguments, from which a triggerer makes it again."""
+        """Returns the path of this class, and its arguments."""
         names = ("until", "url", "model_name", "version", "requests", "server_since", "poll_s", "conn_id")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yields one event, why it fired."""
+        """Yields one event with the reason why it fired."""
         yield TriggerEvent({"why": await self.wait()})
 
     async def wait(self) -> str:
-        """Returns once a look is due: ``time``, ``requests`` or ``server``."""
+        """Returns why the next comparison is due: ``time``, ``requests`` or ``server``."""
         services = await asked_from_a_trigger(self.conn_id) if self.conn_id and self.requests is not None else {}
         while (left_s := self.until - time.time()) > 0:
             why = await asyncio.to_thread(self._due, services) if self.requests is not None else ""
@@ -86,7 +87,7 @@ class RolloutTrigger(BaseTrigger):
             asked = versions.get(str(self.version), {}).get("requests", 0)
             due = self.requests is not None and asked >= self.requests
         except (HopsError, ValueError, LookupError, TypeError, AttributeError):
-            return ""  # no server, half an answer, or another program's
+            return ""  # no server, a truncated response, or another program
         if self.server_since is not None and answer.get("since") != self.server_since:
             return "server"
         return "requests" if due else ""
