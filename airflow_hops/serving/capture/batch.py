@@ -1,4 +1,4 @@
-"""One batch of records of the spool, and the files that it becomes."""
+"""Turns one batch of records of the spool into the contents of files."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 
 
 class WaitingRecords:
-    """The records of one batch to be.
+    """The records of the next batch.
 
     Attributes:
         calls: Requests, in order.
         labels: Labels, in order.
-        size_bytes: How long their records are together.
+        size_bytes: Total length of the records.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class WaitingRecords:
 
     @classmethod
     def of(cls, records: Iterable[bytes]) -> Self:
-        """Sorts records."""
+        """Decodes records."""
         waiting = cls()
         for record in records:
             waiting.add(record)
@@ -48,16 +48,16 @@ class WaitingRecords:
 
     @property
     def count(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         return len(self.calls) + len(self.labels)
 
     @property
     def most_rows(self) -> int:
-        """Rows of the model and version that has most of them, or labels where those are more."""
+        """Largest number of rows of one model and version, or the number of labels if that is larger."""
         return max(len(self.labels), *self._rows.values(), 0)
 
     def add(self, record: bytes) -> None:
-        """Adds the record that follows."""
+        """Adds the next record."""
         unpacked = unpack(record)
         self.size_bytes += len(record)
         if isinstance(unpacked, CapturedLabel):
@@ -69,16 +69,16 @@ class WaitingRecords:
 
 @dataclass(frozen=True)
 class Part:
-    """One file to be.
+    """One file to write.
 
     Attributes:
         model: Model name.
-        folder: Its folder, below the base path.
-        tail: Its name's beginning, behind the time.
-        ending: Its name's end.
-        rows: Rows of requests that it holds; 0 if they are counted for another part.
-        labels: Labels that it holds.
-        encode: Gives its bytes.
+        folder: Folder below the base path.
+        tail: Start of the part of the file name that follows the time.
+        ending: Suffix of the file name.
+        rows: Number of rows of requests in the file; 0 if another part counts them.
+        labels: Number of labels in the file.
+        encode: Returns the content of the file.
     """
 
     model: str
@@ -92,11 +92,11 @@ class Part:
 
 @dataclass
 class Batch:
-    """The parts of a batch: the same ones each time, from the same records and options.
+    """The parts of a batch; the same records and options always give the same parts.
 
     Attributes:
         parts: The parts, in order.
-        failed_rows: Rows by model that could not be decoded.
+        failed_rows: Number of rows that could not be decoded, by model.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Batch:
 
 
 def make_batch(waiting: WaitingRecords, options: CaptureOptions) -> Batch:
-    """Sorts records into files."""
+    """Groups records into files."""
     batch = Batch()
     tables = CallTables(options.mode, options.roll_rows)
     logged: dict[tuple[str, int], list[CapturedCall]] = {}
@@ -140,7 +140,7 @@ def make_batch(waiting: WaitingRecords, options: CaptureOptions) -> Batch:
 
 
 def labels_table(labels: list[CapturedLabel]) -> Any:
-    """Returns labels of the same names and types as one Arrow table."""
+    """Returns labels with the same names and types as one Arrow table."""
     import pyarrow as pa
 
     time = pa.timestamp("us", "UTC")

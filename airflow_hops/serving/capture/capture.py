@@ -1,8 +1,8 @@
-"""Keeps what was asked and answered: the end that the request path sees.
+"""Captures requests and their answers; this is the part that runs in the server.
 
-A request is captured once its record is in the spool (:mod:`~airflow_hops.serving.capture.spool`), in a file of which
-the kernel has the bytes: that much is acknowledged, and outlives the process. What makes files of it is a process of
-its own (:mod:`~airflow_hops.serving.capture.writer`).
+A request is captured once its record is in the spool (:mod:`~airflow_hops.serving.capture.spool`): the bytes are then
+in the kernel's hands and survive the process. Only this is acknowledged. A separate process
+(:mod:`~airflow_hops.serving.capture.writer`) turns records into files.
 """
 
 from __future__ import annotations
@@ -50,27 +50,24 @@ class TakenCounts:
 
 
 class CaptureSource(Protocol):
-    """The state of capturing, which can also write all of it."""
+    """Reports the state of capturing, and can flush it to files."""
 
     def status(self) -> dict[str, Any]:
-        """Returns the options in effect, the counts by model, and how far files are behind."""
+        """Returns the options in effect, the counts by model, and how far the files are behind."""
 
     def flush(self, timeout_s: float = 60.0) -> bool:
-        """Has everything that was captured so far written to files, and says whether it was within the time."""
+        """Writes everything captured so far to files; returns whether that was done in time."""
 
 
 class Capture:
-    """Captures requests and labels; one for the whole server.
-
-    Args:
-        options: What and when.
+    """Captures requests and labels; the server has one instance.
 
     Attributes:
         enabled: Whether any request is captured.
 
     Raises:
-        OSError: The base path or the spool's folder cannot be made or written.
-        ImportError, ValueError: The base path is a URL that nothing here opens.
+        OSError: The base path or the spool's folder cannot be created or written.
+        ImportError, ValueError: fsspec cannot open the base path.
     """
 
     def __init__(self, options: CaptureOptions) -> None:
@@ -101,7 +98,7 @@ class Capture:
             folder.mkdir(parents=True, mode=0o700)
             self._folder = folder
             self._server_lock = lock_for_process(self._folder / SERVER_LOCK)
-            # First what has another server's writer find the folder, should this process be killed here.
+            # The options come first: by them another server's writer finds the folder if this process is killed here.
             write_atomically(self._folder / OPTIONS_FILE, json.dumps(asdict(options)))
             WriterState.create(self._folder)
             self._spool = Spool(self._folder, options.spool_bytes, options.segment_bytes, self._written)
@@ -110,13 +107,9 @@ class Capture:
             self._thread.start()
 
     def offer(self, call: CapturedCall) -> bool:
-        """Takes one answered request, or drops it if there is no room; never waits for the disk.
+        """Captures one answered request, or drops it if there is no room; never waits for the disk.
 
-        Args:
-            call: The request; what the mode leaves out is ignored.
-
-        Returns:
-            Whether it is captured, and stays so when this process is killed.
+        Returns whether the request is captured, and so survives if this process is killed.
         """
         if not self.enabled or (self.options.sampling_percent < 100 and not self._is_sampled()):
             return False
@@ -129,18 +122,14 @@ class Capture:
         return captured
 
     def _is_sampled(self) -> bool:
-        # Exact shares, evenly spread: the n-th request is in when n% of the way crosses a whole number.
+        # Exact and evenly spread: a request is captured if it raises the whole part of requests * percent / 100.
         with self._lock:
             before = int(self._requests * self.options.sampling_percent / 100)
             self._requests += 1
             return int(self._requests * self.options.sampling_percent / 100) != before
 
     def add_labels(self, labels: Sequence[CapturedLabel]) -> int:
-        """Takes labels.
-
-        Returns:
-            How many, from the first, are captured; there is no room for the others.
-        """
+        """Captures labels in order, as far as there is room; returns how many are captured."""
         assert self._spool is not None
         taken = self._spool.append([pack_label(label) for label in labels])
         with self._lock:
@@ -151,11 +140,7 @@ class Capture:
         return taken
 
     def flush(self, timeout_s: float = 60.0) -> bool:
-        """Has everything that was captured so far written to files, and waits for them.
-
-        Returns:
-            Whether it was done within the time.
-        """
+        """Writes everything captured so far to files; returns whether that was done in time."""
         if self._spool is None:
             return True
         with self._lock:
@@ -165,7 +150,7 @@ class Capture:
         ask_at_s = 0.0
         while time.monotonic() < deadline_s and not self._closing.is_set():
             if time.monotonic() >= ask_at_s:
-                # A writer that was started anew does not know what the one before it was asked for.
+                # A restarted writer does not know of requests to the previous one.
                 self._ask(number)
                 ask_at_s = time.monotonic() + _ASK_AGAIN_S
             state = WriterState.load(self._folder)
@@ -177,10 +162,9 @@ class Capture:
         return False
 
     def close(self, timeout_s: float = 60.0) -> bool:
-        """Takes nothing more, and waits until everything is in files.
+        """Stops capturing and waits until everything is in files; returns whether it is.
 
-        Returns:
-            Whether it is; what is not stays in the spool, for the next server to write.
+        Records that could not be written stay in the spool, and the next server writes them.
         """
         if self._spool is None:
             return True
@@ -204,7 +188,7 @@ class Capture:
         return not self._folder.exists()
 
     def status(self) -> dict[str, Any]:
-        """Returns the options in effect, the counts by model, and how far files are behind."""
+        """Returns the options in effect, the counts by model, and how far the files are behind."""
         options = self.options
         report: dict[str, Any] = {
             "enabled": options.enabled,
@@ -232,7 +216,7 @@ class Capture:
         }
 
     def _lag_s(self, written: Position) -> float:
-        """Age of the oldest record that is in no file yet, to half a second; 0 if all are."""
+        """Returns the age of the oldest record that is not in a file, to half a second; 0 if all are."""
         assert self._spool is not None
         if self._spool.end <= written:
             return 0.0
@@ -251,13 +235,13 @@ class Capture:
             return
 
     def _keep(self) -> None:
-        """Keeps the writer alive, and notes when the spool reached which end."""
+        """Restarts the writer when needed, and records when the spool reached each position."""
         assert self._spool is not None
         while not self._closing.wait(_LOOK_EVERY_S):
             try:
                 self._keep_writer()
             except Exception:
-                # Short of memory, processes or descriptors: there may be some soon.
+                # Memory, processes or descriptors may have run out for a moment.
                 log.exception("capture: a round failed; the next goes on")
                 self._closing.wait(_RESTART_PAUSE_S)
             end = self._spool.end
@@ -269,7 +253,7 @@ class Capture:
         return WriterState.load(self._folder).position
 
     def _keep_writer(self) -> None:
-        """Starts another writer where the last one has ended: at once where it has lived, else ever later."""
+        """Starts another writer if it has ended: at once if it ran for long, otherwise with growing pauses."""
         now_s = time.monotonic()
         if self._writer is None or self._writer.poll() is None or now_s < self._restart_s:
             return
@@ -286,6 +270,6 @@ class Capture:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env=with_package(os.environ),
-            # What ends the server's group does not end the writer.
+            # Signals to the server's process group do not reach the writer.
             process_group=0,
         )

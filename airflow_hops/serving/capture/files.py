@@ -1,7 +1,7 @@
-"""The destination of captured files: a folder of this machine, or any store that fsspec opens.
+"""Destinations of captured files: a local folder, or any store that fsspec opens.
 
-A file is complete when it appears. Its name begins with the time at which it does, later than every name in the folder
-before it, so that a reader who remembers the last name it has seen misses nothing.
+Files are complete when they appear. A name begins with the time at which the file appears, and is later than all
+names already in the folder, so a reader that remembers the last name it has read does not miss a file.
 """
 
 from __future__ import annotations
@@ -29,27 +29,24 @@ _STALE_TEMPORARY_S = 3600
 
 
 class CapturedFiles(ABC):
-    """Files below a base path; names of folders are relative to it."""
+    """Files below a base path; folder names are relative to it."""
 
     def __init__(self) -> None:
         self._last_name_at: dict[str, datetime] = {}
 
     @abstractmethod
     def publish(self, folder: str, tail: str, content: bytes) -> str:
-        """Makes a file appear.
+        """Makes a complete file appear, and returns its name.
 
         Args:
-            folder: Its folder, made where it is missing.
-            tail: Its name behind the time, with the ending.
-            content: All of it.
-
-        Returns:
-            Its name.
+            folder: Folder of the file; created if it is missing.
+            tail: File name without the time, but with the suffix.
+            content: Content of the file.
         """
 
     @abstractmethod
     def sizes(self, folder: str) -> dict[str, int]:
-        """Returns the size of each captured file of a folder by name; empty if there is no folder."""
+        """Returns the size of each captured file in a folder by name; empty if the folder does not exist."""
 
     @abstractmethod
     def folders(self) -> list[str]:
@@ -61,7 +58,7 @@ class CapturedFiles(ABC):
 
     @abstractmethod
     def remove(self, folder: str, name: str) -> None:
-        """Removes a file; one that is gone is fine."""
+        """Removes a file; a missing one is ignored."""
 
     def _next_name(self, folder: str, names: Iterable[str], tail: str) -> str:
         newest = max((at for at in map(time_of, names) if at is not None), default=None)
@@ -73,7 +70,7 @@ class CapturedFiles(ABC):
 
 
 class LocalFiles(CapturedFiles):
-    """Files of this machine: synced, and renamed into place under a lock that gives names their order."""
+    """Local files: synced, and renamed into place under a lock that keeps names in order."""
 
     def __init__(self, base_path: str) -> None:
         super().__init__()
@@ -90,7 +87,7 @@ class LocalFiles(CapturedFiles):
         try:
             temporary.write_bytes(content)
             sync(temporary)
-            with locked(self._base):  # of two writers, the later name must not appear first
+            with locked(self._base):  # names must appear in order, even with two writers
                 name = self._next_name(folder, (path.name for path in place.iterdir()), tail)
                 temporary.rename(place / name)
                 sync(place)
@@ -128,11 +125,9 @@ class LocalFiles(CapturedFiles):
 
 
 class StoredFiles(CapturedFiles):
-    """Files of a store that fsspec opens; its options come from the environment, as the store's library reads them.
+    """Files of a store that fsspec opens; the store's library reads its options from the environment.
 
-    Raises:
-        ImportError: The protocol's library is not installed.
-        ValueError: The protocol is not known.
+    Raises ImportError if the protocol's library is not installed, and ValueError if the protocol is unknown.
     """
 
     def __init__(self, base_path: str) -> None:
@@ -141,7 +136,7 @@ class StoredFiles(CapturedFiles):
 
     def publish(self, folder: str, tail: str, content: bytes) -> str:
         """Makes a file appear."""
-        # Names are looked for once: this process is the only one that adds any.
+        # Listed only once, as no other process adds files.
         known = self.sizes(folder) if folder not in self._last_name_at else ()
         name = self._next_name(folder, known, tail)
         self._remote.write(self._address(folder, name), content, staging=f".{tail}.tmp")
@@ -172,12 +167,12 @@ class StoredFiles(CapturedFiles):
 
 
 def open_files(base_path: str) -> CapturedFiles:
-    """Opens a base path: a folder or an fsspec URL."""
+    """Opens a base path, which is a folder or an fsspec URL."""
     return StoredFiles(base_path) if "://" in base_path else LocalFiles(base_path)
 
 
 def time_of(name: str) -> datetime | None:
-    """Returns the time in a captured file's name; None for the name of anything else."""
+    """Returns the time in a captured file's name; None for other names."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -188,18 +183,15 @@ def time_of(name: str) -> datetime | None:
 
 
 def remove_old(files: CapturedFiles, model_folder: str, days: float, limit_bytes: int) -> tuple[int, int]:
-    """Removes files of a model, oldest first.
+    """Removes old files of a model, oldest first; returns their number and size in bytes.
 
-    A local file that a reader has open stays readable to it. Labels, shadow answers and logs count as the model's.
+    Labels, shadow answers and logs count as the model's. A local file that a reader has open stays readable.
 
     Args:
         files: All captured files.
-        model_folder: The model's folder.
-        days: Age beyond which a file is removed, by the time in its name; 0 for any age.
-        limit_bytes: Size of all files beyond which the oldest are removed; 0 for any size.
-
-    Returns:
-        How many files were removed, and their bytes.
+        model_folder: Folder of the model.
+        days: Age beyond which a file is removed, by the time in its name; 0 means no limit.
+        limit_bytes: Total size beyond which the oldest files are removed; 0 means no limit.
     """
     result = sorted(
         (name, folder, size)

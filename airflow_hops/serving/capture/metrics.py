@@ -1,4 +1,4 @@
-"""Metrics of the capture."""
+"""Metrics of request capture."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _LABELS = ("captured", "dropped", "written")
 
 
 class CaptureCollector(Collector):
-    """The capture's metrics."""
+    """Collects the metrics of request capture."""
 
     def __init__(self, capture: CaptureSource) -> None:
         self._capture = capture
 
     def collect(self) -> Iterable[Metric]:
-        """Returns the metrics as they are now."""
+        """Yields the current values."""
         status = self._capture.status()
         by_outcome = ["model_name", "outcome"]
         rows = CounterMetricFamily(

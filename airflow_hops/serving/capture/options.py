@@ -1,4 +1,4 @@
-"""Options of the capture: what is captured, where it goes, and for how long it stays."""
+"""Options of request capture."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _LARGEST_BATCH_BYTES = 128 * 2**20
 
 @dataclass(frozen=True)
 class CaptureOptions:
-    """Options: what is captured, and when a file is closed.
+    """Options: what is captured, where it is written, and when a file is closed or removed.
 
     Attributes:
-        base_path: Folder or fsspec URL that holds one folder a model; empty captures nothing.
-        mode: Which of the columns ``input.*`` and ``output.*`` are written.
-        sampling_percent: Share of the requests that is captured, 0 to 100.
-        format: Kinds of file.
-        spool_path: Local folder of what waits to be written; empty for one beside a local base path, or in the
-            user's state folder.
-        spool_bytes: What waits on the disk at most; what comes beyond is dropped and counted.
-        roll_rows: Rows after which a file is closed.
-        roll_seconds: Seconds after which a file with any row is closed.
+        base_path: Folder or fsspec URL with one folder per model; if empty, nothing is captured.
+        mode: Whether to write the columns ``input.*``, ``output.*`` or both.
+        sampling_percent: Percentage of requests to capture, 0 to 100.
+        format: Kinds of files.
+        spool_path: Local folder for records that are not written yet; if empty, a folder beside a local base path, or
+            in the user's state folder.
+        spool_bytes: Maximum size of the spool on disk; further records are dropped and counted.
+        roll_rows: Number of rows after which a file is closed.
+        roll_seconds: Seconds after which a file with any rows is closed.
         retention_days: Age at which files are removed; 0 keeps them.
         retention_bytes: Size of a model's files beyond which the oldest are removed; 0 keeps them.
     """
@@ -54,12 +54,12 @@ class CaptureOptions:
 
     @property
     def is_local(self) -> bool:
-        """Whether the base path is a folder of this machine."""
+        """Whether the base path is a local folder."""
         return "://" not in self.base_path
 
     @property
     def spool_root(self) -> Path:
-        """Folder of the spools, one for each server that was started with this base path."""
+        """Folder of the spools, one per server that was started with this base path."""
         if self.spool_path:
             return Path(self.spool_path).absolute()
         if self.is_local:
@@ -75,5 +75,5 @@ class CaptureOptions:
 
     @property
     def batch_bytes(self) -> int:
-        """Spooled bytes that are written at the latest, whatever their age."""
+        """Size of waiting records at which they are written, regardless of their age."""
         return min(_LARGEST_BATCH_BYTES, self.spool_bytes // 2)

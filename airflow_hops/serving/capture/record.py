@@ -1,4 +1,4 @@
-"""Records of the spool: one for each answered request, undecoded, or one for each label."""
+"""Records of the spool: each holds one answered request, undecoded, or one label."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BY_LABEL = {method.label: method for method in Method}
 
 
 def request_ids() -> Callable[[], str]:
-    """Returns a source of request ids that no other server makes: a tenth of a UUID's cost."""
+    """Returns a function that generates globally unique request ids, at a tenth of a UUID's cost."""
     prefix, numbers = secrets.token_hex(8), count(1)
     return lambda: f"{prefix}-{next(numbers):x}"
 
@@ -29,14 +29,14 @@ class CapturedCall(NamedTuple):
     """One answered request.
 
     Attributes:
-        kind: What was asked, and the version that answered.
-        request_id: The client's id of the request, or one made for it.
+        kind: Model, version that answered, method and API.
+        request_id: The client's request id, or a generated one.
         at_us: Arrival, microseconds since 1970 UTC.
         latency_ms: Milliseconds in the server.
-        rows: Rows of the request.
-        request: The request, serialized; empty if inputs are not captured.
-        response: The response, serialized; empty if predictions are not captured.
-        shadow: Whether the answer was compared, and not returned.
+        rows: Number of rows of the request.
+        request: The serialized request; empty if inputs are not captured.
+        response: The serialized response; empty if predictions are not captured.
+        shadow: Whether the answer was only compared, and not returned.
     """
 
     kind: RequestKind
@@ -71,15 +71,15 @@ class CapturedCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CapturedLabel:
-    """The label of one row of a request, as it became known later.
+    """The label of one row of a request, which became known after the answer.
 
     Attributes:
         model: Model name.
-        request_id: The request's id.
+        request_id: Id of the request.
         row: Row within the request.
         values: Label by name.
-        at_us: When it became known, microseconds since 1970 UTC.
-        received_us: When the server was told.
+        at_us: When the label became known, microseconds since 1970 UTC.
+        received_us: When the server received it.
     """
 
     model: str
@@ -91,7 +91,7 @@ class CapturedLabel:
 
 
 def pack(call: CapturedCall, mode: CaptureMode = "all") -> bytes:
-    """Returns the record of a request, without what the mode leaves out."""
+    """Encodes a request as a record, without the parts that the mode excludes."""
     message = CapturedRequest(
         model=call.model,
         version=call.version,
@@ -110,12 +110,12 @@ def pack(call: CapturedCall, mode: CaptureMode = "all") -> bytes:
 
 
 def pack_label(label: CapturedLabel) -> bytes:
-    """Returns the record of a label."""
+    """Encodes a label as a record."""
     return _LABEL + json.dumps(asdict(label)).encode()
 
 
 def unpack(record: bytes) -> CapturedCall | CapturedLabel:
-    """Reads a record."""
+    """Decodes a record."""
     kind, content = record[:1], record[1:]
     if kind == _LABEL:
         return CapturedLabel(**json.loads(content))

@@ -1,4 +1,4 @@
-"""REST routes of capture and feedback: labels that arrive later."""
+"""REST routes of capture, and of feedback (labels that arrive later)."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def add_feedback_route(routes: Routes, capture: Capture, is_model: Callable[[str
     """Adds ``/v1/feedback``.
 
     Args:
-        routes: Where it is added.
-        capture: What keeps the labels.
-        is_model: Whether there is a model of a name: names that clients make up must not become folders.
+        routes: Routes to add it to.
+        capture: Captures the labels.
+        is_model: Returns whether a model exists, as names that clients make up must not become folders.
     """
 
     def feedback(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
@@ -65,14 +65,14 @@ def add_feedback_route(routes: Routes, capture: Capture, is_model: Callable[[str
 
 
 def read_feedback(body: bytes) -> list[CapturedLabel]:
-    """Reads labels, the body of ``POST /v1/feedback``: one JSON object, or a list of them.
+    """Parses the labels in the body of ``POST /v1/feedback``: one JSON object, or a list of them.
 
-    An object has ``model``, ``request_id``, ``label`` (a number, a text or a truth value, or an object of them by name;
-    without a name it is called ``value``), and at will ``row`` (0 if it is left out) and ``at``, when the label
-    became known (ISO 8601, or seconds since 1970; now where it is left out).
+    An object has ``model``, ``request_id`` and ``label`` (a number, string or boolean, or an object of them by name; a
+    label without a name is called ``value``). Optional are ``row`` (default 0) and ``at``, the time at which the label
+    became known (ISO 8601, or seconds since 1970; default now).
 
     Raises:
-        ServingError: An object is not as it should be; the message says which, and what is wrong with it.
+        ServingError: An object is invalid; the message says which one and why.
     """
     try:
         document = json.loads(body)
@@ -118,7 +118,7 @@ def _values(arguments: Any, where: str) -> dict[str, Label]:
 
 
 def _is_unicode(value: Any) -> bool:
-    """Whether a text can be written: JSON can escape one half of a character alone."""
+    """Returns whether a text can be encoded: JSON can escape a single surrogate, which cannot."""
     try:
         str(value).encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Captured requests as Arrow tables, each of one model, version and signature, and of one type for each column."""
+"""Converts captured requests to Arrow tables of one model, version, signature and type for each column."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from airflow_hops.serving.capture.options import CaptureMode
 from airflow_hops.serving.capture.record import CapturedCall
 
 EXAMPLES = "examples"
-"""Name of the input where examples are kept serialized."""
+"""Name of the input that holds serialized examples."""
 
 _DEFAULT_SIGNATURE = "serving_default"
-# Rows of no bytes, as of the shape [10**9, 0], cost a client nothing, and a file all the more.
+# Rows without bytes, such as in shape [10**9, 0], are cheap for a client, but make a huge file.
 _MOST_ROWS = 2**24
 _LARGEST_REPEATED_BYTES = 2**28
 _KINDS = {"bytes_list": np.dtype(object), "float_list": np.dtype(np.float32), "int64_list": np.dtype(np.int64)}
@@ -36,17 +36,17 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass
 class RowGroup:
-    """Rows of one file.
+    """The rows of one file.
 
     Attributes:
         model: Model name.
         version: The version that answered.
         signature: Signature name.
-        shadow: Whether the answers were compared, and not returned.
+        shadow: Whether the answers were only compared, and not returned.
         columns: Column to the values of each request, ``[rows, ...]``.
         calls: Requests, in order.
-        rows: Rows of each request.
-        total_rows: Rows of all requests.
+        rows: Number of rows of each request.
+        total_rows: Number of rows of all requests.
     """
 
     model: str
@@ -59,7 +59,7 @@ class RowGroup:
     total_rows: int = 0
 
     def to_table(self) -> Any:
-        """Returns one Arrow table with a row for each row of the requests."""
+        """Returns an Arrow table with one row for each row of the requests."""
         import pyarrow as pa
 
         rows = np.array(self.rows)
@@ -88,11 +88,11 @@ class RowGroup:
 
 
 class CallTables:
-    """Sorts requests into groups of rows, each one file's.
+    """Sorts requests into groups of rows, each of which becomes a file.
 
     Args:
-        mode: Which of the columns ``input.*`` and ``output.*`` there are.
-        roll_rows: Rows after which a group takes no more.
+        mode: Whether to add the columns ``input.*``, ``output.*`` or both.
+        roll_rows: Number of rows after which a group is closed.
     """
 
     def __init__(self, mode: CaptureMode = "all", roll_rows: int = 100_000) -> None:
@@ -101,11 +101,7 @@ class CallTables:
         self._open: dict[tuple[Any, ...], RowGroup] = {}
 
     def add(self, call: CapturedCall) -> None:
-        """Decodes a request and its answer, as far as they are captured.
-
-        Raises:
-            ValueError: They do not hold what they should.
-        """
+        """Decodes the captured parts of a request; raises ValueError if they are inconsistent."""
         request_class, response_class = _MESSAGES[call.method]
         request, response = request_class.FromString(call.request), response_class.FromString(call.response)
         for signature, rows, inputs, outputs in _decoded(call, request, response):
@@ -115,7 +111,7 @@ class CallTables:
                 **({f"input.{name}": inputs[name] for name in sorted(inputs)} if self._mode != "predictions" else {}),
                 **({f"output.{name}": outputs[name] for name in sorted(outputs)} if self._mode != "inputs" else {}),
             }
-            # All values before any column takes one: a request that cannot be decoded must not cost others their rows.
+            # Decodes all values before adding any, so that an invalid request does not damage other requests' rows.
             values = {column: _by_row(column, array, rows) for column, array in captured.items()}
             types = [(column, array.dtype, array.ndim) for column, array in values.items()]
             key = (call.model, call.version, signature, call.shadow, *types)
@@ -134,7 +130,7 @@ class CallTables:
 
 
 def _by_row(column: str, array: np.ndarray, rows: int) -> np.ndarray:
-    """Returns one value for each row: a tensor without a batch dimension belongs to every row."""
+    """Returns one value per row; a tensor without a batch dimension is repeated for every row."""
     if not array.ndim or array.shape[0] != rows:
         if rows > 1 and rows * array.nbytes > _LARGEST_REPEATED_BYTES:
             raise TensorError(f"{column}: {array.nbytes} bytes for each of {rows} rows are too many")
@@ -143,20 +139,20 @@ def _by_row(column: str, array: np.ndarray, rows: int) -> np.ndarray:
 
 
 def _to_arrow(arrays: Sequence[np.ndarray]) -> Any:
-    """Returns one column of arrays of one type and rank: nested lists where a row's value is no scalar."""
+    """Returns arrays of one type and rank as one column; values that are not scalars become nested lists."""
     import pyarrow as pa
 
     shapes = [array.shape for array in arrays]
     values: np.ndarray = np.concatenate([array.reshape(-1) for array in arrays])
     if values.dtype.kind == "c":
-        # Arrow knows no complex numbers: a list of the real and the imaginary part.
+        # Arrow does not have complex numbers, so they become lists of the real and the imaginary part.
         values = values.view(values.real.dtype)
         shapes = [(*shape, 2) for shape in shapes]
     elif values.dtype.kind == "V" or values.dtype == np.float16:
         values = values.astype(np.float32)
     if values.dtype == object:
         column = pa.array(values.tolist(), pa.binary())
-        with contextlib.suppress(pa.ArrowInvalid):  # some are not valid UTF-8: all stay binary
+        with contextlib.suppress(pa.ArrowInvalid):  # if one is not valid UTF-8, all stay binary
             column = column.cast(pa.string())
     else:
         column = pa.array(values)
@@ -170,7 +166,7 @@ def _to_arrow(arrays: Sequence[np.ndarray]) -> Any:
 
 
 def _decoded(call: CapturedCall, request: Any, response: Any) -> Iterable[tuple[str, int, Arrays, Arrays]]:
-    """Yields signature, rows, inputs and outputs; several times where a request asks several signatures."""
+    """Yields signature, number of rows, inputs and outputs for each signature that a request uses."""
     if call.method is Method.PREDICT:
         arrays = {alias: tensors.from_proto(request.inputs[alias]) for alias in request.inputs}
         outputs = {alias: tensors.from_proto(response.outputs[alias]) for alias in response.outputs}
@@ -206,7 +202,7 @@ def _examples(values: Any) -> list[Any]:
 
 
 def _features(examples: Sequence[Any]) -> Arrays:
-    """Returns a column for each feature; the examples, serialized, where a feature is not one value in each."""
+    """Returns a column per feature, or the serialized examples unless each feature has one value in each example."""
     values: dict[str, list[Any]] = {}
     kinds: dict[str, str] = {}
     for row, example in enumerate(examples):
@@ -223,7 +219,7 @@ def _features(examples: Sequence[Any]) -> Arrays:
 
 
 def _outputs(result: Any) -> Arrays:
-    """Returns ``classes`` and ``scores``, each ``[rows, classes]``, or ``value``, ``[rows]``; none of no result."""
+    """Returns ``classes`` and ``scores`` (``[rows, classes]``) or ``value`` (``[rows]``); empty without a result."""
     if "regressions" in result.DESCRIPTOR.fields_by_name:
         values = [regression.value for regression in result.regressions]
         return {"value": np.array(values, np.float32)} if values else {}

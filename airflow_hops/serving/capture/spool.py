@@ -1,8 +1,8 @@
-"""The spool of captured requests: files that outlive the process, to which records are appended.
+"""The spool of captured requests: append-only files that survive the process.
 
-A spool is a folder of *segments*, ``<number>.segment``. What was written to one is the kernel's, and stays when the
-process is killed. A record is its length and CRC-32C (4 bytes each) and its bytes, so that one that is torn shows: at
-most the last one of those that were written together before a process died.
+A spool is a folder of *segments*, ``<number>.segment``. Bytes written to a segment are in the kernel's hands, and
+survive if the process is killed. A record consists of length and CRC-32C (4 bytes each) and content, so a torn record
+is detected. At most the last record of those written together can be torn.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ WRITER_LOCK = "writer.lock"
 
 
 class Position(NamedTuple):
-    """A place in a spool: a segment's number, and an offset in bytes within it."""
+    """A position in a spool: the number of a segment, and an offset in bytes within it."""
 
     segment: int = 0
     offset: int = 0
 
 
 class Spool:
-    """The end of a spool that the server fills; safe to call from every request thread.
+    """The server's end of a spool, which appends records; safe to call from every request thread.
 
     Args:
-        folder: The spool's folder; it exists, and is this process's.
-        limit_bytes: Size of all segments together at most.
-        segment_bytes: Size at which the next segment is begun.
-        written: Tells before which position everything is needed no more.
+        folder: Folder of the spool, which exists and belongs to this process.
+        limit_bytes: Maximum size of all segments together.
+        segment_bytes: Size at which the next segment is started.
+        written: Returns the position before which all records are in files.
     """
 
     def __init__(
@@ -58,26 +58,22 @@ class Spool:
         self._closed = False
 
     def append(self, records: Sequence[bytes]) -> int:
-        """Adds records.
-
-        Returns:
-            How many of them, from the first, are in the spool, and outlive this process; there is no room for the rest.
-        """
+        """Appends records in order, as far as there is room; returns how many, which then survive this process."""
         framed = [_HEAD.pack(len(record), google_crc32c.value(record)) + record for record in records]
         with self._lock:
             if not framed or self._write(framed):
                 return len(framed)
-            # Together they are too many, or there is room for none.
+            # They do not fit together; the first ones may.
             return next((n for n, each in enumerate(framed) if not self._write([each])), len(framed))
 
     @property
     def end(self) -> Position:
-        """Behind the last record."""
+        """Position after the last record."""
         with self._lock:
             return self._position
 
     def close(self) -> None:
-        """Takes no more records."""
+        """Stops accepting records."""
         with self._lock:
             self._closed = True
             self._leave_segment()
@@ -95,7 +91,7 @@ class Spool:
                 self._position = Position(number)
             written = os.write(self._descriptor, content)
             if written < len(content):
-                # The disk is full: what is there of them is none of the records.
+                # The disk is full: removes the partial write.
                 os.ftruncate(self._descriptor, self._position.offset)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
@@ -119,7 +115,7 @@ class Spool:
         return self._used_bytes + size <= self._limit_bytes
 
     def _make_room(self) -> None:
-        """Removes the segment that is being filled, where all of it is written: the writer removes those before it."""
+        """Removes the current segment if all its records are in files; the writer removes earlier segments."""
         self._full_until_s = time.monotonic() + _LOOK_AGAIN_S
         if self._descriptor >= 0 and self._position.offset and self._position <= self._written():
             self._leave_segment()
@@ -133,17 +129,17 @@ class Spool:
 
 
 def segment_path(folder: Path, number: int) -> Path:
-    """Returns the file of a segment."""
+    """Returns the path of a segment."""
     return folder / f"{number:012d}.segment"
 
 
 def segments(folder: Path) -> list[int]:
-    """Returns the numbers of the segments that there are, in order."""
+    """Returns the numbers of the existing segments, in order."""
     return sorted(int(path.stem) for path in folder.glob("*.segment"))
 
 
 def used_bytes(folder: Path) -> int:
-    """Returns the size of all segments."""
+    """Returns the total size of the segments."""
     total = 0
     for path in folder.glob("*.segment"):
         try:
@@ -155,11 +151,7 @@ def used_bytes(folder: Path) -> int:
 
 @dataclass
 class Damage:
-    """Damage in a spool: records that could not be read.
-
-    Attributes:
-        records: Records whose bytes are not what was written, each with the rest of its segment.
-    """
+    """Counts records that could not be read, each together with the rest of its segment."""
 
     records: int = 0
 
@@ -167,17 +159,14 @@ class Damage:
 def read_spool(
     folder: Path, start: Position, until: Position | None = None, *, ended: bool = False, damage: Damage | None = None
 ) -> Iterator[tuple[bytes, Position]]:
-    """Reads records in order, as far as they are whole.
+    """Yields each complete record in order, with the position after it.
 
     Args:
-        folder: The spool's folder.
-        start: Where to begin.
-        until: Where to end; None reads all there is.
-        ended: Nobody fills the spool any more: a record that is not whole never will be.
-        damage: Counts what is skipped.
-
-    Yields:
-        Each record, with the position behind it.
+        folder: Folder of the spool.
+        start: Position to start at.
+        until: Position to stop at; None reads to the end.
+        ended: Whether the server has ended, so that incomplete records stay incomplete.
+        damage: Counts skipped records.
     """
     at = start
     while until is None or at < until:
@@ -196,7 +185,7 @@ def read_spool(
             if not sound and ended and damage is not None:
                 damage.records += 1
             return
-        # What came before a later segment's first record is there to be seen now.
+        # The later segment has records, so this one is complete now: checks it once more.
         missed = next(iter(_read_segment(folder, at, until)), None)
         if missed is not None and missed[0] is not None:
             continue
@@ -206,7 +195,7 @@ def read_spool(
 
 
 def _read_segment(folder: Path, start: Position, until: Position | None) -> Iterator[tuple[bytes | None, Position]]:
-    """Yields the whole records of one segment, and None for one that is not whole."""
+    """Yields the complete records of one segment, and None for an incomplete one."""
     number, offset = start
     length_of_search = until.offset - offset if until is not None and until.segment == number else -1
     try:

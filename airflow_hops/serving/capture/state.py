@@ -1,4 +1,4 @@
-"""The writer's position in a spool, kept beside it so that it survives the writer."""
+"""The writer's position in a spool, stored beside the spool so that it survives the writer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from airflow_hops.serving.capture.spool import Position
 
 _FILE = "state"
 _SLOT_BYTES = 64 * 2**10
-# Number of the save, bytes of the state, CRC-32 of both.
+# Number of the save, size of the state in bytes, CRC-32 of both.
 _HEAD = struct.Struct("<QII")
 
 
 @dataclass
 class WrittenCounts:
-    """Counts of one model's rows, by what became of them."""
+    """Counts of one model's rows by outcome."""
 
     written_rows: int = 0
     failed_rows: int = 0
@@ -32,18 +32,18 @@ class WrittenCounts:
 
 @dataclass
 class WriterState:
-    """The writer's position in a spool.
+    """The writer's progress in a spool.
 
     Attributes:
-        position: Everything before it is in files.
-        batch: Number of the next batch, part of its files' names.
-        planned: Where the batch that is being written ends; None between batches. A writer that finds one goes on with
-            it, and leaves out the files that are there.
-        flushed: The last flush that was asked for and is done.
-        error: Why the last try to write a file failed; empty if it did not.
-        failed_flush: The last flush that was tried in vain.
+        position: Position before which everything is in files.
+        batch: Number of the next batch; it is part of the file names.
+        planned: End of the batch that is being written; None between batches. A writer that starts with one writes the
+            same batch again, without the files that exist already.
+        flushed: Number of the last completed flush.
+        error: Why the last attempt to write a file failed; empty if it succeeded.
+        failed_flush: Number of the last failed flush.
         models: Counts by model.
-        saves: How often the state was saved.
+        saves: Number of saves.
     """
 
     position: Position = field(default_factory=Position)
@@ -60,10 +60,9 @@ class WriterState:
         return self.models.setdefault(model, WrittenCounts())
 
     def save(self, folder: Path) -> None:
-        """Writes the state into one of two places in turn, so that a whole one is always there; a full disk is enough.
+        """Writes the state into one of two slots in turn, so that one is always complete; works on a full disk.
 
-        Raises:
-            OSError: The folder is gone, or the state is too large.
+        Raises OSError if the folder does not exist or the state is too large.
         """
         self.saves += 1
         content = zlib.compress(json.dumps(self._to_json()).encode(), 1)
@@ -83,11 +82,7 @@ class WriterState:
 
     @classmethod
     def create(cls, folder: Path) -> None:
-        """Makes room for the state.
-
-        Raises:
-            OSError: There is none.
-        """
+        """Reserves disk space for the state; raises OSError if the disk is full."""
         descriptor = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
             os.posix_fallocate(descriptor, 0, 2 * _SLOT_BYTES)
@@ -96,7 +91,7 @@ class WriterState:
 
     @classmethod
     def load(cls, folder: Path) -> WriterState:
-        """Reads the state as it was last saved; a new one where it never was."""
+        """Returns the last saved state, or a new one."""
         try:
             slots = (folder / _FILE).read_bytes()
         except FileNotFoundError:
@@ -113,7 +108,7 @@ class WriterState:
 
 
 def _content(slot: bytes) -> tuple[int, bytes]:
-    """Returns the number of the save and its content; 0 and nothing if it is not whole."""
+    """Returns the number of the save and its content; 0 and empty if the slot is incomplete."""
     if len(slot) < _HEAD.size:
         return 0, b""
     saves, length, crc = _HEAD.unpack_from(slot)

@@ -1,4 +1,4 @@
-"""Captured requests as warm-up requests of the next version.
+"""Writes captured requests as warm-up requests of the next version.
 
 ``python -m airflow_hops.serving.capture.warmup --captured=/srv/captured --model=flights --version_folder=…/flights/4``
 """
@@ -23,25 +23,22 @@ from airflow_hops.serving.prediction_log import (
 )
 
 MOST_REQUESTS = 1000
-"""TensorFlow Serving refuses a file with more."""
+"""TensorFlow Serving refuses a file with more requests."""
 
 
 class NoRequests(Exception):
-    """Nothing was captured that could warm a model up."""
+    """There are no captured requests for warming up a model."""
 
 
 def write_warmup_requests(captured: str, model: str, version_folder: Path, limit: int = MOST_REQUESTS) -> int:
-    """Writes the newest distinct requests of a model as the warm-up requests of a version.
+    """Writes the newest distinct requests of a model as the warm-up requests of a version; returns their number.
 
     Args:
         captured: The server's ``--capture_base_path``: a folder, or a URL that fsspec opens.
         model: Model name.
-        version_folder: The version's folder, which is not served yet; its ``assets.extra/tf_serving_warmup_requests``
-            is replaced.
-        limit: Requests at most, up to 1,000.
-
-    Returns:
-        The number of requests.
+        version_folder: Folder of the version, which is not served yet; its
+            ``assets.extra/tf_serving_warmup_requests`` is replaced.
+        limit: Maximum number of requests, up to 1,000.
 
     Raises:
         NoRequests: There are no captured requests in ``PredictionLog`` files.

@@ -1,12 +1,12 @@
 """The process that turns a server's spool into files: ``python -m airflow_hops.serving.capture.writer FOLDER``.
 
-The server starts it, at the lowest priority and without TensorFlow, so that neither decoding nor a slow store takes
-anything from requests. It outlives a server that was killed until the spool is empty, and takes on the spools of
+The server starts it with the lowest priority and without TensorFlow, so that neither decoding nor a slow store slows
+down requests. If the server is killed, the writer runs on until the spool is empty. It also adopts the spools of
 servers that died together with their writers.
 
-Records are written batch by batch. A batch's end is saved before its first file is written, and its files are named by
-spool, batch and part; a writer that was killed between them makes the same batch again, and leaves out the files that
-are there. So a row is in one file, whenever a writer dies.
+Records are written in batches. The end of a batch is saved before its first file is written, and file names contain
+spool, batch and part. If a writer is killed within a batch, the next one makes the same batch again and skips the files
+that exist. So each row is in exactly one file, even if a writer dies.
 """
 
 from __future__ import annotations
@@ -66,20 +66,20 @@ class SpoolWriter:
 
     @property
     def empty(self) -> bool:
-        """Whether everything that was found is in files."""
+        """Whether all records that were read are in files."""
         return self.state.planned is None and self._scanned == self.state.position
 
     def look_for_server(self) -> bool:
-        """Returns whether the server is gone, and nobody fills the spool any more."""
+        """Returns whether the server has ended, so that the spool receives no more records."""
         self.ended = self.ended or lock_holder(self.folder / SERVER_LOCK) is None
         return self.ended
 
     def step(self, everything: bool, now: bool = False) -> None:
-        """Looks for records and writes those that are due.
+        """Reads new records and writes the batches that are due.
 
         Args:
-            everything: Whether all that there are, are due.
-            now: Whether to try at once, although a try has just failed.
+            everything: Whether to write all records, regardless of their age.
+            now: Whether to try at once after a failure, without the usual pause.
         """
         if now:
             self._next_try_s = 0.0
@@ -97,7 +97,7 @@ class SpoolWriter:
                 return
             self._pause_s = 0.0
             if not due:
-                # What has come meanwhile is not part of everything.
+                # Records that arrived in the meantime wait for the next step.
                 return
 
     def retain(self) -> None:
@@ -120,7 +120,7 @@ class SpoolWriter:
             log.warning("capture: old files of %s stay for now: %s", options.base_path, error)
 
     def answer_flush(self, number: int, done: bool) -> None:
-        """Tells the server that a flush is done, or failed."""
+        """Reports to the server that a flush is done or has failed."""
         if done:
             self.state.flushed = number
         else:
@@ -129,11 +129,11 @@ class SpoolWriter:
             self.state.save(self.folder)
 
     def finish(self) -> None:
-        """Removes the spool, which nobody fills, and which is empty."""
-        # The segments first: records without a state would be written anew.
+        """Removes the spool, which is empty and receives no more records."""
+        # Removes segments first: without the state, another writer would write their records again.
         for number in segments(self.folder):
             segment_path(self.folder, number).unlink(missing_ok=True)
-        # Then, until the last moment, what another writer finds the folder by, should this one be killed here.
+        # Another writer finds the folder by these, if this one is killed here, so they go last.
         last = (OPTIONS_FILE, WRITER_LOCK)
         for path in sorted(self.folder.iterdir(), key=lambda path: (path.name in last, path.name)):
             path.unlink(missing_ok=True)
@@ -143,14 +143,14 @@ class SpoolWriter:
         self.leave()
 
     def leave(self) -> None:
-        """Leaves the spool to another writer."""
+        """Releases the spool's lock, for another writer."""
         os.close(self._lock)
 
     def _scan(self) -> bool:
-        """Takes in what came; returns whether a file's worth of it is there, or the first record has waited."""
+        """Reads new records; returns whether a batch is full or its first record is old enough."""
         planned, waiting = self.state.planned, self._waiting
         if planned is not None:
-            # Another writer has begun this batch, and was killed: it is the same again.
+            # Another writer was killed while it wrote this batch, which is made again.
             self._take_in(planned)
             self._scanned = planned
             return True
@@ -158,7 +158,7 @@ class SpoolWriter:
         return self._full() or (waiting.count > 0 and time.monotonic() - self._since_s >= self.options.roll_seconds)
 
     def _take_in(self, until: Position | None = None) -> None:
-        """Sorts records that came: all of a batch that is planned, else as many as go into one."""
+        """Reads the records of a planned batch, or as many new ones as a batch holds."""
         if self._full() if until is None else self._scanned >= until:
             return
         waiting, damage = self._waiting, Damage()
@@ -190,7 +190,7 @@ class SpoolWriter:
         self._publish(batch, again)
         for model, rows in batch.failed_rows.items():
             state.of(model).failed_rows += rows
-        # They are in files, whether or not that can be saved: the next batch must not have them again.
+        # The records are in files, even if saving the state fails; the next batch must not contain them.
         self._waiting = WaitingRecords()
         state.position, state.planned, state.error = state.planned, None, ""
         state.batch += 1
@@ -200,7 +200,7 @@ class SpoolWriter:
                 segment_path(folder, number).unlink(missing_ok=True)
 
     def _publish(self, batch: Batch, again: bool) -> None:
-        """Writes a batch's parts, but for those that an earlier try has written."""
+        """Writes a batch's parts, except those that an earlier attempt has written."""
         files, mark = self._open_files(), f"{self.folder.name}-{self.state.batch}"
         there: dict[str, set[str]] = {}
         written = []
@@ -239,7 +239,7 @@ class SpoolWriter:
 
 
 class WriterProcess:
-    """Writes the spool of the server that started it, and those that nobody else writes."""
+    """Writes the spool of the server that started it, and spools that were left behind."""
 
     def __init__(self, folder: Path, own: SpoolWriter) -> None:
         self._root = folder.parent
@@ -252,7 +252,7 @@ class WriterProcess:
         self._flush = 0
 
     def run(self) -> None:
-        """Writes until the server is gone and nothing is left; gives up on a store that refuses for ten minutes."""
+        """Runs until the server has ended and all records are in files; gives up after ten minutes of failures."""
         gone_s = 0.0
         while self._own.folder.exists():
             if self._own.look_for_server():
@@ -300,7 +300,7 @@ class WriterProcess:
             self._own.answer_flush(self._flush, done=True)
 
     def _others_waiting(self) -> bool:
-        """Whether another writer is still at the spool of a server that is gone."""
+        """Returns whether another writer is still writing the spool of a server that has ended."""
         return any(lock_holder(folder / SERVER_LOCK) is None for folder in self._siblings())
 
     def _siblings(self) -> list[Path]:
@@ -308,7 +308,7 @@ class WriterProcess:
         return [path.parent for path in self._root.glob(f"*/{OPTIONS_FILE}") if path.parent not in known]
 
     def _wait(self) -> None:
-        """Waits for a tick, or for the server to ask for a flush."""
+        """Waits for a tick, or until the server requests a flush."""
         if self._commands < 0:
             time.sleep(self._tick_s)
             return
@@ -321,7 +321,7 @@ class WriterProcess:
 
 
 def take(folder: Path) -> SpoolWriter | None:
-    """Returns the writer of a spool; None if another process is that."""
+    """Returns the writer of a spool; None if another process is writing it."""
     try:
         lock = lock_for_process(folder / WRITER_LOCK)
     except FileNotFoundError:
@@ -340,10 +340,10 @@ def take(folder: Path) -> SpoolWriter | None:
 def main() -> int:
     """Runs the process; returns its exit status."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # It ends with its server; what the server is sent, it is sent too.
+        # Signals reach the writer as well as the server, but it must end only after the server.
         signal.signal(number, signal.SIG_IGN)
     os.nice(19)
-    # pyarrow would import it, for a third of a second, to see that a list is no Series.
+    # pyarrow would import pandas (0.3 s) to check that a list is not a Series.
     sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
     log_lines.configure(format=log_lines.TIMED, stream=sys.stderr)
     folder = Path(sys.argv[1])
