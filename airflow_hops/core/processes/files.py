@@ -1,4 +1,4 @@
-"""Files that appear whole: written beside their place, and renamed into it."""
+"""Atomic writes: files are written beside their final path, and renamed."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 
 
 def make_private(folder: Path) -> None:
-    """Makes a folder that only this user can enter. One that is there keeps its mode: it may be a group's."""
+    """Creates a folder that only this user can enter. An existing one keeps its mode, since it may be a group's."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
 
 
 @contextlib.contextmanager
 def staged(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """A path beside a file's, for the ``with`` block to write; at its end the new file takes the other's place.
+    """Yields a path beside ``path`` for the ``with`` block to write, and then replaces ``path`` with it.
 
-    If the block fails, or writes no file, the place stays as it was.
+    If the block fails, or writes no file, ``path`` is unchanged.
 
     Args:
-        path: Of the file; its folder is made.
-        durable: Whether the file is to survive a loss of power.
+        path: Path of the file; its folder is created.
+        durable: Whether the file must survive a power failure.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
@@ -40,13 +40,13 @@ def staged(path: Path, *, durable: bool = False) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: str | bytes, *, durable: bool = False) -> None:
-    """Writes a small file, which a reader finds as it was or as it is now; arguments as those of :func:`staged`."""
+    """Writes a small file, of which a reader sees the old or the new content; arguments as :func:`staged`."""
     with staged(path, durable=durable) as staging:
         staging.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def create_atomically(path: Path, content: bytes) -> None:
-    """Writes a small file that is not there yet. Raises FileExistsError where it is there."""
+    """Writes a small new file. Raises FileExistsError if it exists."""
     with staged(path) as staging:
         staging.write_bytes(content)
         os.link(staging, path)
@@ -54,7 +54,7 @@ def create_atomically(path: Path, content: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Has the disk keep a file's content, or a folder's names."""
+    """Flushes a file's content, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Forks of a process that has imported its libraries: milliseconds in place of the seconds of an import."""
+"""Forks of a process that has imported its libraries, which takes milliseconds instead of seconds."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from airflow_hops.core.processes.ending import send_signal
 from airflow_hops.core.processes.lifetime import end_with_parent
 
 GO = b"go"
-"""A client's answer to the number of its fork, which then begins: a client that has given up says nothing."""
+"""A client's reply to the pid of its fork, which then begins; a client that has given up does not send it."""
 _MESSAGE_BYTES = 1 << 20
 
 
 def fork(run: Callable[[], int | None]) -> int:
-    """Forks a process that calls a function, and nothing else; the kernel ends it when its parent is gone.
+    """Forks a process that calls a function and exits; the kernel ends it when its parent has ended.
 
     Args:
-        run: What it does; its exit code, None for 0. What it raises is printed, and makes the code 1.
+        run: Returns the exit code, or None for 0. An exception is printed, and makes the code 1.
 
     Returns:
-        The process's number.
+        The pid.
     """
     parent = os.getpid()
     _flush()
@@ -51,7 +51,7 @@ def fork(run: Callable[[], int | None]) -> int:
 
 
 class Children:
-    """The forks of a process of one thread, which hears of their end in a selector, where this can be registered."""
+    """The forks of a single-threaded process; register this object in a selector to be notified when one ends."""
 
     def __init__(self) -> None:
         self.running: set[int] = set()
@@ -60,11 +60,11 @@ class Children:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def fileno(self) -> int:
-        """Can be read when one may have ended."""
+        """Descriptor that becomes readable when a fork may have ended."""
         return self._wake_read
 
     def fork(self, run: Callable[[], int | None]) -> int:
-        """Forks one; see :func:`fork`."""
+        """Forks a child; see :func:`fork`."""
 
         def child() -> int | None:
             signal.set_wakeup_fd(-1)
@@ -78,7 +78,7 @@ class Children:
         return pid
 
     def take_ended(self) -> list[tuple[int, int]]:
-        """Number and status of each that has ended since the last call."""
+        """Returns pid and status of each fork that has ended since the last call."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
         ended = [(pid, status) for pid in self.running for done, status in [os.waitpid(pid, os.WNOHANG)] if done]
@@ -86,12 +86,12 @@ class Children:
         return ended
 
     def serve(self, commands: socket.socket, obey: Callable[[], bool], reap: Callable[[], None]) -> None:
-        """Waits for commands and for ends of forks, until there are no more commands.
+        """Handles commands and ends of forks, until there are no more commands.
 
         Args:
-            commands: The socket that commands come from.
-            obey: Takes one; says whether others may follow.
-            reap: Takes the forks that have ended.
+            commands: Socket that commands come from.
+            obey: Handles a command; returns whether others may follow.
+            reap: Handles the forks that have ended.
         """
         with selectors.DefaultSelector() as selector:
             selector.register(commands, selectors.EVENT_READ)
@@ -105,13 +105,13 @@ class Children:
                         reap()
 
     def kill(self, pid: int) -> None:
-        """Kills one, if it still runs: nobody else can have its number before it has been waited for."""
+        """Kills a fork, if it still runs: its pid is not reused before it has been waited for."""
         if pid in self.running:
             send_signal(pid, signal.SIGKILL)
 
 
 def send_request(connection: socket.socket, request: Mapping[str, Any], descriptors: list[int]) -> None:
-    """Sends a JSON object, and open files with it.
+    """Sends a JSON object with open files.
 
     Raises:
         OSError: the connection is closed.
@@ -122,11 +122,11 @@ def send_request(connection: socket.socket, request: Mapping[str, Any], descript
 
 
 def receive_request(connection: socket.socket, descriptors: int) -> tuple[dict[str, Any], list[int]]:
-    """Receives a JSON object, and as many open files with it.
+    """Receives a JSON object with open files.
 
     Raises:
         OSError: the connection was closed before.
-        ValueError: it is no such object, or another number of files.
+        ValueError: not a JSON object, or wrong number of descriptors.
     """
     message, received, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, descriptors)
     try:
@@ -157,7 +157,7 @@ def take_streams(*streams: int) -> None:
 
 
 def take_environment(environment: Mapping[str, str], folder: str) -> None:
-    """Gives this process the environment and the working directory that it would have been started with."""
+    """Sets the environment and the working directory that this process would have been started with."""
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()

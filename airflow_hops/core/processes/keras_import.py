@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def without_keras() -> Iterator[None]:
-    """Lets ``import tensorflow`` leave Keras, 150 of its 570 MiB, to the first use of ``tf.keras``.
+    """Defers the import of Keras, 150 of 570 MiB of ``import tensorflow``, to the first use of ``tf.keras``.
 
-    TensorFlow imports Keras at its end and goes on if there is none.
+    TensorFlow imports Keras last, and continues without it.
     """
     if "keras" in sys.modules:
         yield

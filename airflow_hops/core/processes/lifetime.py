@@ -1,4 +1,4 @@
-"""Ties the life of a process to another's: its parent's, or that of one which it knows by its identity."""
+"""Ties the life of a process to that of its parent, or of another process."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _POLL_S = 0.5
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of descendants that lose theirs, so that they can still be found below it."""
+    """Makes this process the parent of descendants that lose theirs, so that they remain its descendants."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Has the kernel signal this process when the thread of ``parent`` that started it is gone.
+    """Makes the kernel signal this process when the thread of ``parent`` that started it has ended.
 
     Args:
-        parent: Its number; where it is gone already, the signal is sent at once.
-        number: The signal's.
+        parent: Pid of the parent; if it has already ended, the signal is sent at once.
+        number: Number of the signal.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
@@ -40,10 +40,10 @@ def own_identity() -> str:
 
 
 def end_with(identity: str) -> None:
-    """Ends this process and all below it when another is gone, which need not be its parent.
+    """Ends this process and its descendants when another process, not necessarily its parent, has ended.
 
     Args:
-        identity: The other's; an empty one is nobody's.
+        identity: The other's :func:`own_identity`; empty for none.
     """
     pid, _, started = identity.partition(":")
 

@@ -1,7 +1,7 @@
-"""Locks that end with their holder, however it ends.
+"""Locks that are released when their holder ends, even if it is killed.
 
-Two kinds. What :func:`locked` and :func:`lock_folder` take belongs to the open file, and so to forks as well. What
-:func:`lock_for_process` takes belongs to a process alone, which others can look up.
+There are two kinds. Locks of :func:`locked` and :func:`lock_folder` belong to the open file, and are shared with forks.
+A lock of :func:`lock_for_process` belongs to one process, which :func:`lock_holder` returns.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def locked(path: Path, timeout_s: float | None = None) -> Iterator[None]:
     """Holds a lock, against threads and processes.
 
     Args:
-        path: A folder that is there, or a file, which is made, and stays.
-        timeout_s: How long to wait for another holder; None for as long as it takes.
+        path: An existing folder, or a file, which is created and never removed.
+        timeout_s: Seconds to wait for another holder; None for no limit.
 
     Raises:
         TimeoutError: another has held it for ``timeout_s`` seconds.
@@ -48,10 +48,10 @@ def locked(path: Path, timeout_s: float | None = None) -> Iterator[None]:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Locks an open file or folder, unless another has locked it.
+    """Locks an open file or folder, and returns whether it was unlocked.
 
     Raises:
-        OSError: its file system has no such locks.
+        OSError: its file system does not support such locks.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,22 +61,22 @@ def try_lock(descriptor: int) -> bool:
 
 
 def open_folder(folder: Path) -> int:
-    """Opens a folder, and follows no link: a descriptor to lock, or to make files in.
+    """Opens a folder without following a link; the descriptor can be locked, or used to create files.
 
     Raises:
-        OSError: it is no folder.
+        OSError: it is not a folder.
     """
     return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def lock_folder(folder: Path, *, shared: bool = False) -> int:
-    """Locks a folder for as long as the descriptor that is returned is open, here or in a fork.
+    """Locks a folder for as long as the returned descriptor is open, here or in a fork.
 
-    Where the file system has no such locks it is opened alone: nobody else can lock it either.
+    On a file system without such locks it is only opened: no other process can lock it either.
 
     Args:
         folder: The folder.
-        shared: Waits until nobody holds it alone, and holds it beside others.
+        shared: Waits for an exclusive holder, and shares the lock with other shared ones.
 
     Raises:
         BlockingIOError: another process has locked it.
@@ -93,12 +93,12 @@ def lock_folder(folder: Path, *, shared: bool = False) -> int:
 
 
 def lock_for_process(path: Path) -> int | None:
-    """Locks a file for as long as this very process lives, or closes what is returned; forks do not inherit the lock.
+    """Locks a file until this process ends or closes the returned descriptor; forks do not inherit the lock.
 
-    A process that has locked a file must neither open nor close it otherwise: that would free it (see fcntl(2)).
+    Any other open and close of the file by the locking process would release the lock (see fcntl(2)).
 
     Returns:
-        The file's descriptor, or None when another process has locked it.
+        The file's descriptor, or None if another process has locked it.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -110,7 +110,7 @@ def lock_for_process(path: Path) -> int | None:
 
 
 def lock_holder(path: Path) -> int | None:
-    """The process that holds a file by :func:`lock_for_process`, or None."""
+    """Returns the pid of the process that holds a file by :func:`lock_for_process`, or None."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def memory_bytes() -> int:
-    """Memory of the machine, or what the control group allows if that is less."""
+    """Returns the memory of the machine, or the limit of the control group if that is less."""
     limit_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         path = Path(limit)

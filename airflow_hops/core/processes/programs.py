@@ -1,9 +1,8 @@
-"""Starting programs of this package: each finds this very package, and nothing that happens to lie around.
+"""Commands and environments for programs of this package, which import this very package.
 
-Airflow's libraries lie beside an installed package, and those of the runtime environment are others: no process of the
-one environment may find modules of the other. The folder ``path_entry`` within the package holds a stand-in for it, the
-name ``hops`` for :mod:`airflow_hops.hops.util`, and nothing else, so that it can be put on any process's import
-path, from wherever the package was imported.
+Airflow's libraries are installed beside the package, and those of the runtime environment are others: a process of one
+environment must not find modules of the other. The folder ``path_entry`` in the package holds only a stand-in for the
+package and the name ``hops`` for :mod:`airflow_hops.hops.util`, so that it can be on any process's import path.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ PATH_ENTRY = str(Path(airflow_hops.__file__).parent / "path_entry")
 
 
 def module_command(python: str | Path, module: str, *arguments: str | Path) -> list[str]:
-    """The command line that runs a module of this package; its environment is one :func:`with_package`."""
+    """Returns the command line that runs a module of this package in an environment of :func:`with_package`."""
     # -P: nothing is imported from the working directory, in which anybody may have put a module.
     return [str(python), "-P", "-m", module, *map(str, arguments)]
 
 
 def kernel_command(python: str | Path) -> list[str]:
-    """The command line of a notebook's kernel, in which Jupyter puts the path of its connection file."""
+    """Returns the command line of a notebook's kernel; Jupyter fills in the path of its connection file."""
     return module_command(python, "airflow_hops.ml.stages.notebook.kernel", "-f", "{connection_file}")
 
 
 def with_package(environment: Mapping[str, str], paths: Iterable[str] = ()) -> dict[str, str]:
-    """An environment in which Python finds this very package.
+    """Returns an environment in which Python imports this very package.
 
     Args:
-        environment: Of the process; what its ``PYTHONPATH`` names comes after the package.
-        paths: Folders that come between.
+        environment: Environment of the process; entries of its ``PYTHONPATH`` come last.
+        paths: Folders between the package and ``PYTHONPATH``.
     """
     named = [PATH_ENTRY, *paths, *environment.get("PYTHONPATH", "").split(os.pathsep)]
     # An empty entry would be the working directory.

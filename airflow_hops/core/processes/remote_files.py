@@ -1,4 +1,4 @@
-"""Files in a store that fsspec opens: each appears whole, and a folder with its last file."""
+"""Files in a store that fsspec opens: writes are atomic, and a folder is complete once its last file exists."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class RemoteFiles:
     """Files of a store, by their addresses: URLs, or paths of its file system.
 
     Args:
-        url: Of any folder in it.
+        url: URL of any folder in the store.
         storage_options: Passed to fsspec.
 
     Attributes:
-        fs: The file system, as fsspec has it.
+        fs: The fsspec file system.
         root: The folder's path.
 
     Raises:
-        ImportError: The protocol's library is not installed.
-        ValueError: The protocol is not known.
+        ImportError: the protocol's library is not installed.
+        ValueError: the protocol is not known.
     """
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
@@ -38,17 +38,17 @@ class RemoteFiles:
         self._renames = not protocols & _OBJECT_STORES
 
     def read(self, address: str) -> bytes:
-        """A file's content. Raises FileNotFoundError if there is none."""
+        """Returns a file's content. Raises FileNotFoundError if it does not exist."""
         content: bytes = self.fs.cat_file(address)
         return content
 
     def write(self, address: str, content: bytes, *, staging: str = "") -> None:
-        """Writes a file, which appears whole.
+        """Writes a file atomically.
 
         Args:
-            address: Of the file.
-            content: All of it.
-            staging: Name of a file beside it to use in the meantime, which another try would use as well.
+            address: Address of the file.
+            content: The complete content.
+            staging: Name of a temporary file beside it, the same for every try.
         """
         if not self._renames:
             self.fs.pipe_file(address, content)
@@ -60,17 +60,17 @@ class RemoteFiles:
         self.fs.mv(temporary, address)
 
     def remove(self, address: str) -> None:
-        """Removes a file, if it is there."""
+        """Removes a file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.fs.rm_file(address)
 
     def exists(self, address: str) -> bool:
-        """Whether a file is there now."""
+        """Returns whether a file currently exists, bypassing fsspec's cache."""
         self.fs.invalidate_cache()
         return bool(self.fs.exists(address))
 
     def entries(self, folder: str) -> list[dict[str, Any]]:
-        """Lists the entries of a folder, as fsspec does; nothing if there is no folder."""
+        """Lists the entries of a folder, as fsspec does; none if it does not exist."""
         self.fs.invalidate_cache()
         try:
             listed: list[dict[str, Any]] = self.fs.ls(folder, detail=True)
@@ -82,9 +82,9 @@ class RemoteFiles:
         """Uploads a folder.
 
         Args:
-            files: By their paths in it.
-            folder: Its address.
-            last: Those by which readers know that it is whole.
+            files: Local files by their paths in the folder.
+            folder: Address of the folder.
+            last: Paths to upload last, because readers recognize a complete folder by them.
         """
         for path in sorted(files, key=lambda path: path in last):
             address = f"{folder}/{path}"
@@ -100,9 +100,9 @@ class RemoteFiles:
         """Removes a folder's files.
 
         Args:
-            folder: Its address.
-            first: Those by which readers know it.
-            kept: Those that stay.
+            folder: Address of the folder.
+            first: Paths to remove first, because readers recognize the folder by them.
+            kept: Paths that stay.
         """
         for path in first:
             self.remove(f"{folder}/{path}")

@@ -1,8 +1,8 @@
-"""Temporary folders of this user, which end with their process.
+"""Temporary folders of this user, which are removed when their process ends.
 
-Each is locked by the process that made it for as long as that lives, which also keeps systemd-tmpfiles from it; what a
-killed process has left is removed by the next one that makes a folder. A step's own temporary folder lies in the one
-that its worker has made for it, and so goes with that, whatever libraries have left in it.
+Each is locked by the process that made it until that process ends, which also keeps systemd-tmpfiles from removing it.
+The next process that makes a folder removes those of killed processes. A step's own temporary folder is inside the one
+that its worker made for it, and is removed with it, including files that libraries leave behind.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _KINDS = (
     "step",
     "uv",
 )
-"""Prefixes of temporary folders. Nothing else below ``hops-`` is removed: users have folders of such names, too."""
+"""Prefixes of temporary folders. No other ``hops-*`` folders are removed: users may have folders with such names."""
 _LOCKED = ".locked"
-"""End of the names of folders that were locked when they got them: once nobody locks one, its process is gone."""
+"""Suffix of folders that were locked before they got this name: if unlocked, their process has ended."""
 _SWEEP_AGE_S = 3600.0
 _SOCKET_PATH_BYTES = 107
 _SHARED_VARIABLE = "HOPS_TEMPORARY_FOLDER"
@@ -50,12 +50,12 @@ log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def temporary_folder(kind: str, name: str = "", *, root: Path | None = None) -> Iterator[Path]:
-    """A new folder that only this user can enter, which is removed at the end of the ``with`` block.
+    """Yields a new folder that only this user can enter, and removes it at the end of the ``with`` block.
 
     Args:
-        kind: What it is for.
-        name: For people, as a part of the folder's name.
-        root: In which it is made; None for the system's temporary folder.
+        kind: Purpose of the folder.
+        name: Human-readable part of the folder's name.
+        root: Parent folder; None for the system's temporary folder.
     """
     folder, lock = make_temporary_folder(kind, name, root=root)
     try:
@@ -66,7 +66,7 @@ def temporary_folder(kind: str, name: str = "", *, root: Path | None = None) -> 
 
 
 def make_temporary_folder(kind: str, name: str = "", *, root: Path | None = None) -> tuple[Path, int]:
-    """Like :func:`temporary_folder`, but it is the caller who removes the folder, and then closes its lock.
+    """Like :func:`temporary_folder`, but the caller removes the folder, and then closes its lock.
 
     Returns:
         The folder, and the descriptor that locks it.
@@ -81,7 +81,7 @@ def make_temporary_folder(kind: str, name: str = "", *, root: Path | None = None
 
 
 def variables_of_step(folder: Path) -> dict[str, str]:
-    """Returns the variables by which a step's temporary files lie in a folder, which is removed after the step."""
+    """Returns the variables that move a step's temporary files into a folder, which is removed after the step."""
     own = folder / "t"  # short, for paths of sockets
     own.mkdir(exist_ok=True)
     return {"TMPDIR": str(own), _SHARED_VARIABLE: str(shared_temporary_folder())}
@@ -93,7 +93,7 @@ def shared_temporary_folder() -> Path:
 
 
 def full_place(error: BaseException) -> str | None:
-    """Returns what there is to say if an error is that there is no room for files; None for others."""
+    """Describes an error if its cause is a full device; returns None for others."""
     text = str(error)
     if isinstance(error, FileNotFoundError) and "No usable temporary directory" in text:
         return f"no temporary folder can be written ({text}); free some space, or name another in TMPDIR"
@@ -113,18 +113,18 @@ def socket_root(length: int) -> Path | None:
         length: Bytes of the longest path of a socket below it.
 
     Returns:
-        ``/tmp`` where the system's temporary folder has too long a path; None, for that one, where it has not.
+        ``/tmp`` if the path of the system's temporary folder is too long, else None for the latter.
     """
     return Path("/tmp") if len(os.fsencode(tempfile.gettempdir())) + length > _SOCKET_PATH_BYTES else None
 
 
 def remove_left_behind(root: Path, kind: str | None = None, *, age_s: float = _SWEEP_AGE_S) -> None:
-    """Removes temporary folders of this user whose process is gone.
+    """Removes temporary folders of this user whose process has ended.
 
     Args:
-        root: Where they lie.
-        kind: What they were for; None for any.
-        age_s: Seconds since something was last put into a folder that may not have been locked yet.
+        root: Parent of the folders.
+        kind: Purpose of the folders; None for any.
+        age_s: Seconds since the last change of a folder that may not have been locked yet.
     """
     ours = re.compile(rf"\.?hops-({kind or '|'.join(_KINDS)})-(.*-)?[a-z0-9_]{{8}}({re.escape(_LOCKED)})?")
     with contextlib.suppress(OSError):

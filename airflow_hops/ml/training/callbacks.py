@@ -29,29 +29,29 @@ _COUNTERS: Mapping[type, tuple[str, ...]] = {
     keras.callbacks.ReduceLROnPlateau: ("wait", "cooldown_counter", "best"),
     keras.callbacks.ModelCheckpoint: ("best",),
 }
-"""Attributes that change in Keras's own callbacks as they go."""
+"""Attributes of Keras's own callbacks that change during a training."""
 
 
 class FitCallbacks(keras.callbacks.CallbackList):
-    """The callbacks of one training that Keras runs in parts: the rest of a resumed epoch, then the other epochs.
+    """The callbacks of a training that Keras runs in parts: the rest of a resumed epoch, then the other epochs.
 
     Keras's ``fit`` takes one number of steps for all epochs, so each part is a separate ``fit``; the callbacks see one
     training, between :meth:`begin` and :meth:`end`.
     """
 
     def begin(self) -> None:
-        """The training begins."""
+        """Begins the training."""
         super().on_train_begin()
 
     def end(self) -> None:
-        """The training has ended."""
+        """Ends the training."""
         super().on_train_end()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """A part begins."""
+        """No-op: a part begins."""
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """A part has ended."""
+        """No-op: a part has ended."""
 
 
 def guarding_callbacks(context: TrainContext, guard: Guard) -> list[Any]:
@@ -90,26 +90,21 @@ class _EpochCallback(keras.callbacks.Callback):
             )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """The epoch begins."""
         self._context.begin_epoch(epoch)
         self._where, self._steps, self._open = f"epoch {epoch + 1}", 0, True
         self._context.on_alive(f"{self._where} begins")
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """A step is done."""
         self._steps = batch + 1
         self._context.on_alive(f"{self._where} step {batch + 1}")
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """The epoch's steps are done, and its validation begins."""
         self._end_steps()
 
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """A step of the validation is done."""
         self._context.on_alive(f"{self._where} evaluation step {batch + 1}")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """The epoch's steps are done."""
         self._end_steps()
 
     def _end_steps(self) -> None:
@@ -135,7 +130,7 @@ def _join(join: Callable[[], Any]) -> None:
     """Waits for all ranks, which may continue without this one's gradients until then.
 
     Horovod built with NCCL has this operation only for GPUs. Without a GPU, this does not wait: ranks with different
-    numbers of steps then hang, each at the position that it reports.
+    numbers of steps then hang, and each reports its position.
     """
     try:
         # A function of its own each time: TensorFlow takes the operation for one without effects, and would reuse it.
@@ -149,10 +144,10 @@ class RecordCallback(keras.callbacks.Callback):
     """Reports an epoch, writes its events and checkpoints, and makes all ranks stop together. The last callback.
 
     Args:
-        context: The rank's.
+        context: Context of the rank.
         epochs: Number of epochs.
         rows: Rows of an epoch over all ranks, for the examples per second; 0 if unknown.
-        users: The user's own callbacks, whose counters are saved as well.
+        users: The user's callbacks, whose counters are saved as well.
         every_steps: Steps between checkpoints within an epoch; 0 for none.
     """
 
@@ -192,7 +187,7 @@ class RecordCallback(keras.callbacks.Callback):
             state.restore_own_state(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Starts counting; in a resumed epoch, metrics and random numbers continue from their saved states."""
+        """Starts counting; in a resumed epoch, restores metrics and random numbers."""
         context = self._context
         self._first = context.first_batch
         if self._first:
@@ -240,7 +235,7 @@ class RecordCallback(keras.callbacks.Callback):
 
 
 def _gather_int(value: int, name: str) -> list[int]:
-    """Gathers a number of each rank, by rank."""
+    """Returns a number of each rank, by rank."""
     if hvd.size() == 1:
         return [value]
     return [int(result) for result in hvd.allgather(tf.constant([value], tf.int64), name=name).numpy()]

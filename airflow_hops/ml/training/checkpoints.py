@@ -39,8 +39,8 @@ class Position:
     Attributes:
         step: Steps done, over all epochs.
         epoch: Epochs done.
-        batch: Steps done of the current epoch; 0 at its start.
-        fit: Finished trainings of this training function: its calls of ``context.fit``.
+        batch: Steps done of the current epoch.
+        fit: Finished calls of ``context.fit`` in this training function.
         stopped: Whether all ranks agreed to stop.
     """
 
@@ -61,11 +61,11 @@ class Snapshot:
 
     Attributes:
         position: Position of the training.
-        variables: Arrays of the model and its optimizer, by name; rank 0's.
-        rank_states: Each rank's own state, by rank; see :mod:`airflow_hops.ml.training.rank_state`.
+        variables: Rank 0's arrays of the model and its optimizer, by name.
+        rank_states: State of each rank; see :mod:`airflow_hops.ml.training.rank_state`.
         history: Metrics of each epoch done.
-        callbacks: The callbacks' counters, JSON values, by callback.
-        callback_arrays: The callbacks' counters that are arrays.
+        callbacks: JSON counters of the callbacks, by callback.
+        callback_arrays: Counters of the callbacks that are arrays.
     """
 
     position: Position
@@ -110,7 +110,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def check_files(path: Path) -> None:
-    """Compares a checkpoint's files with the checksums that it was written with.
+    """Compares a checkpoint's files with their checksums.
 
     Raises:
         BadInput: another version of this package wrote it.
@@ -126,17 +126,12 @@ def check_files(path: Path) -> None:
 
 
 def copy_variables(model: Any, optimizer: Any = None) -> dict[str, np.ndarray[Any, Any]]:
-    """Copies the variables of a model and its optimizer.
-
-    Args:
-        model: A Keras model.
-        optimizer: Its optimizer, if it was not compiled with one.
-    """
+    """Copies the variables of a Keras model and its optimizer (needed if the model was not compiled with it)."""
     return {name: variable.numpy() for name, variable in _variables(model, optimizer).items()}
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
-    """Writes a checkpoint and removes the oldest beyond ``keep``.
+    """Writes a checkpoint, and removes the oldest beyond ``keep``.
 
     Args:
         folder: Folder of the checkpoints; it is created.
@@ -148,7 +143,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
 
     Raises:
         HopsError: it cannot be written; earlier ones remain.
-        BadInput: a weight is not a number.
+        BadInput: a weight is NaN or infinite.
     """
     bad = [n for n, values in snapshot.variables.items() if values.dtype.kind == "f" and not np.isfinite(values).all()]
     if bad:
@@ -200,7 +195,7 @@ def load_snapshot(checkpoint: Checkpoint) -> Snapshot:
 
 
 def restore_variables(snapshot: Snapshot, model: Any, optimizer: Any = None, *, where: str = "the checkpoint") -> None:
-    """Sets the variables of a model and its optimizer to those of a snapshot, of any number of ranks.
+    """Sets the variables of a model and its optimizer to those of a snapshot, saved with any number of ranks.
 
     Args:
         snapshot: State of the training.
@@ -248,7 +243,7 @@ class CheckpointWriter:
         self._writing = self._pool.submit(self._write, snapshot)
 
     def finish(self) -> None:
-        """Waits for the last checkpoint, and raises its error if it has failed."""
+        """Waits for the last checkpoint, and raises its error if it failed."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
@@ -304,9 +299,9 @@ def _rank_name(rank: int) -> str:
 
 
 def _variables(model: Any, optimizer: Any = None) -> dict[str, Any]:
-    """Weights and optimizer state by position and path: paths alone need not be unique.
+    """Returns weights and optimizer state by position and path, since paths alone need not be unique.
 
-    Paths begin with the layers' own names, which count up within a process, so only their last part is telling.
+    Paths begin with layer names, which count up within a process, so only their last part is comparable.
     """
     optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
     results = {f"model-{i:04d}|{_path(v)}": v for i, v in enumerate(model.weights)}

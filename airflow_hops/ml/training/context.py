@@ -38,8 +38,8 @@ class TrainContext:
         params: Hyperparameters.
         seed: Seeds weights and the order of rows; all generators have been seeded with it and the rank.
         feature_outputs: The transform's outputs by name, with dtype, width and vocabulary size; the model's inputs.
-        target: What to predict: the label's column, the problem, its classes, the column of the rows' weights, and
-            further labels; None without examples.
+        target: The label's column, the problem, its classes, the column of the rows' weights, and further labels; None
+            without examples.
         examples_dir: Folder of the transformed examples; None without examples.
         checkpoint_dir: Folder that outlives this try.
         tensorboard_dir: Folder of rank 0's event files.
@@ -101,7 +101,7 @@ class TrainContext:
 
     @property
     def position(self) -> Position:
-        """Returns the position of the training."""
+        """The position of the training."""
         return self.state.position
 
     @property
@@ -118,8 +118,8 @@ class TrainContext:
         """Opens this rank's rows of a split.
 
         Args:
-            split: ``train``, ``eval``.
-            columns: Which of :attr:`feature_outputs` to read; None for all.
+            split: ``train`` or ``eval``.
+            columns: Names of the :attr:`feature_outputs` to read; None for all.
 
         Raises:
             BadInput: the split or a column does not exist, or cannot be read.
@@ -130,7 +130,7 @@ class TrainContext:
         """Returns the number of steps of an epoch, the same on every rank.
 
         Args:
-            split: ``train``, ``eval``.
+            split: ``train`` or ``eval``.
             batch_size: Rows of a step over all ranks.
         """
         return self._shares.steps(split, batch_size)
@@ -153,13 +153,12 @@ class TrainContext:
         whatever the file sizes.
 
         Args:
-            split: ``train``, ``eval``.
+            split: ``train`` or ``eval``.
             batch_size: Rows of a step over all ranks; this rank's batches are a ``size``-th of it.
             shuffle: Whether to shuffle each pass, seeded with seed, rank and epoch.
             repeat: Whether the dataset starts again when it ends.
-            first_step: The batch to start with, in a resumed epoch; the batches from there on are those of the whole
-                epoch.
-            columns: Which of :attr:`feature_outputs` to read; None for all.
+            first_step: First batch of a resumed epoch; later batches are those of the complete epoch.
+            columns: Names of the :attr:`feature_outputs` to read; None for all.
         """
         dataset = self._shares.dataset(split, batch_size, shuffle=shuffle, first_step=first_step, columns=columns)
         return dataset.repeat() if repeat else dataset
@@ -167,22 +166,22 @@ class TrainContext:
     def table(self, split: str, columns: Sequence[str] | None = None) -> SplitTable:
         """Reads all of this rank's rows of a split, for NumPy, pandas, PyTorch, XGBoost or LightGBM.
 
-        ``columns`` names the :attr:`feature_outputs` to read, in this order; None for all. A model that takes a matrix
-        is served the columns that were read of the split ``train``.
+        ``columns`` names the :attr:`feature_outputs` to read, in this order; None for all. A served model that takes a
+        matrix gets the columns that were read of the split ``train``.
         """
         return self._shares.table(split, columns)
 
     def can_share(self, split: str) -> bool:
-        """Whether a split has rows for every rank."""
+        """Returns whether a split has rows for every rank."""
         return self._shares.suffice(split)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Sets the epoch that the data is shuffled for; :meth:`fit` calls it. A resumed epoch keeps its order."""
+        """Sets the epoch that seeds shuffling; :meth:`fit` calls it. A resumed epoch keeps its order."""
         self.epoch = epoch
         self.epochs_begun += 1
 
     def report(self, step: int, **metrics: float) -> None:
-        """Streams metrics to the task's log and to TensorBoard; rank 0's count, the others' are ignored.
+        """Streams metrics of rank 0 to the task's log and to TensorBoard; those of other ranks are ignored.
 
         Args:
             step: The position of the training, in any unit.
@@ -236,7 +235,7 @@ class TrainContext:
 
         Args:
             model: A Keras model, built.
-            optimizer: Its optimizer, where it was not compiled with one.
+            optimizer: Its optimizer, if it was not compiled with one.
 
         Returns:
             The position of the training: the steps and epochs done, and the steps done of the current epoch.
@@ -265,12 +264,12 @@ class TrainContext:
             step: Steps done, over all epochs.
             epoch: Epochs done.
             batch: Steps done of the current epoch.
-            optimizer: The optimizer, where the model was not compiled with one.
+            optimizer: The optimizer, if the model was not compiled with one.
             metrics: Metrics of the epoch that has just ended, for ``training.json``.
 
         Raises:
             HopsError: the previous checkpoint could not be written.
-            BadInput: a weight is not a number.
+            BadInput: a weight is NaN or infinite.
         """
         if metrics is not None:
             self.history.append({name: float(value) for name, value in metrics.items()})
@@ -278,12 +277,12 @@ class TrainContext:
         self.state.save(model, optimizer)
 
     def checkpoint_files(self, step: int, files: Mapping[str, bytes]) -> None:
-        """Writes a checkpoint of a model other than Keras's, after ``step`` steps: the library's files by name."""
+        """Writes a checkpoint of a model of another library than Keras, after ``step`` steps, from files by name."""
         self.state.move(step=int(step))
         self.state.save_files(files)
 
     def resumed_files(self) -> dict[str, bytes]:
-        """Returns the files that the last :meth:`checkpoint_files` of an earlier try saved; none in a first try."""
+        """Returns the files that the last :meth:`checkpoint_files` of an earlier try saved, or none."""
         return self.state.read_files()
 
     def callbacks(
@@ -293,9 +292,9 @@ class TrainContext:
 
         Args:
             epochs: Number of epochs, for the progress report.
-            reader: Reader of the training split, ``context.reader("train")``: each epoch must give each of its rows
-                once. None for other data, whose rows are not checked.
-            guard_every_steps: Number of steps between comparisons of the ranks' weights; by default the context's.
+            reader: Reader of the training split, ``context.reader("train")``; each of its rows must occur once per
+                epoch. None for other data, whose rows are not checked.
+            guard_every_steps: Steps between comparisons of the ranks' weights; by default the context's.
         """
         from airflow_hops.ml.training.callbacks import RecordCallback, guarding_callbacks
 
@@ -324,13 +323,13 @@ class TrainContext:
                 :func:`airflow_hops.ml.training.keras.DistributedOptimizer`.
             epochs: Passes over the examples.
             batch_size: Rows of a step over all ranks.
-            split: What to train on.
-            validation_split: What to measure after each epoch; None for nothing.
+            split: Split to train on.
+            validation_split: Split to evaluate after each epoch; None for none.
             callbacks: Your own callbacks; they see metrics over all ranks. In a resumed epoch they see batches counted
                 from 0. Checkpoints hold the counters of Keras's own callbacks, and of those that have methods
                 ``get_state() -> JSON`` and ``set_state(JSON)``.
-            guard_every_steps: Number of steps between comparisons of the ranks' weights; by default the operator's.
-            checkpoint_every_steps: Number of steps between checkpoints within an epoch; by default the operator's.
+            guard_every_steps: Steps between comparisons of the ranks' weights; by default the operator's.
+            checkpoint_every_steps: Steps between checkpoints within an epoch; by default the operator's.
 
         Returns:
             Metrics of each epoch, including those before the checkpoint.
@@ -365,11 +364,11 @@ class TrainContext:
 
     @property
     def reading_failure(self) -> Exception | None:
-        """The error that occurred while reading examples: TensorFlow's own does not show whether a retry may help."""
+        """The error that occurred while reading examples; TensorFlow's error does not tell whether a retry may help."""
         return self._shares.failure
 
     def make_guard(self, every_steps: int | None, reader: SplitReader | None = None) -> Guard:
-        """Makes the guard of a training, and adds it to :attr:`guards`."""
+        """Returns a new guard of a training, which is also added to :attr:`guards`."""
         from airflow_hops.ml.training.keras import GUARD_EVERY_STEPS, Guard
 
         self.state.join()
@@ -387,7 +386,7 @@ _current: list[TrainContext] = []
 
 
 def current_context() -> TrainContext:
-    """Returns the context of this rank, for a script, which gets no argument.
+    """Returns the context of this rank, for a script, which is called without arguments.
 
     Raises:
         HopsError: this process is not a rank of a training.

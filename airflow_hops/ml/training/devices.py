@@ -1,4 +1,4 @@
-"""The GPUs of this host that this process may use."""
+"""The GPUs of this host that a process may use."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Gpu:
     """A GPU.
 
     Attributes:
-        id: Its name in ``CUDA_VISIBLE_DEVICES``: the UUID, or, if the driver does not report it, the scheduler's name.
-        name: The model, ``NVIDIA H200``; empty if the driver does not report it.
+        id: Name in ``CUDA_VISIBLE_DEVICES``: the UUID or, if the driver does not report it, the scheduler's name.
+        name: Model, such as ``NVIDIA H200``; empty if the driver does not report it.
         memory_bytes: Total memory; 0 if the driver does not report it.
     """
 
@@ -28,16 +28,13 @@ def get_num_gpus() -> int:
 
 
 def get_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
-    """Returns the GPUs that this process may use.
+    """Returns the GPUs that this process may use, in the order of the assignment, or of the PCI bus.
 
     A scheduler's assignment (``CUDA_VISIBLE_DEVICES``: Slurm, Kubernetes, Spark, or a rank's own) takes precedence;
     without one, all GPUs that NVML finds are returned. TensorFlow is not asked, because it would reserve them.
 
     Args:
-        environment: Environment variables of another process, to get its GPUs.
-
-    Returns:
-        In the order of the assignment, or of the PCI bus.
+        environment: Environment variables; pass those of another process to get its GPUs.
     """
     result = _by_nvml()
     assigned = environment.get("CUDA_VISIBLE_DEVICES")

@@ -1,4 +1,4 @@
-"""TensorBoard's event files of a training: scalars by step, and the metrics of its epochs."""
+"""TensorBoard event files of a training: scalars by step, and the metrics of its epochs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from typing import Any
 
 
 class EventFiles:
-    """The event files in a folder, created at the first write.
-
-    Args:
-        folder: Folder of the files, with a subfolder for each run.
-    """
+    """The event files in a folder with a subfolder for each run, created at the first write."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from airflow_hops.ml.training.context import TrainContext
 
 MEASURED_S = 1.0
-"""Seconds of steps that a measurement takes at least."""
+"""Minimum duration of a measurement in seconds."""
 
 
 class Measured(BaseException):
-    """Ends a training that has been measured; no user's ``except Exception`` may keep it from ending.
+    """Ends a training that has been measured. A ``BaseException``, so that no user's ``except Exception`` catches it.
 
     Args:
-        rows_per_second: Rows that all ranks together train on in a second; None where the training was over before.
-        most_ranks: More ranks than this would leave some without a row in a step.
+        rows_per_second: Rows per second of all ranks together; None if the training ended before the measurement.
+        most_ranks: Maximum number of ranks that leaves a row in a step for each.
     """
 
     def __init__(self, rows_per_second: float | None, most_ranks: int) -> None:
@@ -36,14 +36,14 @@ class Measured(BaseException):
 
 
 class Pace(keras.callbacks.Callback):
-    """Times steps until a stretch of them has taken :data:`MEASURED_S` on some rank; then all ranks stop together.
+    """Times steps until a series of them has taken :data:`MEASURED_S` on some rank; then all ranks stop together.
 
-    The first execution, which traces the model, does not count. Ends of epochs count as they come.
+    The first execution, which traces the model, does not count; ends of epochs do.
 
     Args:
-        any_rank: Whether a flag is set on any rank; asked after 2, 4, 8 and so on executions, on every rank.
+        any_rank: Returns whether a flag is set on any rank; called after 2, 4, 8 and so on executions, on every rank.
         step_rows: Rows of a step over all ranks, on average: an epoch's last step has fewer.
-        most_ranks: More ranks than this would leave some without a row in a step.
+        most_ranks: Maximum number of ranks that leaves a row in a step for each.
     """
 
     def __init__(self, any_rank: Callable[[bool], bool], step_rows: float, most_ranks: int) -> None:
@@ -53,11 +53,11 @@ class Pace(keras.callbacks.Callback):
         self._began = 0.0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Steps are counted from 0 again."""
+        """Resets the count of steps in the epoch."""
         self._in_epoch = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Counts an execution; looks at the clock where their number is a power of two."""
+        """Counts an execution, and checks the clock if their number is a power of two."""
         self._executions += 1
         self._steps += batch + 1 - self._in_epoch
         self._in_epoch = batch + 1
@@ -69,7 +69,7 @@ class Pace(keras.callbacks.Callback):
         self._steps, self._began = 0, time.monotonic()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """The training was shorter than a measurement."""
+        """Raises :class:`Measured`: the training was shorter than a measurement."""
         raise Measured(None, self._most_ranks)
 
 
@@ -94,20 +94,8 @@ def fit_model(
 ) -> list[dict[str, float]]:
     """Trains a model; see :meth:`airflow_hops.ml.training.context.TrainContext.fit` for the arguments.
 
-    Keras's ``fit`` takes one number of steps for all epochs. The rest of a resumed epoch is therefore a separate
-    ``fit``; the callbacks see both as one training.
-
-    Args:
-        context: The rank's.
-        model: The model.
-        number: Number of trainings of this training function before this one.
-        epochs: Passes over the examples.
-        batch_size: Rows of a step over all ranks.
-        split: The split to train on.
-        validation_split: The split to evaluate.
-        callbacks: The user's.
-        guard_every_steps: Steps between comparisons of the weights.
-        checkpoint_every_steps: Steps between checkpoints.
+    ``number`` counts the trainings of this training function before this one. Keras's ``fit`` takes one number of steps
+    for all epochs. The rest of a resumed epoch is therefore a separate ``fit``; the callbacks see both as one training.
     """
     if context.is_measured:  # of which neither the user's callbacks nor an evaluation should know
         validation_split, callbacks = None, ()
@@ -163,7 +151,7 @@ def fit_model(
 
 
 def _parts(start: Position, epochs: int) -> list[tuple[int, int, int]]:
-    """Returns the rest of the training: the first epoch, the last but one, and the first batch of each."""
+    """Returns first epoch, last epoch (exclusive) and first batch of each ``fit`` of the remaining training."""
     if start.stopped:
         return []
     if not start.batch:
@@ -172,13 +160,9 @@ def _parts(start: Position, epochs: int) -> list[tuple[int, int, int]]:
 
 
 def input_names(model: Any, outputs: Mapping[str, Any]) -> list[str] | None:
-    """Returns the transform's outputs that a model takes, by the names of its inputs; None for all of them.
+    """Returns the transform's outputs that a Keras model takes, by the names of its inputs; None for all of them.
 
     A model that does not declare its inputs, such as a subclassed one, takes all.
-
-    Args:
-        model: A Keras model.
-        outputs: The transform's outputs by name.
 
     Raises:
         BadInput: the model's inputs are a dict with a name that is not among the outputs.
@@ -200,7 +184,7 @@ def input_names(model: Any, outputs: Mapping[str, Any]) -> list[str] | None:
 
 
 def _prepare(context: TrainContext, model: Any, examples: Any) -> None:
-    """Builds what Keras builds at the first batch only, and turns off what cannot work."""
+    """Builds what Keras builds only at the first batch, and disables ``jit_compile`` on several ranks."""
     if context.size > 1 and model.jit_compile:
         # Keras turns it on by itself where it can; XLA has no all-reduce of Horovod's.
         log.info("jit_compile is turned off: XLA has no Horovod all-reduce")

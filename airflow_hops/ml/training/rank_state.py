@@ -1,4 +1,4 @@
-"""The state that differs between ranks: random generators, metrics so far, variables that are not equal to rank 0's.
+"""The state that differs between ranks: random generators, metrics so far, variables that differ from rank 0's.
 
 The counters of TensorFlow's stateful random operations (``tf.random.normal``, ``tf.nn.dropout``) are in its kernels and
 cannot be saved. Keras's layers and ``keras.random``, ``tf.random.Generator``, NumPy's and Python's own generators
@@ -26,13 +26,13 @@ _LENGTH_BYTES = 8
 
 
 def seed_rank(seed: int, rank: int) -> None:
-    """Seeds all generators of a rank, each rank's differently: ranks should drop out different units."""
+    """Seeds all generators of a rank, differently on each rank, so that ranks drop out different units."""
     keras.utils.set_random_seed(seed + rank)
     tf.random.set_global_generator(_GeneratorAtFirstUse(seed + rank))
 
 
 class _GeneratorAtFirstUse:
-    """A ``tf.random.Generator`` that is made at its first use, since it starts TensorFlow."""
+    """A ``tf.random.Generator`` that is created at its first use, because creating it starts TensorFlow."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -73,13 +73,7 @@ def gather_rank_states(model: Any, optimizer: Any = None) -> tuple[bytes, ...]:
 
 
 def restore_rank_state(state: bytes, model: Any, optimizer: Any = None) -> None:
-    """Restores the state of this rank, except for variables that the model lacks or has in another shape.
-
-    Args:
-        state: The state of this rank, from :func:`gather_rank_states`.
-        model: The Keras model that is trained.
-        optimizer: Its optimizer, if it was not compiled with one.
-    """
+    """Restores a state of :func:`gather_rank_states`, except variables missing or reshaped in the model."""
     with np.load(io.BytesIO(state), allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
     others = json.loads(arrays.pop("others").tobytes())
@@ -122,7 +116,7 @@ def _own_variables(model: Any) -> dict[str, Any]:
 
 
 def _shared_variables(model: Any, optimizer: Any) -> dict[str, Any]:
-    """Variables of the model and its optimizer that may differ by rank for a while."""
+    """Returns variables of the model and its optimizer that may temporarily differ by rank."""
     result = rank_variables(model) if optimizer is None else [*model.non_trainable_weights, *optimizer.variables]
     seeds = {id(variable) for variable in _own_variables(model).values()}
     return {f"shared-{i}": variable for i, variable in enumerate(result) if id(variable) not in seeds}

@@ -1,4 +1,4 @@
-"""The share of a rank: its rows of each split, with the requested columns."""
+"""Each rank's share of the rows of each split, with the requested columns."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Shares:
-    """The shares of one rank; what :class:`airflow_hops.ml.training.context.TrainContext` reads with.
-
-    Args:
-        context: Context of the rank.
-    """
+    """Reads the shares of one rank for its :class:`airflow_hops.ml.training.context.TrainContext`."""
 
     def __init__(self, context: TrainContext) -> None:
         self._context = context
@@ -77,7 +73,7 @@ class Shares:
         return result
 
     def steps(self, split: str, batch_size: int) -> int:
-        """See :meth:`airflow_hops.ml.training.context.TrainContext.steps`; only the files' footers are read."""
+        """See :meth:`airflow_hops.ml.training.context.TrainContext.steps`; reads only the files' footers."""
         context, folder = self._context, self._folder(split)
         rows = row_count(folder, storage_options=context.storage_options)
         check_batch_size(batch_size, context.size)
@@ -96,7 +92,7 @@ class Shares:
         )
 
     def suffice(self, split: str) -> bool:
-        """Whether a split has rows for every rank."""
+        """Returns whether a split has rows for every rank."""
         root, context = self._root(split), self._context
         there_is_one = split in split_names(root, storage_options=context.storage_options)
         rows = row_count(f"{root}/{split}", storage_options=context.storage_options) if there_is_one else 0
@@ -128,7 +124,7 @@ class Shares:
             raise BadInput(f"{', '.join(map(repr, unknown))} is not among the features: {', '.join(outputs)}")
 
     def _count_passes(self) -> Callable[[], int]:
-        """Numbers the passes of a dataset, those of an epoch from 0 on."""
+        """Returns a counter of a dataset's passes, which restarts at 0 in each epoch."""
         context, epoch, passes = self._context, -1, 0
 
         def number() -> int:
@@ -141,10 +137,10 @@ class Shares:
 
 
 def check_batch_size(batch_size: int, ranks: int) -> None:
-    """Checks the rows of a step over all ranks.
+    """Checks the number of rows of a step over all ranks.
 
     Raises:
-        BadInput: it is not a number of rows, or less than one row for each rank.
+        BadInput: it is not an integer, or less than one row for each rank.
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, Integral):
         raise BadInput(f"batch_size is {batch_size!r}, expected a number of rows over all ranks")

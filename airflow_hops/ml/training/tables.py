@@ -28,15 +28,15 @@ _PROBED_ROWS = 64
 
 @dataclass(frozen=True)
 class SplitTable:
-    """The rows of a split, or a rank's share of them; the forms of the frameworks share its memory if possible.
+    """The rows of a split, or a rank's share of them; conversions share its memory if possible.
 
     Attributes:
-        split: Its name.
-        columns: The features, as :meth:`arrow` has them.
-        specs: Their specifications by name, in the order in which a model takes them.
-        labels: ``[rows]``: class numbers, int64; in a regression, numbers, float64.
+        split: Name of the split.
+        columns: The features as in the files.
+        specs: Specifications of the features by name, in the order in which a model takes them.
+        labels: ``[rows]``: class numbers, int64; in a regression, float64.
         weights: ``[rows]``, float64; None if rows have no weights.
-        where: For messages.
+        where: Source of the rows, for error messages.
         more_labels: Further labels by name, as ``labels``.
     """
 
@@ -61,18 +61,18 @@ class SplitTable:
         ]
 
     def arrow(self) -> pa.Table:
-        """The features as in the files."""
+        """Returns the features as in the files."""
         return self.columns
 
     def arrays(self) -> dict[str, Array]:
-        """The features by name: ``[rows]`` or ``[rows, width]``; float32, int64, or strings as objects.
+        """Returns the features by name: ``[rows]`` or ``[rows, width]``; float32, int64, or strings as objects.
 
-        A missing number is NaN, a missing string empty, as they are when a model serves.
+        As in serving, a missing number is NaN, and a missing string is empty.
         """
         return {name: self._array(name, spec) for name, spec in self.specs.items()}
 
     def frame(self) -> Any:
-        """The features as a ``pandas.DataFrame`` with the columns :attr:`names`.
+        """Returns the features as a ``pandas.DataFrame`` with the columns :attr:`names`.
 
         Raises:
             BadInput: two columns have the same name.
@@ -91,7 +91,7 @@ class SplitTable:
         return pd.DataFrame(dict(zip(names, columns, strict=True)), copy=False)
 
     def matrix(self) -> Array:
-        """The features side by side, float32 of shape ``[rows, width]``.
+        """Returns the features side by side, float32 of shape ``[rows, width]``.
 
         Raises:
             BadInput: a feature holds strings.
@@ -111,14 +111,14 @@ class SplitTable:
         return result
 
     def tensors(self) -> tuple[Any, Any]:
-        """:meth:`matrix` and the labels as ``torch`` tensors; the labels are int64, or float32 in a regression."""
+        """Returns :meth:`matrix` and the labels as ``torch`` tensors; labels are int64, or float32 in a regression."""
         import torch
 
         labels = self.labels if self.labels.dtype == np.int64 else self.labels.astype(np.float32)
         return torch.from_numpy(self.matrix()), torch.from_numpy(labels)
 
     def dmatrix(self) -> Any:
-        """An ``xgboost.DMatrix`` with labels, weights and the features' names."""
+        """Returns an ``xgboost.DMatrix`` with labels, weights and the features' names."""
         import xgboost
 
         return xgboost.DMatrix(
@@ -126,7 +126,7 @@ class SplitTable:
         )
 
     def dataset(self, reference: Any = None) -> Any:
-        """A ``lightgbm.Dataset`` with labels, weights and the features' names.
+        """Returns a ``lightgbm.Dataset`` with labels, weights and the features' names.
 
         Args:
             reference: The dataset of the training rows, if these rows are for evaluation.
@@ -164,12 +164,12 @@ def read_table(
 
     Args:
         folder: The split's folder: a local path, or any URI that fsspec opens.
-        split: Its name.
-        target: What the model will predict.
-        specs: The features to read, with their specifications.
+        split: Name of the split.
+        target: Label, problem, classes and weight of the model.
+        specs: Specifications of the features to read.
         rank: Number of the share of the rows.
-        size: How many shares there are.
-        storage_options: For fsspec.
+        size: Number of shares.
+        storage_options: Options for fsspec.
 
     Raises:
         BadInput: a file cannot be read or lacks a column; a label is missing, not a number or not a class; a weight is
@@ -203,7 +203,7 @@ def read_table(
 
 
 def _of_types(table: pa.Table, schema: pa.Schema, file: str) -> pa.Table:
-    """A file's columns, of the types of the first file's."""
+    """Returns a file's columns, cast to the types of the first file."""
     columns = []
     for field, column in zip(schema, table.columns, strict=True):
         try:
@@ -221,12 +221,12 @@ def raw_specs(
 ) -> dict[str, OutputSpec]:
     """Returns the specifications of the raw features of a split of examples, by name, from its first file.
 
-    If all vectors of a feature are missing in the first file, its length comes from the files that follow.
+    If all vectors of a feature are missing in the first file, its length comes from later files.
 
     Args:
         folder: The split's folder.
         others: Columns that are not features: label, key, time, weight.
-        storage_options: For fsspec.
+        storage_options: Options for fsspec.
 
     Raises:
         BadInput: the file cannot be read, or a column is neither a number, a string nor a vector of numbers.
@@ -257,7 +257,7 @@ def _has_vectors(field: pa.Field) -> bool:
 
 
 def _width(file: pq.ParquetFile, field: pa.Field) -> int | None:
-    """How many numbers the first vector of a column has; None for a column of none."""
+    """Returns the length of a column's first vector, or None if it has none."""
     if not _has_vectors(field):
         return None
     if pa.types.is_fixed_size_list(field.type):
@@ -286,7 +286,7 @@ def _spec(field: pa.Field, width: int | None, where: str) -> OutputSpec:
 
 
 def plain_names(names: Sequence[str]) -> list[str]:
-    """Names as every library of boosted trees takes them: letters, digits and ``_``, none of them twice."""
+    """Returns names that every library of boosted trees takes: unique, of letters, digits and ``_``."""
     results: list[str] = []
     for name in names:
         plain = re.sub(r"\W", "_", name)
@@ -315,7 +315,6 @@ def _labels(table: pa.Table, target: Target, where: str) -> Array:
 
 
 def _numbers(column: pa.ChunkedArray, what: str) -> Array:
-    """A column as float64."""
     if column.null_count:
         raise BadInput(f"{what} is missing in {column.null_count} of {len(column)} rows")
     try:
@@ -350,7 +349,7 @@ def _weights(table: pa.Table, name: str | None, where: str) -> Array | None:
 
 
 def _as_text(values: Array) -> Array:
-    """Bytes as strings, each different one decoded once."""
+    """Decodes bytes as strings, each distinct value once."""
     texts = {value: value.decode("utf-8", "replace") for value in set(values.tolist())}
     result: Array = np.array([texts[value] for value in values.tolist()], object)
     return result

@@ -27,10 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class TrainingState:
-    """The state of a training on one rank, which a ``TrainContext`` saves and restores.
-
-    Args:
-        context: The rank's.
+    """The state of a training on one rank, which its ``TrainContext`` saves and restores.
 
     Attributes:
         position: Position of the training.
@@ -120,11 +117,7 @@ class TrainingState:
         return {name: content.tobytes() for name, content in load_snapshot(result).variables.items()}
 
     def refuse_measurement(self, method: str) -> None:
-        """A training loop of the user's own would go on to its end, once for each number of ranks.
-
-        Raises:
-            BadInput: the training is only measured.
-        """
+        """Raises BadInput if the training is only measured: a custom loop would run to its end each time."""
         if self._context.is_measured:
             raise BadInput(
                 f"np is 'auto', which measures the first steps of context.fit, but context.{method} is called before "

@@ -1,4 +1,4 @@
-"""A gang of ranks: started together wherever they are, watched, and ended together."""
+"""A gang of ranks on one or many hosts: started together, watched, and ended together."""
 
 from airflow_hops.ml.training.gang.crew import (
     Channel,

@@ -1,12 +1,12 @@
-"""The agent: what starts a gang's ranks on a host that is not the supervisor's, and ends them there.
+"""The agent: starts a gang's ranks on a host other than the supervisor's, and ends them there.
 
-Two processes a host. The *guard* (:func:`serve_agent`) starts the agent, and when the stream or the agent ends, kills
-all that is left of it and removes its files. The *agent* imports TensorFlow and Horovod once, forks the ranks, and
-relays what comes from them. Each ends what is left when the other is killed, so that nothing outlives a gang.
+There are two processes per host. The *guard* (:func:`serve_agent`) starts the agent; when the stream or the agent ends,
+it kills the agent's remaining descendants and removes its files. The *agent* imports TensorFlow and Horovod once, forks
+the ranks, and relays their events. If one of them is killed, the other ends the rest, so that nothing outlives a gang.
 
-What goes over the stream, in frames: from the agent ``hello`` (its versions), ``ready`` (files taken in, libraries
-imported), ``events`` (of the ranks), files of rank 0's output, ``alive``, ``failed``, ``ended``; to the agent ``job``,
-the job's files, ``go``, ``stack``, ``alive``, ``end``.
+Frames from the agent: ``hello`` (its versions), ``ready`` (files received, libraries imported), ``events`` (of the
+ranks), files of rank 0's output, ``alive``, ``failed``, ``ended``. Frames to the agent: ``job``, the job's files,
+``go``, ``signal``, ``alive``, ``end``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from airflow_hops.ml.training.gang.transfer import FileReceiver, FileSender
 
 ALIVE_INTERVAL_S = 2.0
 SILENCE_S = 15.0
-"""How often either side of a stream says that it lives, and after how long a silence the other takes it for dead."""
+"""Each side of a stream sends a sign of life every 2 s; after 15 s of silence the other counts it as dead."""
 
 _LIBRARIES = ("tensorflow", "keras", "horovod")
 _STALE_S = 60.0
@@ -62,12 +62,12 @@ def versions() -> dict[str, str | None]:
 
 
 def serve_agent(reading: int, writing: int | None = None, scratch: Path | None = None) -> int:
-    """Runs an agent on a stream, in a process of its own, and cleans up behind it.
+    """Runs an agent on a stream, in its own process, and cleans up after it.
 
     Args:
         reading: Descriptor that frames come from.
         writing: Descriptor that frames go to; by default the same, a socket.
-        scratch: Folder for its files; by default a new one. It is removed.
+        scratch: Folder for the agent's files; by default a new one. It is removed.
 
     Returns:
         The agent's exit code, or the negative number of a signal.
@@ -106,11 +106,7 @@ def serve_agent(reading: int, writing: int | None = None, scratch: Path | None =
 
 
 def main(reading: int, writing: int, scratch: Path, guard: int) -> int:
-    """The agent's process.
-
-    Returns:
-        Its exit code.
-    """
+    """Runs in the agent's process; returns its exit code."""
 
     # The kernel tells the agent when its guard has been killed; it cleans up then.
     def end(number: int, frame: Any) -> None:
@@ -138,7 +134,7 @@ def main(reading: int, writing: int, scratch: Path, guard: int) -> int:
 
 
 class _Agent:
-    """Takes in a job and forks its ranks."""
+    """Receives a job and forks its ranks."""
 
     def __init__(self, frames: Frames, scratch: Path) -> None:
         self._frames, self._scratch = frames, scratch
@@ -178,7 +174,7 @@ class _Agent:
         self._signals: list[tuple[int, int]] = []
 
     def relay(self) -> None:
-        """Sends what comes from the ranks, until all have ended or the supervisor wants them to."""
+        """Sends the ranks' events, until all ranks have ended or the supervisor ends them."""
         threading.Thread(target=self._listen, name="supervisor", daemon=True).start()
         said = time.monotonic()
         while self._left:
@@ -246,7 +242,7 @@ class _Agent:
                 raise EOFError
 
     def _listen(self) -> None:
-        """Takes in what the supervisor says; when it is silent or gone, everything ends at once."""
+        """Handles the supervisor's messages; if it is silent or gone, the agent exits at once."""
         try:
             while not self._ending.is_set():
                 message, _ = self._frames.receive(SILENCE_S)
@@ -260,7 +256,7 @@ class _Agent:
 
 
 def find_interface(address: str) -> str:
-    """Name of the network interface by which this host reaches an address.
+    """Returns the name of the network interface by which this host reaches an address.
 
     Raises:
         HopsError: there is none.
@@ -275,13 +271,10 @@ def find_interface(address: str) -> str:
 
 
 def own_address(peer: str) -> str:
-    """IPv4 address of this host as seen from the way to another.
-
-    Args:
-        peer: Name or address of the other host.
+    """Returns the IPv4 address of this host on its route to another, given by name or address.
 
     Raises:
-        HopsError: there is no such host, or no way to it.
+        HopsError: the other host does not exist or cannot be reached.
     """
     try:
         # Horovod's rendezvous knows no IPv6.
@@ -295,7 +288,7 @@ def own_address(peer: str) -> str:
 
 @contextlib.contextmanager
 def _saying_alive(frames: Frames) -> Iterator[None]:
-    """Says so from a thread, which is gone before ranks are forked."""
+    """Sends signs of life from a thread, which ends before ranks are forked."""
     over = threading.Event()
 
     def say() -> None:
@@ -313,7 +306,7 @@ def _saying_alive(frames: Frames) -> Iterator[None]:
 
 
 def _environment() -> Mapping[str, str]:
-    """Returns an agent's environment: the host's, with this very package, and no modules of another one."""
+    """Returns an agent's environment: the host's, with this very package, and without modules of another one."""
     return {
         **with_package(os.environ, sys.path),
         "PYTHONUNBUFFERED": "1",

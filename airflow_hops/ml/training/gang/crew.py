@@ -1,7 +1,7 @@
 """Ranks, their places, and the launchers that start them.
 
-A launcher knows hosts and slots and how to start a process there; the supervisor above knows what a rank says and when
-a gang has failed. Neither knows what the ranks compute.
+A launcher knows hosts, slots and how to start a process there; the supervisor above interprets messages of ranks and
+detects failures. Neither knows what the ranks compute.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _MESSAGE_INTERVAL_S = 0.2
 
 @dataclass(frozen=True)
 class Host:
-    """A machine that takes ranks.
+    """A machine that ranks run on.
 
     Attributes:
-        name: How it is called, and reached.
-        slots: How many ranks it takes: its GPUs, or cores where it has none.
+        name: Name or address that it is reached by.
+        slots: Maximum number of ranks: its GPUs, or its cores if it has none.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Placement:
         local_size: Ranks of its host.
         host: Name of the host.
         cross_rank: Number of its host among those that have a rank of this local rank.
-        cross_size: How many those are.
+        cross_size: Number of those hosts.
     """
 
     rank: int
@@ -62,17 +62,10 @@ class Placement:
 
 
 def place(hosts: Sequence[Host], np: int) -> list[Placement]:
-    """Gives each rank a slot: hosts are filled in the order given, so that neighbours share one.
-
-    Args:
-        hosts: The hosts, in the order in which they are filled.
-        np: Number of ranks.
-
-    Returns:
-        The placements, by rank.
+    """Returns the placements by rank; hosts are filled in order, so that neighbours share one.
 
     Raises:
-        BadInput: ``np`` is no number of ranks, or there are fewer slots.
+        BadInput: ``np`` is not a positive integer, or there are fewer slots.
     """
     if isinstance(np, bool) or not isinstance(np, int) or np < 1:
         raise BadInput(f"np is {np!r}, expected a number of ranks, 1 or more")
@@ -101,10 +94,10 @@ def place(hosts: Sequence[Host], np: int) -> list[Placement]:
 
 
 class Channel:
-    """A rank's line to the process that watches the gang.
+    """A rank's connection to the supervisor.
 
     Args:
-        descriptor: Write end of a pipe; None for a rank that nobody watches (in a notebook).
+        descriptor: Write end of a pipe; None for a rank without a supervisor (in a notebook).
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
@@ -121,10 +114,10 @@ class Channel:
                     data = data[os.write(self._descriptor, data) :]
 
     def alive(self, where: str) -> None:
-        """Says that work goes on; call it as often as you like.
+        """Sends a sign of life; frequent calls are cheap.
 
         Args:
-            where: How far the rank is, for the message should it stall: ``epoch 2 step 31``.
+            where: Progress of the rank, such as ``epoch 2 step 31``, for the error if it stalls.
         """
         now = time.monotonic()
         if now - self._last_alive >= _MESSAGE_INTERVAL_S:
@@ -132,32 +125,30 @@ class Channel:
             self.send("alive", where=where)
 
     def bring_back(self, path: str) -> None:
-        """Says that a file or folder of the output is whole, so that it is brought to the process that watches.
-
-        On the machine of that process it lies there already.
+        """Reports that a file or folder of the output is complete, so that it is copied to the supervisor's host.
 
         Args:
-            path: Relative to the output folder.
+            path: Path relative to the output folder.
         """
         self.send("files", path=path)
 
 
 Work = Callable[[Placement, Channel], Any]
-"""The work of a rank: returns a JSON value."""
+"""The work of a rank; returns a JSON value."""
 
 
 @dataclass(frozen=True)
 class RankJob:
-    """Work that can travel to another host.
+    """Work that can run on another host.
 
     Attributes:
         entry: ``module:function``, called as ``function(placement, channel, folders=…, **params)``.
         params: Keyword arguments; JSON values.
         code_paths: Folders of user code; other hosts get them as an archive, and this package with it.
         inputs: Folders that ranks read, by name. On another host ``folders[name]`` is a copy.
-        output: The folder ``folders["output"]`` that rank 0 writes to. From another host its files come back whenever
-            the rank says :meth:`Channel.bring_back`, and when it has finished.
-        cpu_ranks: Ranks that see no GPU, and lease none.
+        output: The folder ``folders["output"]`` that rank 0 writes to. Its files are copied back from another host at
+            each :meth:`Channel.bring_back`, and when the rank has finished.
+        cpu_ranks: Ranks that see and lease no GPU.
     """
 
     entry: str
@@ -168,21 +159,21 @@ class RankJob:
     cpu_ranks: frozenset[int] = frozenset()
 
     def __call__(self, placement: Placement, channel: Channel) -> Any:
-        """Does the work on this machine, in these very folders."""
+        """Does the work on this machine, in the original folders."""
         folders = {**self.inputs, **({"output": self.output} if self.output is not None else {})}
         return resolve(self.entry)(placement, channel, folders=folders, **self.params)
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that came from a rank.
+    """An event of a rank.
 
     Attributes:
-        rank: Its number.
-        kind: ``output``: a line of its standard output or error; ``message``: what it said on its channel; ``exit``:
-            its process has ended, and nothing more will come.
+        rank: Number of the rank.
+        kind: ``output``: a line of its standard output or error; ``message``: a message of its channel; ``exit``: its
+            process has ended, and no more events follow.
         value: The text of the line; the message, a dict with ``type``; the exit code, or the negative number of a
-            signal, or None where only its host's silence is known.
+            signal, or None if only its host's silence is known.
     """
 
     rank: int
@@ -191,7 +182,7 @@ class Event:
 
 
 class Crew(ABC):
-    """Ranks that have been started, and what comes from them."""
+    """Ranks that have been started, and their events."""
 
     def __init__(self, placements: Sequence[Placement]) -> None:
         self.placements = tuple(placements)
@@ -200,26 +191,26 @@ class Crew(ABC):
     def events(self, timeout_s: float) -> list[Event]:
         """Returns the new events; waits for the first for at most ``timeout_s`` seconds.
 
-        A rank's exit is its last event: what it wrote before comes before.
+        A rank's exit is its last event, after all of its output.
 
         Raises:
-            HopsError: ranks cannot be reached any more, or could not be started; the message says on which host.
+            HopsError: ranks can no longer be reached, or could not be started; the message names the host.
         """
 
     @abstractmethod
     def signal(self, rank: int, number: int) -> None:
-        """Signals a rank's process, if it still runs: SIGUSR1 has it write its stack to its output."""
+        """Signals a rank's process, if it still runs; on SIGUSR1 it writes its stack to its output."""
 
     @abstractmethod
     def end(self) -> None:
-        """Kills every rank on every host, with its descendants, within 5 seconds; what they wrote remains to be read.
+        """Kills every rank on every host, with its descendants, within 5 seconds; their output can still be read.
 
         It may be called more than once.
         """
 
 
 class RankLauncher(Protocol):
-    """A place in which ranks can be started."""
+    """Starts ranks on some hosts."""
 
     def place(self, np: int) -> list[Placement]:
         """Finds a slot for each rank.
@@ -235,11 +226,11 @@ class RankLauncher(Protocol):
 
         Args:
             placements: From :meth:`place`.
-            work: What they do. Ranks on other hosts take only a :class:`RankJob`.
-            environment: Variables for all ranks; the launcher adds those by which Horovod finds a rank's place.
+            work: Work of the ranks. Ranks on other hosts need a :class:`RankJob`.
+            environment: Variables for all ranks; the launcher adds those of Horovod for each rank's place.
 
         Raises:
-            BadInput: the work cannot travel, or a host cannot take it: other versions, a refused key.
-            HopsError: a host cannot be reached. No rank has started then.
+            BadInput: the work cannot run on other hosts, or a host has other versions or refuses the key.
+            HopsError: a host cannot be reached. No rank has started.
         """
         ...

@@ -1,4 +1,4 @@
-"""Forked ranks: how they are started, read and reaped, on whatever host this process runs.
+"""Forked ranks: starts, reads and reaps them on this process's host.
 
 Ranks are forked once TensorFlow and Horovod are imported, before any of their threads run, to save the start-up.
 """
@@ -36,10 +36,10 @@ class _Process:
     """A forked rank.
 
     Attributes:
-        pid: Its process.
-        streams: Read ends of its pipes, to the kind of what comes from them.
-        pending: What came after the last line's end, by pipe.
-        exit_code: Of its process, once that has been reaped.
+        pid: Process id.
+        streams: Read ends of its pipes, to the kind of their events.
+        pending: Incomplete last line, by pipe.
+        exit_code: Exit code of its process, once that has been reaped.
     """
 
     pid: int
@@ -50,21 +50,21 @@ class _Process:
 
 
 class ForkedCrew(Crew):
-    """Ranks forked from this process, which has TensorFlow and Horovod imported and has run nothing of them.
+    """Ranks forked from this process, which has imported TensorFlow and Horovod but not used them.
 
     Args:
-        placements: Of the ranks, all on this machine.
-        work: What they do.
+        placements: Placements of the ranks, all on this machine.
+        work: Work of the ranks.
         environments: Variables of each, by rank.
-        private: Descriptors of this process that no rank may hold.
+        private: Descriptors of this process that ranks must close.
         on_end: Called when the ranks have ended, or could not be started.
 
-    Where this host has GPUs, each slot (local rank) gets one of its own, leased for as long as the crew or one of its
-    ranks lives; a job's ``cpu_ranks`` get none.
+    If this host has GPUs, each slot (local rank) gets its own, leased until the crew and its ranks have ended; a job's
+    ``cpu_ranks`` get none.
 
     Raises:
         BadInput: there are GPUs, but fewer than slots.
-        HopsError: TensorFlow runs already in this process, or too many GPUs are leased to others.
+        HopsError: TensorFlow already runs in this process, or too many GPUs are leased to others.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class ForkedCrew(Crew):
             send_signal(self._processes[rank].pid, number)
 
     def end(self) -> None:
-        """Kills the ranks and what they have started."""
+        """Kills the ranks and their descendants."""
         running = [process for process in self._processes.values() if process.exit_code is None]
         for process in running:
             for pid in [*descendants(process.pid), process.pid]:
@@ -166,7 +166,7 @@ class ForkedCrew(Crew):
         del process.streams[descriptor]
 
     def _read(self, timeout_s: float, result: list[Event]) -> None:
-        """Takes in what the ranks have written; returns when there is no more of it for now."""
+        """Reads the ranks' output and messages, until there are currently no more."""
         if not self._selector.get_map():
             time.sleep(timeout_s)
             return
@@ -198,7 +198,7 @@ def check_forkable() -> None:
     """Checks that ranks can be forked from this process.
 
     Raises:
-        HopsError: TensorFlow runs already in it.
+        HopsError: TensorFlow already runs in it.
     """
     if "tensorflow" not in sys.modules:
         return
@@ -247,11 +247,11 @@ def _run_rank(
 
 
 class LocalRanks:
-    """Ranks of this machine.
+    """Ranks on this machine.
 
     Args:
-        slots: How many there is room for; by default as many as GPUs or, without any, cores.
-        cpu_ranks: How many of the ranks need no GPU: by default there is room for them beside the GPUs.
+        slots: Maximum number of ranks; by default the number of GPUs or, without any, of cores.
+        cpu_ranks: Number of ranks without a GPU, which by default get slots in addition to the GPUs'.
     """
 
     def __init__(self, slots: int | None = None, cpu_ranks: int = 0) -> None:
@@ -263,10 +263,10 @@ class LocalRanks:
         return place([Host(socket.gethostname(), self.slots)], np)
 
     def start(self, placements: Sequence[Placement], work: Work, environment: Mapping[str, str]) -> Crew:
-        """Forks the ranks, with Horovod's rendezvous server between them.
+        """Forks the ranks, and starts Horovod's rendezvous server for them.
 
         Raises:
-            HopsError: TensorFlow runs already in this process.
+            HopsError: TensorFlow already runs in this process.
         """
         closing = contextlib.ExitStack()
         port, serve = closing.enter_context(rendezvous(placements))

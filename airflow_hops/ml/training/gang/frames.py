@@ -1,4 +1,4 @@
-"""Messages with bytes behind them, over a pair of descriptors: pipes to an SSH client, or a socket.
+"""JSON messages with binary bodies over a pair of descriptors: pipes to an SSH client, or a socket.
 
 A frame is the length of its message (4 bytes, big-endian), that of its body (4 bytes), the message (JSON) and the body.
 """
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 GREETING = b"\nhops-agent-1\n"
-"""An agent's first frame: what came before it is a shell's or a login's chatter."""
+"""An agent's first bytes; anything before them is output of a shell or a login."""
 
 _HEADER = struct.Struct("!II")
 _MOST_MESSAGE_BYTES = 64 << 20
@@ -25,7 +25,7 @@ _CLOSED = -1
 
 
 class Frames:
-    """One end of a stream of frames; sending is safe from several threads, receiving is for one.
+    """One end of a stream of frames. Several threads may send, only one may receive.
 
     Args:
         reading: Descriptor that frames come from.
@@ -48,7 +48,7 @@ class Frames:
             self._write(_HEADER.pack(len(text), len(body)) + text + body)
 
     def send_bytes(self, data: bytes) -> None:
-        """Sends what is no frame.
+        """Sends bytes that are not a frame.
 
         Raises:
             OSError: the other end is gone.
@@ -57,17 +57,14 @@ class Frames:
             self._write(data)
 
     def receive(self, timeout_s: float | None = None) -> tuple[dict[str, Any], bytes]:
-        """Waits for a frame.
+        """Waits for a frame, and returns its message and body.
 
         Args:
-            timeout_s: Seconds without a single byte after which it gives up.
-
-        Returns:
-            The message and its body.
+            timeout_s: Maximum seconds without a byte.
 
         Raises:
-            EOFError: the other end is gone, or sends what is no frame.
-            TimeoutError: nothing came.
+            EOFError: the other end is gone, or sends something other than frames.
+            TimeoutError: nothing was received in time.
         """
         self._fill(_HEADER.size, timeout_s)
         text_bytes, body_bytes = _HEADER.unpack(self._buffer[: _HEADER.size])
@@ -80,14 +77,11 @@ class Frames:
         return json.loads(text), bytes(body)
 
     def skip_to_greeting(self, timeout_s: float | None = None) -> str:
-        """Reads past what comes before the greeting.
-
-        Returns:
-            That, as text.
+        """Reads up to the greeting, and returns the text before it.
 
         Raises:
-            EOFError: there was no greeting; its message is what came.
-            TimeoutError: nothing came.
+            EOFError: there was no greeting; the error's message is the text.
+            TimeoutError: nothing was received in time.
         """
         while (result := self._buffer.find(GREETING)) < 0:
             try:
@@ -99,7 +93,7 @@ class Frames:
         return chatter
 
     def close_writing(self) -> None:
-        """Has the other end read the end of the stream, where the descriptors differ and nobody is stuck in a send."""
+        """Ends the stream for the other end, if the descriptors differ and no thread is blocked in a send."""
         if self.writing not in (self.reading, _CLOSED) and self._sending.acquire(timeout=_STUCK_S):
             os.close(self.writing)
             self.writing = _CLOSED

@@ -1,6 +1,6 @@
-"""The handshake of a Spark task with the driver: each proves that it is of the same job.
+"""The handshake of a Spark task with the driver: each proves that it belongs to the same job.
 
-Both have a secret that is made for one gang and travels in the job's closure; neither sends it. The frames that follow
+Both have a secret that is made for one gang and is part of the job's closure; neither sends it. The frames that follow
 are neither signed nor encrypted.
 """
 
@@ -25,12 +25,12 @@ def call_driver(address: tuple[str, int], secret: bytes, words: dict[str, Any]) 
 
     Args:
         address: Host and port of the driver.
-        secret: The gang's.
-        words: What the task says of itself; JSON values.
+        secret: Secret of the gang.
+        words: Description of the task; JSON values.
 
     Raises:
         OSError: the driver cannot be reached.
-        HopsError: whoever listens there is not the driver.
+        HopsError: the process that listens there is not the driver.
     """
     connection = socket.create_connection(address, timeout=TIMEOUT_S)
     try:
@@ -49,11 +49,11 @@ def call_driver(address: tuple[str, int], secret: bytes, words: dict[str, Any]) 
 
 
 def answer_task(connection: socket.socket, secret: bytes) -> dict[str, Any]:
-    """The driver's side: what the task says of itself.
+    """Answers a task's :func:`call_driver` on the driver, and returns its ``words``.
 
     Raises:
-        OSError: the connection broke, or nothing came in time.
-        HopsError: it is no task of this gang.
+        OSError: the connection broke, or nothing was received in time.
+        HopsError: it is not a task of this gang.
     """
     connection.settimeout(TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

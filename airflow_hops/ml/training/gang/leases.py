@@ -1,7 +1,7 @@
 """Leases of GPUs: two tasks of one host never share one.
 
-A lease is a lock on a file that every process of the host agrees upon. The kernel holds it for as long as one of the
-processes lives that have the file open, the ranks among them, so that a crash gives it back and an orphan does not.
+A lease is a lock on a file whose path is the same for every process of the host. The kernel holds it for as long as any
+process has the file open, including the ranks, so that a crash releases it but an orphaned rank keeps it.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from airflow_hops.core.processes.temporary_folders import shared_temporary_folde
 from airflow_hops.ml.training.devices import Gpu
 
 FOLDER_VARIABLE = "HOPS_GPU_LEASES"
-"""Environment variable with the folder of the locks; by default ``hops-gpu-leases`` below the host's temporary one."""
+"""Environment variable with the folder of the locks; by default ``hops-gpu-leases`` in the host's temporary folder."""
 
 
 class GpuLeases:
     """Leased GPUs.
 
     Args:
-        gpus: Those to choose from.
-        count: How many are wanted.
-        holder: Who wants them, for the message that others get.
+        gpus: GPUs to choose from.
+        count: Number of GPUs to lease.
+        holder: Name of the lessee, for the errors of others.
 
     Attributes:
-        ids: What ``CUDA_VISIBLE_DEVICES`` calls them.
+        ids: Names of the GPUs in ``CUDA_VISIBLE_DEVICES``.
 
     Raises:
-        BadInput: there are fewer, or a lock is not this user's to take.
+        BadInput: there are fewer GPUs, or this user may not take a lock.
         HopsError: too many of them are leased to others.
     """
 
@@ -64,12 +64,12 @@ class GpuLeases:
             raise
 
     def release(self) -> None:
-        """Gives them back, unless a rank still lives."""
+        """Releases the GPUs, unless a rank still lives."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 
     def _take(self, gpu: str, holder: str) -> str | None:
-        """Leases a GPU; answers who has it where it is leased."""
+        """Leases a GPU; returns its holder if it is already leased."""
         named = os.environ.get(FOLDER_VARIABLE)
         folder = Path(named) if named else shared_temporary_folder() / "hops-gpu-leases"
         name = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', gpu)}.lock"

@@ -1,4 +1,4 @@
-"""Ranks on other hosts, which an agent on each starts and ends; this side takes in what they say."""
+"""Ranks on other hosts, started and ended by an agent on each; this side receives their events."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class AgentLine:
     Attributes:
         host: Name of the host, as in the placements of its ranks.
         frames: The stream.
-        address: Of this machine, as the host reaches it.
-        last_words: What is known of why the stream has ended: what the SSH client said, an executor's log.
-        is_final: Whether those words tell of something that a retry would find again.
-        close: Ends the stream for both sides, and whatever carries it. It may be called more than once; the descriptors
-            stay open until the crew closes them.
-        ranks: Which ranks the agent starts, where a host has several agents; by default all of the host's.
+        address: Address of this machine, as the host reaches it.
+        last_words: Returns the reason why the stream has ended: the SSH client's output, or an executor's log.
+        is_final: Returns whether a retry would fail for the same reason.
+        close: Ends the stream for both sides, and its transport. It may be called more than once; the descriptors stay
+            open until the crew closes them.
+        ranks: Ranks that the agent starts, if a host has several agents; by default all of the host's.
     """
 
     host: str
@@ -58,19 +58,18 @@ class AgentLine:
 class RemoteCrew(Crew):
     """Ranks on other hosts, and Horovod's rendezvous server on this one.
 
-    No rank starts before all agents are found to hold the right versions, and have the job's files and the libraries.
+    No rank starts before all agents have reported the right versions, and have the job's files and the libraries.
 
     Args:
-        placements: Of the ranks.
-        job: What they do.
-        environment: Variables for all of them.
-        lines: To the agents, which have all of the placements between them. They are closed by :meth:`end`, and on
-            errors.
-        on_end: Called by :meth:`end`, when the lines are closed.
+        placements: Placements of the ranks.
+        job: Work of the ranks.
+        environment: Variables for all ranks.
+        lines: Streams to the agents of all placements. They are closed by :meth:`end`, and on errors.
+        on_end: Called by :meth:`end`, when the streams are closed.
 
     Raises:
-        BadInput: a host holds other versions of Python, TensorFlow, Keras or Horovod than this machine.
-        HopsError: an agent did not start, or is gone; the message names its host.
+        BadInput: a host has other versions of Python, TensorFlow, Keras or Horovod than this machine.
+        HopsError: an agent did not start, or has ended; the message names its host.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class RemoteCrew(Crew):
             raise
 
     def events(self, timeout_s: float) -> list[Event]:
-        """Returns the new events; a host that has gone silent has lost its ranks."""
+        """Returns the new events; ranks of a silent host count as lost."""
         deadline = time.monotonic() + timeout_s
         results: list[Event] = []
         while True:
@@ -128,13 +127,13 @@ class RemoteCrew(Crew):
                     return results
 
     def signal(self, rank: int, number: int) -> None:
-        """Has the rank's agent signal it."""
+        """Asks the rank's agent to signal it."""
         for agent in self._agents:
             if rank in agent.left:
                 agent.say(type="signal", rank=rank, signal=number)
 
     def end(self) -> None:
-        """Has the agents kill the ranks, and ends the streams; what is left then dies of that."""
+        """Asks the agents to kill the ranks, and ends the streams, which ends anything that is left."""
         for agent in self._agents:
             agent.say(type="end")
         deadline = time.monotonic() + _END_S
@@ -223,13 +222,13 @@ class _Agent:
     """The state of an agent; a thread reads its stream.
 
     Attributes:
-        line: To it.
-        placements: Of its ranks.
+        line: Stream to the agent.
+        placements: Placements of its ranks.
         left: Ranks that have not ended.
-        state: The last of ``hello``, ``ready``, ``ended`` that it has said.
-        versions: Of its libraries.
-        failure: The error that it has found.
-        over: Set when nothing more will come.
+        state: Last of ``hello``, ``ready``, ``ended`` that was received.
+        versions: Versions of its libraries.
+        failure: Error of the agent, or of receiving its messages.
+        over: Set when no more events will follow.
     """
 
     def __init__(
@@ -251,17 +250,13 @@ class _Agent:
         threading.Thread(target=self._read, name=f"agent on {line.host}", daemon=True).start()
 
     def say(self, **message: Any) -> None:
-        """Sends a message, if the agent is still there."""
+        """Sends a message, if the agent still runs."""
         if not self.over.is_set():
             with contextlib.suppress(OSError):
                 self.line.frames.send(message)
 
     def check(self) -> None:
-        """Ends a stream that has been silent for too long; raises what could not be taken in.
-
-        Raises:
-            HopsError: the agent has sent what cannot be taken in.
-        """
+        """Raises the agent's failure, and ends a stream that has been silent for too long."""
         if self.failure is not None:
             raise self.failure
         patience_s = SILENCE_S if self.state else _START_S
@@ -270,13 +265,12 @@ class _Agent:
             self.line.close()
 
     def close(self) -> None:
-        """Ends the stream."""
         self.line.close()
         if self.over.wait(_END_S):
             self.line.frames.close()
 
     def why_gone(self) -> str:
-        """Why nothing comes any more, in words."""
+        """Describes why the stream has ended."""
         reason = f"nothing was heard for {self._silent_s:g} s" if self._silent_s else "the connection has ended"
         words = self.line.last_words() or self._chatter
         return reason + (f"; the last words were:\n{words}" if words else "")
@@ -319,10 +313,10 @@ class _Agent:
 
 
 def rendezvous_address(addresses: Sequence[str]) -> str:
-    """The address on which the server listens: the one by which all hosts reach this machine, or all of them.
+    """Returns the address that the server listens on: this machine's if it is the same for all hosts, else all (empty).
 
     Args:
-        addresses: Of this machine, as each host reaches it.
+        addresses: Addresses of this machine, as each host reaches it.
     """
     if len(set(addresses)) == 1:
         with contextlib.suppress(OSError), socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""Horovod's rendezvous server, by which ranks find each other and tell each other small values."""
+"""Horovod's rendezvous server, by which ranks find each other and exchange small values."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _ANSWER_S = 10.0
 
 
 def horovod_environment(placement: Placement, address: str, port: int, interface: str) -> dict[str, str]:
-    """The variables by which Horovod's Gloo controller finds its place.
+    """Returns the variables of Horovod's Gloo controller for a rank.
 
     Args:
-        placement: The rank's.
-        address: Of the rendezvous server, as the rank's host reaches it.
-        port: Of the rendezvous server.
-        interface: Name of the network interface of the rank's host, by which the other ranks reach it.
+        placement: Placement of the rank.
+        address: Address of the rendezvous server, as the rank's host reaches it.
+        port: Port of the rendezvous server.
+        interface: Network interface of the rank's host, by which the other ranks reach it.
     """
     return {
         "HOROVOD_HOSTNAME": placement.host,
@@ -44,10 +44,10 @@ def horovod_environment(placement: Placement, address: str, port: int, interface
 
 
 def stall_environment(stall_timeout_s: float) -> dict[str, str]:
-    """Has Horovod say in the log which ranks it waits for, long before the gang is given up.
+    """Returns variables that make Horovod log which ranks it waits for, long before the gang is ended.
 
     Raises:
-        BadInput: that is no time.
+        BadInput: it is not a positive number of seconds.
     """
     if isinstance(stall_timeout_s, bool) or not isinstance(stall_timeout_s, int | float):
         raise BadInput(f"stall_timeout_s is {stall_timeout_s!r}, expected a number of seconds")
@@ -58,11 +58,11 @@ def stall_environment(stall_timeout_s: float) -> dict[str, str]:
 
 @contextlib.contextmanager
 def rendezvous(placements: Sequence[Placement], address: str = "127.0.0.1") -> Iterator[tuple[int, Callable[[], None]]]:
-    """Horovod's rendezvous server: its port, and what starts it once ranks are forked.
+    """Yields the port of Horovod's rendezvous server, and a function that starts it once ranks are forked.
 
     Args:
-        placements: Of the gang's ranks.
-        address: The address of this machine on which it listens.
+        placements: Placements of the gang's ranks.
+        address: Address of this machine that it listens on.
     """
     from horovod.runner.common.util.hosts import SlotInfo
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
@@ -83,12 +83,12 @@ def rendezvous(placements: Sequence[Placement], address: str = "127.0.0.1") -> I
 
 
 class SharedValues:
-    """Values that ranks share without a collective, on the rendezvous server that a rank's environment names.
+    """Values that ranks share without a collective, on the rendezvous server of a rank's environment.
 
     Args:
-        scope: Keeps these names apart from others.
-        placement: The rank's.
-        channel: To the process that watches: waiting for what takes long is no stall.
+        scope: Namespace of the values.
+        placement: Placement of the rank.
+        channel: Gets signs of life while the rank waits, so that a long wait is not a stall.
     """
 
     def __init__(self, scope: str, placement: Placement, channel: Channel) -> None:
@@ -97,11 +97,11 @@ class SharedValues:
         self._port = int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
 
     def put(self, name: str, value: str) -> None:
-        """Tells a value."""
+        """Publishes a value."""
         self._request("PUT", name, value.encode())
 
     def wait(self, name: str) -> str:
-        """Waits for a value; the gang's watcher ends a rank that waits in vain."""
+        """Waits for a value; the supervisor ends a rank that waits in vain."""
         while (value := self._request("GET", name, None)) is None:
             self._channel.alive("waiting for the other ranks")
             time.sleep(_PAUSE_S)

@@ -1,7 +1,7 @@
 """Ranks on Spark's executors.
 
-They run in the tasks of one barrier job, which start together or not at all; each becomes an agent for one rank.
-Horovod's own ``horovod.spark.run`` uses no barrier, so that it waits 600 s for slots that are not there, and reports
+They run in the tasks of one barrier job, which start together or not at all; each task becomes an agent for one rank.
+Horovod's own ``horovod.spark.run`` does not use a barrier, so that it waits 600 s for missing slots, and reports
 neither exit codes nor logs.
 """
 
@@ -36,23 +36,19 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,")
 
 
 class SparkRanks:
-    """Ranks on the executors of a Spark application, as many as it can run tasks at once.
-
-    Args:
-        context: Its ``SparkContext``.
-    """
+    """Ranks on the executors of a Spark application (a ``SparkContext``), as many as it can run tasks at once."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
 
     def place(self, np: int) -> list[Placement]:
-        """Counts the executors' slots; those of a cluster are given some seconds to register.
+        """Counts the executors' slots, after giving those of a cluster some seconds to register.
 
-        Which of them the ranks get, Spark decides when they start: see the crew's placements.
+        Spark assigns the ranks to them when they start: see the crew's placements.
 
         Raises:
-            BadInput: the application does not ask for so many slots.
-            HopsError: it does, but the cluster does not give them.
+            BadInput: the application does not request so many slots.
+            HopsError: the application requests them, but the cluster does not provide them.
         """
         most = _most_slots(self._context)
         if most is not None and (not isinstance(np, int) or np > most):
@@ -94,7 +90,7 @@ class SparkRanks:
             raise
 
     def _await_slots(self, wanted: int, *, settles: bool) -> list[Host]:
-        """Returns the hosts once they have enough slots, or no more executors come."""
+        """Returns the hosts once they have enough slots, or no more executors register."""
         began = changed = time.monotonic()
         conf = self._context._jsc.sc().conf()
         patience_s = conf.getTimeAsSeconds("spark.scheduler.maxRegisteredResourcesWaitingTime", "60s")
@@ -115,10 +111,10 @@ class AgentTask:
     """A task that has called the driver back.
 
     Attributes:
-        partition: Its number in the barrier job.
+        partition: Number of the task in the barrier job.
         host: Name of its host.
-        host_hash: The same for tasks that share a host's memory and devices.
-        connection: To the task.
+        host_hash: Equal for tasks that share a host's memory and devices.
+        connection: Connection to the task.
     """
 
     partition: int
@@ -127,7 +123,7 @@ class AgentTask:
     connection: socket.socket
 
     def close(self) -> None:
-        """Ends the connection; whoever reads from it finds its end."""
+        """Ends the connection for both sides."""
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
 
@@ -137,7 +133,7 @@ class BarrierJob:
 
     Args:
         context: The ``SparkContext``.
-        tasks: How many there are.
+        tasks: Number of tasks.
     """
 
     def __init__(self, context: Any, tasks: int) -> None:
@@ -155,10 +151,7 @@ class BarrierJob:
         self._thread.start()
 
     def await_tasks(self) -> list[AgentTask]:
-        """Waits until every task has called back, once.
-
-        Returns:
-            The tasks, those of one host side by side.
+        """Waits until every task has called back once, and returns the tasks, those of one host side by side.
 
         Raises:
             HopsError: the job failed, or not all tasks have called in time.
@@ -193,7 +186,7 @@ class BarrierJob:
         return sorted(results.values(), key=lambda task: (task.host_hash, task.partition))
 
     def last_words(self) -> str:
-        """Returns Spark's reports of executors lost since the job began, or of the job if it has failed."""
+        """Returns Spark's reports of executors lost since the job began, or the job's error."""
         deadline = time.monotonic() + _LAST_WORDS_S
         while True:
             lost = dict(_lost_executors(self._context).items() - self._lost_before.items())
@@ -248,7 +241,7 @@ def _hosts_of(tasks: Sequence[AgentTask]) -> list[Host]:
 
 
 def _executor_hosts(context: Any) -> list[Host]:
-    """The hosts of the executors that there are now, with the tasks that each can run at once.
+    """Returns the hosts of the current executors, with the number of tasks that each can run at once.
 
     Spark counts cores by ``spark.task.cpus`` and GPUs by ``spark.task.resource.gpu.amount``.
     """
@@ -260,7 +253,7 @@ def _executor_hosts(context: Any) -> list[Host]:
 
 
 def _most_slots(context: Any) -> int | None:
-    """How many slots an application asks for at most, as far as its properties say."""
+    """Returns the maximum number of slots that an application requests, or None if its properties do not limit it."""
     conf, master = context.getConf(), context.master
     cpus = int(conf.get("spark.task.cpus", "1"))
     limits = []
@@ -276,7 +269,7 @@ def _most_slots(context: Any) -> int | None:
 
 
 def _lost_executors(context: Any) -> dict[str, str]:
-    """The executors that have gone: why, by id, as far as the cluster has said so."""
+    """Returns the reasons of lost executors by id, where the cluster has reported them."""
     return {
         executor.id(): " ".join(executor.removeReason().get().split())
         for executor in _each(_status(context).executorList(False))
@@ -285,12 +278,12 @@ def _lost_executors(context: Any) -> dict[str, str]:
 
 
 def _status(context: Any) -> Any:
-    """Spark's own record of the application, which its web UI shows."""
+    """Returns Spark's status store of the application, which its web UI shows."""
     return context._jsc.sc().statusStore()
 
 
 def _each(sequence: Any) -> Iterator[Any]:
-    """The elements of a Scala sequence."""
+    """Yields the elements of a Scala sequence."""
     iterator = sequence.iterator()
     while iterator.hasNext():
         yield iterator.next()

@@ -1,4 +1,4 @@
-"""Ranks on hosts that are reached over SSH, with the OpenSSH client and the user's own configuration of it."""
+"""Ranks on hosts that are reached over SSH, with the OpenSSH client and the user's configuration of it."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ sys.exit(serve_agent(i,o,Path(d)) and 1)
 
 @dataclass(frozen=True)
 class SshSettings:
-    """Settings of the SSH client; what is None is left to the user's ``~/.ssh/config``.
+    """Settings of the SSH client; None uses the value of the user's ``~/.ssh/config``.
 
     Attributes:
-        user: Whom to log in as.
-        port: Of the SSH server.
+        user: Login name.
+        port: Port of the SSH server.
         key_file: The private key.
         python: The Python of the hosts' runtime environment; by default the path of this one's.
-        config_file: In the place of ``~/.ssh/config``.
+        config_file: Used instead of ``~/.ssh/config``.
         connect_timeout_s: Seconds for a connection.
-        address: Of this machine, as the hosts reach it, IPv4; by default it is found out for each host.
+        address: IPv4 address of this machine, as the hosts reach it; by default determined for each host.
     """
 
     user: str | None = None
@@ -80,7 +80,7 @@ class SshSettings:
     address: str | None = None
 
     def command(self, host: str) -> list[str]:
-        """The SSH client's command line up to the host."""
+        """Returns the SSH client's command line up to the host."""
         options = ["-T", "-x", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={self.connect_timeout_s}"]
         for option, value in (("-F", self.config_file), ("-i", self.key_file), ("-p", self.port), ("-l", self.user)):
             if value is not None:
@@ -94,7 +94,7 @@ class SshRanks:
 
     Attributes:
         hosts: The hosts, in the order in which they are filled.
-        settings: How they are reached.
+        settings: Settings of the SSH client.
     """
 
     hosts: Sequence[Host]
@@ -108,8 +108,8 @@ class SshRanks:
         """Starts an agent on each host, all at once, and then the ranks.
 
         Raises:
-            BadInput: the work cannot travel, there is no SSH client, or a host refuses the key, or has no Python or
-                other versions.
+            BadInput: the work cannot run on other hosts, there is no SSH client, or a host refuses the key or has the
+                wrong versions.
             HopsError: a host cannot be reached.
         """
         if not isinstance(work, RankJob):
@@ -132,11 +132,11 @@ def parse_hosts(text: str, source: str = "hosts") -> list[Host]:
     """Reads hosts and their slots.
 
     Args:
-        text: ``gpu-1:4,gpu-2:4``; an IPv6 address stands in brackets.
-        source: Where it was found, for the message.
+        text: ``gpu-1:4,gpu-2:4``; an IPv6 address is in brackets.
+        source: Source of the text, for the error.
 
     Raises:
-        BadInput: it has another form, or names a host twice.
+        BadInput: the text has another form, or names a host twice.
     """
     hosts = []
     for part in text.split(","):
@@ -184,12 +184,7 @@ class _SshClient:
         self._listener.start()
 
     def connect(self) -> AgentLine:
-        """Sends the package.
-
-        Raises:
-            BadInput: it is not known how the host reaches this machine.
-            HopsError: the host cannot be reached.
-        """
+        """Sends the package, and returns the stream to the agent."""
         with contextlib.suppress(OSError):  # the client is gone: its last words are told with its end
             self._frames.send_bytes(package_archive())
         return AgentLine(
@@ -202,7 +197,7 @@ class _SshClient:
         )
 
     def close(self) -> None:
-        """Ends the agent's input, by which it ends, and then the client."""
+        """Ends the agent's input, which ends the agent, and then the client."""
         self._frames.close_writing()
         try:
             self._process.wait(_CLOSE_S)
@@ -212,7 +207,7 @@ class _SshClient:
         self._listener.join(_CLOSE_S)
 
     def _find_address(self) -> str:
-        """Address of this machine, as the host reaches it; the name may be one of the SSH configuration alone."""
+        """Returns the address of this machine, as the host reaches it; the host's name may be an SSH alias."""
         command = self._settings.command(self._host)
         asked = subprocess.run([command[0], "-G", *command[1:]], capture_output=True, text=True, errors="replace")
         match = re.search(r"^hostname (\S+)$", asked.stdout, re.MULTILINE)
@@ -246,7 +241,7 @@ class _SshClient:
 
 @cache
 def package_archive() -> bytes:
-    """This package, as a zip archive."""
+    """Returns this package as a zip archive."""
     package = Path(airflow_hops.__file__).resolve().parent
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:

@@ -36,17 +36,12 @@ _STACK_LINES = 8
 _IN_COLLECTIVE = re.compile(r"/horovod/|tensorflow/python/eager/execute\.py")
 
 OnMessage = Callable[[int, Mapping[str, Any]], None]
-"""Called with a rank's number and a message that it has sent."""
+"""Called with a rank's number and a message of it."""
 
 
 @dataclass
 class WatchedRank:
-    """The state of a rank that is watched.
-
-    Attributes:
-        placement: Where it stands.
-        log: Its log file.
-    """
+    """The state of a rank that is watched; ``log`` is its log file."""
 
     placement: Placement
     log: TextIO
@@ -62,7 +57,7 @@ class WatchedRank:
 
     @property
     def in_collective(self) -> bool:
-        """Whether its stack says that it waits for the other ranks (or runs a graph, which may)."""
+        """Whether its stack shows that it waits for the other ranks (or runs a graph, which may)."""
         return any(_IN_COLLECTIVE.search(line) for line in self.stack[1:5])
 
     @property
@@ -72,16 +67,16 @@ class WatchedRank:
 
     @property
     def killed(self) -> bool:
-        """Whether a signal ended it, or its host has gone."""
+        """Whether a signal ended it, or its host is lost."""
         return self.ended and (self.exit_code is None or self.exit_code < 0)
 
     @property
     def second_hand(self) -> bool:
-        """Whether it failed merely because another rank did."""
+        """Whether it failed only because another rank did."""
         return self.error is not None and bool(_SECOND_HAND.search(f"{self.error['name']} {self.error['message']}"))
 
     def hear(self, message: Mapping[str, Any]) -> bool:
-        """Takes in a message of the rank; whether it is of interest to others."""
+        """Handles a message of the rank; returns whether to pass it on to ``on_message``."""
         self.last_alive = time.monotonic()
         self.where = message.get("where", self.where)
         if message["type"] == "result":
@@ -101,26 +96,23 @@ def run_gang(
     stall_timeout_s: float = 300.0,
     on_message: OnMessage | None = None,
 ) -> list[Any]:
-    """Runs ``work`` on ``size`` ranks.
+    """Runs ``work`` on ``size`` ranks, and returns their results by rank.
 
-    Rank 0's output goes to standard output, the others' warnings and errors too, with their rank before them; the whole
-    of it goes to ``rank-<n>.log``.
+    Rank 0's output goes to standard output, as do the others' warnings and errors, prefixed with their rank; all output
+    goes to ``rank-<n>.log``.
 
     Args:
         work: Called in each rank's process with its placement and its channel.
         size: Number of ranks.
-        logs: Folder of the log files; it is made.
-        launcher: Where the ranks run; this machine by default.
+        logs: Folder of the log files; it is created.
+        launcher: Starts the ranks; on this machine by default.
         environment: Variables for all ranks.
         stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
-        on_message: Called with the rank and each message that it sends, signs of life apart.
-
-    Returns:
-        What ``work`` returned, by rank.
+        on_message: Called with the rank and each of its messages, except signs of life.
 
     Raises:
         BadInput: a rank failed in a way that a retry would repeat, or there are too few slots.
-        HopsError: a rank failed, died or stalled; or TensorFlow runs already in this process.
+        HopsError: a rank failed, died or stalled; or TensorFlow already runs in this process.
     """
     launcher = launcher or LocalRanks()
     placements = launcher.place(size)
@@ -136,13 +128,13 @@ def run_gang(
 
 
 class Supervisor:
-    """The watching side of a gang.
+    """Watches a gang.
 
     Args:
         crew: The ranks.
         logs: Folder of the log files.
         stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
-        on_message: Called with the rank and each message that it sends, signs of life apart.
+        on_message: Called with the rank and each of its messages, except signs of life.
         oom_kills: :func:`count_oom_kills` before the ranks began.
     """
 
@@ -161,11 +153,7 @@ class Supervisor:
             raise HopsError(f"{logs}: the ranks' logs cannot be written: {error}") from error
 
     def watch(self) -> list[Any]:
-        """Waits for all ranks to finish, or raises for the one that did not.
-
-        Returns:
-            What the ranks returned.
-        """
+        """Waits for all ranks to finish and returns their results, or raises for the one that failed."""
         while not all(rank.ended for rank in self.ranks):
             self._take_in(_POLL_S)
             if any(rank.failed for rank in self.ranks):
@@ -181,7 +169,7 @@ class Supervisor:
         return [rank.result for rank in self.ranks]
 
     def end(self) -> None:
-        """Kills what still runs, takes in its last words, and closes the logs."""
+        """Kills running ranks, reads their remaining output, and closes the logs."""
         self._crew.end()
         try:
             if not all(rank.log.closed for rank in self.ranks):
@@ -223,7 +211,7 @@ class Supervisor:
             print(format_record(f"[rank {rank.placement.rank}] {line.text}", level=level), flush=True)
 
     def _find_culprit(self) -> WatchedRank:
-        """The rank that failed by itself, not because its peers were gone."""
+        """Returns the rank that failed by itself, not because its peers had ended."""
         began = time.monotonic()
         while True:
             waited_s = time.monotonic() - began
@@ -238,7 +226,7 @@ class Supervisor:
             self._take_in(_POLL_S)
 
     def _describe_stall(self, stalled: list[WatchedRank]) -> HopsError:
-        """Whom the others wait for: one of the stalled ranks, or another that these wait for."""
+        """Returns the error of a stall, which names the rank that the others wait for."""
         # A rank that does not write its stack in time stands still altogether.
         asked = [rank for rank in self.ranks if not rank.ended]
         for rank in asked:
@@ -279,12 +267,11 @@ class Supervisor:
 
 
 def describe_exit(code: int | None, oom_kills: int | None = None) -> str:
-    """How a rank's process ended.
+    """Describes how a rank's process ended.
 
     Args:
-        code: Its exit code, or the negative number of a signal; None where only its host is known to be gone.
-        oom_kills: How many processes the kernel had killed for want of memory when the rank began; None where that
-            was another host's kernel.
+        code: Exit code, or the negative number of a signal; None if only the loss of its host is known.
+        oom_kills: :func:`count_oom_kills` when the rank began; None on another host.
     """
     if code is None:
         return "the loss of its host"
@@ -303,7 +290,7 @@ def describe_exit(code: int | None, oom_kills: int | None = None) -> str:
 
 
 def _quote_log(lines: Sequence[str]) -> str:
-    """The last lines of a rank's log, for an error; long ones are cut in the middle."""
+    """Quotes the last lines of a rank's log for an error; cuts long lines in the middle."""
     if not lines:
         return "Its log is empty."
     half = _LINE_CHARACTERS // 2
@@ -312,7 +299,7 @@ def _quote_log(lines: Sequence[str]) -> str:
 
 
 def count_oom_kills() -> int:
-    """How many processes this machine's kernel has killed for want of memory since boot."""
+    """Returns the number of processes that this machine's kernel has killed for lack of memory since boot."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(re.findall(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)[0])
     return 0

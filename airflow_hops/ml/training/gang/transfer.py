@@ -1,4 +1,4 @@
-"""Files between hosts: sent in chunks as frames, and put in place when they are whole."""
+"""Files between hosts: sent in chunks as frames, and moved to their final paths when complete."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _NO_CODE = frozenset({"__pycache__", ".git", ".venv", "node_modules"})
 FILE = "file"
 PLACE = "place"
 DISCARD = "discard"
-"""The types of messages: a chunk of a file; what has come is whole, and goes to its place; it is not, and goes away."""
+"""Types of messages: a chunk of a file; the received files are complete, or incomplete and are removed."""
 
 
 class FileSender:
     """Sends the files of a folder.
 
     Args:
-        frames: Where to.
+        frames: Stream to the receiver.
         root: The folder.
     """
 
@@ -35,12 +35,12 @@ class FileSender:
         self._sent: dict[str, tuple[int, int]] = {}
 
     def send(self, path: str = "") -> None:
-        """Sends a file or a folder, less what was sent before and has not changed since.
+        """Sends a file or a folder, except for files that have been sent and have not changed since.
 
-        What is gone before all of it has been read is not sent at all.
+        Nothing is sent of a path that disappears while it is read.
 
         Args:
-            path: Relative to the folder; by default all of it, and what is no longer in it is removed at the other end.
+            path: Path relative to the folder; by default all of it: the other end then removes files missing here.
 
         Raises:
             HopsError: the path, or a link below it, leads out of the folder.
@@ -66,11 +66,7 @@ class FileSender:
 
 
 class FileReceiver:
-    """Takes in files, out of sight until they are whole.
-
-    Args:
-        root: Folder that they go to; it is made.
-    """
+    """Receives files into ``root``, which is created; they are hidden until they are complete."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -80,7 +76,7 @@ class FileReceiver:
         self._placed: set[str] = set()
 
     def take(self, message: Mapping[str, Any], body: bytes) -> None:
-        """Takes in a message of the types of this module.
+        """Handles a message of one of this module's types.
 
         Raises:
             HopsError: a path leads out of the folder, or a file cannot be written.
@@ -104,7 +100,7 @@ class FileReceiver:
             raise HopsError(f"{self._root}: what came from another host cannot be written: {error}") from error
 
     def close(self) -> None:
-        """Removes what has not become whole."""
+        """Removes incomplete files."""
         if self._file is not None:
             with contextlib.suppress(OSError):  # a full disk
                 self._file.close()
@@ -131,12 +127,7 @@ class FileReceiver:
 
 
 def send_file(frames: Frames, file: Path, name: str) -> None:
-    """Sends a file.
-
-    Args:
-        frames: Where to.
-        file: The file.
-        name: Its path at the other end.
+    """Sends a file, with its path at the other end as ``name``.
 
     Raises:
         OSError: the other end is gone, or the file cannot be read.
@@ -152,16 +143,16 @@ def send_file(frames: Frames, file: Path, name: str) -> None:
 
 
 def send_folder(frames: Frames, folder: Path, name: str, *, code: bool = False) -> None:
-    """Sends the files in a folder, links followed, or a single file.
+    """Sends a single file, or the files in a folder, following links.
 
     Args:
-        frames: Where to.
+        frames: Stream to the receiver.
         folder: The folder, or the file.
         name: Its path at the other end.
-        code: Leave out what is no source: compiled files, environments, version control.
+        code: Whether to skip compiled files, environments and version control.
 
     Raises:
-        BadInput: there is no such folder.
+        BadInput: the folder does not exist.
         OSError: the other end is gone, or a file cannot be read.
     """
     if folder.is_file():
@@ -174,7 +165,7 @@ def send_folder(frames: Frames, folder: Path, name: str, *, code: bool = False) 
 
 
 def checked_path(path: str) -> str:
-    """A relative path that stays below its folder.
+    """Returns a relative path after checking that it stays below its folder.
 
     Raises:
         HopsError: it does not.

@@ -1,4 +1,4 @@
-"""Places of a step's ranks: turns the operator's description into a launcher."""
+"""Launchers of a step's ranks, from the operator's description."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Where = Mapping[str, Any]
 
 
 def rank_launcher(where: Where | None, context: StepContext, *, cpu_ranks: int = 0) -> RankLauncher:
-    """Returns the launcher of ranks there.
+    """Returns the launcher of ranks for an operator's ``where``.
 
     Args:
-        where: ``kind`` and what belongs to it: ``local`` with ``slots``; ``spark``; ``ssh`` with ``hosts``,
-            ``hosts_from`` (what a message calls them), ``user``, ``port``, ``key_file``, ``config_file``, ``python``
-            and ``address``. What is None or not there has its default; None is all slots of this machine.
-        context: The step's; with ranks on Spark, that of a step which was launched with spark-submit. It must not
-            have started a thread.
-        cpu_ranks: How many of the ranks need no GPU.
+        where: ``kind`` and its options: ``local`` with ``slots``; ``spark``; ``ssh`` with ``hosts``, ``hosts_from``
+            (source of the hosts, for errors), ``user``, ``port``, ``key_file``, ``config_file``, ``python`` and
+            ``address``. Missing or None options have their defaults; None is all slots of this machine.
+        context: Context of the step, which for ranks on Spark was launched with spark-submit. It must not have started
+            a thread.
+        cpu_ranks: Number of ranks without a GPU.
 
     Raises:
         BadInput: the hosts cannot be used.
@@ -53,18 +53,18 @@ def rank_launcher(where: Where | None, context: StepContext, *, cpu_ranks: int =
 
 
 def examine(context: StepContext, *, where: Where) -> list[str]:
-    """The step behind a connection's test: has a rank on every host meet the others.
+    """Tests a connection as a step: starts a rank on every host, and lets the ranks meet.
 
     Args:
-        context: The step's.
+        context: Context of the step.
         where: As in :func:`rank_launcher`; of kind ``ssh`` or ``local``.
 
     Returns:
-        What each host says of itself.
+        A description of each host.
 
     Raises:
-        BadInput: a host cannot take ranks.
-        HopsError: a host cannot be reached, or not by the others.
+        BadInput: a host cannot run ranks.
+        HopsError: a host cannot be reached by this one or by the others.
     """
     launcher = rank_launcher(where, context)
     ranks = 1
