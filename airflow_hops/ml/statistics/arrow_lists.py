@@ -1,4 +1,4 @@
-"""Record batches in the form that TFDV takes: every column a list array, or a struct of such."""
+"""Converts record batches to TFDV's form, in which every column is a list array or a struct of them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from airflow_hops.ml.statistics.formats.feature_types import batch_of, is_list
 
 
 def as_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A record batch as TFDV wants it: a single value becomes a list of one, a missing value a null list.
+    """Converts a batch to TFDV's form: a single value becomes a list of one, a missing value a null list.
 
-    Strings become bytes (without a copy), booleans integers, and values of a dictionary plain ones. NaN stays NaN.
+    Strings become bytes (without a copy), booleans integers, and dictionary values plain ones. NaN stays NaN.
     """
     return batch_of([_as_list(column) for column in batch.columns], batch.schema.names, batch.num_rows)
 
@@ -31,7 +31,7 @@ def _as_list(array: pa.Array) -> pa.Array:
 
 
 def _list(array: pa.Array) -> pa.Array:
-    # TFDV takes offsets from zero, which a slice of an array does not have; flatten() leaves the rest out.
+    # TFDV needs offsets from zero, which slices of arrays lack; flatten() also drops values outside the slice.
     values = array.flatten()
     kind = values.type
     if is_list(kind):
@@ -50,13 +50,13 @@ def _list(array: pa.Array) -> pa.Array:
 
 
 def _struct_of_lists(array: pa.Array) -> pa.Array:
-    # flatten() hands the nulls of the struct on to its fields.
+    # flatten() makes the fields of a null struct null.
     fields = [_as_list(field) for field in array.flatten()]
     return pa.StructArray.from_arrays(fields, [field.name for field in array.type])
 
 
 def _singletons(array: pa.Array, missing: np.ndarray | None = None) -> pa.Array:
-    """Lists of one value each; where some are missing, ``array`` holds the others, and their lists are null."""
+    """Makes lists of one value; where ``missing``, the list is null and ``array`` has no value."""
     if missing is None or not missing.any():
         return pa.ListArray.from_arrays(pa.array(np.arange(len(array) + 1, dtype=np.int32)), array)
     offsets: np.ndarray = np.append(0, np.cumsum(~missing)).astype(np.int32)
@@ -68,7 +68,7 @@ def _plain(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(kind):
         array, kind = array.dictionary_decode(), kind.value_type
     if not len(array):
-        # Arrow leaves out the buffers of a file's empty arrays, and TFDV's slicing reads them.
+        # TFDV's slicing reads buffers that Arrow omits for a file's empty arrays.
         array = pa.array([], kind)
     if pa.types.is_string(kind):
         return array.cast(pa.binary())

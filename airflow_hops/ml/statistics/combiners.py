@@ -1,7 +1,7 @@
-"""TFDV's combiners for one set of options, over Arrow record batches.
+"""Runs TFDV's combiners for one set of options over Arrow record batches.
 
-What TFDV's Beam pipeline does with a batch (``tfdv.GenerateStatistics``: sampling, selection of features, slices, the
-generators of the options, merging) is done here in the same order, without Beam.
+Batches go through the steps of TFDV's Beam pipeline (``tfdv.GenerateStatistics``: sampling, selection of features,
+slices, the options' generators, merging) in the same order, without Beam.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _SLICE_ROWS = 16_384
 _SLICE_BYTES = 8 << 20
 _WAITING_BYTES = 128 << 20
 MAX_SLICES = 5_000
-"""Slices above which slicing is refused: each has statistics of every feature of its own, in memory."""
+"""Maximum number of slices, each of which has statistics of every feature in memory."""
 
 
 @dataclass
 class SliceAccumulator:
-    """The state of one slice: the generators' accumulators, and batches that are too small to be worth a call."""
+    """State of one slice: the generators' accumulators, and batches too small to be passed on yet."""
 
     parts: list[Any]
     waiting: list[pa.RecordBatch] = field(default_factory=list)
@@ -54,15 +54,15 @@ class SliceAccumulator:
 
 @dataclass
 class Accumulator:
-    """The state of the rows seen so far; it pickles.
+    """State of the rows added so far; can be pickled.
 
     Attributes:
-        slices: By slice key; the whole data set alone if there are no slices, under the key None.
-        rows: Rows seen, sampled or not.
-        sampled: Rows that are counted: those of the sample, or all.
-        columns: Columns that the rows of the sample had, or have been said to have.
-        random: Draws the sample, if there is one.
-        waiting_bytes: Bytes of the batches that wait in all slices, at most.
+        slices: By slice key; without slices, only the whole data set, under the key None.
+        rows: Rows added, sampled or not.
+        sampled: Rows in the statistics: those of the sample, or all.
+        columns: Columns in the sampled rows or their schema.
+        random: Generator that draws the sample; None for all rows.
+        waiting_bytes: Upper bound for the bytes of the batches waiting in all slices.
     """
 
     slices: dict[str | None, SliceAccumulator] = field(default_factory=dict)
@@ -76,12 +76,12 @@ class Accumulator:
 class Combiners:
     """Turns record batches into a ``DatasetFeatureStatisticsList``.
 
-    Pickles where its options do; the generators are made where they are used.
+    Can be pickled if its options can; generators are created on first use.
 
     Args:
         options: ``tensorflow_data_validation.StatsOptions``.
-        generators: Generators to run in place of those of the options.
-        looks_twice: Whether the top values of features of very many values are counted later, in a second look.
+        generators: Generators to run instead of those of the options.
+        looks_twice: Whether a second pass will count the top values of features with very many values.
 
     Raises:
         BadInput: the options name a generator that needs Beam.
@@ -97,8 +97,8 @@ class Combiners:
         self.options = options
         self.looks_twice = looks_twice
         self._given = generators
-        # Not functools.cached_property: its lock, one for all instances, would stay held in a process that is forked
-        # while another thread makes its own.
+        # Not functools.cached_property: its lock is shared by all instances, and would stay locked in a process that
+        # is forked while another thread holds it.
         self._generators: list[CombinerStatsGenerator] | None = None
         self._slicers: tuple[list[Any], Any] | None = None
 
@@ -107,7 +107,7 @@ class Combiners:
 
     @property
     def generators(self) -> list[CombinerStatsGenerator]:
-        """The generators, in the order of an accumulator's parts."""
+        """Generators, in the order of an accumulator's parts."""
         if self._generators is None:
             made = list(self._given) if self._given is not None else _generators(self.options, self.looks_twice)
             for generator in made:
@@ -117,33 +117,33 @@ class Combiners:
 
     @property
     def is_sliced(self) -> bool:
-        """Whether there are slices besides the whole."""
+        """Whether the options define slices."""
         options = self.options
         return bool(options.experimental_slice_functions or options.experimental_slice_sqls or options.slicing_config)
 
     @property
     def is_by_column(self) -> bool:
-        """Whether a column's statistics depend on that column alone, so that columns can be taken in apart."""
+        """Whether each column's statistics depend only on that column, so that columns can be added separately."""
         options = self.options
         across = self.is_sliced or options.sample_rate is not None or options.example_weight_map.all_weight_features()
-        # What these generators accumulate is a mapping by feature.
+        # These generators accumulate mappings by feature, which merge_columns() can merge.
         return not across and all(
             type(one) is BasicStatsGenerator or getattr(one, "is_by_column", False) for one in self.generators
         )
 
     def create(self, seed: int = 0) -> Accumulator:
-        """An accumulator of no rows; accumulators of different shares of the rows want different seeds."""
+        """Returns an empty accumulator; for accumulators of different rows, use different seeds."""
         rate = self.options.sample_rate
         return Accumulator(random=None if rate is None else np.random.default_rng([20131231, seed]))
 
     def add(self, accumulator: Accumulator, batch: pa.RecordBatch) -> Accumulator:
-        """Takes a batch of flat or nested columns into an accumulator, and returns that.
+        """Adds a batch of flat or nested columns to an accumulator, and returns it.
 
         Raises:
-            BadInput: a slicing function fails, or a feature's type differs from what was seen before.
+            BadInput: a slicing function fails, or a feature's type differs from that in earlier batches.
         """
         accumulator.rows += batch.num_rows
-        # A batch of no rows tells of its columns, which are missing if no other batch has them.
+        # A batch without rows is not sampled: its columns count as missing if no other batch has them.
         if accumulator.random is not None and batch.num_rows:
             chosen = np.flatnonzero(accumulator.random.random(batch.num_rows) <= self.options.sample_rate)
             if not len(chosen):
@@ -165,7 +165,7 @@ class Combiners:
             if waiting.waiting_rows >= _SLICE_ROWS or waiting.waiting_bytes >= _SLICE_BYTES:
                 self._settle(waiting)
             if accumulator.waiting_bytes > _WAITING_BYTES:
-                # Halves what waits in many slices: their number must not decide over the memory
+                # Halves the waiting batches, so that memory does not grow with the number of slices.
                 parts = sorted(accumulator.slices.values(), key=lambda part: -part.waiting_bytes)
                 left = sum(part.waiting_bytes for part in parts)
                 for part in parts:
@@ -177,7 +177,7 @@ class Combiners:
         return accumulator
 
     def merge(self, accumulators: Iterable[Accumulator]) -> Accumulator:
-        """One accumulator of several, which are used up."""
+        """Merges accumulators of different rows into the first; the others must not be used afterwards."""
         merged, *others = accumulators
         for other in others:
             merged.rows += other.rows
@@ -198,7 +198,7 @@ class Combiners:
         return merged
 
     def merge_columns(self, accumulators: Iterable[Accumulator]) -> Accumulator:
-        """One accumulator of several, which are used up, that have seen the same rows, each other columns of them."""
+        """Merges accumulators of the same rows but different columns into the first."""
         merged, *others = accumulators
         for other in others:
             merged.columns |= other.columns
@@ -207,14 +207,14 @@ class Combiners:
         return merged
 
     def settle(self, accumulator: Accumulator) -> Accumulator:
-        """Takes in what waits for more rows, and makes the accumulator small, before it goes to another process."""
+        """Adds the waiting batches and compacts the accumulator, before it is sent to another process."""
         for part in accumulator.slices.values():
             self._settle(part)
             part.parts = [generator.compact(a) for generator, a in zip(self.generators, part.parts, strict=True)]
         return accumulator
 
     def extract(self, accumulator: Accumulator) -> statistics_pb2.DatasetFeatureStatisticsList:
-        """The statistics: the whole first, then the slices in the order of their keys."""
+        """Returns the statistics: the whole data set first, then the slices ordered by key."""
         self.settle(accumulator)
         result = statistics_pb2.DatasetFeatureStatisticsList()
         first = constants.DEFAULT_SLICE_KEY if self.is_sliced else None
@@ -234,7 +234,7 @@ class Combiners:
                     f"slices: more than {MAX_SLICES}, {key!r} among them; expected to slice by features of few values, "
                     "or by chosen values"
                 )
-            # Slices lack what only comparisons need: there may be thousands, and none is compared.
+            # Slices, of which there may be thousands, are never compared and need no statistics for that.
             of_whole = (VectorSamples, NumberCounts) if key not in (None, constants.DEFAULT_SLICE_KEY) else ()
             accumulator.slices[key] = SliceAccumulator(
                 [None if isinstance(g, of_whole) else g.create_accumulator() for g in self.generators]
@@ -272,7 +272,7 @@ class Combiners:
             raise BadInput(f"slices: {error}") from error
 
     def _make_slicers(self) -> tuple[list[Any], Any]:
-        """Slicing functions, and TFDV's own runner of slicing queries."""
+        """Returns slicing functions, and TFDV's runner of slicing queries."""
         options = self.options
         functions, queries = options.experimental_slice_functions, options.experimental_slice_sqls
         if options.slicing_config:
@@ -312,7 +312,7 @@ def _generators(options: tfdv.StatsOptions, looks_twice: bool) -> list[CombinerS
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Turns TFDV's complaint, of a feature of two types for instance, into an error of the input."""
+    """Turns TFDV's errors, for example about a feature of two types, into ``BadInput``."""
     try:
         yield
     except (TypeError, ValueError) as error:

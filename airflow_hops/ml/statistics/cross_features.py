@@ -1,8 +1,9 @@
-"""Covariance and correlation of pairs of numbers; TFDV's ``CrossFeatureStatsGenerator`` in matrices.
+"""Covariance and correlation of pairs of numbers: TFDV's ``CrossFeatureStatsGenerator``, vectorized.
 
-All pairs of a batch are computed at once. Moments are taken about the mean and merged as in Chan, Golub and LeVeque,
-"Updating Formulae and a Pairwise Algorithm for Computing Sample Variances" (1979), so that they hold for values that
-are large beside their spread, such as seconds since the epoch, where TFDV's sums of squares overflow.
+All pairs of a batch are computed at once. Moments are centered on the mean and merged as in Chan, Golub and LeVeque,
+"Updating Formulae and a Pairwise Algorithm for Computing Sample Variances" (1979). They are therefore correct for
+values that are large compared with their spread, such as seconds since the epoch, for which TFDV's sums of squares
+overflow.
 
 This module imports TFDV; import it inside functions.
 """
@@ -25,24 +26,24 @@ from tfx_bsl.arrow import array_util
 from airflow_hops.core.contract.artifacts import BadInput
 
 MAX_FEATURES = 500
-"""Numeric features up to which all pairs of them are taken; more of them want their pairs named."""
+"""Maximum number of numeric features for which all pairs are computed; with more, pairs must be named."""
 
 _ROUNDING = 1e-13
-"""Share of the sum of squares below which what is left of it, when the mean is taken off, is rounding."""
+"""If centering leaves less than this share of a sum of squares, the rest is rounding error."""
 
 _NUMBERS = (statistics_pb2.FeatureNameStatistics.INT, statistics_pb2.FeatureNameStatistics.FLOAT)
 
 
 @dataclass
 class Moments:
-    """Joint moments of features; it pickles. Each array is ``[features, features]``, over examples that have both.
+    """Joint moments of features, as arrays ``[features, features]`` over the examples that have both; can be pickled.
 
     Attributes:
-        names: The features.
-        count: Examples.
-        mean: Of the row's feature.
-        squares: Squared deviations of the row's feature from that mean, summed.
-        products: Products of both features' deviations, summed.
+        names: Names of the features.
+        count: Number of examples.
+        mean: Mean of the row's feature.
+        squares: Sum of squared deviations of the row's feature from that mean.
+        products: Sum of products of both features' deviations.
     """
 
     names: list[str]
@@ -52,7 +53,7 @@ class Moments:
     products: Any
 
     def spread(self, names: Sequence[str]) -> Moments:
-        """The same moments among more features; those that are new were never there."""
+        """Returns these moments with rows and columns for more features, which have no examples."""
         if list(names) == self.names:
             return self
         at = [names.index(name) for name in self.names]
@@ -64,7 +65,7 @@ class Moments:
         return Moments(list(names), *arrays)
 
     def merge(self, other: Moments) -> Moments:
-        """The moments of both shares of the examples."""
+        """Merges moments of two shares of the examples."""
         names = self.names + [name for name in other.names if name not in set(self.names)]
         a, b = self.spread(names), other.spread(names)
         count = a.count + b.count
@@ -95,14 +96,14 @@ class CrossFeatureGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         self._wanted = None if self._crosses is None else set(itertools.chain(*self._crosses))
 
     def create_accumulator(self) -> Moments:
-        """Moments of no features."""
+        """Returns moments of no features."""
         return Moments([], *np.zeros((4, 0, 0)))
 
     def add_input(self, accumulator: Moments, batch: pa.RecordBatch) -> Moments:
-        """Takes in a batch whose columns are lists.
+        """Adds a batch of list columns.
 
         Raises:
-            BadInput: a feature of a pair is no number, or there are too many features to take all pairs.
+            BadInput: a feature of a pair is not numeric, or there are too many features for all pairs.
         """
         results = {}
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -118,14 +119,14 @@ class CrossFeatureGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         return accumulator.merge(_moments(results)) if results else accumulator
 
     def merge_accumulators(self, accumulators: Iterable[Moments]) -> Moments:
-        """The moments of all."""
+        """Merges moments."""
         merged, *others = accumulators
         for other in others:
             merged = merged.merge(other)
         return merged
 
     def extract_output(self, accumulator: Moments) -> statistics_pb2.DatasetFeatureStatistics:
-        """Each pair as ``cross_features``, sorted by name."""
+        """Returns the pairs as ``cross_features``, sorted by name."""
         result = statistics_pb2.DatasetFeatureStatistics()
         at = {name: index for index, name in enumerate(accumulator.names)}
         for x, y in self._crosses or itertools.combinations(sorted(at), 2):
@@ -147,7 +148,7 @@ class CrossFeatureGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         return result
 
     def _single_values(self, name: str, column: pa.Array) -> Any:
-        """A number for each example, NaN if it has not exactly one; None if the feature has no numbers here."""
+        """Returns one number per example, NaN if it does not have exactly one; None if the feature has no numbers."""
         kind = stats_util.get_feature_type_from_arrow_type(types.FeaturePath([name]), column.type)
         if kind is None:
             return None
@@ -166,7 +167,7 @@ class CrossFeatureGenerator(CombinerStatsGenerator):  # type: ignore[misc]
 
 
 def _moments(columns: dict[str, Any]) -> Moments:
-    """The moments of one batch: products of matrices of values about their means and of masks."""
+    """Computes the moments of one batch, by matrix products of centered values and masks."""
     values = np.array(list(columns.values()))
     infinite = np.isinf(values)
     there = ~np.isnan(values)
@@ -188,7 +189,7 @@ def _moments(columns: dict[str, Any]) -> Moments:
 
 
 def _middle(values: Any) -> float:
-    """The mean; of one value repeated exactly that value."""
+    """Returns the mean; exactly the value if all values are equal."""
     if not len(values):
         return 0.0
     low, high = values.min(), values.max()

@@ -1,4 +1,4 @@
-"""The files of a ``statistics`` artifact: ``<split>/FeatureStats.pb`` and its JSON twin."""
+"""Files of a ``statistics`` artifact: ``<split>/FeatureStats.pb`` and its JSON twin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SUMMARY_FILE = "statistics.json"
 
 
 def load_statistics(path: Path) -> Any:
-    """Reads a ``FeatureStats.pb``; its first data set is the whole, the others are slices.
+    """Reads a ``FeatureStats.pb``: the whole data set first, then its slices.
 
     Raises:
         BadInput: the file does not exist, or is not a DatasetFeatureStatisticsList with a data set.

@@ -1,6 +1,6 @@
-"""Which values of a column may be frequent, told by their hashes, where nearly all of its values differ.
+"""Finds values that may be frequent by their hashes, in columns where nearly all values differ.
 
-A sketch of strings handles each of them by itself; hashes are numbers, which NumPy sorts and counts all at once.
+A sketch of strings processes them one by one; NumPy sorts and counts hashes all at once.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 
 @dataclass
 class FrequentHashes:
-    """A Misra-Gries summary: of every hash that has more than one in ``most`` of the weight, it keeps the hash.
+    """Misra-Gries summary that keeps every hash with more than one in ``most`` of the weight.
 
-    Batches are taken in, and summaries merged, as by Agarwal et al. (Mergeable Summaries, 2012). It pickles.
+    Adds batches and merges summaries as in Agarwal et al., "Mergeable Summaries" (2012). Can be pickled.
 
     Attributes:
-        most: How many hashes are kept.
+        most: Maximum number of hashes.
         hashes: uint64.
-        counts: How often each occurs at least, or its weight.
+        counts: Lower bounds of the hashes' counts or weights.
     """
 
     most: int
@@ -36,7 +36,7 @@ class FrequentHashes:
     counts: Array = field(default_factory=lambda: np.zeros(0))
 
     def add(self, hashes: Array, counts: Array) -> None:
-        """Takes in hashes with their counts or weights; a hash may be there several times."""
+        """Adds hashes with their counts or weights; hashes may repeat."""
         if not len(hashes):
             return
         hashes, counts = np.append(self.hashes, hashes), np.append(self.counts, counts)
@@ -46,7 +46,7 @@ class FrequentHashes:
         hashes, counts = hashes[first], np.add.reduceat(counts[order], first)
         left_out = len(counts) - self.most
         if left_out > 0:
-            # The hashes of the greatest counts, less the greatest count that is left out.
+            # Keeps the highest counts, reduced by the highest count that is left out.
             order = np.argpartition(counts, (left_out - 1, left_out))
             retained, least = order[left_out:], counts[order[left_out - 1]]
             hashes, counts = hashes[retained], counts[retained] - least
@@ -54,15 +54,11 @@ class FrequentHashes:
 
 
 def most_frequent_hashes(hashes: Array, most: int) -> tuple[Array, Array, Array]:
-    """The most frequent hashes, how often each occurs, and the rows of all of them.
+    """Returns the most frequent hashes, at most ``most``, their counts, and the rows that have any of them.
 
-    Hashes are first counted by their last bits, where several may meet, which takes a tenth of the time of sorting:
-    only those at the greatest of these counts are then counted by themselves. A hash that is left out occurs no oftener
-    than the least of these counts, which is at most one in ``most`` rows.
-
-    Args:
-        hashes: uint64.
-        most: How many are wanted at most.
+    Hashes are first counted by their last bits, where different ones collide, in a tenth of the time of sorting; only
+    those at the highest of these counts are then counted exactly. A hash that is left out occurs at most as often as
+    the lowest of these counts, which is at most one in ``most`` rows.
     """
     places = (hashes & np.uint64((1 << min(len(hashes).bit_length(), _MOST_BITS)) - 1)).astype(np.int64)
     met = np.bincount(places)
@@ -76,11 +72,9 @@ def most_frequent_hashes(hashes: Array, most: int) -> tuple[Array, Array, Array]
 
 
 def hashes_of(values: pa.Array, bytes_hashed: int) -> Array:
-    """Hashes of integers, strings or bytes without nulls, uint64; equal on all machines.
+    """Hashes integers, strings or bytes without nulls to uint64, equal on all machines.
 
-    Args:
-        values: The values.
-        bytes_hashed: Of longer values, only so many bytes and the length count.
+    Of longer values, only the length and the first ``bytes_hashed`` bytes count.
     """
     if pa.types.is_integer(values.type):
         return _mixed(values.to_numpy().astype(np.uint64))
@@ -88,7 +82,7 @@ def hashes_of(values: pa.Array, bytes_hashed: int) -> Array:
     starts, lengths = ends[:-1].astype(np.int64) - ends[0], np.diff(ends).astype(np.int64)
     text = np.zeros(len(data) + 8, np.uint8)
     text[: len(data)] = data
-    # The eight bytes from any position on, as a number.
+    # The eight bytes from each position on, as a number.
     words: Array = np.ndarray((len(data) + 1,), "<u8", text, strides=(1,))
     hashes = _mixed(lengths.astype(np.uint64))
     last = np.maximum(starts + lengths - 8, starts)
@@ -104,7 +98,7 @@ def hashes_of(values: pa.Array, bytes_hashed: int) -> Array:
 
 
 def contents(values: pa.Array) -> tuple[Array, Array]:
-    """Returns the ends of strings or bytes in Arrow's buffer, the start of the first before; and the bytes of all."""
+    """Returns the boundaries of strings or bytes in Arrow's buffer, and the bytes of all."""
     wide = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
     _, ends, data = values.buffers()
     ends = np.frombuffer(ends, np.int64 if wide else np.int32)[values.offset : values.offset + len(values) + 1]

@@ -1,8 +1,8 @@
-"""How often single numbers occur: a custom statistic of numeric features, of which TFDV's histograms say too little.
+"""Counts of single numbers: a custom statistic of numeric features.
 
-A histogram of ten buckets is read off a thousand quantiles, so a flag that rises from 0.15% to 1.26% of the rows hardly
-moves it. Counts show it. Of many different numbers only those that repeat most are counted (Misra and Gries, "Finding
-repeated elements", 1982).
+TFDV reads a histogram of ten buckets off a thousand quantiles, so a flag that rises from 0.15% to 1.26% of the rows
+hardly changes it; counts show the change. If there are many different numbers, only the most frequent are counted
+(Misra and Gries, "Finding repeated elements", 1982).
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ import numpy as np
 from google.protobuf import wrappers_pb2
 
 NAME = "frequent_numbers"
-"""Name of the custom statistic, float64: how many finite values there are, by how much a count may be off, then each
-listed value and its count; the most frequent first."""
+"""Name of the custom statistic. Its float64 value: number of finite values, maximum error of a count, then pairs of a
+listed number and its count, by descending count.
+"""
 FEW = 20
-"""Different numbers up to which a feature is compared by their shares, as a string is, and not by its histogram."""
+"""Maximum number of different numbers for which features are compared by the numbers' shares instead of a histogram."""
 LISTED = 100
-"""Numbers that are listed at most; of no more than these, all are."""
+"""Maximum number of listed numbers; if a feature has no more, all are listed."""
 RESOLUTION = 1e-3
-"""TFDV reads its histogram of equally wide buckets off quantiles that are this share apart."""
+"""Distance, as a share of values, of the quantiles from which TFDV computes histograms of equally wide buckets."""
 LEAST_SHARE = 1e-3
-"""Share of the values that a number must have to be listed, if there are more than :data:`LISTED` of them."""
+"""Minimum share of the values for a number to be listed, if there are more than :data:`LISTED`."""
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class FrequentNumbers:
-    """The listed finite numbers of a feature.
+    """Listed finite numbers of a feature.
 
     Attributes:
         values: The numbers, ``[n]``.
-        counts: How often each was counted, ``[n]``.
-        error: By how much a count may be off.
-        total: How many finite values there are.
+        counts: Counts of the numbers, ``[n]``.
+        error: Maximum error of a count.
+        total: Number of finite values.
     """
 
     values: Array
@@ -46,17 +47,17 @@ class FrequentNumbers:
 
     @property
     def complete(self) -> bool:
-        """Whether every value is listed."""
+        """Whether every number is listed."""
         return bool(abs(self.counts.sum() - self.total) < 0.5)
 
     @property
     def few(self) -> bool:
-        """Whether the feature has few different values, all of them listed."""
+        """Whether the feature has few different numbers, all of them listed."""
         return self.complete and 0 < len(self.values) <= FEW
 
     @property
     def unlisted(self) -> float:
-        """How often a value may occur that is not listed."""
+        """Upper bound for the count of a number that is not listed."""
         if self.complete:
             return 0.0
         least = float(self.counts[-1]) if len(self.counts) >= LISTED else 0.0
@@ -75,7 +76,7 @@ def frequent_numbers(feature: Any) -> FrequentNumbers | None:
     buckets = [b.sample_count for one in numbers.histograms if one.type == one.STANDARD for b in one.buckets]
     if feature.type != type(feature).INT or not sum(buckets) or numbers.max - numbers.min >= len(buckets):
         return None
-    # TFDV's own statistics: no bucket has two integers; zeros are counted, and with them the ones of a flag.
+    # TFDV's own statistics: no bucket has two integers, and zeros, and thus the ones of a flag, are counted exactly.
     values, total = np.arange(numbers.min, numbers.max + 1), float(sum(buckets))
     if len(values) == 1:
         return FrequentNumbers(values, np.array([total]), 0.0, total)
@@ -89,12 +90,12 @@ def frequent_numbers(feature: Any) -> FrequentNumbers | None:
 
 
 def has_few_numbers(feature: Any) -> bool:
-    """Whether a feature's statistics are of numbers, and list all of them, which are few."""
+    """Returns whether a feature is numeric, with few different numbers, all of them listed."""
     listed = frequent_numbers(feature) if feature.WhichOneof("stats") == "num_stats" else None
     return listed is not None and listed.few
 
 
 def pack_numbers(feature: Any, listed: FrequentNumbers) -> None:
-    """Gives a feature's statistics the numbers that were counted."""
+    """Adds counted numbers to a feature's statistics."""
     table = np.append([listed.total, listed.error], np.stack([listed.values, listed.counts], 1)).astype("<f8")
     feature.custom_stats.add(name=NAME).any.Pack(wrappers_pb2.BytesValue(value=table.tobytes()))

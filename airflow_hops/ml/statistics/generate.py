@@ -1,8 +1,8 @@
-"""Statistics of a source, equal to TFDV's, without Beam.
+"""Computes statistics of a source, equal to TFDV's, without Beam.
 
-Each batch is added to the accumulators of TFDV's own combiners, and the accumulators of several processes are merged;
-the result is the ``DatasetFeatureStatisticsList`` that TFDV computes. Memory depends on the batch size and the number
-of features, not on the number of rows.
+Each batch is added to the accumulators of TFDV's own combiners, and those of several processes are merged; the result
+is the ``DatasetFeatureStatisticsList`` that TFDV computes. Memory depends on the batch size and the number of features,
+not on the number of rows.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ OnCorrupt = Literal["fail", "skip"]
 
 
 def comparable_options() -> Any:
-    """Returns TFDV's options for statistics to compare: its defaults, with percentiles instead of deciles.
+    """Returns TFDV's options for comparing statistics: percentiles instead of deciles, and samples of vectors.
 
-    Deciles do not show a difference within a tenth of the rows. Vector features get samples.
+    Deciles do not show a difference within a tenth of the rows.
     """
     import tensorflow_data_validation as tfdv
 
@@ -43,7 +43,7 @@ class Collected:
         statistics: ``tensorflow_metadata.proto.v0.statistics_pb2.DatasetFeatureStatisticsList``.
         rows: Number of rows read, inside or outside the sample.
         sampled: Number of rows in the statistics.
-        skipped: Unreadable files that were skipped, with reasons, by name.
+        skipped: Reasons for skipping unreadable files, by file name.
     """
 
     statistics: Any
@@ -103,14 +103,7 @@ def collect_statistics(
 ) -> Collected:
     """Like :func:`generate_statistics`, and returns how they were computed.
 
-    Args:
-        source: The source.
-        options: ``StatsOptions``.
-        engine: The engine.
-        workers: Number of processes.
-        exclude: Columns to leave out.
-        on_corrupt: Action for a file that cannot be read.
-        progress: Called from time to time with the completed share, 0 to 1.
+    ``progress`` is called periodically with the completed share, 0 to 1.
     """
     if engine not in ("local", "spark"):
         raise BadInput(f"engine is {engine!r}, expected 'local' or 'spark'")
@@ -175,10 +168,10 @@ def _collect(
         rate = combiners.options.sample_rate
         raise BadInput(f"{plan.name}: none of {accumulator.rows} rows is in a sample of rate {rate}")
     if not plan.types.keys() <= accumulator.columns:
-        # Columns of files without rows, or of rows that are not in the sample, are missing everywhere.
+        # Counts columns that only occur in files without rows, or in rows outside the sample, as missing.
         combiners.add(accumulator, empty_batch(plan.types))
     statistics = combiners.extract(accumulator)
-    # The sketches of features of very many values were too small to count the top ones, so these are read again.
+    # Counts top values in a second pass for features whose sketches were too small for an exact count.
     hashes = recount.candidates(combiners, accumulator) if combiners.looks_twice else {}
     if hashes:
         log.info("Counting the top values of %s", ", ".join(map(str, hashes)))

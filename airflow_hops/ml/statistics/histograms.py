@@ -1,7 +1,7 @@
-"""Histograms of equally wide buckets from quantiles, as TFDV makes them, for all buckets at once.
+"""Computes TFDV's histograms of equally wide buckets from quantiles, for all buckets at once.
 
-TFDV compares each of ten buckets with each of a thousand quantiles in Python, which takes longer than to sketch fifty
-thousand values. The outcome is the same.
+TFDV compares each of ten buckets with each of a thousand quantiles in Python, which takes longer than sketching fifty
+thousand values. The results are the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _of_tfdv = quantiles_util.generate_equi_width_histogram
 
 @contextlib.contextmanager
 def made_at_once() -> Iterator[None]:
-    """Within its ``with`` block TFDV's generators make their histograms by :func:`equi_width_histogram`."""
+    """Patches TFDV's generators to use :func:`equi_width_histogram` inside the ``with`` block."""
     quantiles_util.generate_equi_width_histogram = equi_width_histogram
     try:
         yield
@@ -38,11 +38,11 @@ def equi_width_histogram(
 
     Args:
         quantiles: Boundaries of quantiles, of shape ``[n]``, ascending.
-        cumulative_counts: Values up to each boundary, of shape ``[n]``.
-        finite_min: Least finite value.
-        finite_max: Greatest finite value.
-        num_buckets: Buckets wanted.
-        num_pos_inf: How many values are infinite.
+        cumulative_counts: Number of values up to each boundary, of shape ``[n]``.
+        finite_min: Smallest finite value.
+        finite_max: Largest finite value.
+        num_buckets: Number of buckets.
+        num_pos_inf: Number of infinite values.
     """
     if not (np.isfinite(finite_min) and np.isfinite(finite_max) and finite_min < finite_max):
         return _of_tfdv(quantiles, cumulative_counts, finite_min, finite_max, num_buckets, num_pos_inf)
@@ -64,9 +64,9 @@ def equi_width_histogram(
 
 
 def _counts_between(low: np.ndarray, high: np.ndarray, weights: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """The weight of ``[n]`` bins between ``[m + 1]`` bounds, spread evenly within each bin; of shape ``[m]``."""
+    """Returns the weight of ``[n]`` bins between ``[m + 1]`` bounds, spread evenly within each bin, as ``[m]``."""
     points = low == high
-    # A point on a boundary is of the bucket below it, one on the first boundary of the first bucket.
+    # A point on a boundary belongs to the bucket below it; on the first boundary, to the first bucket.
     where = np.clip(np.searchsorted(bounds, low[points], side="left") - 1, 0, len(bounds) - 2)
     counts: np.ndarray = np.bincount(where, weights[points], minlength=len(bounds) - 1)
     low, high, weights = (values[~points, None] for values in (low, high, weights))

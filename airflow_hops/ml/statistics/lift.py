@@ -1,8 +1,8 @@
-"""Lift: how much more often a label has a value where a feature has one; TFDV's ``LiftStatsGenerator`` without Beam.
+"""Lift of feature values for label values: TFDV's ``LiftStatsGenerator`` without Beam.
 
-The lift of a value x of a feature and a value y of the label is ``P(Y = y | X = x) / P(Y = y)``; it is 1 if they are
-independent. Of a feature with several values per example, ``X = x`` means that x is among them. TFDV computes it by
-joins between Beam collections of single values; here each batch becomes a small table of counts, and tables add up.
+The lift of a feature's value x and a label's value y is ``P(Y = y | X = x) / P(Y = y)``; it is 1 if they are
+independent. If a feature has several values per example, ``X = x`` means that x is among them. TFDV joins Beam
+collections of single values; here each batch becomes a small table of counts, and tables are added.
 
 This module imports TFDV; import it inside functions.
 """
@@ -31,13 +31,13 @@ from airflow_hops.core.contract.artifacts import BadInput
 log = logging.getLogger(__name__)
 
 MAX_LABEL_VALUES = 1_000
-"""Distinct values of a label; one with more is no category."""
+"""Maximum number of distinct label values; a label with more is not a category."""
 
 MAX_PAIRS = 200_000
-"""Pairs of a feature's and the label's distinct values; a feature with more is left out, since each is too rare."""
+"""Maximum pairs of a feature's and the label's distinct values; features with more are skipped, as each is too rare."""
 
 MAX_BYTES = 16 << 20
-"""Bytes of a feature's distinct values, times the label's values; a feature with more is left out."""
+"""Maximum bytes of a feature's distinct values, times the label's values; features with more are skipped."""
 
 _TYPES = statistics_pb2.FeatureNameStatistics
 _PREFIXES = {"count": "", "weight": "weighted_"}
@@ -45,14 +45,14 @@ _PREFIXES = {"count": "", "weight": "weighted_"}
 
 @dataclass
 class LiftCounts:
-    """The counts of the examples seen so far; it pickles.
+    """Counts of the examples added so far; can be pickled.
 
     Each table has a column ``count`` and, if there are weights, ``weight``.
 
     Attributes:
-        labels: By value of the label.
-        values: By path of a feature, by its value; None for a feature that is left out.
-        pairs: By path, by the values of the feature and the label.
+        labels: Table by label value.
+        values: Tables by feature value, by the feature's path; None for a skipped feature.
+        pairs: Tables by feature value and label value, by path.
         examples: Number of examples.
         label_seen: Whether a batch had the label's column.
     """
@@ -65,25 +65,24 @@ class LiftCounts:
 
 
 class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
-    """Computes what ``tensorflow_data_validation``'s ``LiftStatsGenerator`` computes, as a combiner.
+    """Combiner that computes the output of ``tensorflow_data_validation``'s ``LiftStatsGenerator``.
 
-    Integers and strings have lift; a label of floats has it in buckets. Values of weight zero have none. A feature with
-    more than :data:`MAX_PAIRS` pairs with the label's values, or :data:`MAX_BYTES` of them, is left out, which is
-    logged: that bounds the memory.
+    Integers and strings have lift; a label of floats has it in buckets. Values of weight zero have none. To bound
+    memory, features with more than :data:`MAX_PAIRS` or :data:`MAX_BYTES` are skipped and logged.
 
     Args:
         label: Path of the label.
-        schema: Which features are categories; without it every string is one, and so are a label's integers.
-        features: Paths of the features; None for all categories but the label.
-        boundaries: Of the buckets of a numeric label: b of them make b + 1 buckets.
-        min_count: Examples (or weight) that a feature's value must exceed to be told of.
-        top_values: Values of the highest lift to keep for each value of the label; None for all.
-        bottom_values: Values of the lowest lift to keep; None for all.
-        weights: Which column weighs which feature; with one, lift over weights is told beside lift over examples.
-        custom_statistics: Whether to give each feature its lift as a ``CustomStatistic`` as well, as Facets draws it.
+        schema: Determines which features are categories; by default all strings are, and the label's integers.
+        features: Paths of the features; None for all categories except the label.
+        boundaries: Boundaries of a numeric label's buckets: b of them make b + 1 buckets.
+        min_count: Number of examples (or weight) that a reported value must exceed.
+        top_values: Number of values with the highest lift per label value; None for all.
+        bottom_values: Number of values with the lowest lift per label value; None for all.
+        weights: Weight columns by feature; if there are any, lift is reported both by weights and by examples.
+        custom_statistics: Whether to also add each feature's lift as a ``CustomStatistic``, which Facets draws.
 
     Raises:
-        BadInput: the schema has no such label, or boundaries are given for a category, or none for a number.
+        BadInput: the schema lacks the label, a category has boundaries, or a numeric label has none.
     """
 
     def __init__(
@@ -124,14 +123,14 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
             self._features = sorted(schema_util.get_categorical_features(schema) - {label})
 
     def create_accumulator(self) -> LiftCounts:
-        """Counts of no examples."""
+        """Returns counts of no examples."""
         return LiftCounts(pd.DataFrame(columns=self._columns, dtype=float))
 
     def add_input(self, accumulator: LiftCounts, batch: pa.RecordBatch) -> LiftCounts:
-        """Takes in a batch whose columns are lists.
+        """Adds a batch of list columns.
 
         Raises:
-            BadInput: the label is no category, or has too many values.
+            BadInput: the label is not a category, or has too many values.
         """
         accumulator.examples += batch.num_rows
         accumulator.label_seen |= batch.schema.get_field_index(self._label.steps()[0]) >= 0
@@ -171,7 +170,7 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         return merged
 
     def extract_output(self, accumulator: LiftCounts) -> statistics_pb2.DatasetFeatureStatistics:
-        """The lift of every feature as ``cross_features``.
+        """Returns the lift of every feature as ``cross_features``.
 
         Raises:
             BadInput: no batch had the label.
@@ -190,7 +189,7 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         return result
 
     def _presence(self, batch: pa.RecordBatch, path: types.FeaturePath) -> pd.DataFrame | None:
-        """Which example has which value, each once; None if the batch has none, or the feature cannot have lift."""
+        """Returns each example's distinct values; None if the batch has none, or the feature cannot have lift."""
         try:
             array, rows = table_util.get_array(batch, arrow_path.ColumnPath(path.steps()), return_example_indices=True)
         except KeyError:
@@ -212,7 +211,7 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         if boundaries is not None:
             rows, values = rows[~np.isnan(values)], values[~np.isnan(values)]
             values = np.searchsorted(boundaries, values, side="right")
-        # Text and bytes are the same values in TFDV.
+        # TFDV treats text and bytes as the same values.
         values = [v.encode() for v in values] if pa.types.is_string(flat.type) else values
         present = pd.DataFrame({"row": rows, "value": values}).drop_duplicates()
         present["count"] = 1.0
@@ -230,7 +229,7 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
             )
 
     def _add(self, accumulator: LiftCounts, path: types.FeaturePath, values: Any, pairs: Any) -> None:
-        """Adds the counts of a feature, unless it is or becomes one that is left out."""
+        """Adds a feature's counts, or drops them if there are too many values."""
         if values is not None and path in accumulator.values:
             known = accumulator.values[path]
             values = None if known is None else _sum(known, values)
@@ -274,7 +273,7 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
                         buckets.add(label=text, sample_count=lift[row])
 
     def _write_label(self, series: Any, label: Any) -> str:
-        """Sets the label's value; returns how it is shown."""
+        """Sets the label's value; returns its text."""
         if self._boundaries is not None:
             low, high = bin_util.get_boundaries(label, self._boundaries)
             series.y_bucket.low_value, series.y_bucket.high_value = low, high
@@ -286,7 +285,7 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         return str(label)
 
     def _ranked(self, lift: Any) -> Any:
-        """Indexes by descending lift, then by value: all of them, or the highest and the lowest."""
+        """Returns indexes by descending lift, then by value: all, or those of the highest and lowest lift."""
         rank = np.arange(len(lift))
         order = np.lexsort((rank, -lift))
         if not self._top and not self._bottom:
@@ -298,7 +297,7 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
 
 
 def _sum(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Adds tables of counts; of values that only one of them has, its counts."""
+    """Adds tables of counts; missing values count zero."""
     return one.add(other, fill_value=0.0) if len(one) and len(other) else other if len(other) else one
 
 

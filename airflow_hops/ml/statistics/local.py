@@ -1,4 +1,4 @@
-"""The local engine: the parts of a source, shared out among forked processes."""
+"""Local engine: distributes the parts of a source to forked processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-# What PyArrow imports when it is first needed: a fork made while another thread imports it would wait for it for ever.
+# PyArrow imports this lazily: a process forked while another thread imports it would deadlock on the import lock.
 import pyarrow._dataset
 import pyarrow._exec_plan
 import pyarrow.compute
@@ -34,7 +34,7 @@ PARALLEL_SIZE = 8 << 20
 
 Progress = Callable[[float], None]
 Share = tuple[Any, Sequence[Any]]
-"""A plan of some of the columns, and the parts of it that one process reads."""
+"""Plan for some or all columns, with the parts that one process reads."""
 
 
 def accumulate(
@@ -44,22 +44,22 @@ def accumulate(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Accumulator:
-    """Takes in all rows of a source.
+    """Adds all rows of a source to an accumulator.
 
-    The processes are forked, so that none imports TFDV again; each reads its parts one after the other.
+    Processes are forked, so that none imports TFDV again; each reads its parts one after the other.
 
     Args:
         plan: ``sources.Plan``.
         combiners: The combiners.
-        workers: Processes; None for one a core where the source is large enough to pay for them.
-        progress: Called with the share done, 0 to 1.
+        workers: Number of processes; None for one per core if the source is large enough.
+        progress: Called with the completed share, 0 to 1.
 
     Raises:
         BadInput: a part cannot be read.
-        TypesDoNotFit: an inferred type does not hold.
-        HopsError: a process was killed, by lack of memory for instance.
+        TypesDoNotFit: values do not fit an inferred type.
+        HopsError: a process was killed, for example because memory ran out.
     """
-    # What multiprocessing calls a daemon may have no children.
+    # Daemons of multiprocessing cannot have child processes.
     if multiprocessing.current_process().daemon:
         count = 1
     elif workers:
@@ -92,7 +92,7 @@ def _in_processes(combiners: Combiners, shares: Sequence[Share], report: Callabl
         with _uninterrupted():
             for number, share in enumerate(shares):
                 receiving, sending = context.Pipe(duplex=False)
-                # What a process needs it inherits: slicing functions and generators need not pickle.
+                # Inherited by fork, so slicing functions and generators need not be pickled.
                 inherited = (os.getpid(), sending, combiners, number, share)
                 worker: BaseProcess = context.Process(target=_accumulate_share, args=inherited)
                 with sending:
@@ -135,7 +135,7 @@ def _taken_in(combiners: Combiners, number: int, share: Share, done: Callable[[i
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Puts an interrupt off to the end of its ``with`` block, so that no process is forked and forgotten."""
+    """Delays interrupts until the end of the ``with`` block, so that no forked process is left behind."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
@@ -151,20 +151,20 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _accumulate_share(parent: int, sending: Any, combiners: Combiners, number: int, share: Share) -> None:
-    """A process: sends the size of each part that is done, and at last its accumulator, or what was raised."""
+    """Runs in a process: sends each finished part's size, then its accumulator or its error."""
     end_with_parent(parent)
-    # An interrupt is for the parent, which ends its children.
+    # The parent handles interrupts and ends its children.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # There is a process for each core already.
+    # Each core already has a process.
     pa.set_cpu_count(1)
     try:
         sending.send(combiners.settle(_taken_in(combiners, number, share, sending.send)))
     except Exception as error:
         raised = "".join(traceback.format_exception(error))
         if not isinstance(error, HopsError | TypesDoNotFit):
-            error.add_note(raised)  # nobody foresaw it
+            error.add_note(raised)  # an unexpected error
         try:
             pickle.loads(pickle.dumps(error))
-        except Exception:  # whatever a class of the user's raises
+        except Exception:  # the error cannot be pickled
             error = HopsError(raised)
         sending.send(error)

@@ -1,4 +1,4 @@
-"""A combiner that counts single numbers of every numeric feature. It imports TFDV; import it inside functions."""
+"""Combiner that counts single numbers of numeric features. It imports TFDV; import it inside functions."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from airflow_hops.ml.statistics.frequent_numbers import (
 )
 
 KEPT = 1000
-"""Numbers whose counts are kept on the way."""
+"""Maximum number of numbers with a count in an accumulator."""
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass
 class Counts:
-    """The numbers of a feature seen so far.
+    """Counts of a feature's numbers so far.
 
     Attributes:
         values: The numbers, ascending.
-        counts: How often each was seen, less what was dropped before.
-        dropped: How often a number may have been seen and dropped.
-        total: How many finite values were seen.
+        counts: Counts of the numbers, without dropped ones.
+        dropped: Maximum dropped count of a number.
+        total: Number of finite values.
     """
 
     values: Array
@@ -48,13 +48,13 @@ class Counts:
         return cls(values, counts.astype(float), 0.0, float(counts.sum())).thinned()
 
     def merged(self, other: Counts) -> Counts:
-        """The counts of both."""
+        """Adds two counts."""
         values, where = np.unique(np.concatenate([self.values, other.values]), return_inverse=True)
         counts = np.bincount(where, np.concatenate([self.counts, other.counts]), len(values))
         return Counts(values, counts, self.dropped + other.dropped, self.total + other.total).thinned()
 
     def thinned(self) -> Counts:
-        """Without the rarest, where there are too many."""
+        """Drops the rarest numbers if there are too many."""
         if len(self.values) <= KEPT:
             return self
         order = np.argsort(-self.counts, kind="stable")
@@ -62,10 +62,10 @@ class Counts:
         return Counts(self.values[retained], self.counts[retained], self.dropped + most, self.total)
 
     def listed(self) -> FrequentNumbers:
-        """The numbers that are listed, the most frequent first."""
+        """Returns the listed numbers, the most frequent first."""
         order = np.argsort(-self.counts, kind="stable")
         if self.dropped or len(order) > LISTED:
-            # Where more was dropped, a number that is not listed might be as frequent as one that is.
+            # If more was dropped, an unlisted number could be as frequent as a listed one.
             least = LEAST_SHARE * self.total if self.dropped <= LEAST_SHARE * self.total else np.inf
             order = order[self.counts[order] >= least][:LISTED]
         return FrequentNumbers(self.values[order], self.counts[order], self.dropped, self.total)
@@ -80,11 +80,11 @@ class NumberCounts(CombinerStatsGenerator):  # type: ignore[misc]
         super().__init__("NumberCounts")
 
     def create_accumulator(self) -> dict[str, Counts | None]:
-        """No rows."""
+        """Returns no counts."""
         return {}
 
     def add_input(self, accumulator: Any, batch: pa.RecordBatch) -> Any:
-        """Takes in a batch of list columns; None, of a slice that is not compared, stays None."""
+        """Adds a batch of list columns; None, for a slice that is not compared, stays None."""
         if accumulator is not None:
             for name, column in zip(batch.schema.names, batch.columns, strict=True):
                 if is_list(column.type) and _is_number(column.type.value_type):
@@ -94,7 +94,7 @@ class NumberCounts(CombinerStatsGenerator):  # type: ignore[misc]
         return accumulator
 
     def merge_accumulators(self, accumulators: Iterable[Any]) -> Any:
-        """One of several."""
+        """Merges accumulators."""
         merged, *others = accumulators
         for other in others if merged is not None else ():
             for name, counts in (other or {}).items():
@@ -102,7 +102,7 @@ class NumberCounts(CombinerStatsGenerator):  # type: ignore[misc]
         return merged
 
     def extract_output(self, accumulator: Mapping[str, Counts | None] | None) -> Any:
-        """The counts, as custom statistics of their features."""
+        """Returns the counts as custom statistics of their features."""
         result = statistics_pb2.DatasetFeatureStatistics()
         for name, counts in (accumulator or {}).items():
             if counts is not None and counts.total:
@@ -117,7 +117,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def _merge(accumulator: dict[str, Counts | None], name: str, result: Counts | None) -> None:
-    """Adds a batch's counts; None, of a feature that has lists of numbers, stays None."""
+    """Adds a batch's counts; None, for a feature with lists of numbers, stays None."""
     mine = accumulator.get(name, result)
     if mine is None or result is None:
         accumulator[name] = None

@@ -1,4 +1,4 @@
-"""TFDV's options from JSON, as a DAG states them."""
+"""Parses TFDV's options from JSON, as in a DAG."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Model(BaseModel):
 
 
 class _Options(_Model):
-    """The options. A field's description is what an error says is expected; its alias is TFDV's name."""
+    """Options, with the expected value as description (for errors) and TFDV's name as alias."""
 
     cross_features: Literal[True] | _Pairs | None = Field(
         None, description="a list of pairs of features, or true for all pairs of numeric features"
@@ -67,39 +67,39 @@ class _LiftOptions(_Model):
 
 _AnyModel = TypeVar("_AnyModel", bound=_Model)
 
-# These are no arguments of TFDV's, or need more than another name.
+# Not arguments of TFDV, or converted separately.
 _NOT_ARGUMENTS = {
     "cross_features", "label_feature", "lift", "per_feature_weight_override", "slice_by", "slice_values",
 }  # fmt: skip
 
 
 def options_from(value: Mapping[str, Any] | None, *, schema: Any = None) -> Any:
-    """TFDV's options from what JSON can say.
+    """Returns TFDV's options for JSON options.
 
-    Each key is optional; those that are not described here mean what ``tensorflow_data_validation.StatsOptions`` says.
+    Each key is optional; those not described here are as in ``tensorflow_data_validation.StatsOptions``.
 
-    - ``slice_by``: features whose values make slices; a list of features within it makes slices by all of them at
-      once. Sliced by the label, they are the distributions given the label.
-    - ``slice_values``: values of features to make slices of, all others being left out.
-    - ``label_feature``: adds the lift of every categorical feature to this label's values: the strings, and what the
-      schema calls a category.
+    - ``slice_by``: features whose values make slices; a nested list of features makes slices by all of them at once.
+      Slices by the label are the distributions given the label.
+    - ``slice_values``: values of features to make slices of; other values make none.
+    - ``label_feature``: adds the lift of every categorical feature (strings, and the schema's categories) for this
+      label's values.
     - ``lift``: a mapping with any of ``features`` (instead of all categorical ones), ``y_boundaries`` (buckets of a
-      numeric label), ``min_x_count`` (a value must be in more examples than that), ``top_k_per_y`` and
-      ``bottom_k_per_y`` (values of the highest and the lowest lift to keep).
-    - ``cross_features``: pairs of numeric features, or true for all of them: covariance and correlation.
-    - ``features``: compute statistics of these alone.
-    - ``semantic_domains``: look for images, natural language and times in strings; on a sample of the batches, with
-      ``semantic_domains_sample_rate``.
+      numeric label), ``min_x_count`` (minimum number of examples with a value, exclusive), ``top_k_per_y`` and
+      ``bottom_k_per_y`` (number of values with the highest and the lowest lift).
+    - ``cross_features``: pairs of numeric features, or true for all pairs: covariance and correlation.
+    - ``features``: compute statistics of these features only.
+    - ``semantic_domains``: detect images, natural language and times in strings; in a sample of the batches if there is
+      a ``semantic_domains_sample_rate``.
 
     Args:
         value: The options; None for TFDV's defaults.
-        schema: A ``Schema``, from which TFDV takes which features are categories.
+        schema: A ``Schema``, which tells TFDV the categorical features.
 
     Returns:
         ``tensorflow_data_validation.StatsOptions``.
 
     Raises:
-        BadInput: a key is unknown, or a value is not what is expected of it.
+        BadInput: a key is unknown, or a value is not as expected.
     """
     settings = _read("options", _Options, value or {})
     lift = _read("options.lift", _LiftOptions, settings.lift or {})
@@ -135,7 +135,7 @@ def options_from(value: Mapping[str, Any] | None, *, schema: Any = None) -> Any:
 
 
 def _read(where: str, kind: type[_AnyModel], value: Any) -> _AnyModel:
-    """Returns options that were checked; the first that is wrong is named with what is expected of it."""
+    """Validates options; the error names the first wrong option and its expected value."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:
@@ -149,7 +149,7 @@ def _read(where: str, kind: type[_AnyModel], value: Any) -> _AnyModel:
 
 
 def _used_features(settings: _Options, lift: _LiftOptions) -> Iterator[tuple[str, str]]:
-    """Which option names which feature."""
+    """Yields pairs of an option and a feature that it names."""
     pairs = settings.cross_features if isinstance(settings.cross_features, Sequence) else ()
     lists: dict[str, Iterable[str]] = {
         "weight_feature": filter(None, [settings.weight_feature]),
@@ -166,7 +166,7 @@ def _used_features(settings: _Options, lift: _LiftOptions) -> Iterator[tuple[str
 
 
 def _slices(settings: _Options) -> list[tuple[str, ...]]:
-    """The features of each way to slice."""
+    """Returns the features of each kind of slice."""
     slices = [(one,) if isinstance(one, str) else tuple(one) for one in settings.slice_by or ()]
     sliced = set(itertools.chain(*slices))
     return slices + [(name,) for name in settings.slice_values or () if name not in sliced]
@@ -180,7 +180,7 @@ def _slicing(settings: _Options) -> dict[str, Any]:
     from tfx_bsl.public.proto import slicing_spec_pb2
 
     if settings.slice_values is not None:
-        # TFDV looks for a SlicingConfig's values, which are text, among bytes; as bytes it finds them, numbers too.
+        # TFDV does not match the text values of a SlicingConfig with features' bytes; a slicer with bytes does.
         wanted = {name: [str(value).encode() for value in some] for name, some in settings.slice_values.items()}
         functions = [slicing_util.get_feature_value_slicer({n: wanted.get(n) for n in names}) for names in slices]
         return {"experimental_slice_functions": functions}

@@ -1,7 +1,7 @@
-"""Exact top values of features with very many distinct ones, by a second look at those columns.
+"""Counts the top values of features with very many distinct values, by a second pass over those columns.
 
-A Misra-Gries sketch of k buckets keeps every value that more than one row in k has, but not how often (Misra and Gries,
-1982): what it keeps are candidates. Where a feature has more distinct values than buckets, the candidates are counted.
+A Misra-Gries sketch of k buckets keeps every value that more than one row in k has, but not its count (Misra and Gries,
+1982). If a feature has more distinct values than buckets, the values kept are candidates, which are counted here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_PARTS = 32
 
 
 def candidates(combiners: Combiners, accumulator: Accumulator) -> dict[types.FeaturePath, np.ndarray]:
-    """Hashes of the values to be counted, uint64, of features whose sketch was too small to have counted them."""
+    """Returns hashes (uint64) of the values to count, for features whose sketch was too small to count them."""
     results: dict[types.FeaturePath, list[np.ndarray]] = {}
     for part in accumulator.slices.values():
         for generator, sketches in zip(combiners.generators, part.parts, strict=True):
@@ -47,14 +47,14 @@ def candidates(combiners: Combiners, accumulator: Accumulator) -> dict[types.Fea
 
 
 def columns(found: Collection[types.FeaturePath], options: tfdv.StatsOptions) -> set[str] | None:
-    """The columns that counting takes: those of the features and their weights; None for all, where slices look."""
+    """Returns the columns to read: the features and their weights; None for all if there are slices."""
     if options.experimental_slice_functions or options.experimental_slice_sqls or options.slicing_config:
         return None
     return {path.steps()[0] for path in found} | set(options.example_weight_map.all_weight_features())
 
 
 class CandidateCounts(CombinerStatsGenerator):
-    """Counts the values of given hashes; what it extracts has top values and rank histograms alone.
+    """Counts values by their hashes; its output has only top values and rank histograms.
 
     Args:
         found: Hashes of the values to count, uint64 and ascending, by feature.
@@ -69,7 +69,7 @@ class CandidateCounts(CombinerStatsGenerator):
         self._options = options
 
     def create_accumulator(self) -> dict[types.FeaturePath, list[ValueCounts]]:
-        """No counts."""
+        """Returns no counts."""
         return {}
 
     def add_input(self, accumulator: Any, batch: pa.RecordBatch) -> Any:
@@ -91,7 +91,7 @@ class CandidateCounts(CombinerStatsGenerator):
         return accumulator
 
     def merge_accumulators(self, accumulators: Iterable[Any]) -> Any:
-        """Adds the counts up."""
+        """Adds counts."""
         merged: dict[types.FeaturePath, list[ValueCounts]] = {}
         for accumulator in accumulators:
             for path, parts in accumulator.items():
@@ -99,7 +99,7 @@ class CandidateCounts(CombinerStatsGenerator):
         return merged
 
     def extract_output(self, accumulator: Any) -> statistics_pb2.DatasetFeatureStatistics:
-        """Top values and rank histograms, as TFDV makes them of counted values."""
+        """Returns top values and rank histograms, in TFDV's form."""
         result = statistics_pb2.DatasetFeatureStatistics()
         options = self._options
         wanted = max(options.num_top_values, options.num_rank_histogram_buckets)
@@ -120,7 +120,7 @@ class CandidateCounts(CombinerStatsGenerator):
         return result
 
     def _chosen(self, path: types.FeaturePath, values: pa.Array) -> np.ndarray:
-        """Which of the values are candidates, large or not UTF-8; those are counted together."""
+        """Returns the rows of candidates, and of values that are large or not UTF-8, which are counted together."""
         chosen = np.flatnonzero(np.isin(hashes_of(values, LARGE_BYTES), self._hashes[path]))
         return np.union1d(chosen, rows_listed_together(values))
 
@@ -128,12 +128,12 @@ class CandidateCounts(CombinerStatsGenerator):
 def replace_top_values(
     statistics: statistics_pb2.DatasetFeatureStatisticsList, counted: statistics_pb2.DatasetFeatureStatisticsList
 ) -> None:
-    """Puts counted top values and rank histograms in the place of sketched ones."""
+    """Replaces sketched top values and rank histograms with counted ones."""
     exact = {dataset.name: {tuple(f.path.step): f for f in dataset.features} for dataset in counted.datasets}
     for dataset in statistics.datasets:
         for feature in dataset.features:
             result = exact.get(dataset.name, {}).get(tuple(feature.path.step))
-            # The generator's own protos have paths; a name alone would be a feature of no path.
+            # Matched by path: the generators' protos have paths instead of names.
             if result is None or feature.string_stats.unique < TOP_VALUES_BUCKETS:
                 continue
             ours, theirs = feature.string_stats, result.string_stats

@@ -1,9 +1,9 @@
-"""TFDV's sketches, fed with batches that are made small first.
+"""TFDV's sketches, with batches that are reduced first.
 
-A sketch takes values one by one. Where a column repeats its values, they are counted, and each goes to the sketch with
-its count. Where it does not, numbers are sorted, and those in the middle of small groups go there in the place of all;
-strings are hashed, and what may be frequent is told by the hashes. What comes out is the same for counts of values and
-numbers of distinct values, and within the sketch's stated error for quantiles.
+A sketch takes values one by one. If a column repeats its values, they are counted, and the sketch takes each with its
+count. If it does not, numbers are sorted, and the sketch takes the middle of small groups; strings are hashed, and
+hashes identify those that may be frequent. Counts and numbers of distinct values are the same as in TFDV, quantiles are
+within the sketch's stated error.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from airflow_hops.ml.statistics.value_counts import (
 )
 
 TOP_VALUES_BUCKETS = 16_384
-"""Distinct values of a string feature up to which the Misra-Gries sketch of its top values is exact."""
-# With as many buckets as those, the estimate of a few more values than buckets may be one of a few less.
+"""Maximum number of distinct values of a string feature for which the Misra-Gries sketch of top values is exact."""
+# With TOP_VALUES_BUCKETS buckets, slightly more values than buckets might be estimated as slightly fewer.
 _DISTINCT_BUCKETS = TOP_VALUES_BUCKETS + 256
 _SPLIT = 32
 _KEPT_BYTES = 32 << 20
@@ -43,25 +43,25 @@ _SAMPLE_ROWS = 1_024
 
 
 class CountedQuantiles:
-    """A ``QuantilesSketch`` that sorts a batch, and takes it as few values with their counts.
+    """``QuantilesSketch`` that sorts a batch, and takes it as few values with their counts.
 
     Args:
         epsilon: The error, as a share of the rows (Zhang and Wang, 2007, as implemented in tfx_bsl).
     """
 
     def __init__(self, epsilon: float) -> None:
-        # A value stands for at most one in so many: it is off by half of them, which is left to it of the error.
+        # Each value stands for at most 1/_most of a batch, and is off by half of that, its part of the error.
         self._most = math.ceil(_SPLIT / 2 / epsilon)
         epsilon -= epsilon / _SPLIT
         self._sketch = sketches.QuantilesSketch(eps=epsilon, max_num_elements=1 << 32, num_streams=1)
 
     def AddValues(self, values: pa.Array, weights: pa.Array | None = None) -> None:
-        """Takes values, each with the weight 1 or its own."""
+        """Adds values, each with the weight 1 or its own."""
         if weights is None and len(values):
             numbers = np.sort(values.to_numpy(zero_copy_only=False))
             first = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
             if len(first) > self._most:
-                # The least and the greatest stay what they are.
+                # Minimum and maximum stay exact.
                 first = np.append(np.arange(self._most + 1) * (len(numbers) - 2) // self._most + 1, len(numbers) - 1)
                 first = np.unique(np.append(0, first))
             ends = np.append(first[1:], len(numbers))
@@ -69,31 +69,31 @@ class CountedQuantiles:
         self._sketch.AddValues(values, weights)
 
     def Merge(self, other: CountedQuantiles) -> None:
-        """Takes all that another sketch holds."""
+        """Adds another sketch."""
         self._sketch.Merge(other._sketch)
 
     def GetQuantiles(self, count: int) -> pa.Array:
-        """The boundaries of ``count`` equally filled buckets."""
+        """Returns the boundaries of ``count`` equally filled buckets."""
         return self._sketch.GetQuantiles(count)
 
     def GetQuantilesAndCumulativeWeights(self, count: int) -> Any:
-        """The boundaries, and the weight up to each."""
+        """Returns the boundaries, and the weight up to each."""
         return self._sketch.GetQuantilesAndCumulativeWeights(count)
 
     def Compact(self) -> None:
-        """Makes the sketch small."""
+        """Compacts the sketch."""
         self._sketch.Compact()
 
 
 class CountedSketch(_CombinedSketch):  # type: ignore[misc]
-    """The state of a feature's values.
+    """State of a feature's values.
 
     Attributes:
-        kind: Arrow's type of the values; null where there are none yet.
-        frequent: What may be frequent in batches that hardly repeat their values, where values are looked at twice.
-        weighted: The same by the examples' weights.
-        kept: All values so far with their hashes, while they are few and hardly repeat; None once they are not.
-        listed: The most frequent values with their counts, where all values were kept to the end.
+        kind: Arrow's type of the values; null if there are none yet.
+        frequent: Possibly frequent values in batches that hardly repeat values, for a second pass.
+        weighted: Same as ``frequent``, by the examples' weights.
+        kept: All values so far with their hashes, while they are few and hardly repeat; afterwards None.
+        listed: The most frequent values with their counts, if all values were kept to the end.
     """
 
     __slots__ = ("frequent", "kept", "kind", "listed", "weighted")
@@ -107,11 +107,11 @@ class CountedSketch(_CombinedSketch):  # type: ignore[misc]
 
     @property
     def is_exact(self) -> bool:
-        """Whether the values are few enough that the sketch of top values has counted them."""
+        """Whether there are few enough values for the sketch of top values to be exact."""
         return bool(self._distinct.Estimate() < TOP_VALUES_BUCKETS)
 
     def candidates(self) -> Any:
-        """Hashes of the values that may be frequent, uint64."""
+        """Returns hashes (uint64) of the values that may be frequent."""
         results = [self.frequent.hashes, self.weighted.hashes]
         for sketch in (self._topk_unweighted, self._topk_weighted):
             retained = sketch.Estimate().field(0)
@@ -121,12 +121,12 @@ class CountedSketch(_CombinedSketch):  # type: ignore[misc]
         return np.concatenate(results)
 
     def settle(self, wanted: int) -> None:
-        """Lists so many of the values that have been kept, and keeps none any more."""
+        """Lists the ``wanted`` most frequent of the kept values, and stops keeping values."""
         if self.kept:
             values = pa.concat_arrays([values for values, _ in self.kept])
             hashes = np.concatenate([hashes for _, hashes in self.kept])
             frequent, counts, rows = most_frequent_hashes(hashes, TOP_VALUES_BUCKETS)
-            # For accumulators of other rows, with which this one may be merged.
+            # Needed if this accumulator is merged with one of other rows.
             self.frequent.add(frequent, counts)
             rows = np.union1d(rows, rows_listed_together(values))
             result = ValueCounts.of(named(values.take(pa.array(rows))), np.ones((1, len(rows))))
@@ -134,7 +134,7 @@ class CountedSketch(_CombinedSketch):  # type: ignore[misc]
         self.kept = None
 
     def merge(self, other: CountedSketch) -> None:
-        """Takes all that another sketch holds; neither of them keeps values any more."""
+        """Adds another sketch; both must have been settled."""
         assert not (self.kept or other.kept)
         super().merge(other)
         self.listed = None
@@ -144,12 +144,12 @@ class CountedSketch(_CombinedSketch):  # type: ignore[misc]
 
 
 class CountedTopValues(TopKUniquesSketchStatsGenerator):
-    """TFDV's generator of top values and numbers of distinct values, which counts before it sketches.
+    """TFDV's generator of top values and numbers of distinct values, with values counted before they are sketched.
 
     Args:
         options: ``tensorflow_data_validation.StatsOptions``.
-        looks_twice: Whether top values are counted in a second look at a feature of many values, to which the hashes of
-            those that may be frequent are enough. Where there is one look, the sketch estimates.
+        looks_twice: Whether a second pass counts the top values of features with many values, for which hashes of
+            candidates are enough; otherwise the sketch estimates them.
     """
 
     is_by_column = True
@@ -164,7 +164,7 @@ class CountedTopValues(TopKUniquesSketchStatsGenerator):
             weighted_frequency_threshold=options.weighted_frequency_threshold,
             num_misragries_buckets=TOP_VALUES_BUCKETS,
             num_kmv_buckets=_DISTINCT_BUCKETS,
-            # How often TFDV tells Beam's metrics of the values' lengths: never, as there is no Beam.
+            # Disables reporting of value lengths to Beam's metrics, as there is no Beam.
             length_counter_sampling_rate=-1.0,
         )
         self._looks_twice = looks_twice
@@ -206,13 +206,13 @@ class CountedTopValues(TopKUniquesSketchStatsGenerator):
             sketch._topk_weighted.AddValues(without_large(flat), pa.array(weights[rows], pa.float32()))
 
     def compact(self, accumulator: dict[Any, Any]) -> dict[Any, Any]:
-        """Lists the most frequent of the values that have been kept."""
+        """Lists the most frequent of the kept values."""
         for sketch in accumulator.values():
             self._settle(sketch)
         return accumulator
 
     def _keep(self, sketch: CountedSketch, values: pa.Array, hashes: Any) -> None:
-        """Keeps values, so that they need not be read again; or their hashes alone, where they become too many."""
+        """Keeps values, so that they need not be read again, or only their hashes if there are too many."""
         size = values.nbytes + hashes.nbytes
         is_alike = not sketch.kept or sketch.kept[0][0].type == values.type
         if sketch.kept is not None and is_alike and size <= self._room:
@@ -231,7 +231,7 @@ class CountedTopValues(TopKUniquesSketchStatsGenerator):
         sketch.settle(self._wanted)
 
     def extract_output(self, accumulator: dict[Any, Any]) -> statistics_pb2.DatasetFeatureStatistics:
-        """Top values, rank histograms and numbers of distinct values."""
+        """Returns top values, rank histograms and numbers of distinct values."""
         result = statistics_pb2.DatasetFeatureStatistics()
         for path, sketch in accumulator.items():
             if not sketch._distinct.Estimate():
@@ -255,7 +255,7 @@ class CountedTopValues(TopKUniquesSketchStatsGenerator):
 
 
 def _differs(values: pa.Array) -> bool:
-    """Whether nearly all of a batch's values are different, as far as some of its rows tell."""
+    """Returns whether nearly all values of a batch are different, judging by a sample."""
     if len(values) <= TOP_VALUES_BUCKETS or pa.types.is_floating(values.type):
         return False
     sample = values.take(pa.array(np.arange(_SAMPLE_ROWS) * (len(values) // _SAMPLE_ROWS)))

@@ -1,7 +1,7 @@
 """Sources of statistics: files of any format, an Arrow table, or a stream of record batches.
 
-A plan says what there is to read, in parts that processes read side by side. It holds no open file and, of files,
-pickles; its batches are of bounded size, whatever the size of the source.
+A plan lists the parts of a source, which processes read in parallel. It holds no open file, and plans of files can be
+pickled. Batches are of bounded size, whatever the size of the source.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ __all__ = ["CorruptFile", "Part", "Plan", "TypesDoNotFit", "plan_source"]
 
 
 class CorruptFile(BadInput):
-    """A file that cannot be read.
+    """Raised for a file that cannot be read.
 
     Attributes:
-        file: Its name, as a plan's ``without`` takes it.
-        reason: What is wrong, the file's name included.
+        file: The file's name, for :meth:`Plan.without`.
+        reason: The problem, with the file's name.
     """
 
     def __init__(self, file: str, reason: str) -> None:
@@ -58,12 +58,12 @@ class CorruptFile(BadInput):
 
 @dataclass(frozen=True)
 class Part:
-    """A share of a source that one process reads at a time.
+    """Share of a source that one process reads at a time.
 
     Attributes:
         size: Bytes, for balancing.
-        file: The file's name; empty if the source is no file.
-        span: Which of its rows.
+        file: The file's name; empty if the source is not a file.
+        span: Rows of the part.
     """
 
     size: int
@@ -73,14 +73,14 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(ABC):
-    """The parts of a source to read.
+    """Parts of a source to read.
 
     Attributes:
-        name: The source, for messages.
-        parts: They cover each row once.
-        types: The columns to read, in order; null if no value has been seen. A source that tells its columns row
-            by row (TFRecord, JSON lines, a stream of batches) may have more.
-        skipped: Files left out, with the reason.
+        name: Name of the source, for messages.
+        parts: Parts that cover each row once.
+        types: The columns to read, in order; null if they had no value yet. In sources whose rows can differ in columns
+            (TFRecord, JSON lines, a stream of batches), more can follow.
+        skipped: Reasons for skipping files, by file name.
     """
 
     name: str
@@ -90,37 +90,33 @@ class Plan(ABC):
 
     @abstractmethod
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
-        """Streams the rows of a part, in batches of bounded rows and bytes with the columns that its file has.
+        """Streams a part's rows, in batches of bounded rows and bytes with the columns of its file.
 
         Raises:
-            TypesDoNotFit: values are not of the types in the plan: start over with :meth:`widen`'s.
+            TypesDoNotFit: values do not fit the plan's types; start again with :meth:`widen`.
             CorruptFile: the file cannot be read; :meth:`without` leaves it out.
         """
 
     def select(self, columns: Collection[str]) -> Plan:
-        """The same plan for these of its columns alone."""
+        """Restricts the plan to some of its columns."""
         return replace(self, types={name: kind for name, kind in self.types.items() if name in columns})
 
     def by_columns(self, processes: int) -> Sequence[Plan]:
-        """Plans of some of the columns each, where that occupies processes for which there are too few parts."""
+        """Splits the plan by columns, if there are too few parts for all processes."""
         return [self]
 
     def dealt(self, processes: int) -> Sequence[Part]:
-        """The parts; where they are too few to occupy the processes, their batches are dealt out."""
+        """Returns the parts; if there are too few for all processes, their batches are dealt out."""
         if len(self.parts) >= processes:
             return self.parts
         return [Part(span.size, part.file, span) for part in self.parts for span in part.span.dealt(processes)]
 
     def widen(self, misfit: TypesDoNotFit) -> Plan:
-        """The same plan with types that hold what did not fit."""
+        """Returns the plan with types that hold the values that did not fit."""
         raise misfit
 
     def without(self, file: str, reason: str) -> Plan:
-        """The same plan without a file.
-
-        Raises:
-            BadInput: no file is left.
-        """
+        """Returns the plan without a file; raises ``BadInput`` if no file is left."""
         raise CorruptFile(file, reason)
 
 
@@ -131,20 +127,20 @@ def plan_source(
     columns: Collection[str] | None = None,
     on_corrupt: Literal["fail", "skip"] = "fail",
 ) -> Plan:
-    """Looks at a source, and says how to read it.
+    """Plans the reading of a source.
 
     Args:
-        source: A path or an fsspec URI of a file, a glob or a folder (its files and those of its subfolders, hidden
-            ones left aside); an ``airflow_hops.core.contract.sources.Source`` where more is to be said of it; a
-            ``pyarrow.Table``; or an iterable of ``pyarrow.RecordBatch``, which is read once. Formats: Parquet, CSV,
-            JSON lines, Arrow IPC, TFRecord of ``tf.Example``; told by name or content.
+        source: A path or an fsspec URI of a file, a glob or a folder (including subfolders, without hidden files); an
+            ``airflow_hops.core.contract.sources.Source`` for further settings; a ``pyarrow.Table``; or an iterable of
+            ``pyarrow.RecordBatch``, which is read once. Files are Parquet, CSV, JSON lines, Arrow IPC or TFRecord of
+            ``tf.Example``, identified by name or by content.
         exclude: Columns to leave out.
         columns: Columns to read; None for all.
-        on_corrupt: What a file that cannot be read does: "fail" raises, "skip" leaves it out.
+        on_corrupt: Action for a file that cannot be read: "fail", or "skip" it.
 
     Raises:
-        BadInput: there is no file, none can be read, a column is of a type without statistics, or of different types
-            in different files.
+        BadInput: there is no readable file, or a column has a type without statistics or different types in different
+            files.
     """
     if on_corrupt not in ("fail", "skip"):
         raise BadInput(f"on_corrupt is {on_corrupt!r}, expected 'fail' or 'skip'")
@@ -172,7 +168,7 @@ def plan_source(
 
 @dataclass(frozen=True, kw_only=True)
 class FilePlan(Plan):
-    """The plan of a source of files."""
+    """Plan for a source of files."""
 
     files: Mapping[str, RawFile]
     wanted: Wanted
@@ -197,11 +193,11 @@ class FilePlan(Plan):
         return replace(self, types=types, parts=parts, wanted=self.wanted.among(columns))
 
     def by_columns(self, processes: int) -> Sequence[FilePlan]:
-        """See :class:`Plan`; a format that is read by row would be parsed by each process."""
+        """Splits only Parquet by columns; every process would have to parse all of a row-based format."""
         groups = min(-(-processes // max(len(self.parts), 1)), len(self.types))
         if groups < 2 or not self._is_read_by_column:
             return [self]
-        # What bytes cost, compared with numbers, hardly depends on what they are.
+        # The cost of bytes relative to numbers hardly depends on their contents.
         costs = [_BYTES_COST if "BYTES" in (kind_of(kind) or "") else 1 for kind in self.types.values()]
         runs: list[list[str]] = [[] for _ in range(groups)]
         for name, cost, until in zip(self.types, costs, itertools.accumulate(costs), strict=True):
@@ -213,10 +209,10 @@ class FilePlan(Plan):
         return all(file.format == "parquet" for file in self.files.values())
 
     def widen(self, misfit: TypesDoNotFit) -> FilePlan:
-        """See :class:`Plan`; all rows are read for their types, so that there is no second time."""
+        """Infers the types from all rows, so that they need not be widened again."""
         layouts = {}
         for name, file in self.files.items():
-            # One that is found to be corrupt is for read() to tell.
+            # read() reports corrupt files.
             with contextlib.suppress(BadInput), explained(file.name):
                 layouts[name] = Layout(format_of(file).all_types(file), ())
         return replace(self, types=_joined(layouts, self.files, self.wanted))
@@ -289,7 +285,7 @@ def _checked(plan: FilePlan) -> FilePlan:
 
 
 def _joined(layouts: Mapping[str, Layout], files: Mapping[str, RawFile], wanted: Wanted) -> Types:
-    """The types of all files together."""
+    """Returns the types of all files together."""
     types: Types = {}
     seen: dict[str, str] = {}
     for file, layout in layouts.items():
@@ -311,7 +307,7 @@ def _joined(layouts: Mapping[str, Layout], files: Mapping[str, RawFile], wanted:
 
 @dataclass(frozen=True, kw_only=True)
 class TablePlan(Plan):
-    """The plan of an Arrow table: processes that are forked read it where it lies."""
+    """Plan for an Arrow table, whose memory forked processes share."""
 
     table: pa.Table
 
@@ -340,7 +336,7 @@ def _plan_table(table: pa.Table, wanted: Wanted) -> TablePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPlan(Plan):
-    """The plan of a stream of record batches, which can be read once."""
+    """Plan for a stream of record batches, which can be read once."""
 
     batches: Iterator[pa.RecordBatch]
     wanted: Wanted
@@ -363,7 +359,7 @@ def _checked_batch(batch: Any, wanted: Wanted) -> pa.RecordBatch:
 
 
 def share_out(parts: Sequence[Any], workers: int) -> list[list[Any]]:
-    """Shares the parts out evenly by size, the largest first, each share in the source's order."""
+    """Distributes parts evenly by size, the largest first; each share is in the source's order."""
     shares: list[list[tuple[int, Any]]] = [[] for _ in range(max(1, min(workers, len(parts))))]
     loads = [0] * len(shares)
     for index in sorted(range(len(parts)), key=lambda index: -parts[index].size):

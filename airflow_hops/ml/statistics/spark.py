@@ -1,8 +1,7 @@
-"""The Spark engine: executors read the parts of a source, or the rows of a table, and merge what they found as a tree.
+"""Spark engine: executors read the parts of a source, or the rows of a table, and merge their accumulators as a tree.
 
-The combiners are those of the local engine, and so are the readers of files. What is wrong with the data comes back
-from the executors as a value, so that the driver can act on it: Spark would do a task that raises again, for nothing.
-The driver holds one accumulator, the last.
+Combiners and readers of files are those of the local engine. Executors return errors in the data as values for the
+driver to act on, since Spark would retry a task that raises, in vain. The driver holds only the final accumulator.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True)
 class FramePlan:
-    """A Spark DataFrame as the source of statistics.
+    """Plan for a Spark DataFrame.
 
     Attributes:
         frame: The DataFrame.
-        name: What messages call it.
-        types: The columns that are read, in order.
-        skipped: Always empty: a table has no files to leave out.
+        name: Name of the source, for messages.
+        types: The columns to read, in order.
+        skipped: Always empty, since a table has no files.
     """
 
     frame: Any
@@ -55,12 +54,12 @@ class FramePlan:
     skipped: Mapping[str, str] = field(default_factory=dict)
 
     def select(self, columns: Collection[str]) -> FramePlan:
-        """The same plan for these of its columns alone."""
+        """Restricts the plan to some of its columns."""
         return replace(self, types={name: kind for name, kind in self.types.items() if name in columns})
 
 
 def is_table(source: Any) -> bool:
-    """Whether a source is a Spark DataFrame, or the name of a table: ``spark://database.table``."""
+    """Returns whether a source is a Spark DataFrame, or the name of a table: ``spark://database.table``."""
     if isinstance(source, str):
         return source.startswith(TABLE)
     return type(source).__module__.startswith("pyspark.sql") and hasattr(source, "mapInArrow")
@@ -70,12 +69,12 @@ def plan_table(source: Any, *, exclude: Collection[str] = (), columns: Collectio
     """Plans the reading of a DataFrame or a table.
 
     Args:
-        source: As :func:`is_table` knows it.
+        source: A source for which :func:`is_table` is true.
         exclude: Columns to leave out.
         columns: Columns to read; None for all.
 
     Raises:
-        BadInput: the table does not exist, it has two columns of one name, or one of a type that has no statistics.
+        BadInput: the table does not exist, has two columns of the same name, or a column's type has no statistics.
     """
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql.pandas.types import to_arrow_type
@@ -103,17 +102,17 @@ def plan_table(source: Any, *, exclude: Collection[str] = (), columns: Collectio
 
 
 def accumulate(plan: Plan | FramePlan, combiners: Combiners, *, progress: Progress | None = None) -> Accumulator:
-    """Takes in all rows of a source, in the active Spark session or one that is made.
+    """Adds all rows of a source to an accumulator, in the active Spark session or a new one.
 
     Args:
-        plan: What to read. Executors must see its files under the same paths, and have this package.
-        combiners: The combiners. Slicing functions and generators travel with them; modules that these import must be
-            on the executors.
-        progress: Called with the share of the tasks that are done, 0 to 1.
+        plan: The plan. Executors must see its files under the same paths, and have this package.
+        combiners: The combiners. Slicing functions and generators are sent along; executors must have the modules that
+            these import.
+        progress: Called with the completed share of the tasks, 0 to 1.
 
     Raises:
-        BadInput: a part cannot be read, or a column is of a type that has no statistics.
-        TypesDoNotFit: inferred types do not hold, those of all tasks together.
+        BadInput: a part cannot be read, or a column's type has no statistics.
+        TypesDoNotFit: values do not fit inferred types; combines the misfits of all tasks.
         HopsError: Spark failed.
     """
     if isinstance(plan, BatchPlan):
@@ -124,7 +123,7 @@ def accumulate(plan: Plan | FramePlan, combiners: Combiners, *, progress: Progre
         if failure not in misfits:
             raise failure
     if misfits:
-        # Told at once, those of all tasks cost one reading more.
+        # Combines the misfits of all tasks, so that the data is read only once more.
         types = {name: kind for misfit in misfits for name, kind in misfit.types.items()}
         raise TypesDoNotFit(misfits[0].file, types, misfits[0].why)
     return outcome.accumulator if outcome.accumulator is not None else combiners.create()
@@ -132,14 +131,14 @@ def accumulate(plan: Plan | FramePlan, combiners: Combiners, *, progress: Progre
 
 @dataclass
 class _Outcome:
-    """The outcome of a task: an accumulator, or an error of the data."""
+    """Outcome of a task: an accumulator, or errors in the data."""
 
     accumulator: Accumulator | None = None
     failures: tuple[Exception, ...] = ()
 
 
 class _Job:
-    """The common input of every task; it travels once, as bytes, and is unpacked once a task."""
+    """Common input of all tasks, broadcast once and unpacked once per task."""
 
     def __init__(self, context: Any, plan: Plan | None, combiners: Combiners) -> None:
         from pyspark import cloudpickle
@@ -148,24 +147,23 @@ class _Job:
         self.done = context.accumulator(0)
 
     def unpack(self) -> tuple[Any, Combiners]:
-        """The plan and the combiners."""
+        """Returns the plan and the combiners."""
         plan, combiners = pickle.loads(self._packed.value)
         return plan, combiners
 
     def release(self) -> None:
-        """Lets the executors forget it."""
         self._packed.destroy()
 
 
 def _run(plan: Plan | FramePlan, combiners: Combiners, progress: Progress) -> _Outcome:
-    """One Spark job, from the rows to one outcome."""
+    """Runs one Spark job, from the rows to a single outcome."""
     from pyspark.sql import functions
 
     with as_spark_failure():
         if isinstance(plan, FramePlan):
             context = plan.frame.sparkSession.sparkContext
             job = _Job(context, None, combiners)
-            # Under numbered names, as mapInArrow would look for "a.b" in a struct "a".
+            # Columns get numbers as names, as mapInArrow would look for "a.b" in a struct "a".
             quoted = ("`{}`".format(column.replace("`", "``")) for column in plan.types)
             numbered = plan.frame.select(*(functions.col(name).alias(f"c{i}") for i, name in enumerate(quoted)))
             packed = numbered.mapInArrow(partial(_accumulate_rows, job, list(plan.types)), f"{_COLUMN} binary")
@@ -174,7 +172,7 @@ def _run(plan: Plan | FramePlan, combiners: Combiners, progress: Progress) -> _O
             context = _session().sparkContext
             job = _Job(context, plan, combiners)
             parts = plan.dealt(context.defaultParallelism)
-            # Tasks that are worth their start, enough for all cores, and for those that Spark may yet add.
+            # Tasks large enough to be worth starting, enough for all cores and those that Spark may add later.
             size, most = sum(part.size for part in parts), _TASKS_PER_CORE * context.defaultParallelism
             tasks = max(1, min(len(parts), most, size // _SMALL_TASK_BYTES), size // _LARGE_TASK_BYTES)
             shares = share_out(parts, tasks)
@@ -190,7 +188,7 @@ def _run(plan: Plan | FramePlan, combiners: Combiners, progress: Progress) -> _O
 
 
 def _merge_tree(outcomes: Any, job: _Job) -> Any:
-    """Merges the partitions, eight into one, level by level, until there is one."""
+    """Merges eight partitions into one, level by level, until one is left."""
     while (partitions := outcomes.getNumPartitions()) > 1:
         numbered = outcomes.mapPartitionsWithIndex(_numbered)
         merged = numbered.partitionBy(-(-partitions // _FAN_IN), int).values()
@@ -223,7 +221,7 @@ def _merge(job: _Job, outcomes: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _accumulate_share(job: _Job, share: tuple[int, Sequence[Any]]) -> bytes:
-    """A task over some of the parts of a plan."""
+    """Task over some of the parts of a plan."""
     number, parts = share
     plan, combiners = job.unpack()
     batches = chain.from_iterable(plan.read(part) for part in parts)
@@ -231,7 +229,7 @@ def _accumulate_share(job: _Job, share: tuple[int, Sequence[Any]]) -> bytes:
 
 
 def _accumulate_rows(job: _Job, names: list[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A task over the rows of a partition of a DataFrame."""
+    """Task over a partition of a DataFrame."""
     from pyspark import TaskContext
 
     _, combiners = job.unpack()
@@ -242,7 +240,7 @@ def _accumulate_rows(job: _Job, names: list[str], batches: Iterable[pa.RecordBat
 
 
 def _accumulate(job: _Job, combiners: Combiners, number: int, batches: Iterable[pa.RecordBatch]) -> bytes:
-    # A task has one core.
+    # Each task has one core.
     pa.set_cpu_count(1)
     accumulator = combiners.create(number)
     try:
@@ -263,7 +261,7 @@ def _packed(outcome: _Outcome) -> bytes:
 
 
 def _session() -> Any:
-    """The active Spark session, or one that is made, with Python workers of this very Python and package."""
+    """Returns the active Spark session, or a new one whose Python workers use this interpreter and package."""
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
@@ -275,7 +273,7 @@ def _session() -> Any:
 
 @contextmanager
 def _reports(done: Any, tasks: int, progress: Progress) -> Iterator[None]:
-    """Reports now and then how many tasks are done, while the job runs."""
+    """Reports progress periodically while the job runs."""
     ended = threading.Event()
 
     def report() -> None:

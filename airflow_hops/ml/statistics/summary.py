@@ -1,4 +1,4 @@
-"""TFDV statistics as a small JSON value, for people and pages."""
+"""Summarizes TFDV statistics as a small JSON value, for people and pages."""
 
 from __future__ import annotations
 
@@ -7,56 +7,56 @@ from collections.abc import Iterable
 from typing import Any
 
 TOP_VALUES = 20
-"""The most frequent values that are listed of a string feature."""
+"""Number of most frequent values listed per string feature."""
 
 QUANTILES = 10
-"""Equally filled buckets whose boundaries are listed of a number, where there are more of them."""
+"""Maximum number of equally filled buckets listed per numeric feature."""
 
 MAX_TEXT = 100
-"""Characters of a value; a longer one is cut, and ends in an ellipsis."""
+"""Maximum characters of a value; longer ones are cut and end in an ellipsis."""
 
 MAX_FULL_FEATURES = 200
-"""Features up to which each has its distribution; with more of them each has but its figures."""
+"""Maximum number of features for which distributions are listed; with more, only their figures are."""
 
 MAX_SLICES = 50
-"""Slices that are told of, if there are few features; see :data:`MAX_SLICE_FEATURES`."""
+"""Maximum number of slices listed; also limited by :data:`MAX_SLICE_FEATURES`."""
 
 MAX_SLICE_FEATURES = 2_000
-"""Features of all slices together."""
+"""Maximum number of features in all slices together."""
 
 MAX_CROSSES = 200
-"""Pairs of numeric features that are told of, the most correlated first."""
+"""Maximum number of pairs of numeric features, the most correlated first."""
 
 MAX_LIFT_FEATURES = 100
-"""Features whose lift is told of."""
+"""Maximum number of features with lift."""
 
 LIFT_VALUES = 5
-"""Values of highest lift, and as many of lowest, that are told of for each value of the label."""
+"""Number of values of the highest lift, and of the lowest, per label value."""
 
 LIFT_LABELS = 10
-"""Values of the label that are told of, the most frequent first."""
+"""Maximum number of label values with lift, the most frequent first."""
 
 LIFT_SHARE = 0.001
-"""Share of the rows that a value must be in: the lift of a rarer one is chance."""
+"""Minimum share of the rows for a listed value; lift of rarer values is noise."""
 
 
 def summarize(statistics: Any) -> dict[str, Any]:
-    """The JSON twin of a ``DatasetFeatureStatisticsList``; strict JSON (an infinity and NaN are text).
+    """Returns the JSON twin of a ``DatasetFeatureStatisticsList``, in strict JSON (infinities and NaN are text).
 
     Returns:
-        ``rows`` (and ``weighted_rows``), and ``features``: by name (steps of a nested one joined by a dot) ``type``
-        (INT, FLOAT, STRING, BYTES, STRUCT), ``count`` (rows that have it), ``missing``, and where they apply ``nan``,
-        ``infinite``, ``values_per_row`` (min, mean, max) and ``weighted``, the same over weights;
+        ``rows`` (and ``weighted_rows``), and ``features`` by name (steps of a nested one joined by dots), each with
+        ``type`` (INT, FLOAT, STRING, BYTES, STRUCT), ``count`` (rows that have it), ``missing``, and if they apply
+        ``nan``, ``infinite``, ``values_per_row`` (min, mean, max) and ``weighted`` (the same by weights);
 
-        - of a number ``mean``, ``std``, ``min``, ``max``, ``median``, ``zeros``, ``quantiles`` (boundaries of ten
+        - numbers also ``mean``, ``std``, ``min``, ``max``, ``median``, ``zeros``, ``quantiles`` (boundaries of ten
           equally filled buckets) and ``histogram`` (``[low, high, count]`` of equally wide buckets);
-        - of a string ``unique``, ``average_length`` and ``top_values`` (``[value, count]``);
-        - ``custom``: what other generators found, such as the semantic domain.
+        - strings also ``unique``, ``average_length`` and ``top_values`` (``[value, count]``);
+        - ``custom``: results of other generators, such as the semantic domain.
 
         ``cross_features``, a list of pairs: ``x``, ``y``, ``count``, ``covariance``, ``correlation``; ``lift``: the
-        ``label``, and by feature for values of the label (``y``, ``count``) the values of highest and of lowest lift,
-        ``[value, lift, count]``. ``slices``: by key ``rows`` and ``features``, of which each has but its figures and
-        its most frequent values; most rows first. What is left out of a list is counted as ``..._left_out``.
+        ``label``, and per feature and label value (``y``, ``count``) the values of the highest and lowest lift,
+        ``[value, lift, count]``. ``slices``, the largest first: by key ``rows`` and ``features``, with only figures and
+        most frequent values. The number of items left out of a list is in ``..._left_out``.
     """
     whole, *slices = statistics.datasets
     summary: dict[str, Any] = {"rows": int(whole.num_examples)}
@@ -78,27 +78,27 @@ def summarize(statistics: Any) -> dict[str, Any]:
 
 
 def feature_name(feature: Any) -> str:
-    """The name of a feature; steps of a path are joined by a dot."""
+    """Returns the name of a feature, with the steps of a path joined by dots."""
     return feature.name or ".".join(feature.path.step)
 
 
 def features_by_name(statistics: Any) -> dict[str, Any]:
-    """The features of a ``DatasetFeatureStatisticsList``'s first data set by name."""
+    """Returns the features of a ``DatasetFeatureStatisticsList``'s first data set by name."""
     return {feature_name(feature): feature for feature in statistics.datasets[0].features}
 
 
 def common_statistics(feature: Any) -> Any:
-    """The ``CommonStatistics`` of a feature, whatever its type."""
+    """Returns the ``CommonStatistics`` of a feature of any type."""
     return getattr(feature, feature.WhichOneof("stats")).common_stats
 
 
 def type_name(feature: Any) -> str:
-    """INT, FLOAT, STRING, BYTES or STRUCT."""
+    """Returns INT, FLOAT, STRING, BYTES or STRUCT."""
     return str(type(feature).Type.Name(feature.type))
 
 
 def histogram(feature: Any) -> list[list[Any]]:
-    """The distribution: ``[low, high, count]`` of a number's buckets, ``[value, count]`` of a string's values."""
+    """Returns the distribution: ``[low, high, count]`` per bucket of numbers, ``[value, count]`` per string."""
     if feature.WhichOneof("stats") == "num_stats":
         return [
             [_json(bucket.low_value), _json(bucket.high_value), _json(bucket.sample_count)]
@@ -119,7 +119,7 @@ def _feature(feature: Any, rows: int, full: bool) -> dict[str, Any]:
         return summary | _custom(feature)
     common = common_statistics(feature)
     present = int(common.num_non_missing)
-    # What a feature inside another misses is counted among those that have the outer one.
+    # Missing values of a nested feature are counted among the values of its parent.
     nested = len(feature.path.step) > 1
     summary |= {"count": present, "missing": int(common.num_missing) if nested else max(0, rows - present)}
     if present and (common.min_num_values, common.max_num_values) != (1, 1):
@@ -182,7 +182,7 @@ def _weighted(feature: Any, kind: str) -> dict[str, Any]:
 
 
 def _custom(feature: Any) -> dict[str, Any]:
-    """Returns the values of custom generators; lift, which TFDV repeats here for each feature, has its own place."""
+    """Returns the values of custom generators, without lift, which TFDV repeats here."""
     custom: dict[str, Any] = {}
     for one in feature.custom_stats:
         kind = one.WhichOneof("val")
@@ -273,5 +273,5 @@ def _text(value: str) -> str:
 
 
 def _json(value: float) -> float | str:
-    """Ten significant digits; JSON has no infinity and no NaN, and they become text."""
+    """Rounds to ten significant digits; infinities and NaN, which JSON lacks, become text."""
     return float(f"{value:.10g}") if math.isfinite(value) else str(value)

@@ -1,4 +1,4 @@
-"""Values with how often they occur, and the most frequent of them, as TFDV lists them."""
+"""Counts of values, and the most frequent ones, as TFDV lists them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tensorflow_data_validation.utils import top_k_uniques_stats_util
 from tfx_bsl.arrow import array_util
 
 LARGE_BYTES = 1024
-"""Bytes above which values are no longer told apart in top values; as TFDV's own sketches have it."""
+"""Bytes above which values are counted together in top values, as in TFDV's own sketches."""
 _NOT_TEXT = constants.NON_UTF8_PLACEHOLDER.encode()
 
 
 @dataclass(frozen=True)
 class ValueCounts:
-    """Values, and how often they occur.
+    """Values with their counts.
 
     Attributes:
-        values: Each once, as bytes, whatever the feature's type.
-        counts: ``[views, values]``; view 0 counts values, view 1, if there is one, sums up their weights.
+        values: Distinct values, as bytes, whatever the feature's type.
+        counts: ``[views, values]``; view 0 has counts, view 1, if there is one, sums of weights.
     """
 
     values: pa.Array
@@ -33,23 +33,23 @@ class ValueCounts:
 
     @staticmethod
     def of(values: pa.Array, counts: np.ndarray) -> ValueCounts:
-        """Adds up the counts of values that are there several times."""
+        """Adds up the counts of repeated values."""
         encoded = values.dictionary_encode()
         index, size = np.asarray(encoded.indices), len(encoded.dictionary)
         return ValueCounts(encoded.dictionary, np.stack([np.bincount(index, view, size) for view in counts]))
 
     @staticmethod
     def sum(parts: Sequence[ValueCounts]) -> ValueCounts:
-        """Adds several up."""
+        """Adds counts."""
         values = pa.concat_arrays([part.values for part in parts])
         return ValueCounts.of(values, np.concatenate([part.counts for part in parts], axis=1))
 
 
 def most_frequent(values: pa.Array, counts: Any, wanted: int) -> list[Any]:
-    """The values that are listed, with their counts; there may be many more, which need not become objects."""
+    """Returns the ``wanted`` most frequent values with their counts, without making objects of the others."""
     if wanted < len(counts):
         table = pa.table({"value": values, "count": counts})
-        # Of equally frequent values TFDV lists the greater first.
+        # Among equally frequent values, TFDV lists the greater first.
         order = [("count", "descending"), ("value", "descending")]
         listed = pc.select_k_unstable(table, wanted, order)
         values, counts = values.take(listed), counts[np.asarray(listed)]
@@ -58,7 +58,7 @@ def most_frequent(values: pa.Array, counts: Any, wanted: int) -> list[Any]:
 
 
 def without_large(values: pa.Array) -> pa.Array:
-    """The values, with one in the place of all that are large, since thousands of values are kept."""
+    """Replaces all large values with a placeholder, since thousands of values are kept."""
     if not arrow_util.is_binary_like(values.type):
         return values
     large = pc.greater(pc.binary_length(values), LARGE_BYTES)
@@ -68,14 +68,14 @@ def without_large(values: pa.Array) -> pa.Array:
 
 
 def rows_listed_together(values: pa.Array) -> np.ndarray:
-    """Which of the values are large or not UTF-8."""
+    """Returns the rows whose values are large or not UTF-8."""
     if not arrow_util.is_binary_like(values.type):
         return np.zeros(0, np.int64)
     return np.union1d(np.flatnonzero(pc.greater(pc.binary_length(values), LARGE_BYTES)), _not_text(values))
 
 
 def named(values: pa.Array) -> pa.Array:
-    """The values as they are listed, as bytes."""
+    """Converts values to the bytes by which they are listed."""
     if not arrow_util.is_binary_like(values.type):
         return values.cast(pa.large_string()).cast(pa.large_binary())
     values = without_large(values.cast(pa.large_binary()))
@@ -85,7 +85,7 @@ def named(values: pa.Array) -> pa.Array:
 
 
 def _not_text(values: pa.Array) -> np.ndarray:
-    """Which of the values are not UTF-8."""
+    """Returns the rows whose values are not UTF-8."""
     if not array_util.CountInvalidUTF8(values):
         return np.zeros(0, np.int64)
     return np.flatnonzero([array_util.CountInvalidUTF8(values.slice(row, 1)) for row in range(len(values))])

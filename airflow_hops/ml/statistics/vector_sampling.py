@@ -1,4 +1,4 @@
-"""A combiner that keeps a sample of every feature of vectors. It imports TFDV; import it inside functions."""
+"""Combiner that keeps a sample of every vector feature. It imports TFDV; import it inside functions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from airflow_hops.ml.statistics.number_counts import NumberCounts
 from airflow_hops.ml.statistics.vectors import pack_sample
 
 SAMPLE_ROWS = 1000
-"""Vectors of a sample: as many as a test of some thousand permutations can take in within a second."""
+"""Maximum vectors of a sample: a test of some thousand permutations takes a second for as many."""
 SAMPLE_NUMBERS = 1 << 20
-"""Numbers of a sample, which bound the statistics' size: vectors of more than a thousand numbers have fewer rows."""
+"""Maximum numbers of a sample, to bound the statistics' size: wide vectors have fewer rows."""
 _LEAST_ROWS = 100
 
 Array = np.ndarray[Any, Any]
@@ -28,11 +28,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass
 class Sample:
-    """An even sample of the vectors seen so far: those that drew the lowest numbers.
+    """Uniform sample of the vectors added so far: those with the lowest random numbers.
 
     Attributes:
-        width: Numbers of a vector; 1 of a feature of one number a row, of which nothing is kept; 0 if rows differ.
-        drawn: What each vector of the sample drew, 0 to 1.
+        width: Length of the vectors; 1 for a feature with one number per row, which has no sample; 0 if lengths differ.
+        drawn: Random numbers of the sampled vectors, 0 to 1.
         vectors: ``[rows, width]``, float32.
     """
 
@@ -41,7 +41,7 @@ class Sample:
     vectors: Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
     def merged(self, other: Sample) -> Sample:
-        """The sample of both."""
+        """Merges two samples."""
         if self.width != other.width:
             return Sample(0)
         if self.width < 2:
@@ -50,17 +50,17 @@ class Sample:
         return Sample(self.width, drawn, vectors).thinned()
 
     def thinned(self) -> Sample:
-        """As many of the vectors as a sample has."""
+        """Reduces the sample to its maximum size."""
         most = max(_LEAST_ROWS, min(SAMPLE_ROWS, SAMPLE_NUMBERS // self.width))
         lowest = np.argsort(self.drawn, kind="stable")[:most]
         return Sample(self.width, self.drawn[lowest], self.vectors[lowest])
 
 
 class VectorSamples(CombinerStatsGenerator):  # type: ignore[misc]
-    """Keeps a sample of the vectors of each feature that is a list of floats of one length in all rows.
+    """Samples the vectors of each feature that is a list of floats of the same length in all rows.
 
-    Vectors with NaN or an infinity are left out. What a row draws depends on its batch alone, so that the same batches
-    give the same sample.
+    Vectors with NaN or an infinity are skipped. Random numbers depend only on the batch, so that the same batches give
+    the same sample.
     """
 
     is_by_column = True
@@ -69,11 +69,11 @@ class VectorSamples(CombinerStatsGenerator):  # type: ignore[misc]
         super().__init__("VectorSamples")
 
     def create_accumulator(self) -> dict[str, Sample]:
-        """No rows."""
+        """Returns no samples."""
         return {}
 
     def add_input(self, accumulator: Any, batch: pa.RecordBatch) -> Any:
-        """Takes in a batch of list columns; None, of a slice that wants no sample, stays None."""
+        """Adds a batch of list columns; None, for a slice that is not sampled, stays None."""
         if accumulator is not None:
             for name, column in zip(batch.schema.names, batch.columns, strict=True):
                 result = _sample(column)
@@ -82,7 +82,7 @@ class VectorSamples(CombinerStatsGenerator):  # type: ignore[misc]
         return accumulator
 
     def merge_accumulators(self, accumulators: Iterable[Any]) -> Any:
-        """One of several."""
+        """Merges accumulators."""
         merged, *others = accumulators
         for other in others if merged is not None else ():
             for name, sample in (other or {}).items():
@@ -90,7 +90,7 @@ class VectorSamples(CombinerStatsGenerator):  # type: ignore[misc]
         return merged
 
     def extract_output(self, accumulator: Mapping[str, Sample] | None) -> Any:
-        """The samples, as custom statistics of their features."""
+        """Returns the samples as custom statistics of their features."""
         result = statistics_pb2.DatasetFeatureStatistics()
         for name, sample in (accumulator or {}).items():
             if sample.width > 1:
@@ -101,7 +101,7 @@ class VectorSamples(CombinerStatsGenerator):  # type: ignore[misc]
 
 
 def with_vector_samples(options: Any) -> Any:
-    """TFDV's options, with samples of vectors and counts of single numbers among what is computed."""
+    """Adds generators of vector samples and number counts to TFDV's options."""
     generators = options.generators or []
     for kind in (VectorSamples, NumberCounts):
         if not any(isinstance(one, kind) for one in generators):
@@ -111,7 +111,7 @@ def with_vector_samples(options: Any) -> Any:
 
 
 def _sample(column: Any) -> Sample | None:
-    """A sample of a batch's column; None if it says nothing: no list of floats, or no row that has one."""
+    """Samples a batch's column; None if it is not a list of floats, or has no lists."""
     rows = len(column) - column.null_count
     if not is_list(column.type) or not pa.types.is_floating(column.type.value_type) or not rows:
         return None

@@ -1,7 +1,7 @@
-"""Vectors in TFDV's statistics: which features are vectors, and the sample of them that comparisons need.
+"""Vectors in TFDV's statistics: detects vector features, and reads the samples that comparisons need.
 
-What TFDV knows of a list of floats is the distribution of all its numbers together. How vectors are distributed it
-does not report, so a sample of them is a custom statistic of the feature.
+TFDV only reports the distribution of all numbers of a list feature together, not how vectors are distributed;
+therefore, a sample of vectors is a custom statistic of the feature.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SAMPLE = "vectors"
 
 
 def vector_width(feature: Any) -> int | None:
-    """How many floats every row of a feature has, where it has more than one; None of any other feature.
+    """Returns the length of a feature's vectors; None if it is not a feature of vectors.
 
     Args:
         feature: ``FeatureNameStatistics``.
@@ -31,7 +31,7 @@ def vector_width(feature: Any) -> int | None:
 
 
 def sampled_vectors(feature: Any) -> np.ndarray[Any, Any] | None:
-    """The sample of a feature's vectors, float32 of shape ``[rows, width]``; None if its statistics have none."""
+    """Returns the sample of a feature's vectors, float32 of shape ``[rows, width]``; None if there is none."""
     width, packed = vector_width(feature), wrappers_pb2.BytesValue()
     if width is None:
         return None
@@ -42,13 +42,13 @@ def sampled_vectors(feature: Any) -> np.ndarray[Any, Any] | None:
 
 
 def pack_sample(feature: Any, sample: np.ndarray[Any, Any]) -> None:
-    """Gives a feature's statistics a sample of its vectors."""
+    """Adds a sample of vectors to a feature's statistics."""
     one = feature.custom_stats.add(name=SAMPLE)
     one.any.Pack(wrappers_pb2.BytesValue(value=np.ascontiguousarray(sample, "<f4").tobytes()))
 
 
 def drop_samples(dataset: Any) -> None:
-    """Takes what only comparisons need out of a ``DatasetFeatureStatistics``."""
+    """Removes statistics that only comparisons need from a ``DatasetFeatureStatistics``."""
     for feature in dataset.features:
         ones = [one for one in feature.custom_stats if one.name not in (SAMPLE, NAME)]
         del feature.custom_stats[:]

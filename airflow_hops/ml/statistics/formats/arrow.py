@@ -1,4 +1,4 @@
-"""Arrow IPC: of a file, spans are runs of record batches; a stream is read in one go."""
+"""Arrow IPC: spans of a file are runs of record batches; a stream is a single span."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["join", "lay_out", "read"]
 
 
 def lay_out(file: RawFile) -> Layout:
-    """The columns of the schema, and the record batches."""
+    """Returns the schema's columns, and spans of record batches."""
     size = file.file.size_bytes
     with _opened(file) as (source, is_stream):
         if is_stream:
@@ -34,11 +34,11 @@ def lay_out(file: RawFile) -> Layout:
 
 
 def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The rows of a span."""
+    """Streams the rows of a span."""
     with _opened(file) as (source, is_stream):
         open_ = ipc.open_stream if is_stream else ipc.open_file
         names = open_(source).schema.names
-        # No fields would mean all of them.
+        # Arrow would read all fields for an empty list.
         fields = [index for index, name in enumerate(names) if name in types] or [0]
         source.seek(0)
         reader = open_(source, options=ipc.IpcReadOptions(included_fields=fields, use_threads=pa.cpu_count() > 1))
@@ -47,14 +47,14 @@ def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa
 
 
 def _valid(batch: pa.RecordBatch) -> pa.RecordBatch:
-    # Offsets of damaged strings would lead out of the memory.
+    # Offsets of damaged strings could point outside the buffer.
     batch.validate(full=True)
     return batch
 
 
 @contextmanager
 def _opened(file: RawFile) -> Iterator[tuple[Any, bool]]:
-    """The open file, and whether it holds a stream; a local one is mapped, so that batches are not copied."""
+    """Opens a file, and detects whether it holds a stream; local files are memory-mapped to avoid copies."""
     with explained(file.name):
         if file.is_local:
             with pa.memory_map(file.file.path) as source:

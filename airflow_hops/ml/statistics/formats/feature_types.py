@@ -1,4 +1,4 @@
-"""Types of columns: which have statistics, and how those of several files or blocks become one."""
+"""Column types: which ones have statistics, and how those of several files or blocks are joined."""
 
 from __future__ import annotations
 
@@ -27,11 +27,7 @@ _BYTES = (
 
 
 def types_of(schema: pa.Schema, file: str) -> Types:
-    """The types of a schema's columns.
-
-    Raises:
-        BadInput: two columns are of one name.
-    """
+    """Returns the types of a schema's columns; raises ``BadInput`` if two columns have the same name."""
     check_columns(len(schema), file)
     types = {item.name: item.type for item in schema}
     if len(types) < len(schema):
@@ -41,19 +37,15 @@ def types_of(schema: pa.Schema, file: str) -> Types:
 
 
 def check_type(column: str, kind: pa.DataType, file: str) -> None:
-    """Refuses a type of which TFDV computes no statistics.
-
-    Raises:
-        BadInput: the type, or one within it, has none.
-    """
+    """Raises ``BadInput`` for a type, or one nested in it, for which TFDV computes no statistics."""
     if kind_of(kind) is None:
         raise BadInput(f"{file}: column {column!r} is {kind}, which has no statistics; expected {_EXPECTED}")
 
 
 def kind_of(kind: pa.DataType) -> str | None:
-    """TFDV's type of a column, "?" if there are no values yet; a struct has its fields', a list its values'.
+    """Returns TFDV's type of a column, "?" if it has no values yet, or None if TFDV has no such type.
 
-    Nested lists keep their brackets, so that columns of different depth differ; None if TFDV has no such type.
+    A struct has the types of its fields, a list that of its values. Nested lists have brackets, as depth matters.
     """
     kinds = pa.types
     if kinds.is_dictionary(kind):
@@ -78,7 +70,7 @@ def kind_of(kind: pa.DataType) -> str | None:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether a type is a list of any number of values."""
+    """Returns whether a type is a list of variable length."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
@@ -89,31 +81,31 @@ def _kind_of_list(values: pa.DataType) -> str | None:
 
 
 def empty_batch(types: Types) -> pa.RecordBatch:
-    """A batch of no rows, as plans read it."""
+    """Returns a batch without rows, with the types that plans read."""
     columns = [pa.array([], kind) for kind in types.values()]
     return with_plain_types(pa.RecordBatch.from_arrays(columns, list(types)))
 
 
 def with_plain_types(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with lists and bytes of fixed size as those of any size, and half floats as floats, at any depth."""
+    """Converts fixed-size lists and bytes to variable-size ones, and half floats to floats, at any depth."""
     if all(is_plain(kind) for kind in batch.schema.types):
         return batch
     return pa.RecordBatch.from_arrays([plain(column) for column in batch.columns], batch.schema.names)
 
 
 def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type of a column that is of the one type here and of the other there, or None if there is none."""
+    """Returns the type of a column that has two types in two files; None if no type fits both."""
     joined = join_types(one, other, of_text=False)
     return one if joined is None and kind_of(one) == kind_of(other) else joined
 
 
 def join_text(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The same of values that are written as text."""
+    """Joins two types of values that are stored as text."""
     return join_types(one, other, of_text=True) or TEXT
 
 
 def as_joined(batch: pa.RecordBatch, types: Types, file: str) -> pa.RecordBatch:
-    """The batch with columns of another kind than those of other files, such as integers among floats, as theirs.
+    """Converts columns whose kind differs from that in other files, such as integers where others have floats.
 
     Raises:
         BadInput: float64 does not hold an integer.
@@ -132,12 +124,12 @@ def as_joined(batch: pa.RecordBatch, types: Types, file: str) -> pa.RecordBatch:
 
 
 def without_times(types: Types, file: RawFile) -> Types:
-    """Types that were inferred, with times and empty objects, which have no statistics, as text."""
+    """Replaces inferred times and empty objects, which have no statistics, with text."""
     values = file.source.schema
     types = {name: without_empty_objects(kind) for name, kind in types.items()}
     return {name: TEXT if kind in TIMES and name not in values else kind for name, kind in types.items()}
 
 
 def row_bytes(kinds: Iterable[pa.DataType]) -> float:
-    """Bytes of a row of these types, without the contents of strings and lists."""
+    """Returns the bytes of a row of these types, without the contents of strings and lists."""
     return sum((kind.bit_width / 8 if pa.types.is_primitive(kind) else 8.0) for kind in kinds)

@@ -1,4 +1,4 @@
-"""The layout of a file in each format, and the bounds of a batch."""
+"""Layout of a file in each format, and limits of a batch."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ import pyarrow as pa
 from airflow_hops.ml.statistics.formats.feature_types import Types, batch_of, with_plain_types
 
 BATCH_ROWS = 65_536
-"""Rows of a batch: large enough that the cost of a batch does not count (measured: 4,096 takes 1.5 times as long)."""
+"""Rows of a batch: enough to make the overhead per batch negligible (measured: 4,096 takes 1.5 times as long)."""
 
 BATCH_BYTES = 32 << 20
-"""Bytes of a batch, but for a row that is larger by itself."""
+"""Bytes of a batch, unless a single row is larger."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of a file that can be read apart from the rest.
+    """Part of a file that can be read separately.
+
+    The batches of a span can be dealt out to several processes, which each read all of it: the cost is in processing.
 
     Attributes:
         size: Bytes, for balancing.
-        start: Where it begins, in the format's own unit: a byte, a row group, a batch.
-        stop: Where it ends, exclusive; None if only the end of the file tells.
-        batches: About how many batches it makes, where they can be dealt out to processes that each read all of the
-            span: what costs is what is made of a batch.
-        share: Which of the dealt batches are meant: every ``shares``-th, from this one on.
-        shares: Among how many processes the batches are dealt out.
+        start: First unit (byte, row group or batch, depending on the format).
+        stop: Unit after the last; None for the end of the file.
+        batches: Approximate number of batches that can be dealt out.
+        share: Number of the first batch to process; every ``shares``-th follows.
+        shares: Number of processes that the batches are dealt out to.
     """
 
     size: int
@@ -39,22 +40,22 @@ class Span:
     shares: int = 1
 
     def has(self, number: int) -> bool:
-        """Whether the batch of a number, from 0, is meant."""
+        """Returns whether the span includes a batch, by its number from 0."""
         return number % self.shares == self.share
 
     def dealt(self, processes: int) -> tuple[Span, ...]:
-        """The span, dealt out to so many processes at most."""
+        """Deals the span's batches out to at most this many processes."""
         shares = max(1, min(processes, self.batches))
         return tuple(replace(self, size=self.size // shares, share=share, shares=shares) for share in range(shares))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The facts of a file before it is read.
+    """Properties of a file, known before it is read.
 
     Attributes:
-        types: Its columns, in order.
-        spans: They cover each row once.
+        types: Types by column, in order.
+        spans: Parts that cover each row once.
     """
 
     types: Types
@@ -63,28 +64,28 @@ class Layout:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which columns to read.
+    """Selection of columns to read.
 
     Attributes:
-        exclude: Columns that are left out.
-        columns: Those that are read; None for all.
+        exclude: Columns to leave out.
+        columns: Columns to read; None for all.
     """
 
     exclude: frozenset[str]
     columns: frozenset[str] | None
 
     def __call__(self, name: str) -> bool:
-        """Whether a column is read."""
+        """Returns whether a column is read."""
         return name not in self.exclude and (self.columns is None or name in self.columns)
 
     def among(self, columns: Collection[str] | None) -> Wanted:
-        """Returns those of the columns that are read; None for all."""
+        """Restricts the selection to these columns; None for no restriction."""
         if columns is None:
             return self
         return Wanted(self.exclude, frozenset(columns) if self.columns is None else self.columns & frozenset(columns))
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with the columns that are read."""
+        """Selects the wanted columns of a batch."""
         names = [name for name in batch.schema.names if self(name)]
         if len(names) == batch.num_columns:
             return batch
@@ -92,14 +93,14 @@ class Wanted:
 
 
 def batch_rows(row_bytes: float) -> int:
-    """Rows of a batch whose rows are of this size, at least one."""
+    """Returns how many rows of this size make a batch, at least one."""
     return max(1, min(BATCH_ROWS, int(BATCH_BYTES / max(row_bytes, 1e-9))))
 
 
 def bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of batches in batches of bounded rows and bytes, of types that TFDV knows.
+    """Regroups batches into ones of bounded rows and bytes, with types that TFDV knows.
 
-    Small batches are put together, as long as they have the same columns, and large ones are cut into equal slices.
+    Small batches with the same columns are concatenated, large ones cut into equal slices.
     """
     waiting: list[pa.RecordBatch] = []
     rows = size = 0

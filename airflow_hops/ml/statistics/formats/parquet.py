@@ -33,7 +33,7 @@ __all__ = ["join", "lay_out", "read"]
 
 
 def lay_out(file: RawFile) -> Layout:
-    """The columns and row groups of the footer; small row groups are put together."""
+    """Returns the footer's columns, and spans of row groups; small row groups share a span."""
     with _opened(file) as (parquet, _):
         metadata = parquet.metadata
         width = row_bytes(parquet.schema_arrow.types)
@@ -57,9 +57,9 @@ def lay_out(file: RawFile) -> Layout:
 
 
 def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The rows of a span."""
+    """Streams the rows of a span."""
     with _opened(file) as (parquet, source):
-        # Parquet's "a.b" may be a column, or a field of the struct "a": both were read.
+        # Parquet reads both the column "a.b" and the field "b" of a struct "a"; this selects the column.
         yield from bounded(wanted.of(batch) for batch in _batches(parquet, source, span, types, file))
 
 
@@ -74,7 +74,7 @@ def _batches(parquet: pq.ParquetFile, source: Any, span: Span, types: Types, fil
                 yield batch_of([], [], parquet.metadata.row_group(index).num_rows)
             continue
         most = most_rows(source, parquet.metadata, index, names, file.name)
-        # Of values in a dictionary the footer does not tell the size, so some rows are read.
+        # The footer lacks the size of dictionary values, so a few rows are read to estimate it.
         probe = next(iter(parquet.iter_batches(min(most, _PROBE_ROWS), **options)), None)
         group = parquet.metadata.row_group(index)
         sizes = [group.total_byte_size / max(group.num_rows, 1)]
@@ -90,10 +90,10 @@ def _batches(parquet: pq.ParquetFile, source: Any, span: Span, types: Types, fil
 
 @contextmanager
 def _opened(file: RawFile) -> Iterator[tuple[pq.ParquetFile, Any]]:
-    """The file, and the path or the stream that it is read from."""
+    """Opens a file; yields it with the path or stream that it is read from."""
     if file.is_local:
         with explained(file.name):
-            # Columns are read piece by piece: a row group may be larger than memory.
+            # Columns are read in pieces, as a row group may be larger than memory.
             metadata = _footer(file.file.path, file.file.version)
             yield pq.ParquetFile(file.file.path, metadata=metadata, buffer_size=_PIECE_BYTES), file.file.path
     else:
@@ -103,6 +103,6 @@ def _opened(file: RawFile) -> Iterator[tuple[pq.ParquetFile, Any]]:
 
 @lru_cache(maxsize=64)
 def _footer(path: str, version: str) -> Any:
-    """The footer of a local file; a process that reads many of its row groups parses it once."""
+    """Reads a local file's footer, parsed once by a process that reads many of its row groups."""
     with Path(path).open("rb") as stream:
         return footer(stream)

@@ -1,6 +1,6 @@
-"""CSV and JSON lines, by the readers of ingest: blocks of whole rows, dealt out to the processes.
+"""CSV and JSON lines, by the readers of ingest; blocks of whole rows are dealt out to the processes.
 
-Times, of which TFDV has no statistics, count as text.
+Times count as text, as TFDV has no statistics for them.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ join = join_text
 
 
 def lay_out(file: RawFile) -> Layout:
-    """Returns the columns, with the types of the first block."""
-    # Each process reads all of the file, so a remote one is not fetched more than once.
+    """Returns the columns, with types inferred from the first block."""
+    # Each process reads all of the file, so a remote file is left to one process.
     batches = file.file.size_bytes // BLOCK_BYTES if isinstance(file.fs, LocalFileSystem) else 1
     types = without_times(_reader(file).first_types(file), file)
     return Layout(types, (Span(file.file.size_bytes, batches=batches),))
 
 
 def all_types(file: RawFile) -> Types:
-    """Returns the columns, with the types of all rows."""
+    """Returns the columns, with types inferred from all rows."""
     return without_times(_reader(file).infer_types(file), file)
 
 
 def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """Streams the rows of the blocks that a span has.
+    """Streams the rows of a span's blocks.
 
     Raises:
-        TypesDoNotFit: a value is not of its column's type, or there is one more field.
+        TypesDoNotFit: a value is not of its column's type, or there is another field.
         BadInput: a row cannot be read.
     """
     batches = _reader(file).read(file, types, has_block=span.has, is_wanted=wanted)

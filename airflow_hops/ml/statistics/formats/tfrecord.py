@@ -1,4 +1,4 @@
-"""TFRecord of ``tf.Example``, decoded as TFDV does; chunks of records are dealt out to the processes."""
+"""TFRecord of ``tf.Example``, decoded as in TFDV; chunks of records are dealt out to the processes."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from airflow_hops.ml.statistics.formats.layout import (
 
 _DEALT_BYTES = 1 << 20
 _DECODED_ROWS = 256
-"""Records that are decoded at a time: the decoder takes half as long again on ten times as many."""
+"""Records decoded at a time; with ten times as many, the decoder takes 50% longer."""
 
 __all__ = ["join", "lay_out", "read"]
 
 
 def lay_out(file: RawFile) -> Layout:
-    """The features of the first records; a feature that they lack may come later."""
+    """Returns the features of the first records; later ones may have more."""
     with file.stream() as (stream, _):
         head = list(itertools.islice(records(stream, file.name), _DECODED_ROWS))
     types = ({item.name: item.type for batch in _decoded([head], file) for item in batch.schema}) if head else {}
-    # Each process reads all of the file, so a remote one is not fetched more than once.
+    # Each process reads all of the file, so a remote file is left to one process.
     batches = file.file.size_bytes // _DEALT_BYTES if isinstance(file.fs, LocalFileSystem) else 1
     return Layout(types, (Span(file.file.size_bytes, batches=batches),))
 
 
 def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The examples of a span; each batch has the features that its examples have.
+    """Streams the examples of a span; each batch has only the features of its examples.
 
     Raises:
-        BadInput: a record is damaged or no ``tf.Example``, or a feature is of another type than before.
+        BadInput: a record is damaged or not a ``tf.Example``, or a feature's type differs from that in earlier records.
     """
     with file.stream() as (stream, _):
         yield from bounded(_batches(_chunks(records(stream, file.name), span), file, types, wanted))
@@ -74,14 +74,14 @@ def _batches(chunks: Iterable[list[bytes]], file: RawFile, types: Types, wanted:
 
 
 def _merged(tables: list[pa.Table]) -> pa.RecordBatch:
-    """One batch of all; a feature that some lack is null there."""
+    """Concatenates tables; features that a table lacks are null in its rows."""
     merged = pa.concat_tables(tables, promote=True).combine_chunks()
     columns = [column.chunk(0) for column in merged.columns]
     return batch_of(columns, merged.column_names, sum(table.num_rows for table in tables))
 
 
 def _chunks(examples: Iterable[bytes], span: Span) -> Iterator[list[bytes]]:
-    """The examples of the span's share, as many at a time as are decoded."""
+    """Yields the examples of the span's share, in the chunks that are decoded at a time."""
     chunk: list[bytes] = []
     number = size = 0
     for example in examples:
