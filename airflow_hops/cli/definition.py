@@ -188,6 +188,22 @@ _STORE_COMMANDS = (
         "Compares the SHA-256 of every file with the artifact's manifest. Exits with 1 if a file is missing or "
         "differs.",
     ),
+    _command(
+        "store.gc",
+        "List the artifacts that nothing needs any more, or remove them",
+        (
+            _flag("--delete", "Remove them (default: only list them)"),
+            _option("--keep-days", "Keep runs that are younger, in days (default: 30)", type=float, default=30.0),
+            _option("--keep-runs", "Keep so many newest runs of each DAG (default: 10)", type=int, default=10),
+            _option("--keep-versions", "Keep so many former champions of each model (default: 3)", type=int, default=3),
+            _flag("--kept", "List the artifacts that are kept, each with the reason, instead"),
+            _STORE_CONNECTION,
+            ARG_OUTPUT,
+            ARG_VERBOSE,
+        ),
+        "Keeps everything that a champion, a challenger, a former champion, a frozen schema, the newest decision of a "
+        "retraining monitor, an active run or a run that the options keep needs, down to the raw snapshot.",
+    ),
 )
 
 

@@ -1,17 +1,24 @@
-"""``airflow hops store``: checks the artifacts of a store against their manifests."""
+"""``airflow hops store``: checks the artifacts of a store, and removes those that nothing needs."""
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from functools import cache
 
 from airflow.cli.simple_table import AirflowConsole
+from airflow.models.dagrun import DagRun
 from airflow.utils.cli import suppress_logs_and_warning
+from airflow.utils.session import create_session
+from airflow.utils.state import State
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import track
+from sqlalchemy import select
 
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, HopsError
 from airflow_hops.core.store.integrity import Damage
+from airflow_hops.core.store.retention import RetentionRule, plan_removals, remove_unneeded
 from airflow_hops.hooks.runtime import RuntimeHook
 
 
@@ -49,3 +56,37 @@ def verify(args: Namespace) -> None:
     print(summary, file=sys.stderr)
     print("To make a damaged artifact again, clear the task that made it, with its downstream tasks.", file=sys.stderr)
     raise SystemExit(1)
+
+
+@suppress_logs_and_warning
+def gc(args: Namespace) -> None:
+    """Lists the artifacts that nothing needs, and removes them with ``--delete``."""
+    store = RuntimeHook(args.hops_conn_id).store
+    rule = RetentionRule(args.keep_days, args.keep_runs, args.keep_versions)
+
+    @cache
+    def is_active(dag_id: str, run_id: str) -> bool:
+        with create_session() as session:
+            states = select(DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+            return session.scalar(states) in State.unfinished_dr_states
+
+    plan = (remove_unneeded if args.delete else plan_removals)(store, rule, is_active)
+    if args.kept:
+        rows = [{"artifact": uri, "kept because": reason} for uri, reason in sorted(plan.kept.items())]
+    else:
+        rows = [
+            {
+                "artifact": uri,
+                "kind": artifact.kind,
+                "created": artifact.created_at.isoformat(timespec="seconds"),
+                "bytes": str(artifact.size_bytes),
+                "reason": f"older than {rule.keep_days:g} days, not in the newest {rule.keep_runs} runs, not needed",
+            }
+            for uri, artifact in plan.removals.items()
+        ]
+    if rows:
+        AirflowConsole().print_as(rows, output=args.output)
+    size = decimal(sum(artifact.size_bytes for artifact in plan.removals.values()))
+    what = "removed" if args.delete else "can be removed (add --delete to remove them)"
+    print(f"{len(plan.removals)} artifacts, {size}, {what}", file=sys.stderr)
+    print(f"{len(plan.kept)} artifacts, {decimal(plan.size_bytes)}, are kept", file=sys.stderr)

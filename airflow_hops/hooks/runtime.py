@@ -30,6 +30,7 @@ from airflow_hops.core.processes.temporary_folders import full_place, temporary_
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.reaching import reaching_store
 from airflow_hops.core.store.step_cache import find_cached, record_cached
+from airflow_hops.core.store.uses import record_uses
 from airflow_hops.environments.named import find_named, is_name, runtime_fingerprint
 from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.run_records import record_run, without_secrets
@@ -216,6 +217,8 @@ class RuntimeHook(BaseHook):
         for role, artifacts in spec.inputs.items():
             # Properties count: equal rows may be of different windows.
             parts[f"input {role}"] = _fingerprint_of_json([[a.fingerprint, a.properties] for a in artifacts])
+        with reaching_store(self.settings.store):
+            record_uses(self.store, spec.producer, _inputs(spec))
         return replace(spec, cache_key_parts={**parts, **spec.cache_key_parts})
 
     def find_cached(self, spec: StepSpec) -> StepResult | None:
@@ -223,7 +226,7 @@ class RuntimeHook(BaseHook):
         if spec.output is None:
             return None
         with reaching_store(self.settings.store):
-            artifact, why = find_cached(self.store, spec.producer, spec.cache_key_parts)
+            artifact, why = find_cached(self.store, spec.producer, spec.cache_key_parts, _inputs(spec))
         if artifact is None:
             self.log.info("Not cached: %s", why)
             return None
@@ -373,6 +376,10 @@ def with_default_places(services: Mapping[str, str], home: Path) -> dict[str, st
 
 def _text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, Mapping) else str(value)
+
+
+def _inputs(spec: StepSpec) -> list[Artifact]:
+    return [artifact for artifacts in spec.inputs.values() for artifact in artifacts]
 
 
 def _fingerprint_of_json(value: Any) -> str:

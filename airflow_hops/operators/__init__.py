@@ -16,6 +16,7 @@ from airflow_hops.operators.ingest import IngestOperator
 from airflow_hops.operators.notebook import NotebookOperator
 from airflow_hops.operators.performance import PerformanceOperator
 from airflow_hops.operators.prepare import PrepareOperator
+from airflow_hops.operators.retention import CollectGarbageOperator
 from airflow_hops.operators.retraining import RequestRetrainingOperator
 from airflow_hops.operators.retraining_loop import retraining_loop
 from airflow_hops.operators.rollout import RolloutOperator
@@ -37,6 +38,7 @@ __all__ = [
     "BacktestOperator",
     "BatchPredictOperator",
     "Choice",
+    "CollectGarbageOperator",
     "DeployModelOperator",
     "EvaluateOperator",
     "HopsOperator",

@@ -76,6 +76,10 @@ class LocalFiles:
         make_private(self.path(self._root))
         create_atomically(self.path(uri), content)
 
+    def rename(self, uri: str, new: str) -> None:
+        """Renames a file. Raises FileNotFoundError if there is none."""
+        self.path(uri).rename(self.path(new))
+
     def remove(self, uri: str) -> None:
         """Removes a file, if it is there."""
         self.path(uri).unlink(missing_ok=True)
@@ -190,6 +194,10 @@ class StoreFiles:
     def create(self, uri: str, content: bytes) -> None:
         """Writes a small file that is not there yet, atomically."""
         self.remote().fs.pipe_file(uri, content, mode="create")
+
+    def rename(self, uri: str, new: str) -> None:
+        """Copies a file and removes it: most stores cannot rename. Raises FileNotFoundError if there is none."""
+        self.remote().fs.mv(uri, new)
 
     def remove(self, uri: str) -> None:
         """Removes a file, if it is there."""

@@ -1,9 +1,9 @@
-"""The cache of steps: a task that would make the same artifact again takes the earlier one instead."""
+"""Cache of steps: a task takes the artifact of an earlier run with the same code, parameters and inputs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from airflow_hops.core.contract.artifacts import (
     CUT_SHORT,
@@ -15,10 +15,19 @@ from airflow_hops.core.contract.artifacts import (
     cache_key,
 )
 from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.core.store.uses import record_uses
 
 
-def find_cached(store: ArtifactStore, producer: Producer, parts: Mapping[str, str]) -> tuple[Artifact | None, str]:
+def find_cached(
+    store: ArtifactStore, producer: Producer, parts: Mapping[str, str], inputs: Iterable[Artifact] = ()
+) -> tuple[Artifact | None, str]:
     """Looks for an artifact that the same task made from the same parts.
+
+    Args:
+        store: The store.
+        producer: The task.
+        parts: The parts of the cache key.
+        inputs: The task's inputs, which it uses if there is no such artifact.
 
     Returns:
         The artifact, marked as cached, or None; and the explanation: where the hit came from, or which parts differ
@@ -29,6 +38,9 @@ def find_cached(store: ArtifactStore, producer: Producer, parts: Mapping[str, st
     try:
         entry = store.read_json(path)
         artifact = Artifact.from_dict(entry["artifact"])
+        record_uses(
+            store, producer, [artifact, *inputs]
+        )  # first, since a garbage collection may remove the manifest meanwhile
         manifest = store.manifest(artifact.uri)
         if manifest.fingerprint != artifact.fingerprint:
             return None, f"{artifact.uri} has changed since it was recorded"
@@ -44,7 +56,7 @@ def find_cached(store: ArtifactStore, producer: Producer, parts: Mapping[str, st
 
 
 def record_cached(store: ArtifactStore, producer: Producer, parts: Mapping[str, str], artifact: Artifact) -> None:
-    """Remembers that ``parts`` made ``artifact``, for :func:`find_cached`; unless that work was cut short."""
+    """Records that ``parts`` made ``artifact``, unless its work was cut short."""
     if CUT_SHORT in artifact.properties:
         return
     folder = _folder(store, producer)

@@ -1,0 +1,26 @@
+"""Artifacts of other runs that a task uses: ``<store>/<dag>/<run>/<task>/uses.json``.
+
+A run refers to such an artifact before its own manifests do: after a hit of the step cache, and while a step runs.
+A garbage collection reads these files (:mod:`airflow_hops.core.store.retention`) and keeps what they name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from airflow_hops.core.contract.artifacts import Artifact, Producer
+from airflow_hops.core.contract.times import now
+from airflow_hops.core.store.artifact_store import ArtifactStore
+
+USES_NAME = "uses.json"
+
+
+def record_uses(store: ArtifactStore, producer: Producer, artifacts: Iterable[Artifact]) -> None:
+    """Records the artifacts of other runs that a task is about to read; call it before their manifests are read."""
+    own = f"{store.uri(producer.dag_id, producer.run_id)}/"
+    addresses = sorted({artifact.uri for artifact in artifacts if not artifact.uri.startswith(own)})
+    if addresses:
+        uri = store.uri(producer.dag_id, producer.run_id, producer.task, USES_NAME)
+        value = {"dag_id": producer.dag_id, "run_id": producer.run_id, "at": now(), "artifacts": addresses}
+        store.write_text(uri, json.dumps(value) + "\n")

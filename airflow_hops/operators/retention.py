@@ -1,0 +1,79 @@
+"""Garbage collection of the artifact store as a task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.store.retention import RetentionRule, StoredArtifact, plan_removals, remove_unneeded
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.operators.base import HopsTask, airflow_error
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class CollectGarbageOperator(HopsTask):
+    """Removes the artifacts that nothing needs any more, as ``airflow hops store gc`` does.
+
+    What a champion, a challenger, a former champion, a frozen schema, the newest decision of a retraining monitor, an
+    active run or a run that the rule keeps needs stays, down to the raw snapshot. The XCom is a mapping: ``removed``
+    and ``removed_bytes``, ``kept`` and ``kept_bytes``, and ``deleted``, which is False for a dry run. Only one
+    collection may work on a store at a time: set ``max_active_runs=1`` for its DAG.
+
+    Args:
+        delete: Whether to remove the artifacts; by default, the task only logs them.
+        keep_days: Age in days up to which a run is kept, counted from its newest artifact.
+        keep_runs: Number of newest runs of each DAG that are kept.
+        keep_versions: Number of newest former champions of each model that are kept for a rollback.
+        hops_conn_id: Connection of type ``hops``. (templated)
+        **kwargs: Arguments of ``BaseOperator``.
+    """
+
+    templated: ClassVar[Sequence[str]] = ("hops_conn_id",)
+
+    def __init__(
+        self,
+        *,
+        delete: bool = False,
+        keep_days: float = 30,
+        keep_runs: int = 10,
+        keep_versions: int = 3,
+        hops_conn_id: str = RuntimeHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.store_arguments(locals())
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Removes or lists the artifacts, and returns their number and size."""
+        ti = context["ti"]
+
+        @cache
+        def is_active(dag_id: str, run_id: str) -> bool:
+            return bool(ti.get_dr_count(dag_id, run_ids=[run_id], states=["queued", "running"]))
+
+        def log(artifact: StoredArtifact) -> None:
+            verb = "Removed" if self.delete else "Can be removed"
+            self.log.info("%s: %s (%s, %d bytes)", verb, artifact.uri, artifact.kind, artifact.size_bytes)
+
+        try:
+            rule = RetentionRule(self.keep_days, self.keep_runs, self.keep_versions)
+            store = RuntimeHook(self.hops_conn_id).store
+            if self.delete:
+                plan = remove_unneeded(store, rule, is_active, progress=log)
+            else:
+                plan = plan_removals(store, rule, is_active)
+                for artifact in plan.removals.values():
+                    log(artifact)
+        except HopsError as error:
+            raise airflow_error(error) from error
+        return {
+            "deleted": self.delete,
+            "removed": len(plan.removals),
+            "removed_bytes": sum(artifact.size_bytes for artifact in plan.removals.values()),
+            "kept": len(plan.kept),
+            "kept_bytes": plan.size_bytes,
+        }
