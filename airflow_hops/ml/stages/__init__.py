@@ -1,1 +1,1 @@
-"""The stages of a pipeline, a module or a package each."""
+"""Stages of a pipeline, one module or package each."""

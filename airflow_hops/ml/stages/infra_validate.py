@@ -1,4 +1,4 @@
-"""Validates that an exported model serves: in a throwaway server, with real requests over gRPC and REST."""
+"""Validates that an exported model serves: sends real requests to a throwaway server over gRPC and REST."""
 
 from __future__ import annotations
 
@@ -38,21 +38,16 @@ log = logging.getLogger(__name__)
 MODEL_NAME = "candidate"
 VERSION = 1
 TOLERANCE = 1e-5
-"""Greatest difference allowed between predictions of the same row, float32 in other batch sizes considered: of a
-probability, or as a share of the greatest number that a regression predicts."""
+"""Greatest allowed difference between predictions of the same row, given float32 and varying batch sizes: of a
+probability, or as a share of the greatest absolute prediction of a regression.
+"""
 
 _LAST_LINES = 20
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds of one-row requests.
-
-    Attributes:
-        first_ms: The first, which finds a cold model.
-        median_ms: The median of the others.
-        max_ms: The slowest of the others.
-    """
+    """Milliseconds of one-row requests: the first one, to a cold model, and median and maximum of the others."""
 
     first_ms: float
     median_ms: float
@@ -61,15 +56,11 @@ class Latency:
 
 @dataclass(frozen=True)
 class InfraValidation:
-    """The result of an infra-validation of a model that serves.
+    """Result for a model that serves.
 
     Attributes:
-        rows: Rows that were asked for.
-        requests: Requests that were sent.
         load_seconds: From the server's start until the model answered.
-        grpc: Latency over gRPC.
-        rest: Latency over REST.
-        largest_difference: Between gRPC, REST and this process, of any row's prediction.
+        largest_difference: Largest difference of a prediction between a server's answer and this process.
     """
 
     rows: int
@@ -81,18 +72,18 @@ class InfraValidation:
 
 
 class Unfit(BadInput):
-    """The model does not load in a server, or answers wrongly."""
+    """The model does not load in a server, or its answers are wrong."""
 
 
 def run(
     context: StepContext, *, requests: int = 20, split: str | None = None, start_timeout_s: float = 60.0
 ) -> Artifact:
-    """The step: writes the artifact ``infra_blessing``, or fails when the model does not serve.
+    """Writes the artifact ``infra_blessing``, or fails if the model does not serve.
 
     Parameters are those of ``InfraValidateOperator``. Inputs are ``model`` and ``examples``.
 
     Raises:
-        Unfit: the model does not load or answers wrongly; there is no artifact then.
+        Unfit: the model does not load or its answers are wrong; no artifact is written.
         HopsError: the server did not start.
     """
     if requests < 1:
@@ -125,17 +116,10 @@ def run(
 def validate_serving(
     folder: Path, files: Sequence[Path], scratch: Path, *, requests: int = 20, start_timeout_s: float = 60.0
 ) -> InfraValidation:
-    """Serves a model in a server of its own and asks it for real rows.
-
-    Args:
-        folder: The model's folder.
-        files: Parquet files of raw examples.
-        scratch: Folder for the server's files.
-        requests: How many rows to send.
-        start_timeout_s: Seconds that the server has to start and to load the model.
+    """Serves a model in a temporary server and requests predictions of real rows.
 
     Raises:
-        Unfit: the model does not load or answers wrongly.
+        Unfit: the model does not load or its answers are wrong.
         HopsError: the server did not start.
     """
     begun = time.monotonic()
@@ -160,14 +144,14 @@ def validate_serving(
 
 
 class ThrowawayServer:
-    """A running ``python -m airflow_hops.serving`` that serves one model as version 1.
+    """Running ``python -m airflow_hops.serving`` that serves one model as version 1.
 
     Args:
         process: The server's process.
         link: Folder of the version, a link to the model.
-        ready_file: What it writes when it is up.
-        log_file: Where its output goes.
-        deadline_s: Until when it must be up (``time.monotonic()``).
+        ready_file: File that the server writes when it is ready.
+        log_file: The server's output.
+        deadline_s: Deadline for the start (``time.monotonic()``).
     """
 
     def __init__(
@@ -181,8 +165,8 @@ class ThrowawayServer:
         """Waits until the model answers.
 
         Raises:
-            Unfit: the server refuses the model; the message is the server's own.
-            HopsError: the server ended, or is not up in time.
+            Unfit: the server refuses the model; the message is the server's.
+            HopsError: the server ended, or is not ready in time.
         """
         while not self._ready_file.exists():
             code = self.process.poll()
@@ -203,7 +187,7 @@ class ThrowawayServer:
             raise Unfit(f"the model server does not load the model: {message}") from error
 
     def last_lines(self) -> list[str]:
-        """The end of the server's output."""
+        """Returns the last lines of the server's output."""
         return self._log_file.read_text(errors="replace").splitlines()[-_LAST_LINES:]
 
     def _tail(self) -> str:
@@ -212,13 +196,7 @@ class ThrowawayServer:
 
 @contextmanager
 def throwaway_server(folder: Path, scratch: Path, timeout_s: float) -> Iterator[ThrowawayServer]:
-    """Starts a model server on free ports, and stops that process, and no other, at the end.
-
-    Args:
-        folder: Folder of the model that becomes version 1.
-        scratch: Folder for the server's files.
-        timeout_s: Seconds that it has to come up.
-    """
+    """Starts a model server on free ports, with the model as version 1, and ends that process afterwards."""
     base = scratch / "models"
     base.mkdir(parents=True)
     link = base / str(VERSION)
@@ -249,7 +227,7 @@ def throwaway_server(folder: Path, scratch: Path, timeout_s: float) -> Iterator[
 
 
 def _pick_rows(model: ServedModel, files: Sequence[Path], count: int) -> dict[str, Any]:
-    """Rows of the first batch: a quarter with something missing, where there are any, the others at even distances."""
+    """Picks rows of the first batch: up to a quarter with missing values, the others evenly spaced."""
     at_once = batch_rows(pq.read_schema(files[0]), list(model.inputs))
     for arrays, batch in read_rows(files, model.inputs, batch_rows=at_once):
         gaps = np.zeros(batch.num_rows, bool)
@@ -324,7 +302,7 @@ def _rest(url: str, arrays: Mapping[str, Any], output: str) -> Any:
 
 
 def _as_json(value: Any) -> Any:
-    """A value as TensorFlow Serving's REST API takes it: bytes that are no text in base 64."""
+    """Encodes a value for TensorFlow Serving's REST API: bytes that are not UTF-8 become base 64."""
     if not isinstance(value, bytes):
         return value
     try:
@@ -345,16 +323,10 @@ def _timed(ask: Any, requests: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray[
 
 
 def check_answers(name: str, values: np.ndarray[Any, Any], shape: tuple[int, ...], problem: Problem) -> None:
-    """Refuses what cannot be a prediction.
-
-    Args:
-        name: Whose they are, for messages.
-        values: What was answered.
-        shape: What it should have.
-        problem: What the model predicts.
+    """Checks that answers can be predictions.
 
     Raises:
-        Unfit: the shape is another, or training and evaluation would refuse such predictions, too.
+        Unfit: the shape differs, or training and evaluation would refuse such predictions.
     """
     if values.shape != shape:
         raise Unfit(f"{name}: predictions of shape {list(values.shape)} for {shape[0]} rows, expected {list(shape)}")

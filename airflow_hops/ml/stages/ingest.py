@@ -1,6 +1,6 @@
-"""Ingest: raw tables in a window of time, from wherever they lie, into one snapshot of Parquet files.
+"""Ingests raw tables of any source in a window of time into one snapshot of Parquet files.
 
-The same rows come out as the same bytes: nothing of when, where or in what blocks they were read goes into the files.
+Equal rows result in equal bytes: files do not depend on when, where or in which blocks the rows were read.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _PROGRESS_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Window:
-    """A window of time ``[start, end)``; None is open."""
+    """Window of time ``[start, end)``; None means unbounded."""
 
     start: datetime | None
     end: datetime | None
 
     @classmethod
     def parse(cls, start: str | None, end: str | None) -> Window:
-        """A window from ISO 8601 texts; a time without a zone is UTC.
+        """Parses ISO 8601 texts; a time without a zone is UTC.
 
         Raises:
-            BadInput: a text is no such time, or the end is not after the start.
+            BadInput: a text is not a time, or the end is not after the start.
         """
         window = cls(_parse_time("window_start", start), _parse_time("window_end", end))
         if window.start and window.end and window.end <= window.start:
@@ -59,7 +59,7 @@ class Window:
 
     @property
     def bounds(self) -> tuple[str | None, str | None] | None:
-        """Start and end in ISO 8601 UTC, or None for a window that is open on both sides."""
+        """Start and end in ISO 8601 UTC; None if the window has no bounds."""
         if self.start is None and self.end is None:
             return None
         start, end = (time.isoformat() if time else None for time in (self.start, self.end))
@@ -71,7 +71,7 @@ class Window:
 
 @dataclass
 class _Counts:
-    """The counts of a table: rows read, outside the window, without a time, and the range of times."""
+    """Counts of a table's rows, and the range of their times."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -97,13 +97,13 @@ def run(
     window_start: str | None = None,
     window_end: str | None = None,
 ) -> Artifact:
-    """The ingest step: writes one snapshot with a subfolder for each table.
+    """Writes one snapshot with a subfolder per table.
 
     Args:
         context: The step's context.
-        sources: The fields of each table's :class:`~airflow_hops.core.contract.sources.Source`.
+        sources: Fields of the :class:`~airflow_hops.core.contract.sources.Source` of each table.
         window_start: Start of the window, ISO 8601.
-        window_end: End of the window, ISO 8601; rows of that very moment are outside.
+        window_end: End of the window, ISO 8601, excluded.
     """
     window = Window.parse(window_start, window_end)
     with context.output() as writer:
@@ -131,13 +131,13 @@ def ingest_table(
 
     Args:
         table: The table's name.
-        source: Where its rows come from.
-        window: Which rows to take, by the source's time column; a source without one is taken whole.
-        folder: Where ``part-*.parquet`` go.
-        report: Called now and then with the share of the bytes that were read, and the counts so far.
+        source: Source of the rows.
+        window: Window by the source's time column; a source without one is read completely.
+        folder: Folder for ``part-*.parquet``.
+        report: Called from time to time with the share of bytes read, and the counts so far.
 
     Raises:
-        BadInput: a file is damaged, or a column is missing or of another type, or there are no rows in the window.
+        BadInput: a file is damaged, a column is missing or mistyped, or no rows lie in the window.
         HopsError: a file changed while it was read.
     """
     fs, listed = list_files(source)
@@ -167,7 +167,7 @@ def ingest_table(
 
 
 def _check_unchanged(source: Source, listed: Sequence[SourceFile]) -> None:
-    """Compares the files with what they were."""
+    """Raises HopsError if the files are not the listed ones any more."""
     try:
         again = {file.name: file for file in list_files(source)[1]}
     except (BadInput, FileNotFoundError):
@@ -180,7 +180,7 @@ def _check_unchanged(source: Source, listed: Sequence[SourceFile]) -> None:
 
 
 def _copy(files: list[RawFile], types: Types, window: Window, folder: Path, report: Any) -> _Counts:
-    """Writes the rows of all files that are in the window; an earlier attempt's files are replaced."""
+    """Writes the rows of all files that are in the window; replaces files of an earlier attempt."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     counts = _Counts()
@@ -238,13 +238,7 @@ def _in_window(table: pa.Table, file: RawFile, window: Window, counts: _Counts, 
 
 
 def write_parts(tables: Iterable[pa.Table], schema: pa.Schema, folder: Path) -> None:
-    """Writes tables to ``part-00000.parquet`` and so on, the same rows always to the same bytes.
-
-    Args:
-        tables: The rows, in pieces of whatever size.
-        schema: Their schema.
-        folder: Where the files go.
-    """
+    """Writes tables of any sizes to ``part-00000.parquet`` and so on; equal rows result in equal bytes."""
     part = rows = 0
     writer = pq.ParquetWriter(folder / "part-00000.parquet", schema, version="2.6", compression="snappy")
     try:
@@ -262,7 +256,7 @@ def write_parts(tables: Iterable[pa.Table], schema: pa.Schema, folder: Path) -> 
 
 
 def _groups_of(tables: Iterable[pa.Table], schema: pa.Schema, size: int) -> Iterator[pa.Table]:
-    """The same rows in pieces of ``size`` rows, or fewer where their text reaches :data:`ROW_GROUP_BYTES`."""
+    """Regroups the rows into tables of ``size`` rows, or fewer if their text reaches :data:`ROW_GROUP_BYTES`."""
     pending, text_bytes = schema.empty_table(), 0
     for table in tables:
         while table.num_rows:

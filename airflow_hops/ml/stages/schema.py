@@ -1,4 +1,4 @@
-"""The steps of the schema stage: freezing a schema, and comparing and publishing for the command line."""
+"""Freezes a schema; compares and publishes schemas for the command line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _MAX_LINES = 50
 
 SPLITS = ("train", "data")
-"""Splits from which a schema is inferred: that of examples, or the one of a source; the first that is there."""
+"""Splits from which a schema is inferred, the first that exists: that of examples, or that of a source."""
 
 
 def run(
@@ -42,18 +42,16 @@ def run(
     anew: str | None = None,
     **inference: Any,
 ) -> Artifact:
-    """The step: freezes the schema; where there is a frozen one, takes in what was done to it by hand.
-
-    Where a reset was requested, the schema is inferred again.
+    """Freezes the schema, or accepts manual edits of a frozen one; infers it again if a reset was requested.
 
     Args:
-        context: The step's context; input ``statistics``, whose split ``train`` (of a source: ``data``) counts.
-        imported: ``path`` and ``text`` of a schema that is kept by hand; it is frozen instead of an inferred one, and
-            published when it has changed since.
-        curate: A shipped function (as :func:`~airflow_hops.ml.step.function.call_shipped`), which gets the
-            inferred schema and returns it amended.
-        anew: Why a schema that is frozen already is inferred again; None: it is not.
-        **inference: As :func:`infer_schema`.
+        context: Step with the input ``statistics``, whose split ``train`` (of a source: ``data``) is used.
+        imported: ``path`` and ``text`` of a manually maintained schema; it is frozen instead of an inferred one, and
+            published when it has changed.
+        curate: Shipped function (:func:`~airflow_hops.ml.step.function.call_shipped`) that gets the inferred schema
+            and returns the final one.
+        anew: Reason to infer a frozen schema again; None to keep it.
+        **inference: Options of :func:`infer_schema`.
 
     Raises:
         BadInput: a schema does not parse, statistics are missing, or the function returns something else.
@@ -93,29 +91,29 @@ def run(
 
 
 def compare(context: StepContext, *, before: str, after: str) -> dict[str, Any]:
-    """The step of ``airflow hops schema diff``: the differences of two texts, as :meth:`SchemaDiff.to_dict`."""
+    """Returns the differences of two schema texts, as :meth:`SchemaDiff.to_dict`."""
     return diff_schemas(parse_schema(before, "before"), parse_schema(after, "after")).to_dict()
 
 
 def publish(
     context: StepContext, *, uri: str, text: str, source: str, approved_by: str, note: str, **only: Any
 ) -> dict[str, Any]:
-    """The step of ``airflow hops schema approve`` and ``revert``: publishes a text that parses.
+    """Publishes a schema text, for ``airflow hops schema approve`` and ``revert``.
 
     Args:
         context: The step's context.
-        uri: The frozen schema's address.
+        uri: Address of the frozen schema.
         text: The schema as protobuf text.
-        source: Where the text came from, for messages.
-        approved_by: Who approved it.
-        note: Why.
-        **only: ``run_id`` and ``replaces``, as :func:`~airflow_hops.core.store.schema_history.publish_schema`.
+        source: Origin of the text, for messages.
+        approved_by: Person who approved it.
+        note: Reason.
+        **only: ``run_id`` and ``replaces`` of :func:`~airflow_hops.core.store.schema_history.publish_schema`.
 
     Returns:
-        What has changed, as :meth:`SchemaDiff.to_dict`; ``{}`` where what it replaces does not parse.
+        Differences, as :meth:`SchemaDiff.to_dict`; ``{}`` if the replaced schema does not parse.
 
     Raises:
-        BadInput: the text does not parse, or has no feature; or there is no frozen schema at ``uri``.
+        BadInput: the text does not parse or has no feature, or there is no frozen schema at ``uri``.
     """
     schema = parse_schema(text, source)
     if not schema.feature:

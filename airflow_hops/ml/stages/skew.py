@@ -1,4 +1,4 @@
-"""The step of the skew stage: what is served against what the champion learnt, or one span of data against another."""
+"""Compares served rows with the champion's training data, or one span of data with another."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ REPORT_PICTURE = "report.svg"
 
 
 def run(context: StepContext, **options: Any) -> Artifact:
-    """The step: captured rows against the champion's training data, or one statistics artifact against another.
+    """Compares captured rows with the champion's training data, or one statistics artifact with another.
 
     Args:
-        context: The step's context. With ``model_name``: service ``serving_capture_path``, and input ``examples`` where
-            rows are compared with others than the champion's training data. Without: inputs ``reference`` and
-            ``current``, and ``schema`` where its drift comparators count.
-        options: Those of :class:`airflow_hops.core.contract.skew.SkewOptions`.
+        context: With ``model_name``, a step with the service ``serving_capture_path``, and the optional input
+            ``examples``, rows to compare with instead of the champion's training data. Otherwise, one with the inputs
+            ``reference`` and ``current``, and the optional input ``schema`` with drift comparators.
+        options: Fields of :class:`airflow_hops.core.contract.skew.SkewOptions`.
 
     Raises:
-        BadInput: nothing serves, its statistics are gone, captured rows do not have its features; or inputs are not
+        BadInput: no version serves, its statistics are gone, or captured rows lack its features; or an input is not
             statistics with that split.
     """
     values = SkewOptions(**options)
@@ -62,7 +62,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
 
 
 def _compare_spans(context: StepContext, options: SkewOptions) -> Compared:
-    """Compares the statistics of two spans, what tells of no change aside."""
+    """Compares the statistics of two spans, except features that say nothing about a change."""
     sides = {role: context.input(role) for role in ("reference", "current")}
     of = {role: StatisticsProperties.of(artifact) for role, artifact in sides.items()}
     aside, notes = set[str | None](), []
@@ -146,7 +146,7 @@ def _write(context: StepContext, compared: Compared) -> Artifact:
 
 
 def _both(reference: Any, current: Any) -> Any:
-    """Both statistics in one list, as ``tfdv.visualize_statistics`` shows them side by side."""
+    """Joins both statistics in one list, which ``tfdv.visualize_statistics`` shows side by side."""
     both = type(reference)()
     for name, statistics in (("reference", reference), ("current", current)):
         if statistics is not None:

@@ -1,4 +1,4 @@
-"""The step of the statistics stage."""
+"""Computes statistics of examples or of a source."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def run(
     workers: int | None = None,
     on_corrupt: Literal["fail", "skip"] = "fail",
 ) -> Artifact:
-    """The step: statistics of every split of an ``examples`` artifact, or of a source.
+    """Computes statistics of every split of an ``examples`` artifact, or of a source.
 
-    The key column is left out: its values are unique, so that it has no distribution. The time column is in, since
-    the span of the data is worth knowing; schemas and comparisons leave it aside.
+    The key column is left out: its values are unique, so it has no distribution. The time column is included to show
+    the span of the data; schemas and comparisons ignore it.
 
     Args:
-        context: The step's context; input ``examples``, unless there is a source; optionally ``schema``, for the
-            options that need one.
-        splits: Splits of the examples to look at; None for all.
+        context: Step with the input ``examples``, unless there is a source; optionally ``schema``, for the options that
+            need one.
+        splits: Splits of the examples; None for all.
         source: ``source`` (a Spark table's name, or the fields of a
             :class:`~airflow_hops.core.contract.sources.Source`), ``split``, and the columns ``label``, ``key`` and
             ``time``, or None for each.
@@ -48,11 +48,11 @@ def run(
         options_function: Instead, a shipped function that returns ``tfdv.StatsOptions``; see
             :func:`~airflow_hops.ml.step.function.call_shipped`.
         engine: ``local`` or ``spark``.
-        workers: Processes; None for the choice of :func:`generate_statistics`.
-        on_corrupt: Whether a file among others that cannot be read fails the step, or is left out.
+        workers: Processes; None for the default of :func:`generate_statistics`.
+        on_corrupt: Whether an unreadable file among others fails the step or is skipped.
 
     Raises:
-        BadInput: a split is missing, has no rows, or cannot be read; or the options are none.
+        BadInput: a split is missing, empty or unreadable; or the options are invalid.
     """
     if engine == "spark":
         start_spark_context_of(context)
@@ -106,7 +106,7 @@ def run(
 
 
 def _stats_options(context: StepContext, options: Mapping[str, Any] | None, function: Mapping[str, Any] | None) -> Any:
-    """TFDV's options, made by a function of the user's or from JSON, for statistics that can be compared."""
+    """Returns TFDV's options from the user's function or from JSON, for statistics that can be compared."""
     schema = None
     if context.has_input("schema"):
         from airflow_hops.ml.schemas.files import SCHEMA_FILE, load_schema
@@ -135,7 +135,7 @@ def _stats_options(context: StepContext, options: Mapping[str, Any] | None, func
 def _examples(
     context: StepContext, splits: Sequence[str] | None, engine: str
 ) -> tuple[StatisticsProperties, dict[str, Any]]:
-    """Returns the facts of the examples, and where each split is; Spark's executors read a remote store themselves."""
+    """Returns facts of the examples, and the place of each split; Spark's executors read a remote store themselves."""
     examples = context.input("examples")
     of = ExamplesProperties.of(examples)
     facts = StatisticsProperties(

@@ -1,4 +1,4 @@
-"""Assessment of a back-test's candidate in each period after its training."""
+"""Assesses a back-test's candidate in each period after its training."""
 
 from airflow_hops.ml.stages.backtest.stage import run
 

@@ -1,4 +1,4 @@
-"""The rows of a back-test's history: scored once by a candidate, and kept by period as a server would capture them."""
+"""Rows of a back-test's history, scored once by a candidate and stored by period in the format of captured requests."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _NEVER = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class History:
-    """The rows of a history after a candidate's training.
+    """Rows of a history after a candidate's training.
 
     Attributes:
-        bounds: Ends of the periods, and the first one's start; microseconds since the epoch, ``[periods + 1]``.
-        rows: All rows of the periods with their predictions, in the order of time.
-        files: What the candidate was given, a file of Arrow streams of each period; none of a period without rows.
-        counts: Rows that are in no period, and rows of the periods whose label cannot be used, by reason.
+        bounds: Start of the first period, then the end of each period; microseconds since the epoch, ``[periods + 1]``.
+        rows: All rows of the periods with their predictions, ordered by time.
+        files: Model inputs, one file of Arrow streams per period; periods without rows have no file.
+        counts: Rows outside the periods, and rows inside them whose label is unusable, by reason.
     """
 
     bounds: Array
@@ -45,14 +45,14 @@ class History:
     counts: Mapping[str, int]
 
     def between(self, start_us: int, end_us: int) -> LabelledRows:
-        """The rows of a span, its end outside."""
+        """Returns the rows from a start to an end, which is excluded."""
         return self.rows.where(slice(*np.searchsorted(self.rows.time_us, [start_us, end_us])))
 
     def read(self, periods: Sequence[int], features: Sequence[str]) -> Iterator[Any]:
-        """Features of the rows of some periods as record batches; a missing value is null.
+        """Reads features of some periods as record batches; missing values are null.
 
         Raises:
-            BadInput: the candidate takes no such feature.
+            BadInput: the candidate has no input of that name.
         """
         for path in (self.files[period] for period in periods if self.files[period].exists()):
             batches = []
@@ -71,21 +71,20 @@ class History:
 def read_history(
     paths: Sequence[Path], of: ExamplesProperties, served: ServedModel, names: ClassNames, bounds: Array, folder: Path
 ) -> History:
-    """Scores the rows that are in a period, and keeps what was scored.
+    """Scores the rows that lie in a period and stores their inputs.
 
-    Memory holds a batch, and of each row its time, label and prediction.
+    Memory holds one batch, and the time, label and prediction of each row.
 
     Args:
         paths: Parquet files of the history, in any order of time.
-        of: Its properties, which name the column of the time.
+        of: Properties of the history, which name the time column.
         served: The candidate.
         names: Classes of the history and of the candidate.
-        bounds: Of the periods.
-        folder: An empty folder for the periods' files.
+        bounds: As in :class:`History`.
+        folder: Empty folder for the periods' files.
 
     Raises:
-        BadInput: no row is in a period, there is no time, or a column that the candidate takes is missing or of another
-            type.
+        BadInput: no row lies in a period, or the time or an input column of the candidate is missing or mistyped.
     """
     if of.time is None:
         raise BadInput(
@@ -120,7 +119,7 @@ def read_history(
 
 
 def labels_of(column: Any, names: ClassNames, regression: bool) -> tuple[Array, dict[str, int]]:
-    """Numbers of the candidate's classes, or values; NaN for none. And how many cannot be used, by reason."""
+    """Returns class numbers of the candidate, or values (NaN if unusable), and the unusable labels by reason."""
     labels = column.cast(pa.float64()).to_numpy(zero_copy_only=False).copy()
     missing = ~np.isfinite(labels)
     labels[missing] = np.nan
@@ -137,7 +136,7 @@ def _batches(path: Path, served: ServedModel, wanted: Sequence[str]) -> Iterator
 
 
 def _keep(arrays: dict[str, Array], place: Array, files: Sequence[Path]) -> None:
-    """Appends rows to the files of their periods, as the server captures what it is given."""
+    """Appends rows to the files of their periods, in the format of the server's captured requests."""
     columns = {}
     for name, values in arrays.items():
         if values.ndim == 1:

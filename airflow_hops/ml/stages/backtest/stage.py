@@ -1,4 +1,4 @@
-"""The step that assesses a candidate of a back-test: what monitors would have said of it after each period."""
+"""Assesses a candidate of a back-test as live monitors would have after each period."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from airflow_hops.ml.step.context import StepContext
 log = logging.getLogger(__name__)
 
 _MEASURED_BY = ("window_s", "min_rows", "estimates")
-"""Options of the performance stage that count: labels and keys are in the history, delays are given."""
+"""Options of the performance stage that apply: the history has labels and keys, and delays are arguments."""
 
 
 def run(
@@ -54,26 +54,25 @@ def run(
     performance: Mapping[str, Any],
     version: int = 1,
 ) -> Artifact:
-    """The step: scores the history after a candidate's training, and assesses the candidate in each period.
+    """Scores the history after a candidate's training and assesses the candidate in each period.
 
-    Effects on predictions and estimates take most of the time where they are asked for: leave out ``attribute`` and
-    ``estimates`` unless a policy looks at them.
+    ``attribute`` and ``estimates`` take most of the time: leave them out unless a policy uses them.
 
     Args:
-        context: The step's context: inputs ``model``, ``statistics``, ``schema`` and ``examples`` of the candidate, and
+        context: Step with the inputs ``model``, ``statistics``, ``schema`` and ``examples`` of the candidate, and
             ``history``, the examples of all rows.
-        ticks: Ends of the periods, after the first one's start; ISO 8601, ascending.
+        ticks: Start of the first period, then the end of each period; ISO 8601, ascending.
         trained_until: End of the candidate's training data, ISO 8601; periods that begin before it are left out.
         delays_s: Delays of labels, seconds.
         skew: Options of the live skew monitor (:class:`~airflow_hops.core.contract.skew.SkewOptions`).
         performance: Options of the live performance monitor
-            (:class:`~airflow_hops.core.contract.performance.PerformanceOptions`), of which ``window_s``, ``min_rows``
-            and ``estimates`` count.
-        version: What the candidate is called in ``skew`` and ``measured``.
+            (:class:`~airflow_hops.core.contract.performance.PerformanceOptions`); only ``window_s``, ``min_rows``
+            and ``estimates`` are used.
+        version: Version number of the candidate in ``skew`` and ``measured``.
 
     Raises:
-        BadInput: an option is out of range, no period is left, the history has no row in the periods, or it lacks a
-            column that the candidate takes.
+        BadInput: an option is out of range, no period is left, the history has no row in the periods, or it lacks an
+            input column of the candidate.
     """
     values = SkewOptions(**{**skew, "model_name": skew.get("model_name") or CANDIDATE})
     chosen = {name: performance[name] for name in _MEASURED_BY if name in performance}
@@ -119,7 +118,7 @@ def run(
 
 
 def _periods(ticks: Sequence[str], end: str) -> Array:
-    """The periods after the training, by their bounds in microseconds since the epoch."""
+    """Returns the bounds of the periods after the training, in microseconds since the epoch."""
     try:
         times, trained_until = [as_utc(tick) for tick in ticks], as_utc(end)
     except ValueError as error:
@@ -136,7 +135,7 @@ def _periods(ticks: Sequence[str], end: str) -> Array:
 
 @dataclass(frozen=True)
 class _Assessor:
-    """Says of a candidate in each period what was known of it then, in the order of the periods."""
+    """Assesses a candidate period by period, in order, with only the data known at the time."""
 
     store: ArtifactStore
     history: History
@@ -149,7 +148,7 @@ class _Assessor:
     said: dict[str, None] = field(default_factory=dict)
 
     def period(self, number: int) -> PeriodAssessment:
-        """A period; rows too few for a verdict wait for the next one, as those that are captured do."""
+        """Assesses a period; rows too few for a verdict are added to the next one, as in a live monitor."""
         start, end = self.history.bounds[number : number + 2].tolist()
         self.waiting.append(number)
         waiting = tuple(self.waiting)
@@ -172,7 +171,7 @@ class _Assessor:
         )
 
     def notes(self, periods: Sequence[PeriodAssessment]) -> Iterator[str]:
-        """Why something is missing."""
+        """Yields reasons for missing results."""
         if self.version.why:
             yield self.version.why
         metric = self.version.judge.metric
@@ -185,7 +184,7 @@ class _Assessor:
         yield from self.said
 
     def _span(self, time_us: Array) -> CapturedSpan:
-        """Returns rows as a span of requests, each at its own time."""
+        """Returns rows as a span of requests, each at its row's time."""
         if not len(time_us):
             return CapturedSpan()
         first, last = int(time_us[0]), int(time_us[-1])
@@ -194,7 +193,7 @@ class _Assessor:
         return span if self.skew.time_feature is None else span.of_days(first // US, last // US)
 
     def _measured(self, tick: int) -> dict[str, VersionPerformance]:
-        """Performance as it would have been measured at a tick, by delay of the labels."""
+        """Returns the performance that would have been measured at a tick, by delay of the labels."""
         window = self.performance.window_s
         start = None if window is None else tick - int(window * US)
         rows = self.history.between(int(self.history.bounds[0]) if start is None else start, tick)

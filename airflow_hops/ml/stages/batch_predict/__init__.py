@@ -1,1 +1,1 @@
-"""Batch prediction: a model's signature over whole examples, in Spark's executors."""
+"""Batch prediction: runs a model's signature on all examples in Spark's executors."""

@@ -1,4 +1,4 @@
-"""The Spark task of a batch prediction: runs a signature over Arrow batches of its part of a split."""
+"""Spark task of a batch prediction: runs a signature on Arrow batches of a part of a split."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ _loaded: dict[tuple[str, str], SignatureModel] = {}
 
 @dataclass(frozen=True)
 class PredictionPlan:
-    """The plan that every task gets.
+    """Plan that every task gets.
 
     Attributes:
-        model: Folder of the model; every executor can read it.
-        signature: Name of the signature.
-        target: Folder to write to, with a folder per split; every executor can write to it.
-        columns: Columns of the examples that go with the predictions.
-        batch_rows: Rows that are predicted at once.
+        model: Folder of the model, readable by every executor.
+        target: Folder to write to, with a subfolder per split; writable by every executor.
+        columns: Columns of the examples that are copied beside the predictions.
+        batch_rows: Rows per call of the model.
     """
 
     model: str
@@ -43,19 +42,14 @@ class PredictionPlan:
 
 
 class SignatureModel:
-    """A signature of a model of any format that takes a column of the examples for each of its inputs.
-
-    Args:
-        path: The model's folder.
-        signature: The signature's name.
-        threads: As of :func:`~airflow_hops.ml.models.loaded_models.load_model`.
+    """Signature of a model of any format whose inputs are columns of the examples.
 
     Attributes:
-        inputs: TensorFlow's names of the dtypes by input.
-        outputs: NumPy dtype, and whether a row has one value only, by output.
+        inputs: TensorFlow name of the dtype, by input.
+        outputs: NumPy dtype, and whether a row has a single value, by output.
 
     Raises:
-        BadInput: it does not load, has no such signature, or an input is no column: of shape ``[batch]`` or
+        BadInput: the model does not load, has no such signature, or an input's shape is neither ``[batch]`` nor
             ``[batch, width]``.
     """
 
@@ -77,7 +71,7 @@ class SignatureModel:
         """Compares a file's columns with the inputs.
 
         Raises:
-            BadInput: a column is missing, or of another type.
+            BadInput: a column is missing or has another type.
         """
         schema = pq.read_schema(file)
         # The width of lists that the signature leaves open is that of the first row.
@@ -85,17 +79,10 @@ class SignatureModel:
         check_columns(file, report, of="the model's signature")
 
     def predict(self, batch: Any, where: str) -> dict[str, Array]:
-        """Outputs of a batch.
-
-        Args:
-            batch: An Arrow record batch with a column for each input.
-            where: File, for messages.
-
-        Returns:
-            Arrays of shape ``[rows, ...]`` by output.
+        """Runs the signature on an Arrow record batch; returns arrays of shape ``[rows, ...]`` by output.
 
         Raises:
-            BadInput: the model fails on the values, or an output is not of the batch's rows.
+            BadInput: the model fails on the values, or an output does not have one entry per row.
         """
         arrays = {name: self._array(name, batch, where) for name in self.inputs}
         try:
@@ -130,11 +117,7 @@ class SignatureModel:
 
 
 def predict_task(plan: PredictionPlan, task: TransformTask) -> str:
-    """Does a task.
-
-    Returns:
-        The :class:`~airflow_hops.ml.spark.tasks.SplitSummary` as JSON.
-    """
+    """Runs one task; returns its :class:`~airflow_hops.ml.spark.tasks.SplitSummary` as JSON."""
     summary = SplitSummary(task.split)
     with summary.recording_errors(plan.target, task.path):
         key = (plan.model, plan.signature)
@@ -164,7 +147,7 @@ def predict_task(plan: PredictionPlan, task: TransformTask) -> str:
 
 
 def empty_predictions(model: SignatureModel, plan: PredictionPlan, file: Path) -> Any:
-    """A table with the columns of predictions, and no rows."""
+    """Returns an empty table with the columns of the predictions."""
     schema = pq.read_schema(file)
     fields = [schema.field(name) for name in plan.columns]
     for name, (dtype, scalar) in model.outputs.items():
@@ -174,7 +157,7 @@ def empty_predictions(model: SignatureModel, plan: PredictionPlan, file: Path) -
 
 
 def _as_column(values: Array) -> Any:
-    """One value a row if there is one, else a list of them."""
+    """Converts an output to a column: a scalar per row if it has a single value, else a list."""
     if values.ndim == 1:
         return pa.array(values, type=pa.binary()) if values.dtype == object else pa.array(values)
     if values.ndim == 2 and values.shape[1] == 1:

@@ -1,4 +1,4 @@
-"""Predicts for whole examples, in Spark's executors, with a trained model or one that serves."""
+"""Predicts all rows of examples in Spark's executors, with a trained or a deployed model."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def run(
     columns: Sequence[str] | None = None,
     batch_rows: int | None = None,
 ) -> Artifact:
-    """The step: writes the artifact ``predictions``.
+    """Writes the artifact ``predictions``.
 
-    Parameters are those of ``BatchPredictOperator``. Inputs are ``examples`` and, unless ``model_name`` is given,
+    Parameters are those of ``BatchPredictOperator``. Inputs are ``examples`` and, unless ``model_name`` is set,
     ``model``.
 
     Raises:
-        BadInput: a value makes no sense, model and examples do not go together, or the model does not exist.
+        BadInput: a value is invalid, model and examples do not match, or the model does not exist.
         HopsError: Spark failed.
     """
     _check_values(splits=splits, columns=columns, batch_rows=batch_rows)
@@ -129,7 +129,7 @@ def _check(model: SignatureModel, files: Mapping[str, Sequence[Path]], columns: 
 def _run_on_spark(
     context: StepContext, spark: Any, plan: PredictionPlan, files: Mapping[str, Sequence[Path]]
 ) -> list[SplitSummary]:
-    """One Spark job over all splits; a task is a part of a file."""
+    """Runs one Spark job for all splits; each task predicts part of a file."""
     tasks = plan_tasks([(split, path) for split, paths in files.items() for path in paths])
     if not tasks:
         return []
@@ -139,7 +139,7 @@ def _run_on_spark(
 
 @contextlib.contextmanager
 def _tell_progress(context: StepContext, spark: Any, tasks: int) -> Iterator[None]:
-    """Tells how many tasks are done while the job in its ``with`` block runs."""
+    """Reports the number of finished tasks while the job in its ``with`` block runs."""
     done = threading.Event()
 
     def look() -> None:
@@ -161,7 +161,7 @@ def _tell_progress(context: StepContext, spark: Any, tasks: int) -> Iterator[Non
 
 
 def _finish_split(folder: Path, model: SignatureModel, plan: PredictionPlan, example: Path) -> None:
-    """Clears what killed Python workers left, and writes a file of no rows if there are none."""
+    """Deletes leftovers of killed Python workers, and writes an empty file if the split has none."""
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
     if not any(folder.glob("*.parquet")):

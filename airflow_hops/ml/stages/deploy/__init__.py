@@ -1,1 +1,1 @@
-"""Deployment: a version comes to serve, and people decide what serves."""
+"""Deploys versions, and applies decisions of users about which version serves."""

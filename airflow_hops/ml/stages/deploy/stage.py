@@ -1,7 +1,7 @@
-"""Deploys a model: registers it, publishes its SavedModel, and has the server take it, as champion or as canary.
+"""Deploys a model as champion or canary: registers it, publishes its files and has the server load it.
 
-The order is what makes a killed task harmless: registry, version folder, config, available, record, labels, traffic,
-aliases. A version takes no traffic before the record says so, and a retry finds each step done and goes on.
+The order makes a killed task harmless: registry, version folder, config, available, record, labels, traffic,
+aliases. A version gets no traffic before the record says so, and a retry skips the steps that are done.
 """
 
 from __future__ import annotations
@@ -30,17 +30,13 @@ CANARY_LABEL = "canary"
 
 @dataclass(frozen=True)
 class Deployment:
-    """The outcome of a deployment.
+    """Outcome of a deployment.
 
     Attributes:
-        model_name: Model name.
-        version: The deployed version.
-        mode: ``champion`` (it has all the traffic) or ``canary``.
+        mode: ``champion`` (all traffic) or ``canary``.
         traffic: Version to percent.
-        champion: The champion's version.
-        serving_path: The version's folder.
-        published: Whether the folder was made now; False if it was there already.
-        why: In a few words.
+        champion: Version of the champion.
+        published: False if the folder at ``serving_path`` existed already.
     """
 
     model_name: str
@@ -62,10 +58,10 @@ def run(
     allow_older: bool = False,
     allow_rolled_back: bool = False,
 ) -> Artifact:
-    """The step: deploys the input ``model``.
+    """Deploys the input ``model``.
 
-    Parameters are those of ``DeployModelOperator``. The inputs ``evaluation`` and ``infra_blessing``, where they are
-    there, must be of this model and bless it.
+    Parameters are those of ``DeployModelOperator``. The inputs ``evaluation`` and ``infra_blessing`` are optional; if
+    present, they must bless this model.
     """
     if not isinstance(canary_percent, int) or not 1 <= canary_percent <= 100:
         raise BadInput(f"canary_percent is {canary_percent!r}; expected a whole number from 1 to 100")
@@ -125,13 +121,13 @@ def run(
 
 
 def _deploy(step: _Steps, canary_percent: int, *, allow_older: bool, allow_rolled_back: bool) -> Deployment:
-    """Deploys a model that the caller holds with :meth:`ModelServer.exclusive`.
+    """Deploys a model; the caller holds :meth:`ModelServer.exclusive`.
 
     Raises:
-        BadInput: the model is older than the champion, was rolled back, does not take the champion's requests, or the
-            server cannot give it the share.
-        BadInput: the server does not load it; config, folder and record are as they were before.
-        HopsError: the server does not answer in time; likewise.
+        BadInput: the model is older than the champion, was rolled back, does not accept the champion's requests, or the
+            server cannot give it the share; or the server does not load it.
+        HopsError: the server does not answer in time. If loading fails or times out, config, folder and record are
+            unchanged.
     """
     context, server, model, model_name = step.context, step.server, step.model, step.model_name
     record = read_record(context.store, model_name)
@@ -188,7 +184,7 @@ class _Steps:
     available_timeout_s: float
 
     def keep_champion(self, record: ModelRecord) -> Deployment:
-        """The candidate is the champion: makes sure that it serves, and changes nothing else."""
+        """Ensures that the candidate, which is the champion already, serves; changes nothing else."""
         champion = record.champion
         assert champion is not None
         others = [v for v in self.server.configured(self.model_name) if v != champion.version]
@@ -202,7 +198,7 @@ class _Steps:
         return self._deployment(champion.version, "champion", traffic, champion.version, published, "already champion")
 
     def make_champion(self, record: ModelRecord, version: int, forced: str) -> Deployment:
-        """The first model of this name takes all the traffic."""
+        """Gives all traffic to the first model of this name."""
         published = self._load(version, [])
         traffic = {version: 100}
         why = f"the first model{forced}"
@@ -215,7 +211,7 @@ class _Steps:
         return self._deployment(version, "champion", traffic, version, published, why)
 
     def make_canary(self, record: ModelRecord, version: int, canary_percent: int, forced: str) -> Deployment:
-        """The candidate gets a share of the traffic; the champion keeps the rest."""
+        """Gives the candidate a share of the traffic, and the champion the rest."""
         champion, challenger = record.champion, record.challenger
         assert champion is not None
         is_new = challenger is None or challenger.version != version
@@ -294,23 +290,13 @@ def load_version(
     publish: Callable[[], bool],
     timeout_s: float,
 ) -> bool:
-    """Publishes a version and has the server load it beside others; undoes both where the server does not.
+    """Publishes a version and has the server load it beside others; undoes both if the server fails to.
 
-    Args:
-        context: The step.
-        server: The model server.
-        model_name: Model name.
-        version: Version number.
-        others: Versions that are to stay.
-        publish: Makes the version's folder; says whether it was not there before.
-        timeout_s: How long the server may take.
-
-    Returns:
-        Whether the folder was made now.
+    ``publish`` creates the version's folder and returns False if it existed, as does this function.
 
     Raises:
-        BadInput: the server does not load it.
-        HopsError: it is not available in time.
+        BadInput: the server does not load the version.
+        HopsError: the version is not available in time.
     """
     context.progress(0.3, f"publishes {server.folders.uri(model_name, version)}")
     published = publish()
@@ -343,7 +329,7 @@ def check_not_rolled_back(
     """Refuses a model that was rolled back: a cached training would bring it back with every run.
 
     Returns:
-        What there is to say of it if it may serve again; empty if it was not rolled back.
+        Note about the rollback if it is allowed anyway; empty if the model was not rolled back.
     """
     challenger = record.challenger
     rollback = record.rollback_of(version, model.fingerprint)

@@ -1,7 +1,7 @@
-"""Decisions of people on what serves: shares, promotion, rollback, undeployment.
+"""Applies decisions of users about what serves: shares, promotion, rollback, undeployment.
 
-A decision is written to the model's record first, then applied: versions, traffic, labels, aliases. Each of these can
-be done twice with the same outcome, so that the retry of a killed task, or the next task, finishes what was begun.
+A decision is written to the model's record, then applied: versions, traffic, labels, aliases. Each of these is
+idempotent, so the retry of a killed task, or the next task, finishes the work.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from airflow_hops.ml.tracking import ModelRegistry, read_training
 
 
 def set_traffic(context: StepContext, *, percents: Mapping[str, int], **given: Any) -> dict[str, Any]:
-    """The step: sets the shares of champion and challenger.
+    """Sets the shares of champion and challenger.
 
     Args:
         context: The step.
         percents: Version to percent, whole numbers that sum to 100.
-        given: ``model_name``, ``reason`` and ``by``, as :class:`Serving`; ``by`` is there where it is no task that
-            decides: ``dag_id``, ``user`` and ``request_id``. The same request decides once, as the same task does.
+        given: ``model_name``, ``reason`` and ``by`` of :class:`Serving`. ``by`` (``dag_id``, ``user`` and
+            ``request_id``) is set if a person decides. Repeating a request, or a task, changes nothing.
 
     Returns:
         As :meth:`Serving.outcome`.
@@ -41,22 +41,22 @@ def set_traffic(context: StepContext, *, percents: Mapping[str, int], **given: A
 def promote(
     context: StepContext, *, version: int | None, allow_rolled_back: bool = False, **given: Any
 ) -> dict[str, Any]:
-    """The step: gives a version all the traffic; None is the challenger. ``given`` are fields of :class:`Serving`."""
+    """Gives all traffic to a version (None: the challenger). ``given`` are fields of :class:`Serving`."""
     return _decide(context, lambda serving: serving.promote(version, allow_rolled_back), **given)
 
 
 def replace_champion(context: StepContext, *, model: str, **given: Any) -> dict[str, Any]:
-    """The step: makes the model artifact at a URI the champion, whatever comparisons say of it."""
+    """Makes the model artifact at a URI the champion, without a comparison."""
     return _decide(context, lambda serving: serving.replace_champion(model), **given)
 
 
 def roll_back(context: StepContext, *, to_version: int | None, **given: Any) -> dict[str, Any]:
-    """The step: goes back to a version; None takes the canary out, or, if there is none, the last promotion."""
+    """Returns to a version; None removes the canary or, if there is none, undoes the last promotion."""
     return _decide(context, lambda serving: serving.roll_back(to_version), **given)
 
 
 def undeploy(context: StepContext, *, version: int | None, force: bool, **given: Any) -> dict[str, Any]:
-    """The step: unloads a version, or the model; what serves only where ``force`` says so."""
+    """Unloads a version or the whole model; ``force`` is required if it serves."""
     return _decide(context, lambda serving: serving.undeploy(version, force), **given)
 
 
@@ -88,20 +88,17 @@ def _decide(
 
 @dataclass(frozen=True)
 class Serving:
-    """A served model on which somebody decides; the caller holds it with :meth:`ModelServer.exclusive`.
+    """Decisions on a served model; the caller holds :meth:`ModelServer.exclusive`.
 
-    Each decision is written to the record, which :meth:`apply` then has the server follow. It returns whether it
-    changed the record; False if it had been decided before.
+    Each decision is written to the record, which :meth:`apply` then applies to the server. It returns True if it
+    changed the record, False if it was made before.
 
     Attributes:
-        context: The step.
-        server: The model server.
         registry: MLflow's registry of the model.
-        model_name: Model name.
-        reason: Why, for the record.
-        by: Who decides, for the record: a task, or a person.
-        keep_versions: Versions that stay loaded, the champion included.
-        available_timeout_s: How long the server may take to load a version.
+        reason: Reason, for the record.
+        by: The deciding task or person, for the record.
+        keep_versions: Versions that stay loaded, including the champion.
+        available_timeout_s: Time limit for loading a version.
     """
 
     context: StepContext
@@ -117,7 +114,7 @@ class Serving:
         """Sets the shares of champion and challenger.
 
         Raises:
-            BadInput: another version is named, or the server cannot split traffic.
+            BadInput: the percents name another version, or the server cannot split traffic.
         """
         record, champion = self._deployed()
         challenger = record.challenger
@@ -148,9 +145,8 @@ class Serving:
         """Gives a version all the traffic.
 
         Raises:
-            BadInput: there is no challenger, or no such version; or its model was rolled back under another number, and
-                that is not allowed.
-            BadInput: the server does not load it.
+            BadInput: there is no challenger or no such version; its model was rolled back under another number, and
+                ``allow_rolled_back`` is False; or the server does not load it.
         """
         record, champion = self._deployed()
         asked_for = {} if version is None else {"version": version}
@@ -171,14 +167,10 @@ class Serving:
         return True
 
     def replace_champion(self, uri: str) -> bool:
-        """Gives a model all the traffic that was refused, or that takes other inputs than the champion.
-
-        Args:
-            uri: Of the model artifact, which is registered if it has not been.
+        """Gives all traffic to a model, even if it was refused or has other inputs than the champion.
 
         Raises:
-            BadInput: it is no model, or not one that the server serves.
-            BadInput: the server does not load it.
+            BadInput: the artifact is not a model, or the server cannot serve or does not load it.
         """
         record, champion = self._deployed()
         store = self.context.store
@@ -199,11 +191,10 @@ class Serving:
         return True
 
     def roll_back(self, to_version: int | None) -> bool:
-        """Takes the canary out, or puts a former champion in the champion's place.
+        """Removes the canary, or makes a former champion the champion again.
 
         Raises:
-            BadInput: there is nothing to go back to, or no such version.
-            BadInput: the server does not load it.
+            BadInput: there is no former champion or no such version, or the server does not load it.
         """
         record, champion = self._deployed()
         asked_for = {} if to_version is None else {"to": to_version}
@@ -231,10 +222,10 @@ class Serving:
         return True
 
     def undeploy(self, version: int | None, force: bool) -> bool:
-        """Unloads a version, or the whole model where it is None or the champion.
+        """Unloads a version, or the whole model if the version is None or the champion.
 
         Raises:
-            BadInput: it serves, and ``force`` is not given; a canary is undecided; or it was never deployed.
+            BadInput: the version serves and ``force`` is False, a canary is undecided, or the model was never deployed.
         """
         record = read_record(self.context.store, self.model_name)
         if record.champion is None and record.history:
@@ -269,7 +260,7 @@ class Serving:
         return loaded
 
     def apply(self) -> None:
-        """Makes the server what the record says."""
+        """Applies the record to the server."""
         server, name = self.server, self.model_name
         record = read_record(self.context.store, name)
         champion = record.champion
@@ -302,7 +293,7 @@ class Serving:
 
         Returns:
             ``model_name``, ``champion``, ``challenger`` (versions or None), ``traffic`` (version to percent),
-            ``served`` (versions that the server is to serve), and ``changed``.
+            ``served`` (versions configured on the server), and ``changed``.
         """
         record = read_record(self.context.store, self.model_name)
         champion = record.champion.version if record.champion else None
@@ -347,7 +338,7 @@ class Serving:
         self._write(record, "promoted", version, traffic={version: 100}, fingerprint=model.fingerprint)
 
     def _registered(self, version: int) -> Artifact:
-        """The model artifact of a version, by MLflow; one that the store has not kept has no properties."""
+        """Returns the model artifact of a version from MLflow, without properties if the store no longer has it."""
         uri, fingerprint = self.registry.model_of(version)
         try:
             artifact = self.context.store.manifest(uri).reference(uri)
@@ -356,7 +347,7 @@ class Serving:
         return artifact if artifact.fingerprint == fingerprint else Artifact(uri, "model", fingerprint)
 
     def _load(self, served: ServedVersion) -> None:
-        """Has the server load a version, unless it answers with it."""
+        """Has the server load a version unless it is available already."""
         server, name, version = self.server, self.model_name, served.version
         configured = server.configured(name)
         if version in configured and self._is_available(version):
@@ -375,7 +366,7 @@ class Serving:
         return any(state.state == "AVAILABLE" for state in self.server.status(self.model_name, version))
 
     def _decided_before(self, record: ModelRecord, event: str, **facts: Any) -> bool:
-        """Whether an earlier try of this very task or request has decided this."""
+        """Returns whether an earlier try of the same task or request made this decision."""
         return any(
             entry.event == event
             and entry.by == self.by

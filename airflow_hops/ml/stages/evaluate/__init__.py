@@ -1,1 +1,1 @@
-"""Evaluation: a model on held-out rows, against the champion on the same rows."""
+"""Evaluates a model on held-out rows, and compares it with the champion on the same rows."""

@@ -1,4 +1,4 @@
-"""Whether a candidate may take a champion's place: the rule, and its reasons in words."""
+"""Decides whether a candidate may replace a champion, with reasons."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from airflow_hops.ml.metrics.judging import METRICS
 from airflow_hops.ml.metrics.metrics import Metrics
 
 MAX_REGRESSION = 0.01
-"""Default tolerance; for a metric in the label's units, and of one of the user's own, as a share of
-the champion's figure."""
+"""Default tolerance. For metrics in the label's units and custom metrics it is a share of the champion's figure."""
 
 
 @dataclass(frozen=True)
 class BlessingRule:
-    """The conditions that a candidate must meet.
+    """Conditions that a candidate must meet.
 
     Attributes:
         metric: The metric by which candidate and champion are compared.
-        minimum: Worst figure allowed of a metric, on every split (for a loss, the greatest).
+        minimum: Worst allowed figure by metric, on every split (for a loss, the greatest).
         max_regression: How much worse than the champion a candidate may be on a split, beyond chance: the lower end of
             the 95% interval of its gain must not lie below minus this. By split, or one figure for all; None for
             :data:`MAX_REGRESSION`.
         min_improvement: How much better it must be on at least one split, beyond chance: the lower end of the interval
-            must lie above this. None asks for no improvement.
-        higher_is_better: The metrics that there are, and in which direction they improve.
-        relative: Those of which :data:`MAX_REGRESSION` is a share of the champion's figure.
+            must lie above this. None requires no improvement.
+        higher_is_better: Known metrics, and whether higher figures are better.
+        relative: Metrics for which :data:`MAX_REGRESSION` is a share of the champion's figure.
     """
 
     metric: str = "auc"
@@ -60,10 +59,10 @@ class BlessingRule:
         max_regression: float | Mapping[str, float] | None,
         min_improvement: float | None,
     ) -> BlessingRule:
-        """The rule for models of a problem; what is None is as the problem has it.
+        """Returns the rule for models of a problem; None stands for the problem's default.
 
         Raises:
-            BadInput: a metric is none of the problem's, or a margin is below 0.
+            BadInput: the problem does not have a metric, or a margin is below 0.
         """
         known = METRICS[problem]
         higher = {**known.higher_is_better, **{name: own.higher_is_better for name, own in custom.items()}}
@@ -77,7 +76,7 @@ class BlessingRule:
         return cls(metric or known.metric, asked, max_regression, min_improvement, higher, relative)
 
     def margin(self, split: str, champion: Metrics | None = None) -> float:
-        """The regression that is allowed on a split; a split that the mapping leaves out has none allowed."""
+        """Returns the allowed regression on a split; 0 for splits that the mapping leaves out."""
         if isinstance(self.max_regression, Mapping):
             return float(self.max_regression.get(split, 0.0))
         if self.max_regression is not None:
@@ -86,7 +85,7 @@ class BlessingRule:
         return MAX_REGRESSION * abs(figure or 0.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON value."""
+        """Returns the rule as JSON."""
         return {
             "metric": self.metric,
             "minimum": dict(self.minimum),
@@ -102,24 +101,16 @@ def bless(
     gains: Mapping[str, Difference | None] | None,
     champion: Mapping[str, Metrics] | None = None,
 ) -> tuple[bool, list[str]]:
-    """Applies the rule.
+    """Applies the rule; returns whether the candidate is blessed, and a sentence for every check.
 
     1. On every split, each metric of ``minimum`` reaches its minimum.
-    2. Where a champion is: on every split, the candidate is not worse than it by more than ``max_regression`` (a test
-       of non-inferiority at 2.5%, one-sided), and
+    2. If there is a champion, the candidate is on no split worse than it by more than ``max_regression`` (a one-sided
+       test of non-inferiority at 2.5%), and
     3. on at least one split, it is better by more than ``min_improvement`` (a test of superiority at the same level).
 
-    A metric that is not defined on a split (a single class) cannot decide there; the reasons say so. One that is
-    defined on no split fails its minimum: nothing would have been asked.
-
-    Args:
-        rule: What is asked.
-        candidate: Its metrics by split.
-        gains: Its gain over the champion by split; None if there is no champion.
-        champion: The champion's metrics by split.
-
-    Returns:
-        Whether it is blessed, and a sentence for every check.
+    A metric that is undefined on a split (a single class) cannot decide there; the reasons say so. A metric that is
+    undefined on all splits fails its minimum, which would otherwise check nothing. Metrics and gains over the
+    champion are by split; ``gains`` is None if there is no champion.
     """
     blessed, reasons = check_minimum(rule, candidate)
     if gains is None:
@@ -150,7 +141,7 @@ def bless(
 
 
 def check_minimum(rule: BlessingRule, candidate: Mapping[str, Metrics]) -> tuple[bool, list[str]]:
-    """The first condition of :func:`bless` alone: whether it is met, and a sentence for every check."""
+    """Checks only the first condition of :func:`bless`; returns whether it is met, and a sentence for every check."""
     checks = [
         _check_minimum(rule, split, name, bound, metrics)
         for split, metrics in candidate.items()
@@ -175,12 +166,12 @@ def _check_minimum(rule: BlessingRule, split: str, name: str, bound: float, metr
 
 
 def _why(name: str, metrics: Metrics) -> str:
-    """Why a figure is not there."""
+    """Returns why a figure is missing."""
     return metrics.reason or f"{name} is not defined on its rows"
 
 
 def _number(value: float, sign: str = "") -> str:
-    """Four decimals; of great numbers six digits."""
+    """Formats a number with four decimals, or with six digits from 100 on."""
     return f"{value:{sign}.4f}" if abs(value) < 100 else f"{value:{sign}.6g}"
 
 

@@ -1,4 +1,4 @@
-"""Figures of models on the splits of examples, for one label."""
+"""Computes figures of models on the splits of examples, for one label."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_hops.ml.metrics.scoring import ServedModel, score
 
 
 class SameLabel(BadInput):
-    """All labels of the first split are the same."""
+    """All labels of the first split are equal."""
 
 
 def figures_by_split(
@@ -29,23 +29,23 @@ def figures_by_split(
     slices: Sequence[str],
     progress: Callable[[float, str], None] = lambda share, text: None,
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Scores the rows of each split, and judges what comes of it.
+    """Scores the rows of each split and computes the figures.
 
     Args:
         models: Candidate, and champion if there is one.
-        names: Their classes, and those of the examples.
-        judge: What they are judged by.
-        files: Parquet files of examples by split; the first split must have labels that differ.
-        target: The label, and the column of the weights.
-        slices: Columns by whose values the figures are given too.
-        progress: Told the done share and what is done.
+        names: Classes of the models and of the examples.
+        judge: Computes the figures.
+        files: Parquet files of examples by split; the labels of the first split must differ.
+        target: Label, and the column of weights.
+        slices: Columns by whose values the figures are also computed.
+        progress: Gets the finished share and a message.
 
     Returns:
-        By split what :meth:`Judge.describe` gives; and in words, which rows were not compared with the champion.
+        Result of :meth:`Judge.describe` by split, and notes on rows that were not compared with the champion.
 
     Raises:
-        SameLabel: all labels of the first split are the same.
-        BadInput: a column is missing or of another type, or the candidate's outputs are not predictions.
+        SameLabel: all labels of the first split are equal.
+        BadInput: a column is missing or mistyped, or the candidate's outputs are not predictions.
     """
     figures: dict[str, dict[str, Any]] = {}
     reasons = []

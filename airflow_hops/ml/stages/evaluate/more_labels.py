@@ -1,4 +1,4 @@
-"""Further labels of an evaluation: their figures, and what is asked of them."""
+"""Evaluates further labels and checks their minimums."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ from airflow_hops.ml.stages.evaluate.by_split import SameLabel, figures_by_split
 
 @dataclass
 class MoreLabels:
-    """The results of further labels.
-
-    Attributes:
-        labels: By label: the target, what was asked, and the figures by split.
-        blessed: Whether what was asked is met.
-        reasons: In words.
-    """
+    """Results of further labels: target, rule and figures by split, by label; and whether all minimums are met."""
 
     labels: dict[str, tuple[Target, BlessingRule, dict[str, dict[str, Any]]]] = field(default_factory=dict)
     blessed: bool = True
@@ -35,18 +29,12 @@ class MoreLabels:
 def minimum_by_label(
     minimum: Mapping[str, float] | None, target: Target, custom: Collection[str]
 ) -> tuple[Mapping[str, float] | None, dict[str, dict[str, float]]]:
-    """Tells what is asked of the label's metrics from what is asked of further labels' (``minutes/rmse``).
+    """Separates the label's minimums (None if it has none) from those of further labels (``minutes/rmse``), by label.
 
-    Args:
-        minimum: As it was given.
-        target: The labels of the examples.
-        custom: Names of the user's own metrics, which may have a slash.
-
-    Returns:
-        Of the label, None if nothing was said of it; and by further label.
+    Names of custom metrics may contain a slash, too.
 
     Raises:
-        BadInput: a label is none of the further ones.
+        BadInput: a name refers to an unknown label.
     """
     own: dict[str, float] = {}
     more: dict[str, dict[str, float]] = {each.label: {} for each in target.more}
@@ -70,21 +58,20 @@ def evaluate_more_labels(
     slices: Sequence[str],
     minimum: Mapping[str, Mapping[str, float]],
 ) -> MoreLabels:
-    """Evaluates models on the further labels of examples, as on the first one; the rows are read again for each.
+    """Evaluates models on the further labels of examples; reads the rows again for each.
 
-    A champion is shown beside the candidate where the two can be compared, and decides nothing here.
+    A champion is shown beside the candidate if the two are comparable, but decides nothing here.
 
     Args:
         models: Candidate, and champion if there is one.
-        properties: Those of the models' artifacts.
+        properties: Properties of the models' artifacts.
         target: The labels of the examples.
         files: Parquet files of examples by split.
-        slices: Columns by whose values the figures are given too.
-        minimum: By label, the worst figure allowed by metric, on every split.
+        slices: Columns by whose values the figures are also computed.
+        minimum: Worst allowed figure by metric, on every split, by label.
 
     Raises:
-        BadInput: a figure is asked of a label that the model does not predict, or a metric is unknown; or as for the
-            first label.
+        BadInput: a label with a minimum is not predicted by the model, a metric is unknown, or as for the first label.
     """
     result = MoreLabels()
     for label in target.more:
@@ -122,7 +109,7 @@ def _heads(
     properties: Mapping[str, ModelProperties],
     label: Target,
 ) -> tuple[dict[str, ServedModel], ClassNames, list[str]]:
-    """Returns the scored outputs for a label, with its classes, and in words why the champion has none."""
+    """Returns the outputs to score for a label, their classes, and why the champion is missing."""
     heads, reasons = {CANDIDATE: candidate}, []
     if champion is not None:
         try:

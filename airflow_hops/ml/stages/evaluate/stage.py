@@ -1,4 +1,4 @@
-"""Evaluates an exported model on raw examples, against the champion on the same rows, and blesses it or not."""
+"""Evaluates an exported model on raw examples, compares it with the champion and decides on its blessing."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def run(
     min_improvement: float | None = 0.0,
     metrics: Mapping[str, Sequence[str]] | None = None,
 ) -> Artifact:
-    """The step: writes the artifact ``evaluation``, whether the model is blessed or not.
+    """Writes the artifact ``evaluation``, blessed or not.
 
     A model is never blessed if its training did not confirm that the ranks ended with the same weights. Parameters are
-    those of ``EvaluateOperator``. Inputs are ``model`` and ``examples``, and, in a back-test, ``champion``: a model
-    that takes the place of the live one.
+    those of ``EvaluateOperator``. Inputs are ``model`` and ``examples``, and, in a back-test, ``champion``: a model to
+    compare with instead of the live champion.
 
     Raises:
-        BadInput: model and examples do not match, there is no split to score, or all labels of the first one are the
-            same.
+        BadInput: model and examples do not match, there is no split to score, or all labels of the first split are
+            equal.
     """
     model, examples = context.input("model"), context.input("examples")
     target = ExamplesProperties.of(examples).target
@@ -158,18 +158,13 @@ def run(
 def evaluate_model(
     folder: Path, parquet_files: Sequence[Path], label: str, slices: Sequence[str] = (), weight: str | None = None
 ) -> dict[str, Any]:
-    """Computes the metrics of one exported model on the rows of Parquet files.
+    """Computes the metrics of one exported model of any format on raw examples.
 
-    Args:
-        folder: Folder of the model, of any format.
-        parquet_files: Raw examples.
-        label: Name of the label column.
-        slices: Columns by whose values the metrics are also computed.
-        weight: Name of the column of the rows' weights, or None.
+    ``slices`` are columns by whose values the metrics are also computed, ``weight`` is the weight column, if any.
 
     Returns:
-        The metrics of the model's problem by name (:mod:`~airflow_hops.ml.metrics.binary_metrics` and its
-        siblings), and under ``slices``, for each column, a list of them with their ``value``, most frequent first.
+        Metrics of the model's problem by name (:mod:`~airflow_hops.ml.metrics.binary_metrics` and its siblings).
+        ``slices`` holds a list of metrics per column, each with its ``value``, most frequent first.
     """
     model = ServedModel(folder)
     scored = score({CANDIDATE: model}, parquet_files, label, weight=weight, slices=slices)
@@ -198,7 +193,7 @@ def _splits(wanted: Sequence[str] | None, examples: Artifact) -> list[str]:
 
 
 def _champion_model(context: StepContext, champion: ServedVersion) -> tuple[Path, ModelProperties]:
-    """The champion's model; what the server has of it where its artifact was replaced, or is gone."""
+    """Returns the champion's model; if its artifact was replaced or deleted, the server's copy."""
     try:
         folder = model_folder(context.store, champion.model)
         return folder, ModelProperties.of(context.store.manifest(champion.model.uri))
@@ -223,9 +218,9 @@ def _as_json(value: Any) -> Any:
 
 
 def _metrics(figures: Mapping[str, Mapping[str, Any]], names: Iterable[str], label: str = "") -> dict[str, float]:
-    """``eval_auc``, ``champion_eval_auc``, ``eval_gain`` and so on; what is not defined is left out.
+    """Returns ``eval_auc``, ``champion_eval_auc``, ``eval_gain`` and so on, without undefined ones.
 
-    Those of a further label, of which ``label`` is the name and a slash, are ``eval_minutes/rmse``.
+    ``label`` is the name of a further label and a slash, as in ``eval_minutes/rmse``.
     """
     metrics: dict[str, float] = {}
     for split, result in figures.items():

@@ -1,4 +1,4 @@
-"""Warnings about results that are too good: a feature that is known only with the label, most often."""
+"""Warns of results that are too good, most often because a feature is known only with the label."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_hops.ml.metrics.metrics import Metrics
 from airflow_hops.ml.monitoring.leakage import TELLS, score_alone
 
 WARNING = "warning: "
-"""Prefix of those reasons of an evaluation that are warnings."""
+"""Prefix of reasons that are warnings."""
 
 _FEWEST_ROWS = 100
 _FEWEST_OF_CLASS = 10
@@ -23,16 +23,7 @@ _MOST_NAMED = 5
 def warn_if_too_good(
     problem: Problem, split: str, metrics: Metrics, files: Sequence[Path], label: str, features: Sequence[str]
 ) -> list[str]:
-    """Returns a warning if a model is right in all but one of a thousand cases, with the features that alone are, too.
-
-    Args:
-        problem: What the model predicts.
-        split: The split.
-        metrics: The model's metrics there.
-        files: Raw examples of the split.
-        label: Name of the label column.
-        features: Names of the model's inputs.
-    """
+    """Returns a warning if a model's main metric is at least ``TELLS``, naming the features that reach it alone."""
     name = {BINARY: "auc", MULTICLASS: "accuracy"}.get(problem, "r2")
     value = metrics.value(name)
     few = metrics.rows < _FEWEST_ROWS

@@ -1,4 +1,4 @@
-"""Images: from folders, Parquet or IDX files to TFRecords of a size and kind, prepared in Spark's executors."""
+"""Prepares images in Spark's executors: folders, Parquet or IDX files become TFRecords of one size and kind."""
 
 from airflow_hops.ml.stages.images.stage import run
 

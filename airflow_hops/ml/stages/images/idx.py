@@ -1,4 +1,4 @@
-"""IDX files, the format of MNIST and Fashion-MNIST: a header of big-endian integers, then the values, row by row.
+"""Reads IDX files, the format of MNIST and Fashion-MNIST: a header of big-endian integers, then the values, row by row.
 
 Source: https://yann.lecun.org/exdb/mnist/ ("File formats for the MNIST database").
 """
@@ -24,7 +24,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 def is_idx_file(fs: Any, path: str) -> bool:
-    """Whether a file, compressed with gzip or not, begins as an IDX file does."""
+    """Returns whether a file, optionally compressed with gzip, begins like an IDX file."""
     try:
         with _stream(fs, path) as stream:
             return _is_idx(stream.read(4))
@@ -38,13 +38,7 @@ def _is_idx(head: bytes) -> bool:
 
 @dataclass(frozen=True)
 class IdxFile:
-    """An IDX file of unsigned bytes.
-
-    Attributes:
-        fs: Its fsspec file system.
-        path: Its path there.
-        shape: Sizes of its dimensions, rows first.
-    """
+    """IDX file of unsigned bytes on an fsspec file system; the first dimension of its shape is the rows."""
 
     fs: Any
     path: str
@@ -52,15 +46,10 @@ class IdxFile:
 
     @classmethod
     def open(cls, fs: Any, path: str, *, dimensions: tuple[int, ...]) -> IdxFile:
-        """Reads the header of a file, compressed with gzip or not.
-
-        Args:
-            fs: The file system.
-            path: The file.
-            dimensions: How many dimensions it may have.
+        """Reads the header of a file, optionally compressed with gzip.
 
         Raises:
-            BadInput: it is no IDX file of unsigned bytes with so many dimensions.
+            BadInput: it is not an IDX file of unsigned bytes whose number of dimensions is one of ``dimensions``.
         """
         with _stream(fs, path) as stream:
             head = stream.read(4)
@@ -78,19 +67,13 @@ class IdxFile:
 
     @property
     def rows(self) -> int:
-        """How many rows there are, by the header."""
+        """Number of rows according to the header."""
         return self.shape[0]
 
     def read(self, first: int, last: int, *, batch: int) -> Iterator[np.ndarray[Any, Any]]:
-        """Reads rows; where the last row is among them, also that the file ends behind it.
+        """Reads rows ``first`` to ``last`` (excluded), at most ``batch`` at a time: uint8 of shape ``[rows, …]``.
 
-        Args:
-            first: The first row.
-            last: The row after the last.
-            batch: Rows of an array, at most.
-
-        Yields:
-            uint8 of shape ``[rows, …]``.
+        If the last row of the file is among them, also checks that the file ends there.
 
         Raises:
             BadInput: the file is shorter or longer than its header says, or damaged.
@@ -138,13 +121,13 @@ def _stream(fs: Any, path: str) -> Iterator[Any]:
 
 
 class _Decompressed:
-    """A gzip stream, of which what was readable before it broke off is handed out first."""
+    """Gzip stream that returns all readable bytes of a truncated file before it ends."""
 
     def __init__(self, raw: Any) -> None:
         self._stream = gzip.GzipFile(fileobj=raw)
 
     def read(self, count: int) -> bytes:
-        """Up to ``count`` bytes; fewer where the stream ends, or breaks off."""
+        """Returns up to ``count`` bytes; fewer if the stream ends or is truncated."""
         parts, left = [], count
         while left:
             try:

@@ -1,4 +1,4 @@
-"""The plan: the files of the sources, their classes, and tasks of about equal size."""
+"""Plans the preparation: the sources' files, their classes, and tasks of similar size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from airflow_hops.ml.readers.raw_file import explained
 from airflow_hops.ml.stages.images.idx import IdxFile, is_idx_file
 
 TASK_ROWS = 8192
-"""Images of a task of Parquet or IDX, about."""
+"""Approximate images per task of Parquet or IDX."""
 
 TASK_FILES, TASK_BYTES = 512, 64 << 20
 """Image files of a task, and their bytes, at most."""
@@ -31,7 +31,7 @@ MAX_CLASSES = 100_000
 
 @dataclass(frozen=True)
 class FolderFile:
-    """An image file: its path, its key (the path below the source), its class, and its size."""
+    """Image file; its key is the path below the source."""
 
     path: str
     key: str
@@ -41,19 +41,19 @@ class FolderFile:
 
 @dataclass(frozen=True)
 class ImageTask:
-    """A part of a source, of one of three kinds, for one Spark task.
+    """Part of a source of one of three kinds, for one Spark task.
 
     Attributes:
-        source: The split that the source was given for.
-        part: Number of the files to write.
-        fs: The fsspec file system.
-        files: Of a folder: the image files.
-        path: Of Parquet and IDX: the file.
-        row_groups: Of Parquet: which.
-        first_row: Of Parquet and IDX: number of the first row in the file.
-        columns: Of Parquet: of image, label and key.
-        idx: Of IDX: the file of images.
-        labels: Of IDX: the labels of the task's rows.
+        source: Split whose source this is.
+        part: Number in the names of the written files.
+        fs: fsspec file system.
+        files: Image files (folders).
+        path: The file (Parquet and IDX).
+        row_groups: Row groups to read (Parquet).
+        first_row: Number of the first row in the file (Parquet and IDX).
+        columns: Columns of image, label and key (Parquet).
+        idx: File of images (IDX).
+        labels: Labels of the task's rows (IDX).
     """
 
     source: str
@@ -70,20 +70,17 @@ class ImageTask:
 
 @dataclass
 class ImagePlan:
-    """The tasks, and the classes that were found: names, or numbers."""
+    """Tasks, and the names or numbers of the classes in the sources."""
 
     tasks: list[ImageTask] = field(default_factory=list)
     classes: set[str | int] = field(default_factory=set)
 
 
 def plan_images(sources: Mapping[str, ImageSource]) -> ImagePlan:
-    """Lists the files of all sources and cuts them into tasks, the same ones on any cluster.
-
-    Args:
-        sources: By split.
+    """Lists the files of all sources and divides them into tasks, the same ones on any cluster.
 
     Raises:
-        BadInput: a source has no images, or a file is none of the three kinds, or is damaged.
+        BadInput: a source has no images, or a file is damaged or of none of the three kinds.
     """
     plan = ImagePlan()
     for split, source in sources.items():
@@ -103,14 +100,10 @@ def plan_images(sources: Mapping[str, ImageSource]) -> ImagePlan:
 
 
 def name_classes(plan: ImagePlan, given: Sequence[str] | None) -> tuple[str, ...]:
-    """The classes' names in the order of their numbers: those given, else those found.
-
-    Args:
-        plan: Says what was found.
-        given: Names; where the sources have numbers, the name of 0 comes first.
+    """Returns the classes' names in the order of their numbers: ``given``, or else those of the sources.
 
     Raises:
-        BadInput: a name is given twice; or sources with names and sources with numbers come without them.
+        BadInput: a name occurs twice, or some sources have names, others numbers, and ``given`` is empty.
     """
     if given:
         if len(set(given)) < len(given):

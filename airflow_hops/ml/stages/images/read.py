@@ -1,4 +1,4 @@
-"""The images of a task, in batches whose bytes are bounded."""
+"""Reads a task's images in batches of bounded size."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _PARQUET_ROWS = 16
 
 @dataclass
 class ImageBatch:
-    """Images of a source, encoded or, where the source holds those, as pixels.
+    """Images of a source, encoded or, for IDX files, as pixels.
 
     Attributes:
-        keys: Identity of each.
-        labels: Name or number of its class, or None.
-        encoded: Bytes of each, or None if they are missing.
-        pixels: uint8 of shape ``[images, height, width, channels]``, in the place of ``encoded``.
-        where: Where each lies, for people.
-        size_bytes: Of all encoded ones.
+        keys: Identity of each image.
+        labels: Name or number of each class, or None.
+        encoded: Bytes of each image, or None if missing.
+        pixels: uint8 of shape ``[images, height, width, channels]``, instead of ``encoded``.
+        where: Location of each image, for people.
+        size_bytes: Total size of ``encoded``.
     """
 
     keys: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class ImageBatch:
     size_bytes: int = 0
 
     def add(self, key: str, label: str | int | None, encoded: bytes | None, where: str) -> None:
-        """Takes one image in."""
+        """Appends an image."""
         self.keys.append(key)
         self.labels.append(label)
         self.encoded.append(encoded)
@@ -50,7 +50,7 @@ class ImageBatch:
 
     @property
     def is_full(self) -> bool:
-        """Whether another image shall go into another batch."""
+        """Whether the next image needs a new batch."""
         return len(self.keys) >= BATCH_IMAGES or self.size_bytes >= BATCH_BYTES
 
 
@@ -58,8 +58,8 @@ def read_images(task: ImageTask) -> Iterator[ImageBatch]:
     """Reads a task's images.
 
     Raises:
-        BadInput: a Parquet or an IDX file is damaged.
-        HopsError: an image file is gone since it was listed.
+        BadInput: a Parquet or IDX file is damaged.
+        HopsError: an image file was deleted after it was listed.
     """
     if task.idx is not None:
         yield from _read_idx(task)

@@ -1,4 +1,4 @@
-"""The step: prepares images in Spark's executors, and writes them as ``transformed_examples``, which training takes."""
+"""Prepares images in Spark's executors and writes them as ``transformed_examples``, the input of trainings."""
 
 from __future__ import annotations
 
@@ -31,15 +31,13 @@ COUNTS_FILE = "counts.json"
 
 
 def run(context: StepContext, **options: Any) -> Artifact:
-    """The step.
+    """Writes the artifact ``transformed_examples``.
 
-    Args:
-        context: The step's context.
-        options: Those of :class:`airflow_hops.core.contract.images.ImageOptions`.
+    Options are fields of :class:`airflow_hops.core.contract.images.ImageOptions`.
 
     Raises:
-        BadInput: an option or a source cannot be used; there are fewer than two classes; a split has no images, or a
-            class none in ``train``; too many images are rejected.
+        BadInput: an option or source is unusable, there are fewer than two classes, a split has no images, a class has
+            none in ``train``, or too many images are rejected.
         HopsError: Spark failed, or files changed while they were read.
     """
     values = ImageOptions(**options)
@@ -105,7 +103,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
 
 
 def trace_images(spec: ImageSpec) -> TracedTransform:
-    """The transform graph: encoded images of shape ``[batch]`` to float32 ``[batch, height, width, channels]``."""
+    """Traces the transform graph: encoded images ``[batch]`` to float32 ``[batch, height, width, channels]``."""
     import tensorflow as tf
 
     function = tf.function(lambda image: {IMAGE: decode_images(image, spec)}, autograph=False)
@@ -114,7 +112,7 @@ def trace_images(spec: ImageSpec) -> TracedTransform:
 
 
 def count_rows(summaries: Iterable[ImageSummary]) -> dict[str, RowCounts]:
-    """Images in, out and rejected, by split."""
+    """Counts images read, written and rejected, by split."""
     rows_in: Counter[str] = Counter()
     rows_out: Counter[str] = Counter()
     rejected: dict[str, Counter[str]] = {}
@@ -127,7 +125,7 @@ def count_rows(summaries: Iterable[ImageSummary]) -> dict[str, RowCounts]:
 
 
 def add_counts(parts: Iterable[RowCounts]) -> RowCounts:
-    """Counts of several splits taken together."""
+    """Adds up the counts of several splits."""
     rows_in, rows_out = 0, 0
     rejected: Counter[str] = Counter()
     for counts in parts:
@@ -163,9 +161,9 @@ def _check_splits(
 
 
 def _with_constants(options: ImageOptions, summaries: Iterable[ImageSummary]) -> ImageSpec:
-    """Fills in mean and standard deviation of the training images, where none were given.
+    """Fills in mean and standard deviation of the training images if the options lack them.
 
-    Sums of whole numbers: the same however the images were shared out.
+    Sums integers, so the result does not depend on how images are distributed.
     """
     spec, pixels = options.spec, 0
     sums, squares = [0] * spec.channels, [0] * spec.channels
@@ -185,7 +183,7 @@ def _with_constants(options: ImageOptions, summaries: Iterable[ImageSummary]) ->
 
 
 def _write_counts(folder: Path, summaries: Iterable[ImageSummary]) -> None:
-    """The rows of each TFRecord file, so that readers need not count them."""
+    """Writes the row count of each TFRecord file, so that readers need not count."""
     counts = {}
     for summary in summaries:
         for name, rows in summary.files.items():

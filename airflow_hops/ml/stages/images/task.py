@@ -1,4 +1,4 @@
-"""The Spark task: decodes, resizes and crops its images, and writes them, or sets them aside with a reason."""
+"""Spark task: decodes, resizes, crops and writes images, or rejects them with a reason."""
 
 from __future__ import annotations
 
@@ -31,16 +31,14 @@ NO_LABEL, UNKNOWN_CLASS = "label is missing", "unknown class"
 
 @dataclass(frozen=True)
 class ImagePreparation:
-    """The plan that every task gets.
+    """Plan that every task gets.
 
     Attributes:
-        target: Folder to write to, with a folder per split; every executor can write to it.
-        spec: Size and kind of the images.
+        target: Folder to write to, with a subfolder per split; writable by every executor.
         classes: Names in the order of their numbers.
         label: Name of the label column.
-        eval_percent: Share of the keys of the source ``train`` that go to the split ``eval``.
+        eval_percent: Percentage of the keys of source ``train`` that go to split ``eval``.
         encoding: ``png`` or ``jpeg``.
-        jpeg_quality: 1 to 100.
     """
 
     target: str
@@ -52,7 +50,7 @@ class ImagePreparation:
     jpeg_quality: int = 95
 
     def split_of(self, source: str, key: str) -> str:
-        """The split of an image; the key's hash alone decides, so that it is on the same side in every run."""
+        """Returns the split of an image; it depends only on the key's hash, so it is the same in every run."""
         if source != TRAIN or not self.eval_percent:
             return source
         number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
@@ -61,16 +59,16 @@ class ImagePreparation:
 
 @dataclass
 class ImageSummary(TaskSummary):
-    """The summary of a task.
+    """Summary of a task.
 
     Attributes:
         rows_in: Images read, by split.
         rows_out: Images written, by split and class number.
-        rejected: Images set aside, by split and reason.
+        rejected: Rejected images, by split and reason.
         files: Rows of each TFRecord file, by ``<split>/<name>``.
-        pixels: Pixels written of the split ``train``.
-        sums: By channel, the sum of their values, which lie in 0 to 255.
-        squares: By channel, the sum of their squares.
+        pixels: Pixels written to split ``train``.
+        sums: Sum of their values (0 to 255), by channel.
+        squares: Sum of their squares, by channel.
     """
 
     rows_in: dict[str, int] = field(default_factory=dict)
@@ -83,11 +81,7 @@ class ImageSummary(TaskSummary):
 
 
 def prepare_task(preparation: ImagePreparation, task: ImageTask) -> str:
-    """Does a task.
-
-    Returns:
-        The :class:`ImageSummary` as JSON.
-    """
+    """Runs a task; returns its :class:`ImageSummary` as JSON."""
     summary = ImageSummary()
     with summary.recording_errors(preparation.target):
         _Task(preparation, task, summary).run()
@@ -153,7 +147,7 @@ class _Task:
                 counts[str(number)] = counts.get(str(number), 0) + count
 
     def _class_of(self, label: str | int | None) -> int | str:
-        """The number of a class, or the reason to reject the image."""
+        """Returns the number of a class, or the reason to reject the image."""
         if label is None:
             return NO_LABEL
         if isinstance(label, str):
@@ -161,7 +155,7 @@ class _Task:
         return label if 0 <= label < len(self.preparation.classes) else UNKNOWN_CLASS
 
     def _decode(self, batch: ImageBatch, good: Sequence[int], splits: Sequence[str]) -> tuple[list[int], Any]:
-        """Which images could be decoded, and their pixels."""
+        """Returns the indices of the decodable images, and their pixels."""
         spec = self.preparation.spec
         if not good:
             return [], None
@@ -214,7 +208,7 @@ class _Task:
 
 
 def encode(pixels: Any, preparation: ImagePreparation) -> list[bytes]:
-    """Pixels, uint8 of shape ``[images, height, width, channels]``, as PNG or JPEG."""
+    """Encodes pixels, uint8 of shape ``[images, height, width, channels]``, as PNG or JPEG."""
     if preparation.encoding == "png":
         return list(_as_png(pixels))
     quality = preparation.jpeg_quality
@@ -227,7 +221,7 @@ def _as_png(pixels: Any) -> Any:
 
 @cache
 def _decoder(spec: ImageSpec) -> Any:
-    """The graph from encoded images to pixels, traced once in a Python worker."""
+    """Returns the graph from encoded images to pixels, traced once per Python worker."""
     return tf.function(
         lambda encoded: decode_pixel_batch(encoded, spec),
         input_signature=[tf.TensorSpec([None], tf.string)],
@@ -236,7 +230,7 @@ def _decoder(spec: ImageSpec) -> Any:
 
 
 def _first_words(error: Exception) -> str:
-    """The sentence of a TensorFlow error, without the names of nodes around it."""
+    """Returns the sentence of a TensorFlow error without node names."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0].rpartition("}} ")[2] if lines else type(error).__name__)[:300]
 
@@ -257,7 +251,7 @@ REJECTED_SCHEMA = pa.schema(
 class ImageWriter(StagedFiles):
     """Writes a part of a split: ``part-<number>.tfrecord`` and ``part-<number>.parquet``.
 
-    Encoded images are compressed already, and so the files are not.
+    The files are not compressed, since encoded images are.
     """
 
     def __init__(self, folder: Path, part: int, label: str) -> None:
@@ -270,7 +264,7 @@ class ImageWriter(StagedFiles):
         self.rows = 0
 
     def write(self, keys: Sequence[str], images: Sequence[bytes], labels: Sequence[int]) -> None:
-        """Writes a batch; it becomes a row group."""
+        """Writes a batch as a row group."""
         if self._columns is None:
             settings = {"use_dictionary": False, "compression": "none", "write_statistics": False}
             of_table = partial(pq.ParquetWriter, schema=self._schema, **settings)

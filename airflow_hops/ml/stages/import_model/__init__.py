@@ -1,4 +1,4 @@
-"""Import: a model that was trained elsewhere."""
+"""Imports a model that was trained elsewhere."""
 
 from airflow_hops.ml.stages.import_model.checks import check_model
 from airflow_hops.ml.stages.import_model.stage import fetch_source, find_model, run

@@ -1,4 +1,4 @@
-"""Checks of an imported model's predictions on rows of the examples."""
+"""Checks an imported model's predictions on rows of the examples."""
 
 from __future__ import annotations
 
@@ -20,20 +20,12 @@ log = logging.getLogger(__name__)
 def check_model(
     folder: Path, files: Sequence[Path], target: Target, *, rows: int, source: str
 ) -> tuple[ServedModel, int]:
-    """Asks a model for rows of examples, as a server would.
+    """Loads a model and checks its predictions for up to ``rows`` rows; returns it with the number of rows.
 
-    Args:
-        folder: The model's.
-        files: Parquet files of the examples.
-        target: What it is to predict, its classes in the order of the model's outputs.
-        rows: How many rows, at most.
-        source: For messages.
-
-    Returns:
-        The model, and how many rows it was asked for.
+    The classes of ``target`` are in the order of the model's outputs.
 
     Raises:
-        BadInput: it does not load, predicts something else, wants a column that is not there, or gives no numbers.
+        BadInput: the model does not load, predicts something else, needs a missing column, or does not return numbers.
     """
     model = ServedModel(folder)
     return model, _check_predictions(model, files, target, rows=rows, source=source)
@@ -42,7 +34,7 @@ def check_model(
 def more_labels(
     model: ServedModel, files: Sequence[Path], target: Target, *, rows: int, source: str
 ) -> tuple[Target, ...]:
-    """The further labels that the model predicts, once it has been asked for them; others are told of."""
+    """Returns the further labels that the model predicts, after checking them; logs a warning for the others."""
     heads = {each: model.head(target.output_prefix(each.label)) for each in target.more}
     for each, head in heads.items():
         if head is None:
@@ -90,11 +82,7 @@ def _check_predictions(model: ServedModel, files: Sequence[Path], target: Target
 
 
 def unzip_probabilities(file: Path) -> None:
-    """Has the graph in a file give the tensor of which it makes maps; any other graph stays as it is.
-
-    Args:
-        file: An ONNX file, which is written anew if there are such maps.
-    """
+    """Replaces maps of probabilities (ZipMap) in an ONNX file by the tensor they are made from."""
     import onnx
     from google.protobuf.message import DecodeError
 

@@ -1,4 +1,4 @@
-"""Imports a model that was trained elsewhere: a folder, or a model of MLflow, becomes a ``model`` artifact."""
+"""Imports a model that was trained elsewhere, in a folder or in MLflow, as a ``model`` artifact."""
 
 from __future__ import annotations
 
@@ -47,19 +47,13 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     ONNX: (TRANSFORM_GRAPH, SIGNATURE_FILE),
     SKOPS: (TRANSFORM_GRAPH, SIGNATURE_FILE),
 }
-"""Files that belong to a model besides its file, by format: a folder may hold other things, too."""
+"""Files of a model besides its main file, by format; the folder may hold unrelated files, too."""
 _DEPTH = 3
 
 
 @dataclass(frozen=True)
 class FoundModel:
-    """A model in a folder.
-
-    Attributes:
-        format: How it is stored.
-        folder: Where its files lie.
-        file: The file that is the model.
-    """
+    """Model in a folder, and the main one of its files."""
 
     format: ModelFormat
     folder: Path
@@ -76,13 +70,13 @@ def run(
     split: str | None = None,
     rows: int = 1000,
 ) -> Artifact:
-    """The step: writes the artifact ``model``, once the model has predicted rows of the examples.
+    """Writes the artifact ``model`` after the model has predicted rows of the examples.
 
-    Parameters are those of ``ImportModelOperator``. Inputs are ``examples``, and ``statistics`` and ``schema``, if
-    there are any.
+    Parameters are those of ``ImportModelOperator``. Inputs are ``examples`` and, optionally, ``statistics`` and
+    ``schema``.
 
     Raises:
-        BadInput: there is no model that serves, or it does not go with the examples.
+        BadInput: there is no model that can serve, or it does not match the examples.
         HopsError: the source cannot be read at the moment.
     """
     examples = context.input("examples")
@@ -136,15 +130,15 @@ def _given(context: StepContext, role: str, attribute: str) -> str | None:
 
 
 def fetch_source(source: str, context: StepContext, folder: Path) -> Path:
-    """A local folder with what a source names.
+    """Returns a local folder with the files of a source; remote files are copied to ``folder``.
 
     Args:
         source: A folder (a path, or any URI that fsspec opens), or a model of MLflow (``models:/name/3``).
-        context: The step's, whose services name MLflow, and whose store its options.
-        folder: Where what is not local is copied to.
+        context: The step, for the URI of MLflow and the options of the store.
+        folder: Folder for copies.
 
     Raises:
-        BadInput: there is nothing.
+        BadInput: the source does not exist.
         HopsError: MLflow or the store fails.
     """
     if source.startswith(_MLFLOW_SCHEMES):
@@ -182,10 +176,10 @@ def fetch_source(source: str, context: StepContext, folder: Path) -> Path:
 
 
 def find_model(root: Path, source: str) -> FoundModel:
-    """The model in a folder, or in one below it; the nearest to the top.
+    """Returns the model in a folder or its subfolders that is nearest to the top.
 
     Raises:
-        BadInput: there is none, several, or a pickle.
+        BadInput: there is none, or several, or a pickle.
     """
     if root.is_file():
         return _only([result for result in [_model_of(root)] if result], [root], source)
@@ -234,10 +228,10 @@ def _only(models: Sequence[FoundModel], seen: Sequence[Path], source: str) -> Fo
 
 
 def copy_model(model: FoundModel, folder: Path) -> None:
-    """Copies a model's files, under the names that the model server knows; descriptions of MLflow's are left out.
+    """Copies a model's files under the names that the model server expects; MLflow's descriptions are left out.
 
     Raises:
-        BadInput: one is a link, which may lead anywhere.
+        BadInput: a file is a link, which may lead anywhere.
     """
     name = model.file.name if model.format == SAVED_MODEL else f"model.{model.format}"
     copied = {model.file: name}
@@ -297,7 +291,7 @@ def _write_signature(
 
 
 def _in_order(names: Sequence[str] | None, target: Target) -> tuple[str, ...] | None:
-    """The examples' classes in the order of a model's own; as they are where it has none, or knows numbers alone."""
+    """Returns the classes in the model's order; the examples' order if the model has none or only numbers."""
     if not names or target.classes is None or list(names) == [str(number) for number in range(len(names))]:
         return target.classes
     if sorted(names) != sorted(target.classes):
@@ -326,7 +320,7 @@ def _estimator_inputs(model: FoundModel, features: Sequence[str] | None) -> Esti
 
 
 def _framework(model: FoundModel) -> str | None:
-    """Returns the framework that a model was trained with, as far as its files tell."""
+    """Returns the framework that trained a model, if its files tell."""
     if model.format == SAVED_MODEL:
         return "tensorflow"
     if model.format == SKOPS:

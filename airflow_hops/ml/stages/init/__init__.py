@@ -1,1 +1,1 @@
-"""Proposal of a project from the columns of a table, for ``airflow hops init``."""
+"""Proposes a project from the columns of a table, for ``airflow hops init``."""

@@ -1,4 +1,4 @@
-"""Looks at a file for ``airflow hops init``: what its columns hold, and what a pipeline can do with them."""
+"""Describes the columns of a file for ``airflow hops init``, and the role of each in a pipeline."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def describe(
     package: str | None = None,
     **told: Any,
 ) -> dict[str, Any]:
-    """The step of ``airflow hops init``.
+    """Describes a table as JSON, for ``airflow hops init``.
 
     Args:
         context: The step's context.
         uri: The file: a path, or a URI that fsspec opens.
-        encoding: Of CSV.
-        decimal: Decimal mark of CSV; None to recognise it.
-        thousands: Mark between thousands of CSV; None to recognise it.
-        package: Name of the Python package to be; None for none.
-        **told: As :class:`Told`.
+        encoding: Encoding of CSV.
+        decimal: Decimal mark of CSV; None to detect it.
+        thousands: Thousands separator of CSV; None to detect it.
+        package: Name of the Python package to create, if any.
+        **told: Fields of :class:`Told`.
 
     Raises:
-        BadInput: the file cannot be read, what was told does not go with it, or the package is installed already.
+        BadInput: the file cannot be read, the options contradict it, or the package is installed already.
     """
     if package is not None and importlib.util.find_spec(package) is not None:
         raise BadInput(f"name {package!r} is that of a module of the runtime environment; choose another one")
@@ -75,10 +75,10 @@ def describe(
 
 
 def describe_table(source: Source, told: Told) -> TableDescription:
-    """Says what the columns of a table hold, and gives each a role.
+    """Describes the columns of a table and assigns a role to each.
 
     Raises:
-        BadInput: the table cannot be read, or what was told does not go with it.
+        BadInput: the table cannot be read, or the options contradict it.
     """
     fs, listed = list_files(source)
     if [file.path for file in listed] != [fsspec.url_to_fs(source.uri)[1]]:
@@ -138,7 +138,7 @@ def describe_table(source: Source, told: Told) -> TableDescription:
 
 
 def _types(file: RawFile, label: str) -> Types:
-    """The types of a table that hold all of its rows."""
+    """Returns types that fit all rows of a table."""
     types = unify({file.name: infer_types(file)}, of_text=file.is_text)
     if file.format != "csv":
         return types
@@ -147,7 +147,7 @@ def _types(file: RawFile, label: str) -> Types:
 
 
 def _read(file: RawFile, types: Types) -> tuple[pa.Table, bool]:
-    """The first rows of a table, and whether these are all rows; NaN is null."""
+    """Returns the first rows of a table, with NaN as null, and whether these are all rows."""
     batches, rows, whole = [], 0, True
     for batch, _ in read(file, types):
         if rows == _MOST_ROWS:
@@ -169,7 +169,7 @@ def _read(file: RawFile, types: Types) -> tuple[pa.Table, bool]:
 
 
 def _check_values(table: pa.Table, report: Told, where: str) -> None:
-    """Compares what was told of columns with their values, as ``prepare`` takes them."""
+    """Raises BadInput if ``prepare`` would refuse the values of columns named by options."""
     if report.time is not None:
         kind = table.schema.field(report.time).type
         if not (_is_time(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
@@ -198,7 +198,7 @@ def _check_values(table: pa.Table, report: Told, where: str) -> None:
 
 
 def _label(column: pa.ChunkedArray, report: Told, where: str) -> tuple[pa.Array, Target]:
-    """The values of the label that are not missing, as ``prepare`` has them, and what they ask for."""
+    """Returns the label's values that are not missing, converted as by ``prepare``, and the target."""
     values = column.combine_chunks().drop_null()
     kind = values.type
     if pa.types.is_string(kind):
@@ -253,7 +253,7 @@ def _columns(table: pa.Table, report: Told, target: Target, arguments: Mapping[s
 
 
 def _role(name: str, column: pa.ChunkedArray, report: Told, taken: set[Any]) -> tuple[Role, str]:
-    """The role of a column by its own values, and why."""
+    """Returns the role of a column by its values, and the reason."""
     rows, kind = len(column), column.type
     if not name or "\0" in name:
         return "unused", "it has no name that a column can have"
@@ -287,7 +287,7 @@ def _role(name: str, column: pa.ChunkedArray, report: Told, taken: set[Any]) -> 
 def _unless_it_tells_the_label(
     column: pa.ChunkedArray, label: pa.ChunkedArray, target: Target, role: Role, why: str
 ) -> tuple[Role, str]:
-    """Leaves out a column that is the label in other words: whoever asks the model does not know it."""
+    """Excludes a column that repeats the label, since it is unknown at prediction time."""
     both, is_regression = pc.and_(pc.is_valid(column), pc.is_valid(label)), target.problem == REGRESSION
     mine, its = column.filter(both).combine_chunks(), label.filter(both).combine_chunks()
     if not is_regression:
@@ -331,7 +331,7 @@ def _type(kind: pa.DataType) -> str:
 
 
 def _request(table: pa.Table, features: Sequence[ColumnDescription]) -> dict[str, Any]:
-    """The features of the first of the rows that lack the least of them."""
+    """Returns the features of the first row with the fewest missing values."""
     head = table.select([column.name for column in features]).slice(0, 1000).to_pylist()
     row = min(head, key=lambda row: sum(value is None or value != value for value in row.values()))
     return {column.name: _sent(row[column.name], column.role) for column in features}

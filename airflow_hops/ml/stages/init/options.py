@@ -1,4 +1,4 @@
-"""The options of ``airflow hops init`` that say what a file's columns are."""
+"""Options of ``airflow hops init`` about a file's columns."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from airflow_hops.core.contract.target import Problem
 
 @dataclass(frozen=True)
 class Told:
-    """The user's options for a file's columns; None for what is to be guessed.
+    """Options for a file's columns; None if to be guessed.
 
     Attributes:
-        label: Column to predict.
         key: Column that identifies a row.
         time: Column of the row's time.
         weight: Column of the row's weight in training.
-        problem: What the label asks for.
         drop: Columns to leave out.
-        keep: Columns to keep though they tell the label.
+        keep: Columns to keep although they reveal the label.
         type: Types of columns, as ``NAME=TYPE`` with a type as in a source's ``schema``.
     """
 
@@ -37,10 +35,10 @@ class Told:
 
     @property
     def schema(self) -> dict[str, str]:
-        """The types of columns by name.
+        """Types of columns by name.
 
         Raises:
-            BadInput: one is not written as such.
+            BadInput: an entry is not ``NAME=TYPE``.
         """
         parts = [text.rpartition("=") for text in self.type]
         if wrong := [text for text, (name, _, kind) in zip(self.type, parts, strict=True) if not (name and kind)]:
@@ -48,14 +46,14 @@ class Told:
         return {name: kind for name, _, kind in parts}
 
     def role(self, name: str) -> Role | None:
-        """The role that a column is told to have."""
+        """Returns the role that the options give a column."""
         for role in ("label", "key", "time", "weight"):
             if getattr(self, role) == name:
                 return role  # type: ignore[return-value]
         return None
 
     def check(self, names: Sequence[str], where: str) -> None:
-        """Compares the names with the file's.
+        """Checks the options against the names of the file's columns.
 
         Raises:
             BadInput: a column is not in the file, or has two roles.
@@ -71,6 +69,6 @@ class Told:
 
 
 def named(names: Sequence[str]) -> str:
-    """The first names of a list."""
+    """Formats the first 20 names of a list."""
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
     return ", ".join(map(repr, names[:20])) + more

@@ -1,4 +1,4 @@
-"""Proposals of ``airflow hops init`` for a table: a minimum for models, the newest rows as a split, a logarithm."""
+"""Proposes a minimum for models, a split of the newest rows, and a logarithm of the label."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ _HEAVY = 20
 
 
 def propose_minimum(counts: Counter[Any] | None) -> dict[str, float]:
-    """Returns what a model must reach by metric, above what answers reach that know only the label's values.
+    """Returns minimums by metric, above those of a model that knows only the distribution of the label.
 
-    Args:
-        counts: Rows by value of the label; None for a regression.
+    ``counts`` are the rows by value of the label; None for a regression.
     """
     if counts is None:
         return {"r2": _LEAST_R2}
@@ -40,14 +39,10 @@ def propose_minimum(counts: Counter[Any] | None) -> dict[str, float]:
 
 
 def propose_newest_s(times: pa.ChunkedArray, label: pa.ChunkedArray, is_class: bool) -> int | None:
-    """Returns how many seconds hold about the last tenth of the rows, in whole days or minutes.
+    """Returns the duration of about the last tenth of the rows in seconds, rounded up to whole days or minutes.
 
-    None if these rows are too few or too many, or the others lack one of the classes.
-
-    Args:
-        times: Timestamps, dates, or seconds since the epoch.
-        label: The label of the same rows.
-        is_class: Whether it is a class.
+    None if these rows are too few or too many, or the others lack a class. Times are timestamps, dates, or seconds
+    since the epoch.
     """
     if pa.types.is_date(times.type):
         times = times.cast(pa.timestamp("s"))
@@ -71,7 +66,7 @@ def propose_newest_s(times: pa.ChunkedArray, label: pa.ChunkedArray, is_class: b
 
 
 def propose_logarithm(label: str, values: pa.Array) -> list[str]:
-    """Returns a note if the values of a regression's label have a heavy tail, whose squared errors decide alone."""
+    """Returns a note if a regression's label has a heavy tail, whose squared errors would dominate."""
     numbers = values.to_numpy(zero_copy_only=False).astype(float)
     middle, high = np.quantile(numbers, [0.5, 0.99])
     if numbers.min() < 0 or middle <= 0 or high < _HEAVY * middle:

@@ -1,1 +1,1 @@
-"""Notebooks as steps (``stage``), and as the code of ranks (``script``)."""
+"""Runs notebooks as steps (``stage``), and as the code of ranks (``script``)."""

@@ -1,4 +1,4 @@
-"""Executes a notebook in a kernel: outputs as they come, bounded, and why it failed."""
+"""Executes a notebook in a kernel, with bounded live outputs, and explains failures."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from airflow_hops.ml.training.gang.supervisor import count_oom_kills
 log = logging.getLogger(__name__)
 
 MAX_CELL_BYTES = 4 << 20
-"""Output of a cell that is kept."""
+"""Maximum stored output of a cell."""
 MAX_NOTEBOOK_BYTES = 32 << 20
-"""Output of all cells that is kept."""
+"""Maximum stored output of all cells."""
 
 _SIGN_OF_LIFE_S = 30.0
 _START_TIMEOUT_S = 120
@@ -49,25 +49,25 @@ _TRACEBACK_FRAMES = 50
 _OUTPUT_BYTES = 100
 """Size of an output without its content."""
 _IDLE_TIMEOUT_S = 600
-"""Within which the outputs of a cell that has ended must have arrived."""
+"""Time limit for the last outputs of a finished cell."""
 _NO_IDLE = "IOPub"
-"""In nbclient's message of a cell whose last output has not arrived."""
+"""Part of nbclient's message about a cell whose last output has not arrived."""
 _ENDS_WELL = [("SystemExit", code) for code in ("", "0", "None", "False")]
-"""Errors that end a notebook as a program ends with exit code 0; papermill takes them so, too."""
+"""Errors that end a notebook successfully, like a program with exit code 0; papermill treats them alike."""
 Progress = Callable[[float, str], None]
 
 
 @dataclass
 class Execution:
-    """The result of a notebook, whose outputs are in the notebook itself.
+    """Result of a notebook; its outputs are in the notebook.
 
     Attributes:
-        cells: Cells that ran.
-        seconds: How long they took.
-        cut_cells: Numbers of cells with more output than is kept.
-        failed_cell: Number of the cell that ended it; None if none did.
-        failure: Why; None if nothing failed.
-        result: The value that it left by ``pipeline.result``; None if it left none.
+        cells: Number of cells that ran.
+        seconds: Their duration.
+        cut_cells: Numbers of cells whose output was cut.
+        failed_cell: Number of the failed cell, if any.
+        failure: Its error, if any.
+        result: The value of ``pipeline.result``, if any.
     """
 
     cells: int = 0
@@ -86,14 +86,14 @@ def execute(
     progress: Progress,
     cell_timeout_s: float | None = None,
 ) -> Execution:
-    """Runs all cells, in a kernel of this very Python, up to the first that fails.
+    """Runs the cells in a kernel of this Python until one fails.
 
     Args:
         notebook: The notebook, which gets the outputs.
         path: Its file; the kernel works in the file's folder.
         env: The kernel's environment.
-        progress: Called with the share of the cells that have run, and a text.
-        cell_timeout_s: Seconds that each cell may take; None for as long as it wants.
+        progress: Called with the share of finished cells, and a message.
+        cell_timeout_s: Time limit per cell; None for none.
     """
     for cell in notebook.cells:
         if cell.cell_type == "code":  # what an earlier execution left would pass for this one's
@@ -103,7 +103,7 @@ def execute(
 
 
 class _KernelManager(AsyncKernelManager):  # type: ignore[misc]
-    """Starts a kernel by its command line: no kernelspec is installed anywhere."""
+    """Starts a kernel by its command line, so that no kernelspec needs to be installed."""
 
     @property
     def kernel_spec(self) -> KernelSpec:
@@ -116,7 +116,7 @@ class _KernelManager(AsyncKernelManager):  # type: ignore[misc]
 
 
 class _Client(NotebookClient):  # type: ignore[misc]
-    """Keeps outputs up to the limits, and writes text to the log as it comes."""
+    """Limits outputs, and writes text to the log as it arrives."""
 
     number = 0
     _told = 0
@@ -169,7 +169,7 @@ class _Client(NotebookClient):  # type: ignore[misc]
             return None
 
     def _fits(self, msg: dict[str, Any], position: int) -> bool:
-        """Counts what a message adds, text up to the limit; false if nothing of it is kept."""
+        """Counts the size of a message and shortens text to the limit; returns False if nothing is stored."""
         kind, content = msg["msg_type"], msg["content"]
         if kind == "stream":
             growth = {position: len(content["text"].encode("utf-8", "replace"))}
@@ -193,7 +193,7 @@ class _Client(NotebookClient):  # type: ignore[misc]
         return True
 
     def _left(self, position: int) -> int:
-        """Bytes that a cell may hold more."""
+        """Returns how many more bytes a cell may store."""
         return max(0, min(MAX_NOTEBOOK_BYTES - sum(self._held.values()), MAX_CELL_BYTES - self._held[position]))
 
     def clear_output(self, outs: Any, msg: dict[str, Any], cell_index: int) -> None:
@@ -210,7 +210,7 @@ class _Client(NotebookClient):  # type: ignore[misc]
             self.execution.cut_cells.remove(self.number)
 
     def end(self, cell: nbformat.NotebookNode) -> None:
-        """Finishes the log's last line; of a progress bar leaves the last state; says that output is missing."""
+        """Ends the log's last line, reduces progress bars to their last state, and marks cut output."""
         if self._line:
             self._print("\n")
         for output in cell.outputs:
@@ -242,13 +242,13 @@ def _last_state(line: str) -> str:
 
 
 def _size(output: Mapping[str, Any]) -> int:
-    """Bytes of what is displayed, as the notebook's file has it."""
+    """Returns the bytes of a displayed output in the notebook's file."""
     shown = json.dumps([output["data"], output["metadata"]], ensure_ascii=False)
     return _OUTPUT_BYTES + len(shown.encode("utf-8", "replace"))
 
 
 def _shortened(text: str) -> str:
-    """A part of an error's text, so that it can be read, and kept."""
+    """Cuts the middle out of a long error text."""
     left_out = len(text) - _ERROR_CHARACTERS
     if left_out <= 0:
         return text
@@ -331,7 +331,7 @@ async def _execute(
 async def _explain(
     error: Exception, manager: AsyncKernelManager, cell_timeout_s: float | None, oom_kills: int, said: Path
 ) -> str | None:
-    """Why a cell was ended; None where it has raised an exception, which its output tells."""
+    """Returns why a cell was ended; None if it raised an exception, which its output shows."""
     if isinstance(error, CellExecutionError):
         return None
     if isinstance(error, CellTimeoutError) and _NO_IDLE in str(error):
@@ -353,7 +353,7 @@ def _last_lines(said: Path) -> str:
 
 
 def _failure(cell: nbformat.NotebookNode, reason: str | None, where: str) -> HopsError:
-    """The error of the task; where the cell does not show it, it is added to the cell's outputs."""
+    """Returns the task's error; adds it to the cell's outputs if they do not show it."""
     error = next((output for output in reversed(cell.outputs) if output.output_type == "error"), None)
     if reason is not None or error is None:
         reason = reason or "failed without saying why"

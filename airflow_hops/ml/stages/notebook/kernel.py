@@ -1,4 +1,4 @@
-"""The kernel of a notebook: IPython's, in the runtime environment. Jupyter starts it by its command line alone."""
+"""Kernel of a notebook: IPython's, in the runtime environment; Jupyter starts it by its command line."""
 
 from __future__ import annotations
 

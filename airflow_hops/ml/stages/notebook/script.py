@@ -1,4 +1,4 @@
-"""A notebook as a script: its code cells in order, in one namespace, without a kernel."""
+"""Runs a notebook as a script: its code cells in order, in one namespace, without a kernel."""
 
 from __future__ import annotations
 
@@ -17,24 +17,20 @@ from airflow_hops.ml.stages.notebook.source import code_cells, has_parameters, i
 log = logging.getLogger(__name__)
 
 _LEFT_OUT = ("autoreload", "config", "load_ext", "matplotlib", "reload_ext")
-"""Magics that set how a notebook shows things, and change no result."""
+"""Magics that configure only how a notebook displays results."""
 
 
 def run_notebook(path: Path, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Runs the code cells of a notebook as ``__main__``.
+    """Runs the code cells of a notebook as ``__main__``; returns its global variables.
 
-    IPython's magics that only set how things are shown are left out, with a warning.
+    IPython's magics that only configure the display are left out, with a warning.
 
     Args:
         path: The ``.ipynb``.
-        params: Values for the variables that a cell tagged ``parameters`` assigns; without such a cell they are not
-            injected.
-
-    Returns:
-        Its global variables.
+        params: Values for the variables assigned in the cell tagged ``parameters``; ignored without such a cell.
 
     Raises:
-        BadInput: it is no notebook with code, a cell does not parse, or has a shell command or another magic.
+        BadInput: it is not a notebook with code, or a cell does not parse or has a shell command or another magic.
     """
     from IPython.display import display
 
@@ -67,7 +63,7 @@ def _compile(source: str, name: str) -> Any:
 
 
 class _Magics(ast.NodeTransformer):
-    """Leaves out the calls that IPython makes of magics, or refuses them."""
+    """Removes or refuses the calls that IPython makes from magics."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -91,7 +87,7 @@ class _Magics(ast.NodeTransformer):
 
 
 def _magic(node: ast.expr) -> list[str]:
-    """Method and arguments of a call ``get_ipython().method(...)``; empty for any other expression."""
+    """Returns method and arguments of a call ``get_ipython().method(...)``; empty for any other expression."""
     match node:
         case ast.Call(
             func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")), attr=method), args=arguments

@@ -1,4 +1,4 @@
-"""The step of a kernel: inputs, store and connections, passed in its environment."""
+"""Passes a step (inputs, store and connections) to a kernel through its environment."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from airflow_hops.core.contract.protocol import CONNECTIONS_VARIABLE, NOTEBOOK_V
 from airflow_hops.ml.step.context import StepContext, current_step, make_current
 
 RESULT_MIME = "application/vnd.airflow-hops.result+json"
-"""The output by which a cell leaves a value."""
+"""MIME type of the output that sets a cell's result."""
 
 
 def spec_variables(spec: StepSpec, file: Path) -> Mapping[str, str]:
-    """Writes what is no secret of a step to a file; returns the variables with which a kernel finds all of it."""
+    """Writes a step without its secrets to a file; returns the variables from which a kernel restores all of it."""
     file.write_text(spec.to_json())
     return {NOTEBOOK_VARIABLE: str(file), **spec.variables()}
 
 
 def begin() -> None:
-    """Takes the step out of the environment, before any cell runs and can print it, or hand it to a child."""
+    """Removes the step from the environment, before a cell can print it or pass it to a child process."""
     values = os.environ.pop(NOTEBOOK_VARIABLE, "")
     if values:
         spec = StepSpec.from_json(Path(values).read_text(), os.environ)
@@ -32,10 +32,10 @@ def begin() -> None:
 
 
 def current_context() -> StepContext:
-    """The step that this notebook is, or that ``airflow hops notebook`` stands for.
+    """Returns the step of this notebook, or of ``airflow hops notebook``.
 
     Raises:
-        BadInput: this process is neither a kernel of theirs, nor a step.
+        BadInput: this process is neither such a kernel nor a step.
     """
     context = current_step()
     if context is None:

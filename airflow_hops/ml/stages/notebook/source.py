@@ -1,4 +1,4 @@
-"""Reads notebooks: their cells, and the parameters that are injected into them."""
+"""Reads notebooks and injects parameters into them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _SHOWN_LINES = 5
 
 
 def read_notebook(path: Path) -> nbformat.NotebookNode:
-    """Reads a notebook of Python code; one of an older format is brought to format 4.5, in which cells have IDs.
+    """Reads a Python notebook; older formats are converted to 4.5, in which cells have IDs.
 
     Raises:
-        BadInput: the file is no notebook, of another language, or has no code.
+        BadInput: the file is not a notebook, is in another language, or has no code.
     """
     try:
         notebook = nbformat.read(path, as_version=4)
@@ -48,39 +48,39 @@ def read_notebook(path: Path) -> nbformat.NotebookNode:
 
 
 def code_cells(notebook: nbformat.NotebookNode) -> Iterator[tuple[int, nbformat.NotebookNode]]:
-    """The cells with code, numbered from 1, as Jupyter numbers them when all are run once."""
+    """Yields the cells with code, numbered from 1 as Jupyter does if all run once."""
     yield from enumerate((c for c in notebook.cells if c.cell_type == "code" and c.source.strip()), start=1)
 
 
 def first_lines(source: str) -> str:
-    """The beginning of a cell, indented, for a message."""
+    """Returns the first lines of a cell, indented, for a message."""
     lines = source.strip().splitlines()
     shown = lines[:_SHOWN_LINES] + ["…"] * (len(lines) > _SHOWN_LINES)
     return "\n".join(f"    {line}" for line in shown)
 
 
 def title_of(source: str) -> str:
-    """The first line of a cell that says something, for a line of the log."""
+    """Returns the first line of code of a cell, for the log."""
     lines = [line.strip() for line in source.splitlines() if line.strip()]
     return next((line for line in lines if not line.startswith(("#", "%"))), lines[0])[:80]
 
 
 def has_parameters(notebook: nbformat.NotebookNode) -> bool:
-    """Whether a cell is tagged ``parameters``."""
+    """Returns whether a cell is tagged ``parameters``."""
     return _position(notebook, PARAMETERS_TAG) is not None
 
 
 def inject_parameters(notebook: nbformat.NotebookNode, params: Mapping[str, Any], path: Path) -> None:
-    """Adds a cell that sets parameters: after the cell tagged ``parameters``, or first where there is none.
+    """Adds a cell that sets parameters: after the cell tagged ``parameters``, or first if there is none.
 
     Args:
         notebook: The notebook, which is changed.
         params: JSON values by name.
-        path: Of its file, for messages.
+        path: Path of its file, for messages.
 
     Raises:
-        BadInput: a name is none of Python's, or the cell tagged ``parameters`` does not assign it; or, without such a
-            cell, another one assigns it before any uses it.
+        BadInput: a name is not a Python variable, the cell tagged ``parameters`` does not assign it, or, without such
+            a cell, another one assigns it before any uses it.
     """
     for name in params:
         if not name.isidentifier() or keyword.iskeyword(name):
@@ -108,12 +108,7 @@ def inject_parameters(notebook: nbformat.NotebookNode, params: Mapping[str, Any]
 
 
 def mask_secrets(notebook: nbformat.NotebookNode, params: Mapping[str, Any]) -> None:
-    """Removes the credentials from a notebook that was executed: from its parameters, and from what its cells said.
-
-    Args:
-        notebook: The notebook, which is changed.
-        params: Its parameters.
-    """
+    """Masks credentials in the parameters and outputs of an executed notebook."""
     for cell in notebook.cells:
         if INJECTED_TAG in cell.metadata.get("tags", []):
             cell.source = _assignments(masked(params))
@@ -126,7 +121,7 @@ def _assignments(params: Mapping[str, Any]) -> str:
 
 
 def _literal(value: Any) -> str:
-    """Python source of a JSON value."""
+    """Returns the Python source of a JSON value."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return f"float({str(value)!r})"
     if isinstance(value, Mapping):
@@ -142,7 +137,7 @@ def _position(notebook: nbformat.NotebookNode, tag: str) -> int | None:
 
 
 def _parsed(source: str) -> ast.Module:
-    """A cell's code; nothing of one that does not parse, which fails when it is run."""
+    """Parses a cell's code; empty if it does not parse, since it fails when it runs."""
     from IPython.core.inputtransformer2 import TransformerManager
 
     try:
@@ -152,7 +147,7 @@ def _parsed(source: str) -> ast.Module:
 
 
 def _check_effective(notebook: nbformat.NotebookNode, params: Collection[str], path: Path) -> None:
-    """Looks whether a cell assigns a parameter before any uses it. Raises BadInput."""
+    """Raises BadInput if a cell assigns a parameter before any uses it."""
     unused = set(params)
     for number, cell in code_cells(notebook):
         for statement in _parsed(cell.source).body:
@@ -167,7 +162,7 @@ def _check_effective(notebook: nbformat.NotebookNode, params: Collection[str], p
 
 
 def _names(statement: ast.AST) -> Iterator[ast.Name]:
-    """Global variables that a statement mentions, but for those in functions and classes that it defines."""
+    """Yields the global variables in a statement, except those in functions and classes that it defines."""
     left = [statement]
     while left:
         node = left.pop()

@@ -1,4 +1,4 @@
-"""The step of the notebook stage."""
+"""Executes a notebook as a step."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def run(
     env: Mapping[str, str] | None = None,
     cell_timeout_s: float | None = None,
 ) -> Artifact:
-    """Executes a notebook; publishes it with its outputs, and as HTML, also when a cell fails.
+    """Executes a notebook; publishes it with its outputs, and as HTML, even if a cell fails.
 
-    Parameters are those of ``NotebookOperator``. The step's inputs are at hand in the notebook, by
+    Parameters are those of ``NotebookOperator``. The notebook gets the step's inputs from
     :mod:`airflow_hops.hops.pipeline`.
 
     Raises:
-        BadInput: there is no such notebook, it cannot be used, a parameter is none of its, a cell raised ``BadInput``.
+        BadInput: the notebook is missing or unusable, has no such parameter, or a cell raised ``BadInput``.
         HopsError: a cell failed or took too long, or the kernel died.
     """
     if cell_timeout_s is not None and cell_timeout_s < 1:
@@ -86,14 +86,9 @@ def run(
 
 
 def to_html(notebook: nbformat.NotebookNode, title: str, failed_cell: int | None = None) -> str:
-    """The page of a notebook.
+    """Renders a notebook as a page with a link to the failed cell, if any.
 
-    Its scripts are anybody's: whoever serves it keeps them from acting as the reader.
-
-    Args:
-        notebook: With its outputs.
-        title: Of the page.
-        failed_cell: The cell that ended it, to which the page has a link at its top.
+    Its scripts are untrusted: its server must prevent them from acting as the reader.
     """
     # Of nbconvert's templates the one without libraries from elsewhere: require.js, MathJax, Mermaid.
     exporter: TemplateExporter = HTMLExporter(template_name="basic")

@@ -1,4 +1,4 @@
-"""Facets-like views of data within a notebook: HTML that loads nothing (after https://pair-code.github.io/facets/)."""
+"""Shows data in a notebook similarly to Facets (https://pair-code.github.io/facets/): HTML that loads nothing."""
 
 from __future__ import annotations
 
@@ -15,16 +15,12 @@ _STYLE = (
     "padding:4px 10px;border-bottom:1px solid #ccc6;text-align:right;vertical-align:middle",
 )
 MAX_DOTS = 2000
-"""Rows that :func:`dive` draws."""
+"""Maximum rows in :func:`dive`."""
 
 
 @dataclass(frozen=True)
 class View:
-    """An HTML view in a notebook.
-
-    Attributes:
-        html: The HTML.
-    """
+    """HTML view in a notebook."""
 
     html: str
 
@@ -33,10 +29,10 @@ class View:
 
 
 def overview(summary: Mapping[str, Any]) -> View:
-    """A table of features: how many values are missing or zero, figures, and the distribution as a drawing.
+    """Shows features as a table: shares of missing values and zeros, figures, and a drawing of the distribution.
 
     Args:
-        summary: As :func:`airflow_hops.ml.statistics.summary.summarize` makes it.
+        summary: Result of :func:`airflow_hops.ml.statistics.summary.summarize`.
     """
     heads = ("feature", "type", "missing", "zeros", "mean or unique", "std", "min", "median", "max or top", "")
     rows = [_row(name, feature, summary["rows"]) for name, feature in summary["features"].items()]
@@ -48,11 +44,11 @@ def overview(summary: Mapping[str, Any]) -> View:
 
 
 def dive(columns: Mapping[str, Sequence[Any]], rows: int) -> View:
-    """Rows as dots, placed and coloured by columns that one chooses; each tells its values.
+    """Shows rows as dots, placed and coloured by chosen columns, with their values.
 
     Args:
-        columns: Values by column: numbers and texts, None where they are missing; all of one length.
-        rows: How many there were before a sample was drawn.
+        columns: Numbers or texts by column, None if missing; all of one length.
+        rows: Number of rows before sampling.
     """
     page = Path(__file__).with_name("dive.html").read_text()
     # Neither the script nor the frame's attribute may be ended by a value.

@@ -1,1 +1,1 @@
-"""Performance of served versions, by labels that came later."""
+"""Measures the performance of served versions once labels arrive."""

@@ -1,4 +1,4 @@
-"""The metrics of predictions with intervals, measured with labels or estimated without."""
+"""Computes metrics of predictions with intervals, measured with labels or estimated without."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from airflow_hops.ml.metrics.metrics import Array, interval
 _RESAMPLES = 50
 """Enough for a standard error (B. Efron, R. Tibshirani, "An Introduction to the Bootstrap", 1993, section 6.4)."""
 _MOST_ROWS = 20_000
-"""Rows from which an estimate is made at most; its interval is then that of so many."""
+"""Maximum rows of an estimate; its interval is that of so many rows."""
 
 
 def measure(judge: Judge, labels: Array, outputs: Array, shared: Array | None = None) -> dict[str, Interval]:
-    """The problem's metrics with 95% intervals.
+    """Returns the problem's metrics with 95% intervals.
 
-    Intervals are those of an evaluation (DeLong's of the AUC, Wilson's, or of means over rows); of metrics that have
-    none there, they come from resampled rows. Predictions that share a label are no independent rows: then all
-    intervals come from resampled labels, each with all its predictions (C. A. Field, A. H. Welsh, "Bootstrapping
-    clustered data", Journal of the Royal Statistical Society B 69, 2007).
+    Intervals are those of an evaluation (DeLong's of the AUC, Wilson's, or of means over rows), or come from resampled
+    rows for metrics without one. Predictions that share a label are not independent rows: then all intervals come from
+    resampled labels, each with all its predictions (C. A. Field, A. H. Welsh, "Bootstrapping clustered data", Journal
+    of the Royal Statistical Society B 69, 2007).
 
     Args:
-        judge: What the metrics are of.
-        labels: Classes' numbers or values, shape ``[rows]``.
+        judge: Problem and classes.
+        labels: Class numbers or values, shape ``[rows]``.
         outputs: Shape ``[rows]`` or ``[rows, classes]``.
-        shared: Number of the label of each row; None if each row has its own. Shape ``[rows]``.
+        shared: Number of the label of each row, shape ``[rows]``; None if each row has its own.
     """
     labels = labels if judge.problem == REGRESSION else labels.astype(np.int64)
     result = judge.figures(labels, outputs, None, detailed=False)
@@ -61,35 +61,32 @@ def measure(judge: Judge, labels: Array, outputs: Array, shared: Array | None = 
 
 @dataclass(frozen=True)
 class Estimator:
-    """Confidence-based performance estimation: the metrics that a classifier's calibrated probabilities promise.
+    """Confidence-based performance estimation: the metrics implied by a classifier's calibrated probabilities.
 
     Probabilities are calibrated on held-out rows with labels, by a multinomial regression on their logarithms (M. Kull
     et al., "Beyond temperature scaling: Obtaining well-calibrated multi-class probabilities with Dirichlet
-    calibration", 2019; of two classes that is beta calibration). Isotonic regression learns chance, so that its
-    estimates are too good: of three classes and 3,000 rows by 0.012 in the AUC. Labels are then drawn, and the metrics
-    computed as if they had come. The estimate is their mean; its interval has the chance of the labels and, as wide as
-    the baseline's, that of the calibration, which is fitted on the same rows. It is right as long as the features
-    still mean the same for the label: it cannot see concept drift (J. Kivimäki, J. Białek, J. K. Nurminen,
+    calibration", 2019; for two classes that is beta calibration). Isotonic regression overfits, so its estimates are
+    too good: with three classes and 3,000 rows by 0.012 in the AUC. Labels are then drawn, and the metrics computed as
+    if they had arrived. The estimate is their mean; its interval covers the randomness of the labels and, as wide as
+    the baseline's, that of the calibration, which is fitted on the same rows. It is valid if the relation between
+    features and label is unchanged: it cannot detect concept drift (J. Kivimäki, J. Białek, J. K. Nurminen,
     W. Kuberski, "Confidence-based Estimators for Predictive Performance in Model Monitoring", 2024, arXiv:2407.08649;
-    of metrics beyond the accuracy J. Kivimäki et al., "Performance Estimation in Binary Classification Using
+    for metrics other than accuracy J. Kivimäki et al., "Performance Estimation in Binary Classification Using
     Calibrated Confidence", 2025).
 
     Attributes:
-        calibrate: From probabilities of each class to calibrated ones, both of shape ``[rows, classes]``.
+        calibrate: Maps probabilities of each class to calibrated ones, both of shape ``[rows, classes]``.
     """
 
     calibrate: Callable[[Array], Array]
 
     @classmethod
     def fit(cls, labels: Array, outputs: Array) -> Estimator | None:
-        """Calibrates on rows that the model did not learn from.
+        """Calibrates on held-out rows; returns None if all labels are equal or there are more than 100 classes.
 
         Args:
-            labels: Classes' numbers, shape ``[rows]``.
+            labels: Class numbers, shape ``[rows]``.
             outputs: Probabilities, shape ``[rows]`` or ``[rows, classes]``.
-
-        Returns:
-            None if all labels are the same, or there are more than 100 classes.
         """
         from sklearn.linear_model import LogisticRegression
 
@@ -106,12 +103,12 @@ class Estimator:
         return cls(calibrate)
 
     def estimate(self, judge: Judge, outputs: Array, baseline: Mapping[str, Interval]) -> dict[str, Interval]:
-        """The problem's metrics of predictions without labels, with 95% intervals.
+        """Estimates the problem's metrics of predictions without labels, with 95% intervals.
 
         Args:
-            judge: What the metrics are of.
+            judge: Problem and classes.
             outputs: Probabilities, shape ``[rows]`` or ``[rows, classes]``.
-            baseline: The metrics on the rows of the calibration.
+            baseline: Metrics on the rows of the calibration.
         """
         if len(outputs) > _MOST_ROWS:
             outputs = outputs[np.random.default_rng(0).choice(len(outputs), _MOST_ROWS, replace=False)]
@@ -129,14 +126,14 @@ class Estimator:
 
 
 def _greatest(name: str) -> float:
-    """The greatest value of a metric; the least is 0, of all but R²."""
+    """Returns the greatest value of a metric; the smallest is 0, except for R²."""
     return math.inf if name in LOWER_IS_BETTER else 1.0
 
 
 def _simulated(
     judge: Judge, draw: Callable[[np.random.Generator], tuple[Array, Array]]
 ) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation of each metric over draws of labels and outputs; without those never defined."""
+    """Returns mean and standard deviation of each metric over draws; omits metrics defined less than twice."""
     random = np.random.default_rng(0)
     drawn = [judge.figures(*draw(random), None, detailed=False) for _ in range(_RESAMPLES)]
     results = {}

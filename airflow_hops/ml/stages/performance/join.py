@@ -27,11 +27,11 @@ class Predictions:
     """Predictions of one version.
 
     Attributes:
-        time_us: When each was made, or its row's own time; microseconds since the epoch, shape ``[rows]``.
-        outputs: Shape ``[rows]``, or of several classes ``[rows, classes]``; float32.
+        time_us: Time of each prediction, or the row's own time; microseconds since the epoch, shape ``[rows]``.
+        outputs: float32 of shape ``[rows]``, or ``[rows, classes]`` if multiclass.
         labels: Number of the label's value, or :data:`NO_LABEL`; shape ``[rows]``.
-        delay_us: From ``time_us`` until the label became known; below 0 where that is not known. Shape ``[rows]``.
-        keys: Number of the label itself, by which those that share one are told; None if none is shared.
+        delay_us: From ``time_us`` until the label became known; negative if unknown. Shape ``[rows]``.
+        keys: Number of the label, equal for predictions that share one; None if none is shared.
     """
 
     time_us: Array
@@ -41,7 +41,7 @@ class Predictions:
     keys: Array | None = None
 
     def where(self, chosen: Array) -> Predictions:
-        """Those that are chosen, by truth value or number."""
+        """Returns the predictions selected by a mask or by indices."""
         return replace(self, **{name: of[chosen] for name, of in vars(self).items() if of is not None})
 
 
@@ -51,15 +51,15 @@ class Joined:
 
     Attributes:
         versions: Predictions by version.
-        counts: What became of the labels.
+        counts: Counts of labels by outcome.
         files: Number of captured files.
-        lacking: Number of captured rows without a column that is needed, by that column; left out.
+        lacking: Number of captured rows, which are left out, by missing column.
         shared: Labelled predictions of a version that share their label with a newer one.
         not_finite: Predictions that are NaN or infinite; left out.
-        untimed: Captured rows whose own time is none; left out.
-        present_us: The newest time that is no more than a day after its request; that of the newest request if none
-            is. Clients send the time feature, so that one of them alone could move it anywhere.
-        ahead: Predictions whose own time is after that.
+        untimed: Captured rows whose own time is invalid; left out.
+        present_us: The newest time that is at most a day after its request; if there is none, that of the newest
+            request. Clients send the time feature, so that a single one could move it arbitrarily.
+        ahead: Predictions whose own time is after ``present_us``.
     """
 
     versions: Mapping[int, Predictions] = field(default_factory=dict)
@@ -78,15 +78,15 @@ def join_labels(
 ) -> Joined:
     """Joins all captured predictions with their labels.
 
-    Memory holds the labels' keys, a million captured rows, and some 24 bytes of each prediction (of several classes
-    four more for each class).
+    Memory holds the labels' keys, a million captured rows, and about 24 bytes per prediction (plus four per class if
+    multiclass).
 
     Args:
-        requests: What was captured.
+        requests: Captured requests.
         labels: The labels.
-        options: By which columns, and which input is a row's own time.
-        problem: What the model predicts, which tells its output.
-        prefix: What the output's name begins with, of a further label.
+        options: Options with the key columns, and the input that is a row's own time.
+        problem: Problem of the model, which determines its output.
+        prefix: Prefix of the output's name, for a further label.
 
     Raises:
         BadInput: all captured rows lack a key, the time, or the model's output.
@@ -139,7 +139,7 @@ def join_labels(
 
 
 def _told(lacking: Mapping[str, int], output: str, inputs: Sequence[str]) -> str:
-    """Which columns captured rows lack, and what to do."""
+    """Formats which columns captured rows lack, with advice."""
     said = []
     for column, rows in lacking.items():
         advice = f"keys and time_feature are inputs of the model: {', '.join(inputs)}"
@@ -155,7 +155,7 @@ def _told(lacking: Mapping[str, int], output: str, inputs: Sequence[str]) -> str
 def _tables(
     requests: CapturedRequests, names: Sequence[str], options: PerformanceOptions, output: str
 ) -> Iterator[tuple[int | str, Any]]:
-    """Rows of a version, up to a million or a file; or a column that they lack, and their mere number."""
+    """Yields a version with up to a million rows or a file; or a missing column and the number of rows without it."""
     # What a version was sent, or answered, may have come in several types.
     pending: dict[tuple[int, tuple[Any, ...]], list[Any]] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""Labels that came later: read from the server's feedback, an artifact or files, and made one for each prediction."""
+"""Reads late labels from the server's feedback, an artifact or files, and selects one for each prediction."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Labels:
     """One label for each prediction that has any.
 
     Attributes:
-        keys: Keys of predictions as :func:`key_of` makes them, each once; an Arrow array, ``[keys]``.
-        codes: Of each key, the number of its label's value, or :data:`NO_LABEL`; shape ``[keys]``, int32.
+        keys: Distinct keys of predictions from :func:`key_of`; an Arrow array, ``[keys]``.
+        codes: Number of each key's label value, or :data:`NO_LABEL`; shape ``[keys]``, int32.
         values: The distinct values.
-        known_us: When each became known, microseconds since the epoch, shape ``[keys]``; None if that is not known.
-        counts: What became of the labels so far.
+        known_us: Time each became known, microseconds since the epoch, shape ``[keys]``; None if unknown.
+        counts: Counts of labels by outcome so far.
     """
 
     keys: Any
@@ -51,20 +51,20 @@ class Labels:
 def read_labels(
     context: StepContext, options: PerformanceOptions, requests: CapturedRequests, label: str
 ) -> tuple[Any, int]:
-    """Reads the labels, wherever they are.
+    """Reads the labels from their source.
 
     Args:
-        context: The step's context; the input ``labels`` is an artifact with the labels.
-        options: Where they are, and which columns count.
-        requests: The captured requests, with the feedback that the server was sent.
-        label: Name of the label's column.
+        context: The step's context; the input ``labels``, if any, is an artifact with the labels.
+        options: Source of the labels, and names of their columns.
+        requests: Captured requests, with the feedback sent to the server.
+        label: Name of the label column.
 
     Returns:
-        An Arrow table of the keys, ``label``, and ``known_at`` where that is known; and the number of labels that
-        were left out, as they have no ``label_time``.
+        Arrow table of the keys, ``label``, and, if known, ``known_at``; and the number of labels left out because they
+        have no ``label_time``.
 
     Raises:
-        BadInput: there is no such table, or column.
+        BadInput: there is no such table or column.
         HopsError: a store does not answer.
     """
     if options.source is not None:
@@ -119,10 +119,10 @@ def _column(table: Any, name: str, where: str) -> Any:
 
 
 def as_time(column: Any, where: str) -> Any:
-    """A column of times, or of seconds since the epoch, as microseconds in UTC; null outside the years 1 to 9998.
+    """Converts times, or seconds since the epoch, to microseconds in UTC; null outside the years 1 to 9998.
 
     Raises:
-        BadInput: it is neither.
+        BadInput: the column has another type.
     """
     if pa.types.is_integer(column.type):
         seconds = column.cast(pa.int64())
@@ -134,16 +134,12 @@ def as_time(column: Any, where: str) -> Any:
 
 
 def key_of(columns: Sequence[Any], where: str) -> Any:
-    """One column for the columns that together identify a row, however each is stored; null where one of them is.
+    """Joins the columns that identify a row to one key column, independent of storage types; null if one of them is.
 
-    A number is the same key as its text; a time counts by its seconds.
-
-    Args:
-        columns: Arrow columns of integers, strings or times.
-        where: For messages.
+    A number equals its text; a time counts by its seconds.
 
     Raises:
-        BadInput: one is of another type.
+        BadInput: a column is not of integers, strings or times.
     """
     parts = []
     for column in map(plain, columns):
@@ -160,7 +156,7 @@ def key_of(columns: Sequence[Any], where: str) -> Any:
 
 
 def plain(column: Any) -> Any:
-    """A column without the ways in which writers of files store texts: dictionaries, large ones."""
+    """Returns a column without dictionary encoding and large types."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_large_string(column.type):
@@ -169,13 +165,13 @@ def plain(column: Any) -> Any:
 
 
 def one_for_each(table: Any, keys: Sequence[str], until: datetime | None, untimed: int = 0) -> Labels:
-    """Makes of all labels one for each prediction: of several, the one that became known last.
+    """Selects one label for each prediction: the one that became known last.
 
     Args:
-        table: The table that :func:`read_labels` returned.
-        keys: The columns that identify a prediction.
-        until: Labels that became known later are left out; also those from after now.
-        untimed: Labels without a time that have been left out already.
+        table: Table from :func:`read_labels`.
+        keys: Columns that identify a prediction.
+        until: Labels that became known later are left out, as are those from the future.
+        untimed: Number of labels without a time, which were left out already.
     """
     encoded = key_of([table[name] for name in keys], "the labels").dictionary_encode().combine_chunks()
     distinct, numbers = encoded.dictionary, encoded.indices.fill_null(NO_KEY).to_numpy()
@@ -211,7 +207,7 @@ def one_for_each(table: Any, keys: Sequence[str], until: datetime | None, untime
 def _latest(
     keys: Array, values: Array, known: Array | None, count: int, counts: LabelCounts
 ) -> tuple[Array, LabelCounts]:
-    """Returns for each key the row of its latest label, or :data:`NO_LABEL` if there is none or they contradict."""
+    """Returns the row of each key's latest label, or :data:`NO_LABEL` if it has none or contradictory ones."""
     latest = np.full(count, NO_LABEL)
     latest[keys] = np.arange(len(keys))
     several = np.flatnonzero(np.bincount(keys, minlength=count)[keys] > 1)
@@ -238,5 +234,5 @@ def _latest(
 
 
 def _spread(values: Array, starts: Array) -> Array:
-    """Greatest less smallest value of each group."""
+    """Returns the difference of largest and smallest value of each group."""
     return np.maximum.reduceat(values, starts) - np.minimum.reduceat(values, starts)

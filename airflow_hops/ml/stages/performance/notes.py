@@ -1,4 +1,4 @@
-"""Notes on labels that are wrong, and on measurements that were not possible, in sentences."""
+"""Writes notes on wrong labels, and on measurements that were not possible."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def notes_of(
 
 
 def unwell(report: PerformanceReport, options: PerformanceOptions) -> Iterator[str]:
-    """Yields why the figures say nothing of the present.
+    """Yields reasons why the figures do not describe the present.
 
-    Labels have stopped if there are none in periods that are older than nearly all labels take. Where nobody says when
-    labels came, that is ``label_delay``, or the greatest of ``ages``.
+    Labels have stopped if none exist for periods older than the usual delay. If label times are unknown, that delay is
+    ``label_delay``, or the greatest of ``ages``.
     """
     if not any(each.labelled for each in report.versions):
         yield "No label of a prediction in the window has come: nothing is measured"

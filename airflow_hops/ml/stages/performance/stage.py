@@ -1,4 +1,4 @@
-"""The step of the performance stage: what served predictions were worth, once their labels have come."""
+"""Measures served predictions after their labels have arrived."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ _DELAYS = (0.5, 0.95)
 
 
 def run(context: StepContext, **options: Any) -> Artifact:
-    """The step: joins captured predictions with labels, and measures each version by period and over the window.
+    """Joins captured predictions with labels, and measures each version by period and over the window.
 
     Args:
-        context: The step's context: services ``serving_capture_path`` and ``tracking_uri``, and input ``labels`` where
-            they are an artifact.
-        options: Those of :class:`airflow_hops.core.contract.performance.PerformanceOptions`.
+        context: Step with the services ``serving_capture_path`` and ``tracking_uri``, and the optional input
+            ``labels``, an artifact.
+        options: Fields of :class:`airflow_hops.core.contract.performance.PerformanceOptions`.
 
     Raises:
-        BadInput: nothing was captured, or nothing in the window; labels or captured rows lack a column; all labels are
-            no class of the model.
+        BadInput: nothing was captured, or nothing in the window; labels or captured rows lack a column; or no label is
+            a class of the model.
     """
     arguments = PerformanceOptions(**options)
     champion = read_record(context.store, arguments.model_name).champion
@@ -100,7 +100,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
 
 
 def _of_label(known: ModelProperties, label: str | None) -> tuple[ModelProperties, str]:
-    """The champion's properties as if it predicted the label alone, and what that label's outputs begin with."""
+    """Returns the champion's properties for one label, and the prefix of that label's outputs."""
     of = known.target
     if label is None or label == of.label:
         return known, ""
@@ -110,7 +110,7 @@ def _of_label(known: ModelProperties, label: str | None) -> tuple[ModelPropertie
 
 
 def _window(joined: Joined, options: PerformanceOptions) -> tuple[int, dict[int, Predictions]]:
-    """The time to look back from, in microseconds, and the predictions of the window by version.
+    """Returns the end of the window in microseconds, and its predictions by version.
 
     Raises:
         BadInput: there are none.
@@ -139,7 +139,7 @@ def _window(joined: Joined, options: PerformanceOptions) -> tuple[int, dict[int,
 def _labelled(
     labels: Labels, versions: Mapping[int, Version], window: Mapping[int, Predictions], name: str
 ) -> tuple[dict[int, LabelledRows], int]:
-    """Predictions by version with the numbers of their labels' values; and how many labels have none."""
+    """Returns predictions by version with numeric labels, and the number of unusable labels."""
     result, total, wrong, expected = {}, 0, [], ""
     for number, version in versions.items():
         judge = version.judge
@@ -176,7 +176,7 @@ def _ages(window: Mapping[int, Predictions], as_of_us: int, options: Performance
 
 
 def _delays(versions: Mapping[int, Predictions]) -> tuple[float, float] | None:
-    """Half and 95% of the labels that came did so within these; later ones would be later still."""
+    """Returns the median and 95% quantile of the delays of the labels so far."""
     delays = np.concatenate([each.delay_us[each.delay_us >= 0] for each in versions.values()])
     if not len(delays):
         return None

@@ -1,4 +1,4 @@
-"""Quality of a version: on its own held-out rows, and measured or estimated on the predictions that it served."""
+"""Computes a version's quality on its held-out rows, and measured or estimated on its served predictions."""
 
 from __future__ import annotations
 
@@ -27,20 +27,19 @@ from airflow_hops.ml.tracking.registry import deployed_model
 
 US = 1_000_000
 FEWEST_OF_A_CLASS = 10
-"""Rows of each of two classes below which an interval of 95% is none: of the AUC of 100 rows, one positive, 39%."""
+"""Minimum rows per class of two for 95% intervals: with one positive in 100 rows, that of the AUC covers 39%."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """A version.
+    """Version of a model.
 
     Attributes:
-        number: Its number.
-        judge: Its problem and classes.
-        baseline: The metrics on its held-out rows; empty if these are gone.
-        estimator: Calibrated on the same rows; None of a regression, or if they are gone.
-        why: Why there is no baseline; empty if there is one.
-        is_known: Whether the judge's classes are its own, so that labels can be compared with what it predicts.
+        judge: Problem and classes.
+        baseline: Metrics on its held-out rows; empty if these are gone.
+        estimator: Calibrated on the same rows; None for a regression, or if they are gone.
+        why: Reason if there is no baseline.
+        is_known: Whether the judge's classes are the version's own, so that labels are comparable with its predictions.
     """
 
     number: int
@@ -54,14 +53,14 @@ class Version:
 def find_version(
     context: StepContext, model_name: str, number: int, known: ModelProperties, prefix: str = ""
 ) -> Version:
-    """A version, with the baseline that its model and its examples give.
+    """Returns a version with the baseline from its model and examples.
 
     Args:
-        context: The step's context; service ``tracking_uri`` finds versions that serve no more.
+        context: Step whose service ``tracking_uri`` finds versions that no longer serve.
         model_name: Model name.
         number: The version.
-        known: Properties of the champion, for a version of which nothing is known; of the label alone.
-        prefix: What the names of the label's outputs begin with.
+        known: Properties of the champion for the label, used if the version's are unknown.
+        prefix: Prefix of the names of the label's outputs.
     """
     of, is_known = known, not known.target.classes
     try:
@@ -82,17 +81,12 @@ def find_version(
 def with_baseline(
     store: ArtifactStore, number: int, served: ServedModel, of: ModelProperties, examples: Artifact
 ) -> Version:
-    """A version with its baseline, and an estimator if it is a classifier.
+    """Returns a version with its baseline, and an estimator if it is a classifier.
 
-    Args:
-        store: Where the examples are.
-        number: Number of the version.
-        served: Its model.
-        of: Properties of the model's artifact.
-        examples: Those that it was trained on; the first split besides ``train`` is the held-out one.
+    ``examples`` are those of its training; the first split besides ``train`` is the held-out one.
 
     Raises:
-        BadInput: there is no held-out split, or the model cannot be judged on it.
+        BadInput: there is no held-out split, or the model cannot be evaluated on it.
     """
     properties = ExamplesProperties.of(store.manifest(examples.uri))
     split = next((name for name in properties.splits if name != TRAIN), None)
@@ -112,7 +106,7 @@ def with_baseline(
 
 
 def _examples(store: ArtifactStore, model: Artifact, of: ModelProperties) -> Artifact:
-    """The raw examples that a model was trained on: those of its statistics, or its own input."""
+    """Returns the raw examples that a model was trained on, from its statistics or its own inputs."""
     for uri in (of.statistics, model.uri):
         for examples in store.manifest(uri).inputs.get("examples", ()) if uri else ():
             if examples.kind == "examples":
@@ -122,14 +116,13 @@ def _examples(store: ArtifactStore, model: Artifact, of: ModelProperties) -> Art
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """Predictions of a version, and what is known of them.
+    """Predictions of a version with their labels.
 
     Attributes:
         time_us: Microseconds since the epoch, shape ``[rows]``.
-        outputs: Shape ``[rows]``, or of several classes ``[rows, classes]``.
+        outputs: Shape ``[rows]``, or ``[rows, classes]`` if multiclass.
         labels: Numbers of the version's classes, or values; NaN without a usable one. Shape ``[rows]``.
-        shared: Number of the label itself, by which rows that share one are told, shape ``[rows]``; None if each has
-            its own.
+        shared: Number of the label, equal for rows that share one, shape ``[rows]``; None if each has its own.
     """
 
     time_us: Array
@@ -138,17 +131,12 @@ class LabelledRows:
     shared: Array | None = None
 
     def where(self, chosen: Array | slice) -> LabelledRows:
-        """Those that are chosen, by truth value, number or slice."""
+        """Returns the rows selected by a mask, indices or a slice."""
         return replace(self, **{name: of[chosen] for name, of in vars(self).items() if of is not None})
 
 
 class Measurement:
-    """Measures versions, as it was possible at a time.
-
-    Args:
-        options: How; of them ``min_rows``, ``label_delay_s``, ``period_s`` and ``estimates`` count.
-        as_of_us: The time.
-    """
+    """Measures versions with what was known at ``as_of_us``."""
 
     def __init__(self, options: PerformanceOptions, as_of_us: int) -> None:
         self._options, self._as_of_us = options, as_of_us
@@ -156,13 +144,9 @@ class Measurement:
     def whole(
         self, version: Version, rows: LabelledRows, start_us: int, estimates: Mapping[str, Interval] | None = None
     ) -> VersionPerformance:
-        """A version over the whole window.
+        """Measures a version over the whole window, from ``start_us``.
 
-        Args:
-            version: The version.
-            rows: Its predictions in the window.
-            start_us: Start of the window.
-            estimates: Those of the same predictions, where they are known already.
+        ``estimates`` are those of the same predictions, if already computed.
         """
         result = self._measure(version, rows, start_us, self._as_of_us, estimates)
         both = [name for name in result.figures if name in version.baseline]
@@ -170,7 +154,7 @@ class Measurement:
         return replace(result, baseline=dict(version.baseline), drop=drop)
 
     def periods(self, version: Version, rows: LabelledRows) -> Iterator[VersionPerformance]:
-        """A version in each period in which it answered, oldest first."""
+        """Measures a version in each period with predictions, oldest first."""
         length = int(self._options.period_s * US)
         place = rows.time_us // length
         order = np.argsort(place, kind="stable")
@@ -212,5 +196,5 @@ class Measurement:
 
 
 def as_iso(us: int) -> str:
-    """Microseconds since the epoch as ISO 8601, UTC."""
+    """Formats microseconds since the epoch as ISO 8601, UTC."""
     return datetime.fromtimestamp(us / US, UTC).isoformat()

@@ -1,4 +1,4 @@
-"""Prepare: raw tables to labelled examples, by the user's Spark code."""
+"""Prepares labelled examples from raw tables with the user's Spark code."""
 
 from airflow_hops.ml.stages.prepare.stage import run
 

@@ -1,4 +1,4 @@
-"""The class of each row that ``prepare`` returned: a split, or a reason why it is in none."""
+"""Classifies the rows returned by ``prepare``: a split, or a reason to reject."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _NUMBERS = frozenset({"byte", "short", "integer", "long", "float", "double", "de
 
 @dataclass(frozen=True)
 class Splits:
-    """How examples are split.
+    """Rules to split examples.
 
     Attributes:
-        eval_percent: Share of the keys that are never trained on.
-        newest_from_s: Examples at or after this time (seconds since the epoch) are in the split ``newest``; None for
-            no such split.
+        eval_percent: Percentage of the keys that are never trained on.
+        newest_from_s: Examples at or after this time (seconds since the epoch) are in the split ``newest``; None if
+            there is no such split.
     """
 
     eval_percent: int
@@ -44,18 +44,13 @@ class Splits:
 
 
 def classify(frame: DataFrame, given: PrepareOptions, splits: Splits) -> DataFrame:
-    """Gives each row its final types and its class: a split, or a reason to be rejected.
+    """Gives each row its final types and its class: a split, or a reason to reject it.
 
-    A row of a key that another row has too is rejected, but for the first one in the order of time.
-
-    Args:
-        frame: What ``prepare`` returned.
-        given: The columns that are no features, what the label is told to be, and conditions to reject rows.
-        splits: How to split.
+    Of several rows with a key, all but the first in time are rejected.
 
     Returns:
         Key, time, label, weight, the features, and the class; a rejected row's class is ``rejected:`` and the reason. A
-        label is the string, the integer or the double that ``prepare`` gave.
+        label keeps its type: string, integer or double.
 
     Raises:
         BadInput: a column is missing, or of a type that examples cannot have.
@@ -113,13 +108,13 @@ def latest_time(frame: DataFrame, given: PrepareOptions) -> int | None:
 
 
 def leading_columns(given: PrepareOptions) -> dict[str, Column]:
-    """The columns that are no features, by name in their order in the files."""
+    """Returns the columns that are not features, by name, in their order in the files."""
     names = (given.key, given.time, given.label, *given.more_labels, given.weight)
     return {name: quoted(name) for name in names if name is not None}
 
 
 def quoted(name: str) -> Column:
-    """A column of any name."""
+    """Returns a column by a name of any characters."""
     return F.col("`{}`".format(name.replace("`", "``")))
 
 
@@ -166,7 +161,7 @@ def _check_columns(frame: DataFrame, values: PrepareOptions) -> None:
 
 
 def _missing(name: str, *others: Column) -> Column:
-    """Why a row is rejected whose column is null, or fulfils another condition."""
+    """Returns the reason for rows whose column is null, or that meet another condition."""
     condition = quoted(name).isNull()
     for other in others:
         condition = condition | other
@@ -181,7 +176,7 @@ def _label(values: PrepareOptions, type_: str) -> Column:
 
 
 def _label_reasons(values: PrepareOptions, type_: str, label: Column) -> list[Column]:
-    """Why the label of a row cannot be one."""
+    """Returns the reasons to reject a row for its label."""
     if type_ in ("float", "double"):
         infinite = F.when(F.abs(label) == float("inf"), F.lit(f"{values.label} is infinite"))
         reasons = [_missing(values.label, F.isnan(label)), infinite]
@@ -203,13 +198,13 @@ def _time(name: str, type_: str) -> Column:
 
 
 def _type_name(type_: Any) -> str:
-    """Spark's name of a column's type; of an array, that of its elements behind :data:`_VECTOR`."""
+    """Returns Spark's name of a type; for an array, :data:`_VECTOR` and the name of its elements' type."""
     name = str(type_.typeName())
     return _VECTOR + _type_name(type_.elementType) if name == "array" else name
 
 
 def _widths(frame: DataFrame, vectors: list[str]) -> dict[str, int]:
-    """How many numbers most rows of each vector feature have: the median length, by a Spark job of its own."""
+    """Returns the median length of each vector feature, from a Spark job."""
     if not vectors:
         return {}
     lengths = [F.when(quoted(name).isNotNull(), F.size(quoted(name))) for name in vectors]
@@ -226,7 +221,7 @@ def _widths(frame: DataFrame, vectors: list[str]) -> dict[str, int]:
 
 
 def _vector_reasons(name: str, width: int) -> list[Column]:
-    """Why a vector cannot be one; a vector that is missing can, as any other feature."""
+    """Returns the reasons to reject a row for a vector; a missing vector is valid, like any missing feature."""
     column = quoted(name)
     return [
         F.when(column.isNotNull() & (F.size(column) != width), F.lit(f"{name} has not {width} numbers")),
@@ -239,7 +234,7 @@ def _vector_reasons(name: str, width: int) -> list[Column]:
 
 @contextmanager
 def python_failures() -> Iterator[None]:
-    """Turns what a Python function of the user's raises in an executor into an error of the input."""
+    """Converts exceptions of the user's Python functions in executors to BadInput."""
     try:
         yield
     except PythonException as error:

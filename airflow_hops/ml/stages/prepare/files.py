@@ -1,4 +1,4 @@
-"""Examples as files: one Spark job writes the rows by class, and equal rows come out as equal bytes."""
+"""Writes examples by class in one Spark job; equal rows result in equal bytes."""
 
 from __future__ import annotations
 
@@ -30,18 +30,12 @@ log = logging.getLogger(__name__)
 
 _ROW_GROUP_ROWS = 1 << 17
 _EXACT = 2**53
-"""A double counts whole numbers one by one up to it."""
+"""Doubles represent every integer up to it."""
 
 
 @dataclass(frozen=True)
 class ClassifiedRows:
-    """The rows that Spark wrote, by class.
-
-    Attributes:
-        folder: Where they lie.
-        splits: The files of each split.
-        rejected: The files of each reason.
-    """
+    """Files written by Spark: those of each split, and of each reason to reject."""
 
     folder: Path
     splits: dict[str, list[Path]]
@@ -52,7 +46,7 @@ def write_classes(examples: DataFrame, given: PrepareOptions, folder: Path) -> C
     """Writes the rows by class, sorted, in one Spark job.
 
     Raises:
-        BadInput: a Python function of the user's raised in an executor.
+        BadInput: a Python function of the user raised in an executor.
     """
     # Rows without a key come in the order of their contents, which is no order, but always the same one.
     names = [name for name in examples.columns if name != CLASS_COLUMN]
@@ -77,12 +71,9 @@ def write_classes(examples: DataFrame, given: PrepareOptions, folder: Path) -> C
 
 
 def write_examples(rows: ClassifiedRows, target: Target, folder: Path) -> None:
-    """Writes the rows of each split to ``<split>/part-*.parquet``, the same rows always to the same bytes.
+    """Writes the rows of each split to ``<split>/part-*.parquet``; equal rows result in equal bytes.
 
-    Args:
-        rows: From :func:`write_classes`; they are gone then.
-        target: What is to be predicted; labels become numbers.
-        folder: Where the splits go.
+    Labels become numbers of the target. The files of ``rows`` are deleted.
     """
     copies: dict[Path, Path] = {}
     for split, files in rows.splits.items():
@@ -96,17 +87,17 @@ def write_examples(rows: ClassifiedRows, target: Target, folder: Path) -> None:
 
 
 def count_rows(files: Mapping[str, Sequence[Path]]) -> dict[str, int]:
-    """Rows by split or reason, by the files' footers."""
+    """Returns the rows by split or reason, from the files' footers."""
     return {name: sum(pq.read_metadata(path).num_rows for path in paths) for name, paths in files.items()}
 
 
 def spark_path(folder: Path) -> str:
-    """A local folder for Spark, which reads no percent-encoding: a run's id has a plus sign in it."""
+    """Returns a local folder's URI for Spark, which decodes no percent-encoding; run IDs contain a plus sign."""
     return f"file://{folder.absolute()}"
 
 
 def _integers_with_nulls(files: Iterable[Path]) -> set[str]:
-    """Integer columns that have a null in any of the files, by the files' own statistics."""
+    """Returns the integer columns with a null in any file, from the files' statistics."""
     result: set[str] = set()
     for file in files:
         metadata = pq.read_metadata(file)
@@ -125,7 +116,7 @@ def _integers_with_nulls(files: Iterable[Path]) -> set[str]:
 
 
 def _rewrite(source: Path, copy: Path, as_floats: set[str], target: Target) -> None:
-    """Copies a Parquet file of Spark's, whose footer is never twice the same, to one that is."""
+    """Copies a Parquet file of Spark, whose footer varies, to a deterministic one."""
     file = pq.ParquetFile(source)
     types = dict.fromkeys(as_floats, pa.float64())
     types |= {each.label: pa.type_for_alias(each.dtype) for each in target.all}

@@ -1,4 +1,4 @@
-"""The label of examples: the problem that it makes, the classes that it has, and the numbers that they get."""
+"""Derives the problem and classes of a label, and the numbers of the classes."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from airflow_hops.core.contract.target import BINARY, MAX_CLASSES, MULTICLASS, R
 log = logging.getLogger(__name__)
 
 _GUESSED_CLASSES = 100
-"""So many different strings are taken for classes without being told."""
+"""Up to so many distinct strings are taken for classes without ``problem``."""
 _NAMED = 10
 _BATCH_ROWS = 1 << 17
 _WIDEN = ": widen the window, or look at how prepare() derives it"
 _EXACT = 2.0**53
-"""A double counts whole numbers one by one below it."""
+"""Doubles represent every integer below it."""
 
 Files = Mapping[str, Sequence[Path]]
 
 
 @dataclass(frozen=True)
 class LabelValues:
-    """The values of a label that is not told to be a number.
+    """Values of a label that may be classes.
 
     Attributes:
-        by_split: Rows by value, a string or an integer; counting ends where there are too many values.
-        fraction: A value that is no whole number, if there is one; nothing more is counted then.
+        by_split: Rows by value, a string or an integer; counting stops at too many values.
+        fraction: A value that is not a whole number, if any; counting stops there.
     """
 
     by_split: Mapping[str, Counter[Any]]
@@ -55,14 +55,14 @@ class LabelValues:
 
 
 def find_target(files: Files, given: PrepareOptions) -> Target:
-    """Returns the target of a model of the rows: the stated one, else one derived from the label's values.
+    """Returns the target of a model: the stated one, or one derived from the label's values.
 
     Args:
-        files: By split, Parquet files whose label is a string, an integer or a double, and never missing.
-        given: The label, and what was told of it.
+        files: Parquet files by split, whose label is a string, an integer or a double, and never missing.
+        given: The label, and options about it.
 
     Raises:
-        BadInput: the values tell nothing, or contradict what was told; the split ``train`` has only one of them, or
+        BadInput: the values are ambiguous or contradict the options; or the split ``train`` has only one of them, or
             lacks one that another split has.
     """
     if given.problem == REGRESSION:
@@ -100,7 +100,7 @@ def find_target(files: Files, given: PrepareOptions) -> Target:
 
 
 def read_values(files: Files, label: str) -> LabelValues:
-    """The values of the label, from its column alone."""
+    """Counts the values of the label."""
     by_split: dict[str, Counter[Any]] = {split: Counter() for split in files}
     for split, path in ((split, path) for split, paths in files.items() for path in paths):
         counts = by_split[split]
@@ -120,17 +120,13 @@ def read_values(files: Files, label: str) -> LabelValues:
 
 
 def numbers(column: Any, target: Target) -> Any:
-    """The label as examples hold it.
-
-    Args:
-        column: As Spark wrote it: strings, integers or doubles.
-        target: What is to be predicted.
+    """Converts a label column of strings, integers or doubles to that of examples.
 
     Returns:
-        float64 in a regression, else the classes' numbers, int64.
+        float64 for a regression, else the class numbers, int64.
 
     Raises:
-        BadInput: an integer is beyond what a double holds exactly.
+        BadInput: a double cannot represent an integer exactly.
     """
     if target.problem == REGRESSION:
         try:
@@ -162,7 +158,7 @@ def _regression(files: Files, values: PrepareOptions, why: str) -> Target:
 
 
 def _classes_found(values: LabelValues, arguments: PrepareOptions) -> Target:
-    """The classes are the values, sorted; the problem is as told, or as their number tells."""
+    """Returns a target whose classes are the sorted values; the problem is the stated one, or guessed."""
     result = sorted(values.rows)
     if len(result) == 1:
         rows = values.by_split[TRAIN].total()

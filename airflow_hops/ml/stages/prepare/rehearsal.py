@@ -1,6 +1,6 @@
-"""Does on a few rows what Spark steps do, so that Spark's JVM loads the classes that they need.
+"""Runs the operations of Spark steps on a few rows, so that Spark's JVM loads their classes.
 
-:mod:`airflow_hops.environments.class_archive` has the JVM keep them.
+:mod:`airflow_hops.environments.class_archive` has the JVM archive them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Prepare: raw tables to labelled examples, by the user's Spark code.
+"""Prepares labelled examples from raw tables with the user's Spark code.
 
-Everything takes one Spark job: rows are classified (a split, or a reason to reject), shuffled once by their key (or,
-if there is none, by their contents), and written by class; counts and checks then come from the files' footers, and
-what the label asks for from its column.
+All takes one Spark job: rows are classified (a split, or a reason to reject), shuffled once by their key (or, if
+there is none, by their contents), and written by class. Counts and checks then come from the files' footers, the
+target from the label column.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _PARTS = 4  # at least: as many cores have work, and of few rows a half as many 
 
 
 def run(context: StepContext, **options: Any) -> Artifact:
-    """The prepare step: writes ``<split>/*.parquet``.
+    """Writes ``<split>/*.parquet``.
 
     Args:
-        context: The step's context, with the input ``tables``, a snapshot.
-        options: Those of :class:`airflow_hops.core.contract.prepare.PrepareOptions`.
+        context: Step with the input ``tables``, a snapshot.
+        options: Fields of :class:`airflow_hops.core.contract.prepare.PrepareOptions`.
 
     Raises:
-        BadInput: an option, ``prepare`` or what it returned cannot be used, the label does not tell what it asks for or
-            has one value alone, or too many rows are rejected.
+        BadInput: an option, ``prepare`` or its result is unusable, the label is ambiguous or has only one value, or too
+            many rows are rejected.
         RowsNotConserved: ``prepare`` dropped or duplicated rows.
     """
     values = PrepareOptions(**options)
@@ -131,7 +131,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
 
 
 def start_spark(name: str) -> SparkSession:
-    """The Spark session of this process: the one that spark-submit configured, else one on this machine."""
+    """Returns the Spark session of this process: the one configured by spark-submit, or a local one."""
     spark = SparkSession.builder.appName(name).config("spark.sql.session.timeZone", "UTC").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -139,7 +139,7 @@ def start_spark(name: str) -> SparkSession:
 
 
 def read_table(spark: SparkSession, folder: Path) -> DataFrame:
-    """A table of a snapshot. Its schema is read here, since Spark would start a job for that."""
+    """Opens a table of a snapshot with the schema of its first file, since Spark would start a job to read it."""
     first = min(folder.glob("*.parquet"))
     schema = from_arrow_schema(pq.read_schema(first).remove_metadata(), prefer_timestamp_ntz=True)
     _tell_case_apart(spark, schema.names)
@@ -153,7 +153,7 @@ def call_prepare(
     """Calls the user's function.
 
     Raises:
-        BadInput: it raised, or returned something other than a DataFrame.
+        BadInput: it raised, or did not return a DataFrame.
     """
     try:
         frame = function(spark, dict(tables))
@@ -167,6 +167,6 @@ def call_prepare(
 
 
 def _tell_case_apart(spark: SparkSession, names: Sequence[str]) -> None:
-    """Has Spark do so where names differ in nothing else: by default it takes them for one."""
+    """Makes Spark case-sensitive if names differ only in case; by default it would treat them as equal."""
     if len({name.lower() for name in names}) < len(set(names)):
         spark.conf.set("spark.sql.caseSensitive", "true")

@@ -1,1 +1,1 @@
-"""The ML side of ``airflow hops reproduce``: finds a run in MLflow, and compares two models."""
+"""Finds a run in MLflow and compares two models, for ``airflow hops reproduce``."""

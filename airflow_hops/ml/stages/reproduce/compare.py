@@ -19,17 +19,17 @@ _OWN_TENSORS = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIAB
 
 
 def run(context: StepContext, *, weights_decide: bool) -> dict[str, Any]:
-    """The step: compares the models in the roles ``recorded`` and ``reproduced``.
+    """Compares the models in the roles ``recorded`` and ``reproduced``.
 
     Args:
-        context: The step's.
-        weights_decide: Whether identical weights make models the same: where code and libraries are the same.
+        context: The step.
+        weights_decide: Skip predictions if weights are identical; valid if code and libraries are the same.
 
     Returns:
-        ``weights``: ``identical``, and where the format tells them ``tensors`` (how many) and ``difference`` (the
-        largest between two numbers; None where shapes differ). ``predictions``, unless identical weights decide:
-        ``rows`` of the eval split, ``difference`` (the largest between two predictions, in a regression in standard
-        deviations); or ``why`` there are none.
+        ``weights``: ``identical`` and, if the format allows, ``tensors`` (their number) and ``difference`` (the largest
+        between two numbers; None if shapes differ). ``predictions`` or None: ``rows`` of the eval split and
+        ``difference`` (the largest between two predictions; for a regression in standard deviations), or ``why`` there
+        are none.
     """
     recorded, reproduced = (model_folder(context.store, context.input(role)) for role in ("recorded", "reproduced"))
     weights = compare_weights(recorded, reproduced)
@@ -94,7 +94,7 @@ def _compare_predictions(context: StepContext, recorded: Path, reproduced: Path)
 
 
 def largest_difference(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> float:
-    """The largest difference of two arrays of one shape: NaN in both is none, in one an infinite one."""
+    """Returns the largest difference of two arrays of one shape; NaN in both is 0, in one infinite."""
     differing = (before != after) & ~(np.isnan(before) & np.isnan(after))
     largest = float(np.abs(before[differing] - after[differing]).max(initial=0.0))
     return largest if np.isfinite(largest) else np.inf

@@ -1,4 +1,4 @@
-"""Finds what MLflow knows of a run, or of a registered version."""
+"""Looks up a run or a registered version in MLflow."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from airflow_hops.ml.tracking.training_run import RECORD_TAG
 
 
 def run(context: StepContext, *, run_id: str | None = None, model: str = "", version: int = 0) -> dict[str, Any]:
-    """The step: looks a run up by its id, or a version of a model by its number.
+    """Looks up a run by its ID, or a version of a model by its number.
 
     Returns:
-        ``model`` and ``fingerprint`` (of its artifact, or None); of a run also ``dag_id``, ``dag_run_id``, ``task`` (as
-        studies name it), ``metrics``, ``record`` (the key of its record, or None); of an experiment of the package
-        ``hops`` also ``experiment`` (its folder); of a trial also ``study``, ``trial`` (its number).
+        ``model`` and ``fingerprint`` (of its artifact, or None). For a run also ``dag_id``, ``dag_run_id``, ``task``
+        (named as in studies), ``metrics``, ``record`` (key of its record, or None); for an experiment of the package
+        ``hops`` also ``experiment`` (its folder); for a trial also ``study``, ``trial`` (its number).
 
     Raises:
-        BadInput: MLflow has no such run, or no such version.
+        BadInput: MLflow has no such run or version.
     """
     from mlflow.exceptions import MlflowException
 

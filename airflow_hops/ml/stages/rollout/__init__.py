@@ -1,6 +1,6 @@
 """Rolls a canary out step by step, and promotes it or rolls it back: a state machine in the model's record.
 
-Each look (:func:`look`) is a step of its own, short and idempotent. Between looks nothing runs, and nothing changes.
+Each poll (:func:`look`) is a separate step, short and idempotent. Between polls nothing runs or changes.
 """
 
 from airflow_hops.ml.stages.rollout.step import look

@@ -1,7 +1,7 @@
-"""One look at a canary: what does the record say, what do the counts say, what is due?
+"""Polls a canary: evaluates the record and the server's counts, and takes the step that is due.
 
-A look writes what it decided to the model's record first and applies it after, so that the next look, whoever takes it,
-finds the decision and applies it again. Whatever dies at whatever moment, the traffic has a share that is written down.
+A poll writes a decision to the model's record before it applies it, so that the next poll, by any process, can apply it
+again. The traffic always has shares from the record, whenever a process dies.
 """
 
 from __future__ import annotations
@@ -47,21 +47,12 @@ from airflow_hops.ml.stages.rollout.decision import Outcome, Question, Waiting, 
 from airflow_hops.ml.step.context import StepContext
 
 _AGAIN_S = 5.0
-"""Seconds until a decision is applied again whose MLflow or server was away."""
+"""Seconds until a decision is applied again after MLflow or the server was unavailable."""
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """The canary of one model.
-
-    Attributes:
-        context: The step.
-        server: The model server.
-        model_name: Model name.
-        version: The canary's version.
-        plan: The steps.
-        limits: What is tolerated.
-    """
+    """Canary of one model, with its plan and limits."""
 
     context: StepContext
     server: ModelServer
@@ -71,10 +62,10 @@ class Rollout:
     limits: Limits
 
     def look(self, answer: Mapping[str, Any] | None = None) -> Outcome:
-        """Does what is due.
+        """Takes the step that is due.
 
         Args:
-            answer: What a person said to the question: ``approved``, ``by``, ``note``, ``at``.
+            answer: A person's answer to the question: ``approved``, ``by``, ``note``, ``at``.
         """
         with self.server.exclusive(self.model_name):
             record = read_record(self.context.store, self.model_name)
@@ -89,7 +80,7 @@ class Rollout:
             return self._settled(decision)
 
     def _settled(self, decision: Decision) -> Outcome:
-        """Applies a decision that is in the record; waits where something is away that it takes."""
+        """Applies a recorded decision; waits if MLflow or the server is unavailable."""
         record = read_record(self.context.store, self.model_name)
         try:
             settle(self.context, self.server, self.model_name, self.version, record, decision, self.plan.keep_versions)
@@ -140,7 +131,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class _Step:
-    """The step of traffic that is under way."""
+    """Current step of the traffic."""
 
     rollout: Rollout
     last: ModelRecord
@@ -150,11 +141,11 @@ class _Step:
 
     @property
     def record(self) -> ModelRecord:
-        """The record with the step's progress in it."""
+        """Record with the step's progress."""
         return replace(self.last, challenger=replace(self.challenger, rollout=self.progress))
 
     def approved(self, answer: Mapping[str, Any]) -> _Step:
-        """With the approval of the last step on record."""
+        """Records the approval of the last step."""
         if self.progress.approval:
             return self
         why = f"100% approved by {_said(answer)}"
@@ -162,14 +153,13 @@ class _Step:
         return replace(self, last=last, progress=replace(self.progress, approval=dict(answer)))
 
     def after(self, counted: Mapping[int, Mapping[str, Any]]) -> _Step:
-        """With what the server has counted since the last look."""
+        """Adds the server's counts since the last poll."""
         return replace(self, progress=self.progress.after(counted))
 
     def go_on(self, *, now_due: bool = False) -> Outcome:
-        """Tests where a test is due, and goes on to the next step where this one is passed.
+        """Runs a test if one is due, and starts the next step if this one is passed.
 
-        Args:
-            now_due: Whether one is due in any case: time has gone by that nobody looked.
+        ``now_due`` requests a test in any case, after a time without polls.
         """
         plan, progress = self.rollout.plan, self.progress
         canary = progress.counts(self.challenger.version)
@@ -194,7 +184,7 @@ class _Step:
         return step.wait()
 
     def _pass(self, reasons: tuple[str, ...], findings: tuple[Finding, ...]) -> Outcome:
-        """Goes on to the next step, asks, or promotes."""
+        """Starts the next step, asks for approval, or promotes."""
         plan, progress = self.rollout.plan, self.progress
         following = plan.after(progress.percent)
         if following == 100 and plan.approval and not progress.approval:
@@ -236,10 +226,9 @@ class _Step:
         return self.end(decision, (f"not judged within {plan.timeout_s:g} s: {result}",))
 
     def wait(self, away: str = "") -> Outcome:
-        """Notes what was seen, and says when to look again; ends what has waited too long for a server.
+        """Records the progress and returns the time of the next poll; ends a rollout whose server is away for too long.
 
-        Args:
-            away: Why the counts could not be read; empty if they were.
+        ``away`` is the reason why the counts could not be read, if so.
         """
         if away and self.progress.passed is None and self.progress.elapsed_s >= self.rollout.plan.timeout_s:
             decision = ROLLED_BACK if self.rollout.plan.on_timeout == "roll_back" else LEFT
@@ -270,7 +259,7 @@ class _Step:
         )
 
     def end(self, decision: str, reasons: tuple[str, ...], findings: tuple[Finding, ...] = ()) -> Decision:
-        """Writes a decision down; the caller applies it."""
+        """Records a decision; the caller applies it."""
         ended = self._decision(decision, reasons, findings)
         version = self.challenger.version
         facts = {"by": self._by, "decision": ended, "fingerprint": self.challenger.fingerprint}
@@ -317,7 +306,7 @@ class _Step:
         )
 
     def _compare(self, significance: float, *, everything: bool) -> tuple[Finding, ...]:
-        """The comparisons: errors, refusals and latency, and at a step's end predictions and labels."""
+        """Compares errors, refusals and latency, and at the end of a step predictions and labels."""
         limits, progress = self.rollout.limits, self.progress
         canary = progress.counts(self.challenger.version)
         stable = progress.stable_counts(self.champion.version)
@@ -326,7 +315,7 @@ class _Step:
         return (*findings, *(self._compare_captured(significance) if everything else ()))
 
     def _compare_captured(self, significance: float) -> list[Finding]:
-        """Compares what was captured of both versions since the canary was deployed."""
+        """Compares the captured answers of both versions since the canary's deployment."""
         rollout, limits = self.rollout, self.rollout.limits
         context = rollout.context
         requests = CapturedRequests.of(context.spec.services, context.store, rollout.model_name)

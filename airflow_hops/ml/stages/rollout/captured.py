@@ -1,4 +1,4 @@
-"""Captured answers of a version, and the labels that came later."""
+"""Reads captured answers of a version, and the labels that arrived later."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from airflow_hops.ml.monitoring.captured.values import as_number, class_numbers,
 from airflow_hops.ml.stages.rollout.comparisons import LabelledRows
 
 _CAPTURED_ROWS = 200_000
-"""Captured rows of a version that are read at most, the newest."""
+"""Maximum captured rows read per version, newest first."""
 
 _MAX_CLASSES = 100
-"""Classes whose probabilities are looked at one by one."""
+"""Maximum classes whose probabilities are compared one by one."""
 
 _PROBLEMS = {output: problem for problem, output in OUTPUTS.items()}
 
@@ -30,21 +30,20 @@ class Captured:
     """Answers of one version.
 
     Attributes:
-        outputs: A numeric output's values by its name, flat; ``probabilities`` of up to 100 classes [rows, classes]. Of
-            a model that says what it predicts its prediction alone: what else it gives decides nothing.
-        table: The rows as they were captured, an Arrow table of ``request_id``, ``row`` and the numeric outputs; None
-            if there are none.
+        outputs: Values of numeric outputs by name, flat; ``probabilities`` of up to 100 classes [rows, classes]. If a
+            model has outputs with a known meaning (its prediction), only these.
+        table: Captured rows, an Arrow table of ``request_id``, ``row`` and the numeric outputs; None if there are none.
     """
 
     outputs: dict[str, np.ndarray] = field(default_factory=dict)
     table: Any = None
 
     def of_classes(self, mine: Sequence[str] | None, wanted: Sequence[str] | None) -> Captured:
-        """With the probabilities of some classes alone, in their order; ``probability`` is of the second of two.
+        """Selects the probabilities of some classes, in their order; ``probability`` is that of the second class.
 
         Args:
-            mine: The version's classes, in the order of its outputs; None if they are not known.
-            wanted: Classes that the version knows; None for all, as they are.
+            mine: The version's classes, in the order of its outputs; None if unknown.
+            wanted: Some of these classes; None to change nothing.
         """
         if mine is None or wanted is None:
             return self
@@ -58,14 +57,7 @@ class Captured:
 
 
 def read_captured(requests: CapturedRequests, version: int, since: datetime, scratch: Path) -> Captured:
-    """Reads the numeric outputs of a version that were captured since a time.
-
-    Args:
-        requests: What was captured of the model.
-        version: The version.
-        since: The time, with a zone.
-        scratch: Folder for copies of files that lie elsewhere.
-    """
+    """Reads the numeric outputs of a version captured since a time with a zone; ``scratch`` is for copies of files."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -113,22 +105,22 @@ def read_labelled(
     known: Collection[str] | None = None,
     further: Collection[str] = (),
 ) -> dict[str, LabelledRows]:
-    """Joins captured answers with the labels that came later, by request id and row.
+    """Joins captured answers with the labels that arrived later, by request ID and row.
 
-    A label that is named like an output is of that output, and one that is named like the model's label column of its
-    prediction. Otherwise the only label is of the only output. A class is told by its name, or by its number. Further
-    labels, and what is named like their outputs, are left out.
+    A label named like an output belongs to that output, and one named like the model's label column to the prediction.
+    Otherwise a single label belongs to a single output. Classes are given by name or number. Further labels, and labels
+    named like their outputs, are left out.
 
     Args:
         captured: A version's answers.
-        feedback: The labels, as :func:`~airflow_hops.ml.monitoring.captured.feedback.read_feedback` returns them.
+        feedback: Labels from :func:`~airflow_hops.ml.monitoring.captured.feedback.read_feedback`.
         label: Name of the model's label column.
         classes: Names of the version's classes, in the order of its outputs.
-        known: Those that count; None for all.
+        known: Classes to use; None for all.
         further: Names of further labels.
 
     Returns:
-        Name of an output to the rows whose label is known.
+        Rows with a known label, by output.
     """
     import pyarrow as pa
 

@@ -1,8 +1,8 @@
-"""Compares a canary with the stable version: errors, refusals, latency, predictions, labels. Numbers in, findings out.
+"""Compares a canary with the stable version: errors, refusals, latency, predictions and labels.
 
-Each comparison says what it found, with the numbers behind it, and whether that is a reason to roll back, to wait for
-more requests, or neither. A difference beyond its limit counts when its test gives chance at most the significance that
-it was given; a difference beyond the limit that may be chance is a doubt.
+Each comparison returns a finding with its numbers, and whether it is a reason to roll back, to wait for more requests,
+or neither. A difference beyond its limit counts if its p-value is at most the significance; otherwise it may be
+chance, and is a doubt.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from airflow_hops.core.contract.target import BINARY, MULTICLASS, Problem
 from airflow_hops.ml.metrics.metrics import area_under_roc
 
 PREDICTIONS_ROWS = 20
-"""Rows below which nothing is said about predictions."""
+"""Minimum rows for a comparison of predictions."""
 
 _OFTEN = 0.05
-"""Refusals that chance makes more often than this are not waited for: few clients are without mistakes."""
+"""Refusals with a greater p-value are no reason to wait: most clients make some mistakes."""
 
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """Predictions whose outcome has become known.
+    """Predictions with known labels.
 
     Attributes:
-        predictions: [rows], a probability of the label being 1, or a value; of several classes a probability of each,
+        predictions: [rows], the probability of label 1, or a value; if multiclass, the probability of each class,
             [rows, classes].
-        labels: [rows]; of several classes their numbers.
-        problem: What is predicted; None for an output of another name, which is a probability where all labels are 0 or
-            1 and all predictions from 0 to 1.
-        unknown: Labels that are left out, as they are no class that both versions know.
+        labels: [rows]; class numbers if multiclass.
+        problem: Problem of the output. None if its name is unknown: it is a probability if all labels are 0 or 1 and
+            all predictions between 0 and 1.
+        unknown: Number of labels left out because they are not a class of both versions.
     """
 
     predictions: np.ndarray
@@ -56,7 +56,7 @@ class LabelledRows:
 
     @property
     def log_losses(self) -> np.ndarray:
-        """Returns for each row the negative logarithm of the probability of its label, in nats."""
+        """Negative logarithm of the probability of each row's label, in nats."""
         if self.predictions.ndim == 2:
             probability = self.predictions[np.arange(len(self.labels)), self.labels.astype(np.int64)]
         else:
@@ -66,16 +66,16 @@ class LabelledRows:
 
     @property
     def accuracy(self) -> float:
-        """Share of rows whose likeliest class is theirs."""
+        """Share of rows whose most probable class is their label."""
         chosen = self.predictions.argmax(axis=1) if self.predictions.ndim == 2 else self.predictions >= 0.5
         return float((chosen == self.labels).mean())
 
 
 def compare_errors(canary: Counts, stable: Counts, limits: Limits, significance: float) -> Finding:
-    """Two proportions by Fisher's exact test, one-sided: does the canary fail more often?
+    """Tests whether the canary fails more often: Fisher's exact test of two proportions, one-sided.
 
-    Requests that were refused as the client's mistake are left out: the versions could not fail them. Without a
-    request that the stable version accepted, the canary's share alone is tested against the limit (exact binomial).
+    Requests refused because of the client's mistake are left out, since no version could fail them. If the stable
+    version accepted no request, the canary's share is tested against the limit (exact binomial test).
     """
     increase = canary.error_rate - stable.error_rate
     p_value = _share_p_value(canary.errors, canary.accepted, stable.errors, stable.accepted, limits)
@@ -98,11 +98,11 @@ def compare_errors(canary: Counts, stable: Counts, limits: Limits, significance:
 
 
 def compare_refusals(canary: Counts, stable: Counts, limits: Limits, significance: float) -> Finding:
-    """Does the canary refuse more requests as the client's mistake than the stable version (Fisher's exact test)?
+    """Tests whether the canary refuses more requests as the client's mistake (Fisher's exact test).
 
-    Clients make mistakes with any version, so that a difference which chance makes often is nothing to wait for; one
-    beyond chance is the canary's: it wants other inputs. Without a request to the stable version nobody can tell: a
-    share of refusals beyond the limit (exact binomial) is a doubt.
+    Clients make mistakes with any version, so a difference that is probably chance is no reason to wait. A significant
+    one is due to the canary, which expects other inputs. If the stable version had no requests, a share of refusals
+    beyond the limit (exact binomial test) is a doubt.
     """
     increase = canary.refusal_rate - stable.refusal_rate
     p_value = _share_p_value(canary.client_errors, canary.requests, stable.client_errors, stable.requests, limits)
@@ -126,11 +126,11 @@ def compare_refusals(canary: Counts, stable: Counts, limits: Limits, significanc
 
 
 def compare_latency(canary: Counts, stable: Counts, limits: Limits, significance: float) -> list[Finding]:
-    """Median and 99th percentile against the limit that the stable version's set; no distribution is assumed.
+    """Tests median and 99th percentile against a limit from the stable version's, without assuming a distribution.
 
-    The limit is the stable quantile times ``max_latency_ratio``, or plus ``latency_tolerance_ms`` where that is more.
-    Half of the significance bounds the stable quantile from above by an order statistic; the other half is for the
-    exact binomial test of how many of the canary's latencies lie beyond the limit that follows.
+    The limit is the stable quantile times ``max_latency_ratio``, or plus ``latency_tolerance_ms`` if that is more.
+    Half of the significance bounds the stable quantile from above by an order statistic. The other half is for the
+    exact binomial test of how many of the canary's latencies exceed the resulting limit.
     """
     return [
         _compare_quantile(name, quantile, canary, stable, limits, significance)
@@ -179,20 +179,20 @@ def compare_predictions(
     significance: float,
     classes: Sequence[str] | None = None,
 ) -> Finding:
-    """Looks for predictions that cannot be right, and for a distribution that is too far from the stable version's.
+    """Finds invalid predictions, and a distribution too far from the stable version's.
 
-    Not finite, or all the same where the stable version's differ, is bad. A distribution that differs is on record
-    (two-sample Kolmogorov–Smirnov), and no reason by itself, since a better model predicts differently, unless its
-    distance exceeds ``max_prediction_distance`` by more than chance explains. Of several classes it is the greatest
-    distance of the probability of one, whose p-value is multiplied by their number.
+    Non-finite values are bad, as are constant ones if the stable version's vary. A different distribution is recorded
+    (two-sample Kolmogorov–Smirnov), but is no reason by itself, since a better model predicts differently, unless its
+    distance exceeds ``max_prediction_distance`` by more than chance explains. If multiclass, it is the greatest
+    distance over the classes' probabilities; its p-value is multiplied by their number.
 
     Args:
         canary: The canary's predictions, [rows] or [rows, classes].
         stable: The stable version's, of the same classes.
         output: Name of the output.
-        limits: What is tolerated.
-        significance: Of this comparison.
-        classes: Names of the classes, where there are several; None for their numbers.
+        limits: Tolerated differences.
+        significance: Significance of this comparison.
+        classes: Names of the classes if multiclass; None for their numbers.
     """
     rows = len(canary)
     numbers: dict[str, Any] = {"output": output, "canary_rows": rows, "stable_rows": len(stable)}
@@ -257,9 +257,9 @@ def compare_predictions(
 def compare_labels(
     canary: LabelledRows, stable: LabelledRows, output: str, limits: Limits, significance: float
 ) -> Finding:
-    """Mean loss on the rows whose outcome is known, by Welch's test: does the canary predict worse?
+    """Tests whether the canary's mean loss on labelled rows is worse (Welch's test).
 
-    The loss is the log loss of two classes, or of several; of a regression the absolute error.
+    The loss is the log loss for two or more classes, and the absolute error for a regression.
     """
     numbers: dict[str, Any] = {
         "output": output,
@@ -302,7 +302,7 @@ def compare_labels(
 
 
 def fisher_exact_greater(hits: int, trials: int, other_hits: int, other_trials: int) -> float:
-    """Probability of at least ``hits`` in the first group, were both groups' rates the same (margins fixed).
+    """Probability of at least ``hits`` in the first group if the rates of both groups are equal (margins fixed).
 
     Fisher, R. A. (1922), On the interpretation of χ² from contingency tables, and the calculation of P.
     """
@@ -311,23 +311,15 @@ def fisher_exact_greater(hits: int, trials: int, other_hits: int, other_trials: 
 
 
 def binomial_at_least(hits: int, trials: int, rate: float) -> float:
-    """Probability of at least ``hits`` in ``trials`` of a rate (exact binomial test, one-sided)."""
+    """Probability of at least ``hits`` in ``trials`` at a rate (exact binomial test, one-sided)."""
     return 1.0 if hits <= 0 else float(special.bdtrc(hits - 1, trials, rate))
 
 
 def quantile_bound_rank(size: int, quantile: float, significance: float) -> int | None:
-    """Rank of the order statistic that is below a quantile with at most the probability ``significance``.
+    """Rank (from 1) of the lowest order statistic that is below a quantile with at most probability ``significance``.
 
-    Args:
-        size: Observations.
-        quantile: Which quantile, 0 to 1.
-        significance: One minus the confidence of the bound.
-
-    Returns:
-        The smallest such rank, from 1; None if there are too few observations for any.
-
-    Source: Conover, W. J., Practical Nonparametric Statistics, 3rd edition (1999), 3.2, confidence intervals for a
-    quantile.
+    None if there are too few observations. Source: Conover, W. J., Practical Nonparametric Statistics, 3rd edition
+    (1999), 3.2, confidence intervals for a quantile.
     """
     if not size:
         return None
@@ -336,21 +328,19 @@ def quantile_bound_rank(size: int, quantile: float, significance: float) -> int 
 
 
 def distance_margin(size: int, other_size: int, significance: float) -> float:
-    """Returns how much the Kolmogorov–Smirnov distance of two samples can exceed that of their distributions.
+    """Bound on how much the Kolmogorov–Smirnov distance of two samples exceeds that of their distributions.
 
-    It does so with at most the probability ``significance``.
-
-    Source: Massart, P. (1990), The tight constant in the Dvoretzky–Kiefer–Wolfowitz inequality; once for each sample,
-    each with half of the significance.
+    It is exceeded with at most the probability ``significance``. Source: Massart, P. (1990), The tight constant in the
+    Dvoretzky–Kiefer–Wolfowitz inequality; applied to each sample, with half of the significance each.
     """
     return math.sqrt(math.log(4 / significance) / (2 * size)) + math.sqrt(math.log(4 / significance) / (2 * other_size))
 
 
 def welch_greater(first: np.ndarray, second: np.ndarray, ratio: float) -> float:
-    """P-value of: the first sample's mean is at most ``ratio`` times the second's.
+    """P-value of the hypothesis that the first sample's mean is at most ``ratio`` times the second's.
 
     Source: Welch, B. L. (1938), The significance of the difference between two means when the population variances are
-    unequal; against the normal distribution, so for samples of some dozens or more.
+    unequal; with the normal distribution, so for samples of some dozens or more.
     """
     difference = float(first.mean() - ratio * second.mean())
     spread = math.sqrt(float(first.var(ddof=1)) / first.size + ratio**2 * float(second.var(ddof=1)) / second.size)
@@ -360,7 +350,7 @@ def welch_greater(first: np.ndarray, second: np.ndarray, ratio: float) -> float:
 
 
 def _share_p_value(ours: int, of_ours: int, theirs: int, of_theirs: int, limits: Limits) -> float:
-    """Fisher's exact test of two shares; without requests to the stable version the limit, by the binomial test."""
+    """Fisher's exact test of two shares; without stable requests, a binomial test against the limit."""
     if of_theirs:
         return fisher_exact_greater(ours, of_ours, theirs, of_theirs)
     return binomial_at_least(ours, of_ours, limits.max_error_increase)

@@ -1,4 +1,4 @@
-"""Outcomes of a poll: a decision, which is applied again and again with one outcome, a question, or waiting."""
+"""Outcomes of a poll: an idempotent decision, a question, or waiting."""
 
 from __future__ import annotations
 
@@ -17,29 +17,25 @@ _TAKEN, _TAKEN_OUT = (PROMOTED, "deployed"), (ROLLED_BACK, "undeployed")
 """Events that made a version the champion, and that ended it or its trial."""
 
 _IN_EFFECT_S = 10.0
-"""How long a server may take to read its traffic file before its other versions are unloaded all the same."""
+"""Time for a server to read its traffic file, before its other versions are unloaded anyway."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """The last step waits for a person.
-
-    Attributes:
-        body: What there is to know, Markdown.
-    """
+    """Request for a person's approval of the last step; ``body`` is Markdown."""
 
     body: str
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """Nothing is due yet.
+    """State in which nothing is due.
 
     Attributes:
-        text: What is waited for.
-        until: When to look again at the latest, seconds since 1970.
-        requests: What the server will have counted of the canary when a look is due earlier; None: only time counts.
-        server_since: The server's start that this number belongs to: another one is a reason to look.
+        text: Description for people.
+        until: Latest time of the next poll, seconds since 1970.
+        requests: The server's count of canary requests at which an earlier poll is due; None: only time counts.
+        server_since: Start of the server that counted ``requests``; after a restart a poll is due.
     """
 
     text: str
@@ -52,10 +48,10 @@ Outcome = Decision | Question | Waiting
 
 
 def recorded_decision(record: ModelRecord, model_name: str, version: int) -> Decision:
-    """Returns the decision that an earlier poll, or somebody else, recorded for a version that is no challenger.
+    """Returns the recorded decision on a version that is not a challenger any more.
 
     Raises:
-        BadInput: nobody has: it is none of this store's.
+        BadInput: there is none: the version is not of this store.
     """
     ends = [e for e in record.history if e.version == version and e.event in (*_TAKEN, *_TAKEN_OUT)]
     if not ends:
@@ -73,7 +69,7 @@ def recorded_decision(record: ModelRecord, model_name: str, version: int) -> Dec
 
 
 def enforce(server: ModelServer, model_name: str, record: ModelRecord) -> None:
-    """Gives the server the shares that were decided, where it has others."""
+    """Sets the recorded shares on the server if it has others."""
     if record.traffic and server.shares.read(model_name) != record.traffic:
         server.set_traffic(model_name, record.traffic)
 
@@ -87,21 +83,12 @@ def settle(
     decision: Decision,
     keep_versions: int,
 ) -> None:
-    """Applies a decision that is in the record.
+    """Applies a recorded decision; if a successor is already a challenger, only to the registry.
 
-    Where a successor is tried already, only the registry is put right.
-
-    Args:
-        context: The step.
-        server: The model server.
-        model_name: Model name.
-        version: The version that was decided on.
-        record: The model's record.
-        decision: The decision.
-        keep_versions: Versions that stay loaded, the champion included.
+    ``keep_versions`` is the number of versions that stay loaded, including the champion.
 
     Raises:
-        HopsError: MLflow, or a server that is steered by RPC, is away.
+        HopsError: MLflow, or a server that is configured by RPC, is unavailable.
     """
     champion = record.champion
     if champion is None:
@@ -124,7 +111,7 @@ def settle(
 
 
 def _wait_for_traffic(server: ModelServer, model_name: str, version: int) -> None:
-    """Returns once all requests go to a version; of a server that is away nobody is asking anything."""
+    """Waits until all requests go to a version; returns at once if the server is away, since it gets no requests."""
     deadline_s = time.monotonic() + _IN_EFFECT_S
     with contextlib.suppress(HopsError):
         while time.monotonic() < deadline_s:

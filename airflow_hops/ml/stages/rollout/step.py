@@ -1,4 +1,4 @@
-"""The step of a rollout: one look, and the artifact once it is decided."""
+"""Step of a rollout: one poll, and the artifact after the decision."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def look(
     limits: Mapping[str, Any],
     answer: Mapping[str, Any] | None = None,
 ) -> Artifact | dict[str, Any]:
-    """Looks once at the canary of the input ``deployment``, and does what is due.
+    """Polls the canary of the input ``deployment`` once, and takes the step that is due.
 
     Args:
         context: The step.
@@ -35,11 +35,11 @@ def look(
         answer: A person's answer: ``approved``, ``by``, ``note``, ``at``.
 
     Returns:
-        The artifact once it is decided. Before, ``{"waiting": {"text", "until", "requests", "server_since", "url",
+        The artifact after the decision. Before, ``{"waiting": {"text", "until", "requests", "server_since", "url",
         "model_name", "version"}}``, or ``{"question": Markdown}``.
 
     Raises:
-        BadInput: a value makes no sense, the deployment is none of this store's, or the server does not split traffic.
+        BadInput: a value is invalid, the deployment is not of this store, or the server does not split traffic.
     """
     deployment = context.input("deployment")
     of = DeploymentProperties.of(deployment)

@@ -1,4 +1,4 @@
-"""Hyperparameter search: many trainings of one function, and the model of the best."""
+"""Hyperparameter search: trains one function many times, and publishes the best model."""
 
 from airflow_hops.ml.stages.search.stage import run
 

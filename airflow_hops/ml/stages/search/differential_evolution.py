@@ -1,4 +1,4 @@
-"""Differential evolution as a sampler of Optuna's.
+"""Differential evolution as a sampler for Optuna.
 
 R. Storn and K. Price, Differential Evolution - A Simple and Efficient Heuristic for Global Optimization over Continuous
 Spaces, Journal of Global Optimization 11 (1997) 341-359; the scheme DE/rand/1/bin.
@@ -19,16 +19,16 @@ from optuna.trial import FrozenTrial, TrialState
 
 
 class DifferentialEvolutionSampler(BaseSampler):
-    """Crosses a member of a population with a mutant of three others; the better of old and new is the next member.
+    """Crosses a member of a population with a mutant of three others; the better of old and new becomes the member.
 
-    There are no generations: trial ``n`` is for member ``n`` modulo the population, whose vector is that of its best
-    trial so far, so that no trial waits for another. The first trials are random.
+    There are no generations, so no trial waits for another: trial ``n`` belongs to member ``n`` modulo the population,
+    whose vector is that of its best trial so far. The first trials are random.
 
     Args:
-        seed: Of the random numbers.
+        seed: Seed of the random numbers.
         population: Number of members, 4 or more.
         weight: Factor of the difference of two members, *F* in the paper.
-        crossover: Share of the parameters that come from the mutant, *CR* in the paper.
+        crossover: Share of the parameters taken from the mutant, *CR* in the paper.
     """
 
     def __init__(self, seed: int, *, population: int = 15, weight: float = 0.6, crossover: float = 0.9) -> None:
@@ -38,13 +38,13 @@ class DifferentialEvolutionSampler(BaseSampler):
         self._population, self._weight, self._crossover = population, weight, crossover
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """The parameters that all trials have, and that vary."""
+        """Returns the varying parameters that all trials have."""
         return {name: each for name, each in self._space.calculate(study).items() if not each.single()}
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """The trial's parameters; none as long as the population is not there."""
+        """Returns the trial's parameters; none until the population is complete."""
         members = self._members(study, search_space)
         target = trial.number % self._population
         others = [member for number, member in members.items() if number != target]
@@ -61,11 +61,11 @@ class DifferentialEvolutionSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """A random value."""
+        """Returns a random value."""
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
     def _members(self, study: Study, space: Mapping[str, BaseDistribution]) -> dict[int, Any]:
-        """The vectors of the population, each in the unit cube, by the member's number."""
+        """Returns the population's vectors in the unit cube, by member number."""
         sign = -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
         best: dict[int, FrozenTrial] = {}
         for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
@@ -79,7 +79,7 @@ class DifferentialEvolutionSampler(BaseSampler):
 
 
 def _unit(distribution: BaseDistribution, value: Any) -> float:
-    """A value's place in its range, 0 to 1."""
+    """Returns a value's position in its range, 0 to 1."""
     if isinstance(distribution, CategoricalDistribution):
         return float(distribution.choices.index(value) + 0.5) / len(distribution.choices)
     assert isinstance(distribution, FloatDistribution | IntDistribution)
@@ -90,7 +90,7 @@ def _unit(distribution: BaseDistribution, value: Any) -> float:
 
 
 def _value(distribution: BaseDistribution, unit: float) -> Any:
-    """The inverse of :func:`_unit`, at the nearest value that there is."""
+    """Inverts :func:`_unit`; returns the nearest allowed value."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices[min(int(unit * len(distribution.choices)), len(distribution.choices) - 1)]
     assert isinstance(distribution, FloatDistribution | IntDistribution)

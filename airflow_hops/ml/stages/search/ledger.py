@@ -1,4 +1,4 @@
-"""The record of a search while it is made: its study and trials, in memory and in the store."""
+"""Record of a running search: its study and trials, in memory and in the store."""
 
 from __future__ import annotations
 
@@ -25,25 +25,24 @@ log = logging.getLogger(__name__)
 
 
 class Ledger:
-    """Keeps the record of a study. What has changed is written by :meth:`save`.
+    """Record of a study; :meth:`save` writes its changes.
 
     Args:
-        folder: Where it lies in the store.
-        study: What a new study would be.
-        shared: Whether runs of the task share the study; one that they do not share begins anew when it is of another
-            space, code or data.
-        reuse: Whether the trials of an earlier try count after it has returned its winner; else it begins anew.
+        folder: Its folder in the store.
+        study: Initial record of a new study.
+        shared: Whether runs of the task share the study; an unshared one restarts if space, code or data differ.
+        reuse: Whether trials of an earlier try count after it published its winner; otherwise the study restarts.
         owner: Holds the study for this search.
 
     Attributes:
         study: The study.
         trials: All trials, by number.
         was_killed: Whether an earlier try of this run was killed.
-        was_stopped_by: Who stopped an earlier try of this run, whose winner is still to be published.
+        was_stopped_by: The person who stopped an earlier try of this run whose winner is not yet published.
 
     Raises:
-        BadInput: there is a study of that name with another space or other metrics, or of a name that differs only in
-            characters that a file's name cannot have.
+        BadInput: the study exists with another space or other metrics, or with a name that differs only in characters
+            that file names cannot have.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class Ledger:
 
     @property
     def own(self) -> list[TrialRecord]:
-        """The trials of this run that count: not those that failed or were stopped before the task was cleared."""
+        """Trials of this run that count: not those that failed or were stopped before the task was cleared."""
         return [
             trial
             for trial in self.trials[self.study.first_trial :]
@@ -109,22 +108,22 @@ class Ledger:
 
     @property
     def done(self) -> list[Mapping[str, Any]]:
-        """The parameters that a grid need not have again: of this code and data, unless the trial failed before."""
+        """Parameters that a grid need not repeat: those of this code and data, unless the trial failed before."""
         counted = {trial.number for trial in self.own}
         return [t.params for t in self.current if t.number in counted or t.state in ("complete", "pruned", "running")]
 
     @property
     def current(self) -> Iterator[TrialRecord]:
-        """The trials of this code and data."""
+        """Trials of this code and data."""
         return (trial for trial in self.trials if trial.key == trial_key(self.study.base, trial.params))
 
     @property
     def best(self) -> TrialRecord | None:
-        """The best trial of this code and data so far."""
+        """Best trial of this code and data so far."""
         return None if self.study.best is None else self.trials[self.study.best]
 
     def interrupted(self) -> list[TrialRecord]:
-        """The trials that ran when the search was killed; one that was begun too often has failed."""
+        """Returns the trials that ran when the search was killed; marks those with too many tries as failed."""
         results = []
         for trial in [trial for trial in self.trials if trial.state == "running"]:
             if trial.number < self.study.first_trial or trial.tries >= _MAX_TRIES:
@@ -135,7 +134,7 @@ class Ledger:
         return results
 
     def put(self, trial: TrialRecord) -> bool:
-        """Takes a new trial, or a trial's new state; whether it is the best one now."""
+        """Adds or updates a trial; returns whether it is the best one now."""
         line = json.dumps(trial.to_dict())
         if trial.number == len(self.trials):
             self.trials.append(trial)
@@ -152,14 +151,14 @@ class Ledger:
         self.study = replace(self.study, **fields)
 
     def save(self, *, final: bool = False) -> None:
-        """Writes what has changed. A store that is away for some seconds is asked again by the next call.
+        """Writes the changes. If the store is unavailable for some seconds, the next call tries again.
 
         Args:
             final: Whether there is no next call.
 
         Raises:
-            HopsError: the store is away for longer, or this is the last call.
-            StudyTaken: another search has taken the study.
+            HopsError: the store is unavailable for longer, or this is the last call.
+            StudyTaken: another search has claimed the study.
         """
         changed, self._changed = self._changed, set()
         best = self.best
@@ -211,12 +210,12 @@ class Ledger:
 
 
 def trial_key(base: str, params: Mapping[str, Any]) -> str:
-    """The key of a trial: another one as soon as code, data, options or parameters change."""
+    """Returns the key of a trial, which changes with code, data, options and parameters."""
     return hashlib.sha256(f"{base}{json.dumps(dict(params), sort_keys=True)}".encode()).hexdigest()[:16]
 
 
 def new_study(options: SearchOptions, program: str, base: str, producer: Producer) -> StudyRecord:
-    """The record of a search that begins now."""
+    """Returns the record of a new search."""
     return StudyRecord(
         name=options.study or producer.run_id,
         dag_id=producer.dag_id,
@@ -239,7 +238,7 @@ def new_study(options: SearchOptions, program: str, base: str, producer: Produce
 
 
 def thinned(series: Sequence[tuple[int, float]]) -> list[list[float]]:
-    """A series of at most :data:`MAX_INTERMEDIATE` values, the first and the last among them."""
+    """Thins a series to at most :data:`MAX_INTERMEDIATE` values, including the first and the last."""
     stride = -(-len(series) // (MAX_INTERMEDIATE - 1)) or 1
     points = [*series[::stride]]
     if series and points[-1] != series[-1]:

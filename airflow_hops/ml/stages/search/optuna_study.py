@@ -1,6 +1,6 @@
-"""Optuna's part of a search: it proposes parameters, and says when to prune.
+"""Optuna's part of a search: proposes parameters, and decides on pruning.
 
-Its study lives in memory, and is built anew from the record of the trials: nothing is kept in a database, nor pickled.
+Its study lives in memory and is rebuilt from the record of trials: nothing is stored in a database or pickled.
 """
 
 from __future__ import annotations
@@ -44,12 +44,10 @@ _IMPORTANCE_TRIALS = 1000
 
 @dataclass(frozen=True)
 class Proposal:
-    """A trial to be run.
+    """Trial to run.
 
     Attributes:
-        number: The trial's.
-        params: By name.
-        distributions: Where a function makes the space: Optuna's, as JSON.
+        distributions: Optuna's, as JSON, if a function defines the space.
     """
 
     number: int
@@ -58,13 +56,13 @@ class Proposal:
 
 
 class OptunaStudy:
-    """A study of Optuna's, in memory.
+    """Study of Optuna, in memory.
 
     Args:
-        options: Of the search.
-        trials: The trials there are, by number; Optuna is told of all of them.
-        done: Parameters of those that a grid need not have again.
-        make_sampler: Makes one of a seed, in place of the one that the options name.
+        options: Options of the search.
+        trials: All trials so far, by number, for Optuna.
+        done: Parameters that a grid need not repeat.
+        make_sampler: Creates a sampler from a seed, instead of the one in the options.
     """
 
     def __init__(
@@ -94,7 +92,7 @@ class OptunaStudy:
         self._running: dict[int, Trial] = {}
 
     def ask(self) -> Proposal | None:
-        """The next trial; None at the end of a grid.
+        """Returns the next trial, or None at the end of a grid.
 
         Raises:
             BadInput: the function of the space returned no parameters.
@@ -113,11 +111,11 @@ class OptunaStudy:
         return Proposal(trial.number, params, {name: distribution_to_json(each) for name, each in report.items()})
 
     def take_up(self, number: int) -> None:
-        """Goes on with a running trial of an earlier try, under its number and with its parameters."""
+        """Continues a running trial of an earlier try, with its number and parameters."""
         self._running[number] = Trial(self._study, self._study.get_trials(deepcopy=False)[number]._trial_id)
 
     def report(self, number: int, step: int, value: float) -> bool:
-        """Takes an intermediate value of a running trial; whether the trial is to be pruned."""
+        """Adds an intermediate value of a running trial; returns whether to prune it."""
         if len(self._options.metrics) > 1:
             return False
         trial = self._running[number]
@@ -125,15 +123,9 @@ class OptunaStudy:
         return bool(trial.should_prune())
 
     def tell(self, number: int, values: Sequence[float] | None, *, pruned: bool = False) -> dict[str, Any]:
-        """Ends a running trial.
+        """Ends a running trial; returns the pruner's state for it.
 
-        Args:
-            number: The trial's.
-            values: Of a complete one; None for any other.
-            pruned: Whether the pruner ended it.
-
-        Returns:
-            What the pruner remembers of it.
+        ``values`` are those of a complete trial, None otherwise.
         """
         trial = self._running.pop(number)
         if values is not None:
@@ -143,9 +135,9 @@ class OptunaStudy:
         return {name: value for name, value in trial._get_latest_trial().system_attrs.items() if _RUNG in name}
 
     def importance(self) -> dict[str, float]:
-        """Share of each parameter in the variance of the first metric: fANOVA (F. Hutter et al., ICML 2014).
+        """Returns each parameter's share of the variance of the first metric: fANOVA (F. Hutter et al., ICML 2014).
 
-        Parameters whose bounds depend on others are left out. It never raises: a search does not fail for want of it.
+        Parameters whose bounds depend on others are left out. It never raises, so that it cannot fail a search.
         """
         trials = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))[-_IMPORTANCE_TRIALS:]
         shared = set.intersection(*(set(trial.params) for trial in trials)) if trials else set()
@@ -170,7 +162,7 @@ class OptunaStudy:
         return {name: round(float(share), 4) for name, share in shares.items() if math.isfinite(share)}
 
     def _points(self, done: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The points of the grid that are not done, in order; the last parameter changes first."""
+        """Yields the remaining points of the grid in order; the last parameter changes first."""
         grid, known = self._options.grid(), {json.dumps(dict(params), sort_keys=True) for params in done}
         for values in itertools.product(*grid.values()):
             point = dict(zip(grid, values, strict=True))
@@ -187,7 +179,7 @@ class OptunaStudy:
         return dict(params)
 
     def _decoded(self, encoded: Mapping[str, Any]) -> dict[str, Any]:
-        """All parameters as the user's code gets them: those that Optuna chose, and constants."""
+        """Returns all parameters for the user's code: those chosen by Optuna, and constants."""
         params = {}
         for name, each in (self._dimensions or {}).items():
             if name not in encoded:
@@ -202,7 +194,7 @@ class OptunaStudy:
         return json.dumps(value) if each is not None and _as_text(each) else value
 
     def _frozen(self, trial: TrialRecord) -> FrozenTrial:
-        """A trial as Optuna has it."""
+        """Converts a trial to Optuna's class."""
         distributions: Mapping[str, BaseDistribution] = self._distributions
         params = {name: self._encode(name, trial.params[name]) for name in self._distributions if name in trial.params}
         if self._function is not None:
@@ -225,7 +217,7 @@ def _varies(dimension: Dimension) -> bool:
 
 
 def _as_text(dimension: Dimension) -> bool:
-    """Whether Optuna gets a choice's values as JSON: it takes no lists nor objects."""
+    """Returns whether Optuna gets a choice's values as JSON, since it accepts neither lists nor objects."""
     return isinstance(dimension, Choice) and not all(
         value is None or isinstance(value, bool | int | float | str) for value in dimension.choices
     )
@@ -245,7 +237,7 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
 
 
 def _seed(options: SearchOptions, trials: Sequence[TrialRecord]) -> int:
-    """The sampler's; one that goes on draws other numbers than it drew before."""
+    """Returns the sampler's seed; a resumed study must not repeat its random numbers."""
     if not trials:
         return options.seed
     return int(numpy.random.SeedSequence([options.seed, len(trials)]).generate_state(1)[0])

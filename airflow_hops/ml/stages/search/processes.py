@@ -1,10 +1,10 @@
-"""Trials as processes on this machine, or as threads of a Spark driver.
+"""Runs trials as processes on this machine, or as threads of a Spark driver.
 
-Processes are forks of one that has imported the libraries, has run nothing of them, and has one thread: the search's
-own process will soon have threads, and connections to a store and to MLflow. All of them write to one socket, whose
-records come whole and in order: a trial's messages come before its end.
+Processes are forks of a single-threaded one that has imported the libraries but run nothing of them: the search's own
+process soon has threads, and connections to a store and to MLflow. They all write to one socket, whose records arrive
+complete and in order: a trial's messages precede its end.
 
-Spark's ranks are tasks of the cluster, which the driver's own ``SparkContext`` starts, so nothing is forked for them.
+Spark's ranks are tasks of the cluster, started by the driver's ``SparkContext``, so nothing is forked for them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EVENTS = 1000
 
 
 class TrialProcesses:
-    """Starts and ends the processes of trials; make it before this process starts a thread."""
+    """Starts and ends the processes of trials; create it before this process starts a thread."""
 
     def __init__(self, work: TrialWork) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -49,7 +49,7 @@ class TrialProcesses:
         """Starts a trial.
 
         Raises:
-            HopsError: what starts them is gone, or its parameters are larger than a message may be.
+            HopsError: the trial server has ended, or the parameters exceed a message's size.
         """
         try:
             _send(self._socket, start=asdict(assignment))
@@ -57,18 +57,18 @@ class TrialProcesses:
             raise HopsError(f"trial {assignment.number} cannot be started: {error}") from error
 
     def stop(self, number: int) -> None:
-        """Tells a trial to end; one whose function does not heed that is ended."""
+        """Tells a trial to end; it is ended if its function does not check for that."""
         self._signal(number, signal.SIGTERM)
 
     def end(self, number: int) -> None:
-        """Kills a trial with all of its ranks; its ``ended`` comes soon."""
+        """Kills a trial with all of its ranks; its event ``ended`` follows soon."""
         self._signal(number, signal.SIGKILL)
 
     def events(self, timeout_s: float) -> Iterator[TrialEvent]:
-        """Returns the new events of trials; waits for the first for at most so many seconds.
+        """Yields the new events of trials; waits for the first one up to a timeout.
 
         Raises:
-            HopsError: what starts them is gone.
+            HopsError: the trial server has ended.
         """
         if not select.select([self._socket], [], [], timeout_s)[0]:
             return
@@ -82,7 +82,7 @@ class TrialProcesses:
                 yield json.loads(message)
 
     def close(self) -> None:
-        """Ends all trials, and what starts them."""
+        """Ends all trials and the trial server."""
         self._socket.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
@@ -93,7 +93,7 @@ class TrialProcesses:
 
 
 class _TrialServer:
-    """Forks trials for the search, and says when they have ended, until the search is no more."""
+    """Forks trials for the search and reports their ends, until the search has ended."""
 
     def __init__(self, socket_: socket.socket, work: TrialWork) -> None:
         self._socket, self._work = socket_, work
@@ -146,7 +146,7 @@ _END_S = 10.0
 
 
 class TrialThreads:
-    """Starts and ends trials, with the methods of :class:`~airflow_hops.ml.stages.search.processes.TrialProcesses`."""
+    """Starts and ends trials in threads, with the methods of :class:`TrialProcesses`."""
 
     def __init__(self, work: TrialWork) -> None:
         self._work = work
@@ -171,18 +171,18 @@ class TrialThreads:
         thread.start()
 
     def stop(self, number: int) -> None:
-        """Tells a trial to end; one whose function does not heed that is ended."""
+        """Tells a trial to end; it is ended if its function does not check for that."""
         if number in self._threads:
             self._threads[number][1].asked = True
 
     def end(self, number: int) -> None:
-        """Ends a trial with all of its ranks; its ``ended`` comes soon."""
+        """Ends a trial with all of its ranks; its event ``ended`` follows soon."""
         self.stop(number)
         if number in self._threads:
             self._threads[number][1].heeded = False
 
     def events(self, timeout_s: float) -> Iterator[TrialEvent]:
-        """Returns the new events of trials; waits for the first for at most so many seconds."""
+        """Yields the new events of trials; waits for the first one up to a timeout."""
         try:
             event = self._events.get(timeout=timeout_s)
         except queue.Empty:

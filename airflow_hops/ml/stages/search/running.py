@@ -1,4 +1,4 @@
-"""A trial that runs: what it has said so far, and what comes of it when its process has ended."""
+"""Running trial: its reports so far, and its outcome once its process has ended."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from airflow_hops.ml.training.gang.supervisor import describe_exit
 
 @dataclass
 class RunningTrial:
-    """A trial that runs.
+    """Trial that runs. Times are on the monotonic clock, in seconds.
 
     Attributes:
-        began: When, on the monotonic clock, in seconds.
         output: Folder of its training.
         series: The first metric's value by step.
-        curves: All that it has reported, by step.
-        metrics: The last finite value of each metric.
-        ending: The state that it was told to end with, and why; None if nobody told it.
-        kill_at: When it is killed if it has not ended by then, on the monotonic clock; None if it is not to be.
-        result: The summary of its training.
-        error: The message that its training failed with.
+        curves: All reports, by step.
+        metrics: Last finite value of each metric.
+        ending: State and reason with which it was told to end, if it was.
+        kill_at: Time at which to kill it, if it is to end.
+        result: Summary of its training.
+        error: Event of a failed training.
         heard: Whether it has reported since the record was written.
         lacks_metric: Whether it has ended without a metric of the search.
     """
@@ -45,7 +44,7 @@ class RunningTrial:
     lacks_metric: bool = False
 
     def take(self, step: int, metrics: Mapping[str, float], name: str) -> float | None:
-        """Takes a report; the value of the named metric, if it is the first, and a finite one, of that step."""
+        """Adds a report; returns the named metric's value if it is finite and the first one of that step."""
         self.metrics.update(metrics)
         self.curves.append((step, metrics))
         value = metrics.get(name)
@@ -55,26 +54,19 @@ class RunningTrial:
         return value
 
     def measured(self, metric: str) -> dict[str, float]:
-        """The metrics of a training that has ended.
-
-        Args:
-            metric: The name of a number that the function returned alone.
-        """
+        """Returns the metrics of a finished training; ``metric`` names a number that the function returned alone."""
         assert self.result is not None
         return {**self.metrics, **metrics_of(self.result), **returned_numbers(self.result["value"], metric)}
 
     def outcome(
         self, names: Sequence[str], code: int, measured: Callable[[RunningTrial], dict[str, float]] | None = None
     ) -> tuple[TrialState, str, dict[str, float]]:
-        """Returns the outcome.
+        """Returns state, reason if not complete, and the finite metrics if complete.
 
         Args:
-            names: Of the search's metrics.
+            names: Metrics of the search.
             code: Exit code of its process, or the negative number of a signal.
-            measured: Which metrics it has, in place of :meth:`measured`.
-
-        Returns:
-            Its state; why it is not complete; and its finite metrics by name, if it is.
+            measured: Computes the metrics, instead of :meth:`measured`.
         """
         if self.ending is not None:
             return *self.ending, {}
@@ -98,7 +90,7 @@ class RunningTrial:
 
     @property
     def resources(self) -> dict[str, Any]:
-        """Returns the resources that it used."""
+        """Resources that it used."""
         if self.result is None:
             return {}
         return {
@@ -109,7 +101,7 @@ class RunningTrial:
 
 
 def returned_numbers(value: Any, metric: str) -> dict[str, float]:
-    """The numbers in what a function returned that is no model; one number alone is the metric."""
+    """Returns the numbers in a function's result that is not a model; a single number is the metric."""
     values = value if isinstance(value, Mapping) else {metric: value}
     return {n: _as_float(v) for n, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
 
@@ -122,7 +114,7 @@ def _as_float(value: float) -> float:
 
 
 def described(trial: TrialRecord, metrics: Sequence[str]) -> str:
-    """A trial that has ended, for a line of the log."""
+    """Describes an ended trial in a line, for the log."""
     params = ", ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in trial.params.items()
     )

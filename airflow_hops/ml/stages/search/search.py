@@ -1,4 +1,4 @@
-"""A search: keeps the slots busy with trials, prunes them, and keeps the record of all and the model of the best."""
+"""Runs a search: fills the slots with trials, prunes them, and saves their record and the best model."""
 
 from __future__ import annotations
 
@@ -39,20 +39,22 @@ class Search:
     """Runs trials until there are enough.
 
     Args:
-        options: Of the search.
+        options: Options of the search.
         np: Ranks of a trial.
         study: Optuna's part.
         ledger: The record.
-        folder: Where that lies, and where requests to stop come.
-        trials: What starts trials.
-        runs: MLflow's.
-        scratch: Folder for what trials write.
-        earlier: Complete trials of the same code and data, by their keys, which are not run again.
+        folder: Folder of the record and of requests to stop.
+        trials: Starts trials.
+        runs: Runs in MLflow.
+        scratch: Folder for the output of trials.
+
+    Attributes:
+        earlier: Complete trials of the same code and data by key, which are not run again.
         keep: Called with the best trial so far, the folder of its training and its summary.
-        ended: Called with each trial that has ended, and the folder of its training, which is removed then. Before it
-            has returned, the trial does not count as ended.
-        measured: Which metrics a trial has, in place of :meth:`RunningTrial.measured`.
-        say: Called with the share that is done, and how the search stands, in words.
+        ended: Called with each ended trial and the folder of its training, which is then removed. The trial counts as
+            ended only once the call has returned.
+        measured: Computes the metrics of a trial, instead of :meth:`RunningTrial.measured`.
+        say: Called with the finished share, and the search's state as text.
     """
 
     def __init__(
@@ -83,13 +85,10 @@ class Search:
         self._exhausted, self._is_late = False, False
 
     def run(self) -> TrialRecord:
-        """Runs the trials.
-
-        Returns:
-            The best one.
+        """Runs the trials; returns the best one.
 
         Raises:
-            BadInput: no trial reports the metric, or too many failed, or all, in a way that a retry would repeat.
+            BadInput: no trial reports the metric; or too many or all failed in a way that a retry would repeat.
             HopsError: too many trials failed, or all.
         """
         state: StudyState = "failed"
@@ -116,7 +115,7 @@ class Search:
 
     @property
     def cut_short(self) -> str | None:
-        """Why there are fewer trials than there were to be, or None."""
+        """Reason why there are fewer trials than planned, or None."""
         if self._stopped_by is not None:
             return f"{self._stopped_by} stopped the search"
         if self._is_late:
@@ -124,7 +123,7 @@ class Search:
         return None
 
     def _close(self, state: StudyState, error: str | None) -> None:
-        """Ends what still runs, and writes how the search ended."""
+        """Ends running trials, and records the search's end."""
         for number in self._running:
             self._trials.end(number)
         why = f"{self._stopped_by} stopped the search" if self._stopped_by else f"the search ended: {error}"
@@ -174,7 +173,7 @@ class Search:
                 self._hear(event)
 
     def _start_next(self) -> bool:
-        """Starts a trial, or takes one over from an earlier study; whether it did."""
+        """Starts a trial or reuses one of an earlier study; returns False if none is to be started."""
         if self._stopped_by is not None or len(self._running) >= self._options.parallel:
             return False
         if self._waiting:
@@ -214,7 +213,7 @@ class Search:
         self._trials.start(Assignment(trial.number, slot, dict(trial.params), self._np, str(output)))
 
     def _take_over(self, trial: TrialRecord) -> bool:
-        """Takes the values of an earlier trial of the same key, if it has all metrics of this search."""
+        """Reuses the values of an earlier trial with the same key, if it has all metrics of this search."""
         name, earlier = self.earlier.get(trial.key, ("", None))
         values = [earlier.metrics.get(each, math.nan) for each in self._options.metrics] if earlier else []
         if earlier is None or not all(map(math.isfinite, values)):
@@ -260,7 +259,7 @@ class Search:
             self._trials.stop(number)
 
     def _finish(self, number: int, code: int) -> None:
-        """Takes what came of a trial, whose process has ended."""
+        """Records the outcome of a trial whose process has ended."""
         running = self._running[number]
         state, reason, metrics = running.outcome(self._options.metrics, code, self.measured)
         values = [metrics[name] for name in self._options.metrics] if state == "complete" else None
@@ -315,7 +314,7 @@ class Search:
         return (HopsError if retryable else BadInput)(f"no trial is complete ({counts}); {message}")
 
     def _weigh(self) -> None:
-        """Weighs results in a thread, which alone writes the record."""
+        """Computes the importance; runs in a thread, while only the main thread writes the record."""
         self._importance = self._study.importance()
 
     def _answer_stops(self) -> None:

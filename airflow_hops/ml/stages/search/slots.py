@@ -1,4 +1,4 @@
-"""The slots of a search: what share of the machine, or of the hosts, each of its parallel trials has."""
+"""Divides the machine or the hosts into slots for parallel trials."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from airflow_hops.ml.training.gang.ssh import SshRanks
 
 @dataclass(frozen=True)
 class Slot:
-    """A slot.
+    """Share of the resources for one trial at a time.
 
     Attributes:
-        launcher: Where the ranks of its trials run.
-        cores: Those of this machine that its trials may use; empty for all.
-        host: For people: where that is.
+        launcher: Launcher of the trials' ranks.
+        cores: Cores of this machine that its trials may use; empty for all.
+        host: Description of the hosts.
     """
 
     launcher: RankLauncher
@@ -29,18 +29,13 @@ class Slot:
 
 
 def divide(launcher: RankLauncher, parallel: int, ranks: int) -> list[Slot]:
-    """Divides what a launcher has among trials.
+    """Divides a launcher's resources among parallel trials of ``ranks`` ranks.
 
-    Cores of this machine are divided; where there are more slots than cores, they share them. GPUs are leased by each
-    trial for itself. Hosts are divided by their slots. Spark places the tasks by itself.
-
-    Args:
-        launcher: Of all ranks.
-        parallel: How many trials run at once.
-        ranks: Ranks of a trial.
+    Cores of this machine are divided; if there are more slots than cores, they share them. Each trial leases its own
+    GPUs. Hosts are divided by their slots. Spark places its tasks itself.
 
     Raises:
-        BadInput: there is too little of it.
+        BadInput: the resources are insufficient.
     """
     if isinstance(launcher, LocalRanks):
         return _local_slots(launcher, parallel, ranks)

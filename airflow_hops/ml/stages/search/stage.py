@@ -1,4 +1,4 @@
-"""The step: searches, and publishes the model of the best trial."""
+"""Searches hyperparameters, and publishes the model of the best trial."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ log = logging.getLogger(__name__)
 
 
 def run(context: StepContext, **options: Any) -> Any:
-    """The step: runs trials, each a training, and publishes the winner's model.
+    """Runs trials, each a training, and publishes the winner's model.
 
     Args:
-        context: The step's.
-        options: Those of :class:`airflow_hops.core.contract.search.SearchOptions`.
+        context: The step.
+        options: Fields of :class:`airflow_hops.core.contract.search.SearchOptions`.
 
     Returns:
-        The model artifact; where the function returns no model, the best trial's parameters, values and metrics.
+        The model artifact; if the function returns no model, the best trial's parameters, values and metrics.
 
     Raises:
-        BadInput: the search cannot be made: a retry would fail again.
-        HopsError: too many trials failed, or the store was away.
+        BadInput: the search is impossible: a retry would fail again.
+        HopsError: too many trials failed, or the store was unavailable.
     """
     settings = SearchOptions(**options)
     trained = replace(
@@ -121,7 +121,7 @@ def run(context: StepContext, **options: Any) -> Any:
 
 
 def base_key(parts: Mapping[str, str], training: TrainingOptions, context: StepContext) -> str:
-    """The key of code, data and options: what all trials of a search have in common."""
+    """Returns the key of code, data and options, which all trials of a search share."""
     same = {name: value for name, value in parts.items() if name != "parameters"}
     inputs = {f"data {role}": ",".join(a.fingerprint for a in items) for role, items in context.spec.inputs.items()}
     how = {name: v for name, v in training.to_dict().items() if name not in _NOT_OF_THE_KEY}
@@ -129,7 +129,7 @@ def base_key(parts: Mapping[str, str], training: TrainingOptions, context: StepC
 
 
 def earlier_trials(store: ArtifactStore, study: StudyRecord) -> dict[str, tuple[str, TrialRecord]]:
-    """Complete trials of the task's latest studies of the same code, data and options, by their keys."""
+    """Returns complete trials by key, from the task's latest studies with the same code, data and options."""
     complete: dict[str, tuple[str, TrialRecord]] = {}
     names = sorted(study_names(store, study.dag_id, study.task_id), key=lambda name: name.rpartition("__")[2])
     for name in names[-_EARLIER_STUDIES:]:
@@ -148,7 +148,7 @@ def earlier_trials(store: ArtifactStore, study: StudyRecord) -> dict[str, tuple[
 
 
 def _check_refit(options: SearchOptions, training: TrainingOptions, launcher: RankLauncher) -> None:
-    """Finds too few slots for the winner's training before a trial runs."""
+    """Raises BadInput before the first trial if the winner's training would have too few slots."""
     if not options.refit or options.refit_np is None:
         return
     try:
@@ -160,7 +160,7 @@ def _check_refit(options: SearchOptions, training: TrainingOptions, launcher: Ra
 def _keep(
     context: StepContext, folder: StudyFolder, trial: TrialRecord, output: Path, summary: Mapping[str, Any]
 ) -> None:
-    """Keeps the model of the best trial so far with the study, where a retry finds it."""
+    """Stores the model of the best trial so far with the study, for a retry."""
     if not _has_model(summary, output):
         return
     with context.store.create(f"{folder.uri}/{_BEST}", "model", context.spec.producer) as writer:
@@ -169,7 +169,7 @@ def _keep(
 
 
 def _kept(context: StepContext, study: StudyRecord, winner: TrialRecord) -> Path | None:
-    """A local folder with the winner's model, if its study, or the one that it was taken from, has kept it."""
+    """Returns a local folder with the winner's model, if it was stored with its own or its original study."""
     store = context.store
     for name in (study.name, (winner.taken_from or "").rpartition("#")[0]):
         uri = f"{study_folder(store, study.dag_id, study.task_id, name).uri}/{_BEST}" if name else ""
@@ -188,7 +188,7 @@ def _outcome(
     trials: Trials,
     cut_short: str | None,
 ) -> tuple[Artifact | None, dict[str, Any]]:
-    """Publishes the winner's model; the artifact, and the summary of its training."""
+    """Publishes the winner's model; returns the artifact, and the summary of its training."""
     np, study = training.options.np, ledger.study
     facts = {"study": study.name, "trial": winner.number, **({CUT_SHORT: cut_short} if cut_short else {})}
     with context.output() as writer:

@@ -1,4 +1,4 @@
-"""MLflow's runs of a search: one for itself, and one nested in it for each trial."""
+"""Logs a search to MLflow: a run for the search, and a nested one for each trial."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_METRICS = 1000
 
 
 class StudyRuns:
-    """The runs of a search. A thread speaks to MLflow, so that no trial waits for it."""
+    """MLflow runs of a search. A thread sends the requests, so that no trial waits for them."""
 
     def __init__(self, run: TrainingRun, study: StudyRecord, begin: Callable[[], None]) -> None:
         self._run, self._study = run, study
@@ -31,29 +31,24 @@ class StudyRuns:
 
     @property
     def parent(self) -> str | None:
-        """Id of the search's own run, once there is one."""
+        """ID of the search's run, once it exists."""
         return self._run.id
 
     def do(self, task: Callable[[], None]) -> None:
-        """Has the thread do something, in order; what it raises is raised by the next call."""
+        """Runs a task in the thread, in order; the next call raises its error."""
         self._tasks.raise_error()
         self._tasks.do(task)
 
     def log(self, trial: TrialRecord, curves: Sequence[tuple[int, Mapping[str, float]]]) -> None:
-        """Logs a trial that has ended.
-
-        Args:
-            trial: The trial.
-            curves: What it has reported, by step.
-        """
+        """Logs an ended trial, with its reports by step."""
         self.do(lambda: self._run.attempt(lambda client: self._log(client, trial, curves)))
 
     def take_ids(self) -> list[tuple[int, str]]:
-        """The trials that got a run since the last call, and the run's id."""
+        """Returns the trials that got a run since the last call, with the run's ID."""
         return [self._ids.popleft() for _ in range(len(self._ids))]
 
     def finish(self, state: str) -> None:
-        """Waits until all is said; of a search that failed, its run says so."""
+        """Waits until everything is logged; marks the run of a failed search as failed."""
         self._tasks.finish()
         if state == "failed":
             self._run.fail()

@@ -1,4 +1,4 @@
-"""A trial's own side: a training with the trial's parameters, and what the search is told of it."""
+"""Trains with a trial's parameters, and reports to the search."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _HEED_S = 0.5
 
 @dataclass
 class Ending:
-    """Whether a trial is to end; a signal's handler or another thread may say so.
+    """Request to end a trial, set by a signal handler or another thread.
 
     Attributes:
-        asked: Whether it is.
-        heeded: Whether the user's function has called ``should_stop``, and so returns by itself when it is told.
+        asked: Whether the trial is to end.
+        heeded: Whether the user's function has called ``should_stop``, and so returns by itself if asked.
     """
 
     asked: bool = False
@@ -50,12 +50,7 @@ class Ending:
 
 @dataclass
 class EndableRanks:
-    """Ranks that are told to stop, or are ended if their function does not heed it.
-
-    Attributes:
-        launcher: What starts them.
-        ending: Whether they are to end.
-    """
+    """Ranks that are told to stop, and ended if their function does not check for that."""
 
     launcher: RankLauncher
     ending: Ending
@@ -97,23 +92,21 @@ _LOG_BYTES = 16_384
 _MESSAGE_CHARACTERS = 100_000
 
 TrialEvent = Mapping[str, Any]
-"""An event of a trial: its ``number``, and the ``type``.
+"""Event of a trial, with its ``number`` and a ``type``.
 
-``report`` with ``step`` and ``metrics``; ``result``: its ``training.json`` is written; ``error`` with ``message`` and
-``retryable``; ``ended``, the last, with the ``code`` of its process, or the negative number of a signal.
+``report`` has ``step`` and ``metrics``; ``result``: its ``training.json`` is written; ``error`` has ``message`` and
+``retryable``; ``ended``, the last one, has the ``code`` of its process, or the negative number of a signal.
 """
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """The task of a trial.
+    """Task of a trial.
 
     Attributes:
-        number: The trial's.
-        slot: Number of its slot; None for all of the machine.
-        params: Its parameters.
+        slot: Number of its slot; None for the whole machine.
         np: Number of ranks.
-        output: Folder to write to; it is made.
+        output: Folder to write to; it is created.
     """
 
     number: int
@@ -124,24 +117,18 @@ class Assignment:
 
 
 class TrialWork:
-    """Trains; made once for all trials, before their processes are forked.
+    """Trains; created once for all trials, before their processes are forked.
 
     Args:
-        training: Of every trial, but for its parameters and output.
-        slots: By number.
+        training: Training of every trial, except its parameters and output.
+        slots: Slots by number.
     """
 
     def __init__(self, training: Training, slots: Sequence[Slot]) -> None:
         self._training, self._slots = training, slots
 
     def train(self, assignment: Assignment, say: Callable[..., None], ending: Ending) -> None:
-        """Trains, and tells the search what the ranks report, then the ``result`` or the ``error``.
-
-        Args:
-            assignment: The trial.
-            say: Called with the items of each event.
-            ending: Whether it is to end.
-        """
+        """Trains, and passes the ranks' reports, then the ``result`` or the ``error``, to ``say`` as keywords."""
         base = self._training
         # A model that cannot be exported is found with the first trial, not when the winner is trained anew.
         export = base.options.export or assignment.slot is None or assignment.number == 0
@@ -169,12 +156,7 @@ class TrialWork:
                 traceback.print_exc()
 
     def train_here(self, assignment: Assignment, say: Callable[..., None]) -> None:
-        """As :meth:`train`, in a process of the trial's own, with its slot's cores.
-
-        Args:
-            assignment: The trial.
-            say: As there.
-        """
+        """Runs :meth:`train` in the trial's own process, on its slot's cores."""
         ending, output = Ending(), Path(assignment.output)
         signal.signal(signal.SIGTERM, lambda *_: setattr(ending, "asked", True))
         output.mkdir(parents=True)
@@ -186,11 +168,7 @@ class TrialWork:
 
 
 def last_lines(output: Path) -> str:
-    """The last lines of a trial's log: of its process, or, where it was a thread, of its ranks.
-
-    Args:
-        output: Folder that the trial has written to.
-    """
+    """Returns the last lines of a trial's log: its process's, or its ranks' if it was a thread."""
     files = [output / LOG_NAME] if (output / LOG_NAME).exists() else sorted((output / "logs").glob("rank-*.log"))
     lines = []
     for file in files:
@@ -201,7 +179,7 @@ def last_lines(output: Path) -> str:
 
 
 def reported(message: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a message under the names that a model's metrics have: ``val_auc`` of Keras is ``eval_auc``."""
+    """Returns the metrics of a message, named like a model's metrics: Keras's ``val_auc`` becomes ``eval_auc``."""
     if message["type"] == "report":
         return dict(message["metrics"])
     return {
@@ -211,15 +189,15 @@ def reported(message: Mapping[str, Any]) -> dict[str, float]:
 
 
 def check_program(training: Training, names: Sequence[str] | None, logs: Path) -> None:
-    """Looks, in a process of its own, whether the user's function is there, and takes the parameters.
+    """Checks in a separate process that the user's function exists and accepts the parameters.
 
     Args:
-        training: Of every trial.
-        names: Of the parameters; None where a function makes the space.
+        training: Training of every trial.
+        names: Names of the parameters; None if a function defines the space.
         logs: Folder of the process's log.
 
     Raises:
-        BadInput: it is not, or does not.
+        BadInput: the check fails.
     """
     work = RankJob(
         "airflow_hops.ml.stages.search.trial:check_signature",

@@ -1,4 +1,4 @@
-"""Training: a user's function on every rank of a gang, and the model that comes out of it."""
+"""Training: runs a user's function on every rank of a gang, and exports its model."""
 
 from airflow_hops.ml.stages.train.stage import run
 from airflow_hops.ml.stages.train.training import Training, train_model

@@ -1,4 +1,4 @@
-"""Checkpoints of an unfinished training that outlive its tries: ``<store>/_state/checkpoints``."""
+"""Stores checkpoints of an unfinished training across tries, in ``<store>/_state/checkpoints``."""
 
 from __future__ import annotations
 
@@ -27,12 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointState:
-    """The checkpoints of one task in one DAG run, for one state of code, parameters and inputs.
-
-    Args:
-        store: The artifact store.
-        uri: Folder of the store.
-    """
+    """Checkpoints of one task in one DAG run, for one state of code, parameters and inputs."""
 
     def __init__(self, store: ArtifactStore, uri: str) -> None:
         import fsspec
@@ -42,7 +37,7 @@ class CheckpointState:
 
     @classmethod
     def of(cls, spec: StepSpec, store: ArtifactStore) -> CheckpointState:
-        """The state of a step: another one as soon as its code, parameters or inputs change."""
+        """Returns the state of a step; its key changes with code, parameters and inputs."""
         producer = spec.producer
         task = producer.task_id if producer.map_index < 0 else f"{producer.task_id}@{producer.map_index}"
         parts = {
@@ -54,13 +49,7 @@ class CheckpointState:
         return cls(store, store.uri("_state", "checkpoints", producer.dag_id, producer.run_id, task, key))
 
     def fetch(self, folder: Path) -> Checkpoint | None:
-        """Copies the latest checkpoint that is whole to a local folder; a damaged one is passed over, with a warning.
-
-        Args:
-            folder: Where to; a folder in it is made.
-
-        Returns:
-            It, or None when there is none.
+        """Copies the latest intact checkpoint into a new subfolder, if there is one; skips damaged ones with a warning.
 
         Raises:
             BadInput: another version of this package wrote it.
@@ -85,7 +74,7 @@ class CheckpointState:
         return None
 
     def latest(self) -> str | None:
-        """Describes the position of the latest checkpoint in words; None if there is none."""
+        """Describes the position of the latest checkpoint; None if there is none."""
         whole = self._whole()
         if not whole:
             return None
@@ -96,11 +85,11 @@ class CheckpointState:
             return whole[-1].rpartition("/")[2]
 
     def publish(self, checkpoint: Path) -> None:
-        """Copies a checkpoint here, the file that says it is whole last, and removes all before it but one.
+        """Copies a checkpoint here, its description last as a sign of completeness; then keeps only the latest two.
 
         Raises:
-            HopsError: it cannot be written; those before it are left.
-            FileNotFoundError: the checkpoint has gone meanwhile.
+            HopsError: it cannot be written; earlier ones are unchanged.
+            FileNotFoundError: the checkpoint was deleted in the meantime.
         """
         target = f"{self._path}/{checkpoint.name}"
         try:
@@ -122,7 +111,7 @@ class CheckpointState:
             self._fs.rm(old, recursive=True)
 
     def clear(self) -> None:
-        """Removes all of it: the training has finished."""
+        """Deletes all checkpoints after the training has finished."""
         if self._fs.exists(self._path):
             self._fs.rm(self._path, recursive=True)
 

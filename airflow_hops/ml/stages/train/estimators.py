@@ -1,4 +1,4 @@
-"""Estimators of other frameworks than Keras: what they take, and how they become a model that serves."""
+"""Exports estimators of frameworks other than Keras, and determines their inputs."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _EVAL = "eval"
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """An exported model.
+    """Exported model.
 
     Attributes:
         format: Its folder in the artifact: ``saved_model``, ``onnx`` or ``skops``.
-        framework: What it was trained with.
-        inputs: What requests hold; None of a model without examples.
-        library_versions: Of the framework, the converter, and what the environment adds to the runtime environment.
+        inputs: Inputs of requests; None for a model without examples.
+        library_versions: Of the framework, the converter, and packages that the environment adds to the runtime
+            environment.
         largest_difference: Between the trained model and the exported one, on held-out rows.
-        remarks: What the task's log should say.
+        remarks: Lines for the task's log.
     """
 
     format: str
@@ -44,17 +44,15 @@ class TrainedModel:
     remarks: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON value that ``training.json`` holds."""
+        """Returns the entry of ``training.json``."""
         return asdict(self)
 
 
 def framework_of(value: Any) -> str | None:
-    """The framework of a trained estimator: the package of a class that it derives from; None for anything else.
-
-    Of estimators by label the one that they have in common.
+    """Returns the framework of an estimator or of a dict of them by label: a base class's package; None if unknown.
 
     Raises:
-        BadInput: they are of different frameworks.
+        BadInput: the dict's estimators are of different frameworks.
     """
     if isinstance(value, Mapping):
         of_labels = {str(label): framework_of(each) for label, each in value.items()}
@@ -70,13 +68,13 @@ def framework_of(value: Any) -> str | None:
 def export_estimator(
     estimator: Any, framework: str, context: TrainContext, options: TrainingOptions, output: Path
 ) -> TrainedModel:
-    """Writes an estimator as a model that serves, which is compared with it on held-out rows.
+    """Exports an estimator as a servable model, and compares the two on held-out rows.
 
     Args:
         estimator: The estimator; for several labels a dict of them by label.
         framework: Its name.
-        context: Of the training: its examples and what was read of them.
-        options: Of the training.
+        context: Context of the training, with its examples and what was read from them.
+        options: Options of the training.
         output: The artifact's folder.
 
     Raises:
@@ -117,7 +115,7 @@ def export_estimator(
 
 
 def describe_keras(inputs: list[str] | None) -> TrainedModel:
-    """A Keras model that was exported with its inputs."""
+    """Returns the description of a Keras model that was exported with its inputs."""
     versions = {}
     for name in ("tensorflow", "keras"):
         try:
@@ -128,13 +126,13 @@ def describe_keras(inputs: list[str] | None) -> TrainedModel:
 
 
 def own_packages() -> dict[str, str]:
-    """The packages that this environment adds to the runtime environment, by name."""
+    """Returns the packages that this environment adds to the runtime environment, with versions."""
     pairs = (line.partition("==") for line in locked_packages(Path(sys.prefix)))
     return {name: result for name, _, result in pairs if result}
 
 
 def folder_checksum(folder: Path) -> str:
-    """SHA-256 (hex) of the files in a folder."""
+    """Returns the SHA-256 (hex) of the files in a folder."""
     digest = hashlib.sha256()
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         digest.update(f"{file.relative_to(folder)}\0".encode())
@@ -143,7 +141,7 @@ def folder_checksum(folder: Path) -> str:
 
 
 def _common_sample(estimator: Any, table: SplitTable) -> tuple[Any, Sequence[str]]:
-    """As :func:`_sample`; of estimators by label that of them all, which must be one."""
+    """Returns :func:`_sample` of an estimator; for several by label, theirs must be the same."""
     if not isinstance(estimator, Mapping):
         return _sample(estimator, table)
     (first, (sample, order)), *others = ((label, _sample(each, table)) for label, each in estimator.items())
@@ -157,10 +155,10 @@ def _common_sample(estimator: Any, table: SplitTable) -> tuple[Any, Sequence[str
 
 
 def _sample(estimator: Any, table: SplitTable) -> tuple[Any, Sequence[str]]:
-    """Rows as the estimator takes them, and the features that stand in their columns.
+    """Returns rows in the estimator's input format, and the features in the order of its columns.
 
-    An estimator that was fitted on a data frame, or on what :class:`SplitTable` makes, knows its features by their
-    names, and gets them in its own order. Of any other the order is that of the table.
+    An estimator fitted on a data frame, or on data from :class:`SplitTable`, knows its features by name, and gets them
+    in its own order. Any other gets them in the table's order.
     """
     framework = framework_of(estimator)
     if framework is not None and frameworks()[framework].takes_frame:
@@ -209,7 +207,7 @@ def _in_order(names: list[str], there: list[str], estimator: Any) -> list[str]:
 
 
 def _booster_names(estimator: Any) -> list[str]:
-    """Names of the features of boosted trees, where they have any."""
+    """Returns the feature names of boosted trees, if they have any."""
     booster = estimator
     for attribute in ("booster_", "get_booster"):
         booster_of = getattr(estimator, attribute, None)
@@ -219,7 +217,7 @@ def _booster_names(estimator: Any) -> list[str]:
 
 
 def _are_numbers(names: Sequence[str], there: Sequence[str]) -> bool:
-    """Whether libraries have numbered the columns of a matrix (``Column_0``, ``f0``), and no features are called so."""
+    """Returns whether names are columns numbered by a library (``Column_0``, ``f0``), and not features."""
     return not set(names) <= set(there) and all(
         name in (f"Column_{number}", f"f{number}", str(number)) for number, name in enumerate(names)
     )

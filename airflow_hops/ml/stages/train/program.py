@@ -1,4 +1,4 @@
-"""Programs to train: a function, a function's source, or a script; and how a rank runs them."""
+"""Runs the user's program in a rank: a function, a function's source, or a script."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_hops.ml.step.function import call_defined, define_shipped
 from airflow_hops.ml.training.context import TrainContext
 
 MODEL_NAME = "model"
-"""The global of a script that is taken for its model."""
+"""Global variable of a script that holds its model."""
 
 NOTEBOOK_SUFFIX = ".ipynb"
 _SOURCE_CHARACTERS = 2 << 20
@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Program:
-    """The user's code; one of its fields is given.
+    """The user's code; exactly one of function, script and shipped is set.
 
     Attributes:
         function: ``module:function``, called as ``function(context)``.
-        script: Path of a Python file, or of a notebook (``.ipynb``), relative to a folder of user code, which runs as
+        script: Path of a Python file, or of a notebook (``.ipynb``), relative to a folder of user code; it runs as
             ``__main__``.
-        arguments: What the script finds in ``sys.argv``.
+        arguments: The script's ``sys.argv`` after its path.
         shipped: A function's source, with its arguments: see :func:`airflow_hops.ml.step.function.call_shipped`.
     """
 
@@ -59,16 +59,13 @@ class Program:
 
     @property
     def name(self) -> str:
-        """Returns a name for people."""
+        """Name for people."""
         return str(self.function or self.script or f"{(self.shipped or {}).get('function')}()")
 
     def sources(self, code_paths: Sequence[str]) -> dict[str, str]:
-        """The user's code, by path: the package or module of a function, a script, or a function's source.
+        """Returns the user's code by path: a function's package, module or source, a script, or a notebook's cells.
 
-        A notebook is without its outputs. Of a package, files of 2 MiB together; a warning names those left out.
-
-        Args:
-            code_paths: Folders of user code.
+        At most 2 MiB of a package's files are returned; a warning names those left out.
         """
         if self.shipped is not None:
             return {f"{self.shipped['function']}.py": str(self.shipped["source"])}
@@ -92,18 +89,15 @@ class Program:
         return {}
 
     def run(self, context: TrainContext, folder: Path) -> Any:
-        """Runs it on this rank.
+        """Runs the program on this rank; returns a function's result, or a script's global ``model``, if any.
 
         Args:
-            context: The first argument of a function, unless a shipped one does not want it; what
-                :func:`airflow_hops.ml.training.context.current_context` answers in a script.
-            folder: Where a shipped source may be written.
-
-        Returns:
-            What the function returned, or what the script left in its global ``model``; None if it left nothing.
+            context: The first argument of a function, unless a shipped one does not want it; a script gets it from
+                :func:`airflow_hops.ml.training.context.current_context`.
+            folder: Folder for a shipped source.
 
         Raises:
-            BadInput: there is no such function or script, it cannot be called with a context, or does not parse.
+            BadInput: there is no such function or script, or it cannot be called with a context or does not parse.
         """
         if self.script is not None:
             return self._run_script(find_file(self.script, "script"), context.params)
@@ -114,17 +108,17 @@ class Program:
         return call_defined(function, self.shipped["function"], values, named)
 
     def check_takes(self, names: Sequence[str] | None, others: Sequence[str], folder: Path) -> None:
-        """Looks whether the user's function can be called with these hyperparameters.
+        """Checks that the user's function can be called with these hyperparameters.
 
-        One that takes nothing but a context finds them there, as a script does.
+        A function that takes only a context gets them from it, as a script does.
 
         Args:
-            names: Of those that vary; None where that is not known beforehand, so that only the function is looked for.
-            others: Of those that are constant.
-            folder: Where a shipped source may be written.
+            names: Varying parameters; None if they are unknown, to check only that the function exists.
+            others: Constant parameters.
+            folder: Folder for a shipped source.
 
         Raises:
-            BadInput: there is no such function, it takes some hyperparameters but not all of these, or others.
+            BadInput: there is no such function, or it takes only some of the varying parameters, or requires others.
         """
         if self.script is not None:
             find_file(self.script, "script")
@@ -140,7 +134,7 @@ class Program:
             )
 
     def _call(self, folder: Path, context: Any) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        """The function, and its arguments but for hyperparameters."""
+        """Returns the function, and its arguments except hyperparameters."""
         shipped = self.shipped
         if shipped is None:
             return resolve(self.name), (context,), {}
@@ -170,7 +164,7 @@ class Program:
 
 
 def _source(file: Path) -> str:
-    """Reads a source file; of a notebook all but its outputs, which are larger than its code."""
+    """Reads a source file; a notebook without its outputs, which are larger than its code."""
     text = file.read_text(errors="replace")
     if file.suffix != NOTEBOOK_SUFFIX:
         return text
@@ -187,7 +181,7 @@ def _source(file: Path) -> str:
 def _hyperparameters(
     name: str, function: Any, values: tuple[Any, ...], named: Mapping[str, Any], params: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the hyperparameters that a function takes by name; ``BadInput`` if it cannot be called."""
+    """Returns the hyperparameters that a function takes by name; raises BadInput if it cannot be called."""
     try:
         signature = inspect.signature(function)
     except ValueError:

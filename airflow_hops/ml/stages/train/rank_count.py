@@ -1,4 +1,4 @@
-"""``np="auto"``: chooses the number of ranks of this machine by measuring the first steps of the training itself."""
+"""``np="auto"``: chooses the number of ranks on this machine by measuring the first steps of the training."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from airflow_hops.ml.training.checkpoints import Checkpoint
 from airflow_hops.ml.training.gang import LocalRanks
 
 MIN_GAIN = 1.1
-"""More ranks are taken if they train so many times as fast as fewer: other tasks want cores, too."""
+"""Minimum speed-up for more ranks, since other tasks need cores, too."""
 
 
 def with_chosen_ranks(training: Training, resume_from: Checkpoint | None, say: Callable[[str], None]) -> Training:
-    """Gives a training the number of ranks with which it is fastest on this machine.
+    """Sets a training's number of ranks to the fastest on this machine.
 
-    One rank, two, four and so on up to the machine's slots train for about a second each, from the beginning, and leave
-    nothing behind. The first that is not :data:`MIN_GAIN` times as fast as fewer ends the search. As ``batch_size``
-    counts the rows of all ranks, any number of them trains the same model.
+    One rank, two, four and so on up to the machine's slots train for about a second each, from the start, and leave
+    no output. The search ends at the first number that is not :data:`MIN_GAIN` times as fast as the one before. Since
+    ``batch_size`` counts the rows of all ranks, any number of them trains the same model.
 
     Args:
         training: With any number of ranks.
-        resume_from: The checkpoint to resume from: its number of ranks is kept, as it decides on the order of rows,
-            where this machine has as many slots.
-        say: Called with what is measured, was measured and is chosen.
+        resume_from: Checkpoint to resume from; its number of ranks determines the order of rows, and is used if this
+            machine has enough slots.
+        say: Called with messages about measurements and the choice.
 
     Raises:
-        BadInput: the ranks are not Horovod's and of this machine, or are to be deterministic; or the user's code does
-            not call ``context.fit``.
+        BadInput: the ranks are not Horovod's on this machine, or are to be deterministic; or the user's code does not
+            call ``context.fit``.
         HopsError: a measured rank died, stalled or failed.
     """
     options, launcher = training.options, training.launcher
@@ -74,7 +74,7 @@ def with_chosen_ranks(training: Training, resume_from: Checkpoint | None, say: C
 
 
 def _measure(training: Training, ranks: int) -> tuple[float | None, int]:
-    """Rows a second, None where the training is too short to tell, and how many ranks it may have at most."""
+    """Returns rows per second (None if the training is too short to measure), and the maximum number of ranks."""
     options = replace(training.options, np=ranks, timeline=False, checkpoint_every_steps=0)
     with temporary_folder("measured") as folder:
         measured = replace(training, options=options, output=folder, resume_from=None)

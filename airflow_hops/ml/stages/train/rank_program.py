@@ -1,4 +1,4 @@
-"""The program of a rank: calls the user's function, checks what it returns, and on rank 0 exports it."""
+"""Program of a rank: calls the user's function, checks its result, and exports it on rank 0."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ from airflow_hops.ml.training.tables import raw_specs
 
 _CHECKED_ROWS, _CHECKED_BATCHES = 128, 8
 OUTPUT_VARIABLE = "HOPS_OUTPUT"
-"""Environment variable with the folder that rank 0 writes to."""
+"""Environment variable with rank 0's output folder."""
 
 
 def is_model(value: Any) -> bool:
-    """Whether it is a Keras model, of Keras 3 or of tf_keras."""
+    """Returns whether a value is a Keras model, of Keras 3 or tf_keras."""
     tf_keras = sys.modules.get("tf_keras")
     return isinstance(value, keras.Model) or (tf_keras is not None and isinstance(value, tf_keras.Model))
 
 
 def check_outcome(program: Program, returned: Any, output: Path, rank: int, options: TrainingOptions) -> None:
-    """Checks what came out where it was no model.
+    """Checks a program's result that is not a model.
 
     Raises:
-        BadInput: neither a SavedModel has been written, nor is it a value that a shipped function may return.
+        BadInput: the program wrote no SavedModel, and its result is not a value that a shipped function may return.
     """
     any_framework = options.strategy in OF_ANY_FRAMEWORK
     if program.shipped is not None or (options.any_value and program.script is None):
@@ -82,7 +82,7 @@ def check_outcome(program: Program, returned: Any, output: Path, rank: int, opti
 
 
 def check_answers(model: Any, context: TrainContext) -> None:
-    """Checks a Keras model's predictions for held-out rows, of which this rank reads its share.
+    """Checks a Keras model's predictions for this rank's share of held-out rows.
 
     Raises:
         BadInput: they are not finite, or not probabilities.
@@ -102,10 +102,10 @@ def check_answers(model: Any, context: TrainContext) -> None:
 
 
 def export(model: Any, examples: Path | None, output: Path) -> list[str] | None:
-    """Writes ``saved_model/``: with the transform graph of the examples inside, or of the model alone.
+    """Writes ``saved_model/`` with the examples' transform graph inside, or of the model alone.
 
     Returns:
-        Raw features that it takes; None for those of the model alone.
+        Raw features that it takes; None for the model alone.
     """
     # TensorFlow announces names that it mends and folders that it writes: nothing to act on.
     for name in ("absl", "tensorflow"):
@@ -131,24 +131,24 @@ def train_rank(
     splits_uri: str = "",
     storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
-    """The work of a rank.
+    """Does the work of a rank.
 
     Args:
-        placement: Where the rank stands.
-        channel: To the process that watches.
-        folders: ``examples``, the transformed examples, if there are any; ``output``, which rank 0 writes to;
-            ``resumed``, the checkpoint to begin from, if there is one.
+        placement: Placement of the rank.
+        channel: Channel to the watching process.
+        folders: ``examples``, the transformed examples, if any; ``output``, rank 0's folder; ``resumed``, the
+            checkpoint to start from, if any.
         options: :class:`airflow_hops.core.contract.training.TrainingOptions`, as JSON.
         examples: Properties of the examples.
-        splits_uri: Where the splits of the examples lie, if not in their folder.
-        storage_options: For fsspec, of the store where they lie.
+        splits_uri: URI of the examples' splits, if they are not in their folder.
+        storage_options: fsspec options of their store.
 
     Returns:
-        What goes into ``training.json``; ``value`` is what a shipped function returned that is no model. None of a rank
-        that only serves the others.
+        Entries of ``training.json``; ``value`` is a shipped function's result that is not a model. None for a rank that
+        only serves the others.
 
     Raises:
-        BadInput: no model came out, or ranks end with different weights.
+        BadInput: there is no model, or ranks end with different weights.
     """
     began = time.monotonic()
     values = TrainingOptions(**options)
@@ -226,7 +226,7 @@ def measure_rank(
     splits_uri: str,
     storage_options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The work of a rank that only measures the first steps of its first ``context.fit``; arguments as above.
+    """Measures the first steps of the first ``context.fit`` on a rank; takes the arguments of :func:`train_rank`.
 
     Returns:
         ``rows_per_second`` and ``most_ranks`` of :class:`airflow_hops.ml.training.fitting.Measured`.
@@ -255,7 +255,7 @@ def measure_rank(
 
 
 def _prepare_process(options: TrainingOptions, placement: Placement, output: Path) -> int:
-    """Sets what TensorFlow and Horovod read once, and joins the other ranks; the number of threads."""
+    """Sets what TensorFlow and Horovod read only once, and joins the other ranks; returns the number of threads."""
     os.environ[OUTPUT_VARIABLE] = str(output)
     if options.timeline:
         os.environ["HOROVOD_TIMELINE"] = str(output / "timeline.json")
@@ -314,7 +314,7 @@ def _make_context(
 
 
 def _export(model: Any, context: TrainContext, output: Path, member: Member | None) -> list[str] | None:
-    """Checks the model and writes the SavedModel on rank 0; the names of its inputs."""
+    """Checks the model and writes the SavedModel on rank 0; returns the names of its inputs."""
     if context.rank == 0 or member is not None:
         check_answers(model, context)
     if context.rank == 0:
@@ -327,7 +327,6 @@ def _export(model: Any, context: TrainContext, output: Path, member: Member | No
 
 
 def _describe(context: TrainContext) -> dict[str, Any]:
-    """Describes the rank's work."""
     return {
         "rows": context.rows,
         "history": context.history,
@@ -345,7 +344,7 @@ def _describe(context: TrainContext) -> dict[str, Any]:
 
 
 def _call(code: Program, context: TrainContext) -> Any:
-    """Runs the user's code, and waits for its last checkpoint however it ends."""
+    """Runs the user's code, and waits for its last checkpoint even if it fails."""
     try:
         with made_current(context), temporary_folder("code") as folder:
             returned = code.run(context, folder)
@@ -368,7 +367,7 @@ def _check(model: Any, options: TrainingOptions, member: Member | None) -> str:
 
 
 def _scaling_efficiency(context: TrainContext) -> float | None:
-    """Share of the training's time that ranks did not spend on exchanging gradients and waiting for each other."""
+    """Returns the share of the training time not spent on exchanging gradients and waiting for other ranks."""
     if not context.seconds:
         return None
     return round(max(0.0, 1 - context.exchange_seconds / context.seconds), 4)

@@ -1,4 +1,4 @@
-"""The step: trains on transformed examples, from the last checkpoint of an earlier try, and publishes the model."""
+"""Trains on transformed examples, resuming from the last checkpoint, and publishes the model."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from airflow_hops.ml.training.reader import row_count, split_names
 
 
 def run(context: StepContext, *, where: Where | None = None, np: int | str = 2, **options: Any) -> Any:
-    """The step: trains on the artifact in the role ``examples``, from the last checkpoint of an earlier try.
+    """Trains on the input ``examples``, from the last checkpoint of an earlier try.
 
     Args:
-        context: The step's.
-        where: Where the ranks run: see :func:`airflow_hops.ml.training.gang.where.rank_launcher`; by default what the
-            spec says under the service ``ranks``.
+        context: The step.
+        where: Place of the ranks: see :func:`airflow_hops.ml.training.gang.where.rank_launcher`; by default the spec's
+            service ``ranks``.
         np: Number of ranks that train; or ``auto``: :func:`airflow_hops.ml.stages.train.rank_count.with_chosen_ranks`.
-        options: The others of :class:`airflow_hops.core.contract.training.TrainingOptions`.
+        options: The other fields of :class:`airflow_hops.core.contract.training.TrainingOptions`.
 
     Returns:
-        The model artifact; or what a shipped function returned that is no model.
+        The model artifact; or a shipped function's result that is not a model.
 
     Raises:
-        BadInput: the function, the examples or the hyperparameters cannot be used; a retry would fail again.
+        BadInput: the function, the examples or the hyperparameters are unusable; a retry would fail again.
         HopsError: a rank died or stalled.
     """
     values = TrainingOptions(np=1 if np == AUTO else np, **options)  # type: ignore[arg-type]  # checked where placed
@@ -79,13 +79,13 @@ def run(context: StepContext, *, where: Where | None = None, np: int | str = 2, 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The examples of a training.
+    """Examples of a training.
 
     Attributes:
-        examples: The artifact; None where the user's code finds its data itself.
-        manifest: The artifact's.
-        folder: A local folder with its files, less the splits of a remote store: ranks read those by themselves.
-        splits_uri: Where they lie then.
+        examples: The artifact; None if the user's code gets its own data.
+        manifest: Manifest of the artifact.
+        folder: Local folder with its files, without the splits of a remote store, which ranks read themselves.
+        splits_uri: URI of these splits.
     """
 
     examples: Artifact | None = None
@@ -95,10 +95,10 @@ class TrainingData:
 
     @classmethod
     def of(cls, context: StepContext, ranks: int) -> TrainingData:
-        """The step's input ``examples``, whose files are compared with its manifest.
+        """Returns the step's input ``examples``, after comparing its files with its manifest.
 
         Raises:
-            BadInput: there are fewer rows than ranks, or other rows than the manifest says.
+            BadInput: there are fewer rows than ranks, or the manifest has other numbers of rows.
         """
         if not context.has_input("examples"):
             return cls()
@@ -138,7 +138,7 @@ class TrainingData:
         *,
         resume_from: Path | None = None,
     ) -> Training:
-        """A training on them."""
+        """Returns a training on these examples."""
         return Training(
             options=options,
             examples=self.folder,
@@ -153,7 +153,7 @@ class TrainingData:
 
 
 def launcher_of(context: StepContext, options: TrainingOptions, where: Where | None = None) -> RankLauncher:
-    """Returns the launcher of a training's ranks, by the service ``ranks`` of the spec."""
+    """Returns the launcher of a training's ranks, by default from the spec's service ``ranks``."""
     where = where or json.loads(context.spec.services.get("ranks", "null"))
     return rank_launcher(where, context, cpu_ranks=len(Roles.of_training(options).cpu_ranks))
 
@@ -166,16 +166,7 @@ def publish(
     inputs: Mapping[str, tuple[Artifact, ...]],
     **properties: Any,
 ) -> Artifact:
-    """Publishes the model that a training has left in the writer's folder.
-
-    Args:
-        writer: Of the model artifact.
-        training: How it was trained.
-        summary: What came of it.
-        data: What it was trained on.
-        inputs: Of the step.
-        **properties: Further facts.
-    """
+    """Publishes a training's model from the writer's folder, with further properties."""
     # Rows that the transform had written, and rows that the ranks' shards held
     counts = {}
     for split, rows in summary["rows"].items():
@@ -195,7 +186,7 @@ def _train(
     tracking: TrainingRun,
     data: TrainingData,
 ) -> dict[str, Any]:
-    """Trains, and says of a failure what of it is kept."""
+    """Trains; adds the checkpoint that a retry resumes from to the message of a failure."""
     options = training.options
     values = {
         "train": training.program.name,
@@ -235,7 +226,7 @@ def _properties(
     manifest: Manifest | None,
     inputs: Mapping[str, tuple[Artifact, ...]],
 ) -> dict[str, Any]:
-    """Returns the properties of the model that downstream needs."""
+    """Returns the model's properties for later stages."""
     model = summary["model"] or {}  # none of a script that has written its SavedModel itself
     own = {
         "signature": SIGNATURE,
@@ -272,7 +263,7 @@ def _properties(
 
 
 def metrics_of(summary: Mapping[str, Any]) -> dict[str, float]:
-    """The last epoch's metrics, as ``train_<name>`` and ``eval_<name>``; what is no number, JSON does not have."""
+    """Returns the last epoch's metrics, as ``train_<name>`` and ``eval_<name>``; omits NaN and infinity (not JSON)."""
     last = summary["epochs"][-1] if summary["epochs"] else {}
     metrics = {
         f"eval_{name.removeprefix('val_')}" if name.startswith("val_") else f"train_{name}": value
@@ -294,18 +285,17 @@ def _input_of(inputs: Mapping[str, Sequence[Any]], role: str, attribute: str) ->
 
 
 class Listener:
-    """Takes the messages of a gang's ranks.
+    """Handles the messages of a gang's ranks.
 
-    What may take long threads do, each in order: one copies checkpoints to the store, another speaks to MLflow, so
-    that neither who watches the ranks nor a checkpoint waits for a tracking server. Their errors are raised by the
-    next call.
+    Slow work is done in order by threads: one copies checkpoints to the store, another logs to MLflow, so that neither
+    the watching process nor a checkpoint waits for a tracking server. The next call raises their errors.
 
     Args:
-        context: The step's.
-        state: Where checkpoints outlive the try.
-        checkpoints: Folder that rank 0 writes them to.
+        context: The step.
+        state: Storage of checkpoints across tries.
+        checkpoints: Folder of rank 0's checkpoints.
         tracking: The MLflow run.
-        begin: Begins that run; called once ranks have started, as they are forked from a process that has done little.
+        begin: Begins that run; called after the ranks have started, since they are forked from a clean process.
     """
 
     def __init__(
@@ -321,7 +311,7 @@ class Listener:
         self._checkpoint_tasks, self._tracking_tasks = OrderedTasks("checkpoints"), OrderedTasks("tracking")
 
     def __call__(self, rank: int, message: Mapping[str, Any]) -> None:
-        """Takes a message of a rank."""
+        """Handles a message of a rank."""
         self._raise_error()
         kind = message["type"]
         if kind == "started" and rank == 0:
@@ -337,7 +327,7 @@ class Listener:
             self._tracking_tasks.do(partial(self._tracking.log_metrics, message["metrics"], message["step"]))
 
     def finish(self) -> None:
-        """Waits until all is done.
+        """Waits until all work is done.
 
         Raises:
             HopsError: a checkpoint could not be written.

@@ -1,8 +1,7 @@
-"""TensorFlow's own strategies on the ranks of a gang, for those who do not want Horovod.
+"""TensorFlow's own strategies on the ranks of a gang, as an alternative to Horovod.
 
-The ranks make ``TF_CONFIG`` themselves: each takes a port of its host and tells the others. It keeps the port bound
-until it ends; TensorFlow's server, which asks for the address to be reused, can listen there, and nobody else is given
-it.
+The ranks build ``TF_CONFIG`` themselves: each binds a port of its host and tells the others. It keeps the port bound
+until it ends, so that no other process gets it; TensorFlow's server can listen there, since it sets ``SO_REUSEADDR``.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ STRATEGIES = (HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, SINGLE, TORCH)
 
 @dataclass(frozen=True)
 class Roles:
-    """The roles of the ranks.
+    """Roles of the ranks.
 
     Attributes:
         strategy: One of :data:`STRATEGIES`.
-        ranks: All ranks: with parameter servers, a chief besides those that train, which runs the user's code.
+        ranks: All ranks; with parameter servers, includes a chief, which runs the user's code.
         parameter_servers: Ranks that hold variables.
 
     Raises:
-        BadInput: there is no such strategy, or parameter servers where none are wanted, or none where some are.
+        BadInput: the strategy is unknown, or does not match the number of parameter servers or ranks.
     """
 
     strategy: str = HOROVOD
@@ -60,10 +59,10 @@ class Roles:
 
     @classmethod
     def of_training(cls, options: TrainingOptions) -> Roles:
-        """The roles of a training that wants ``np`` ranks to train.
+        """Returns the roles of a training in which ``np`` ranks train.
 
         Raises:
-            BadInput: ``np`` is no number, or as for the class.
+            BadInput: ``np`` is not a number, or as for the class.
         """
         if isinstance(options.np, bool) or not isinstance(options.np, int):
             raise BadInput(f"np is {options.np!r}, expected a number of ranks, or {AUTO!r} for Horovod's")
@@ -72,13 +71,13 @@ class Roles:
 
     @property
     def cpu_ranks(self) -> frozenset[int]:
-        """Those that do not train, and need no GPU: chief and parameter servers."""
+        """Ranks that need no GPU, since they do not train: chief and parameter servers."""
         if self.strategy != PARAMETER_SERVER:
             return frozenset()
         return frozenset(rank for rank in range(self.ranks) if self.task(rank)[0] != "worker")
 
     def task(self, rank: int) -> tuple[str, int]:
-        """Type and index of a rank's task in the cluster."""
+        """Returns type and index of a rank's task in the cluster."""
         if self.strategy != PARAMETER_SERVER:
             return "worker", rank
         if rank == 0:
@@ -88,15 +87,15 @@ class Roles:
 
 
 class Member:
-    """A rank's part in a cluster of TensorFlow's.
+    """Member of a TensorFlow cluster.
 
     Args:
-        roles: Which ranks do what.
-        placement: The rank's.
-        channel: To the process that watches.
+        roles: Roles of all ranks.
+        placement: Placement of this rank.
+        channel: Channel to the watching process.
 
     Attributes:
-        strategy: The ``tf.distribute.Strategy``, on ranks that run the user's code; None on others.
+        strategy: The ``tf.distribute.Strategy`` of ranks that run the user's code; None for others.
     """
 
     def __init__(self, roles: Roles, placement: Placement, channel: Channel) -> None:
@@ -120,13 +119,13 @@ class Member:
         return self.strategy is not None
 
     def serve(self) -> None:
-        """Does what the chief asks for, until it has finished."""
+        """Serves the chief's requests until it has finished."""
         self._values.wait("finished")
 
     def check_weights(self, model: Any) -> str:
-        """The checksum of the trainable weights, which the workers compare.
+        """Returns the checksum of the trainable weights, which must be equal on all workers.
 
-        There is but one copy of weights that parameter servers hold.
+        Parameter servers hold a single copy of the weights, which is not compared.
 
         Raises:
             BadInput: they differ.
@@ -144,7 +143,7 @@ class Member:
         return checksum
 
     def finish(self) -> None:
-        """Says that this rank needs the others no more, and waits until none does."""
+        """Signals that this rank has finished; waits for the others unless there are parameter servers."""
         if self._roles.strategy == PARAMETER_SERVER:
             if self.runs_user_code:
                 self._values.put("finished", "yes")

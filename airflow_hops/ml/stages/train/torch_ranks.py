@@ -1,4 +1,4 @@
-"""Ranks of ``torch.distributed``: how they find each other, agree, and are compared at the end."""
+"""Ranks of ``torch.distributed``: rendezvous, agreement, and comparison of weights."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _JOIN_S = 300
 
 
 class TorchMember:
-    """A rank's part in a process group, over NCCL where ranks have GPUs, else over Gloo.
+    """Member of a process group, over NCCL if ranks have GPUs, else over Gloo.
 
     Args:
-        placement: The rank's.
-        channel: To the process that watches.
-        threads: Of PyTorch's operations.
+        placement: Placement of this rank.
+        channel: Channel to the watching process.
+        threads: Threads of PyTorch's operations.
 
     Raises:
-        BadInput: there is no PyTorch in this environment, or some ranks have GPUs, and others have none.
+        BadInput: this environment has no PyTorch, or only some ranks have GPUs.
     """
 
     def __init__(self, placement: Placement, channel: Channel, threads: int) -> None:
@@ -65,7 +65,7 @@ class TorchMember:
         dist.init_process_group(backend, store=store, rank=placement.rank, world_size=placement.size)
 
     def any_rank(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank; every rank must call it."""
+        """Returns whether the flag is set on any rank; every rank must call it."""
         import torch
         import torch.distributed as dist
 
@@ -74,10 +74,10 @@ class TorchMember:
         return bool(raised.item())
 
     def check_weights(self, model: Any) -> str:
-        """The checksum of the model's parameters, which must be those of all ranks.
+        """Returns the checksum of the model's parameters, which must be equal on all ranks.
 
         Raises:
-            BadInput: they differ, or one is not a number.
+            BadInput: they differ, or contain NaN or infinity.
         """
         checksum = parameters_checksum(model)
         every = self._values.exchange("weights", checksum)
@@ -90,7 +90,7 @@ class TorchMember:
         return checksum
 
     def finish(self) -> None:
-        """Leaves the group, once all ranks have done all that they need it for."""
+        """Leaves the group after all ranks have finished."""
         import torch.distributed as dist
 
         dist.barrier()
@@ -98,15 +98,15 @@ class TorchMember:
 
 
 def unwrapped(model: Any) -> Any:
-    """The module within ``DistributedDataParallel``, if it is within one."""
+    """Returns the module inside ``DistributedDataParallel``, if it is wrapped."""
     return model.module if type(model).__name__ == "DistributedDataParallel" else model
 
 
 def parameters_checksum(model: Any) -> str:
-    """SHA-256 (hex) of the bytes of a module's parameters; buffers, such as a batch's statistics, are each rank's own.
+    """Returns the SHA-256 (hex) of a module's parameters; buffers, such as batch statistics, differ by rank.
 
     Raises:
-        BadInput: one holds values that are not numbers.
+        BadInput: a parameter contains NaN or infinity.
     """
     digest = hashlib.sha256()
     for name, parameter in unwrapped(model).named_parameters():

@@ -1,6 +1,6 @@
-"""A training: what is to be trained, and how a gang does it.
+"""Describes a training, and runs it on a gang.
 
-Importing this module imports TensorFlow, Horovod and the program of ranks, so that these, which are forked, have them.
+This module imports TensorFlow, Horovod and the program of ranks, so that forked ranks have them already.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from airflow_hops.ml.training.gang.supervisor import OnMessage
 
 @dataclass(frozen=True)
 class Training:
-    """The description of a training.
+    """Description of a training.
 
     Attributes:
-        options: How it is done.
+        options: Options of the training.
         examples: Folder of the transformed examples: splits, ``transform_graph/`` and ``features.json``; in a training
-            of one process also of raw ones, splits alone; None for a program that finds its data itself.
+            of one process, raw ones with only splits are allowed; None for a program with its own data.
         output: Folder to write to: ``saved_model/``, ``checkpoints/``, ``tensorboard/``, ``logs/``, ``training.json``.
         data: Properties of the examples.
-        splits_uri: Where the splits of the examples lie, if not in their folder: ranks read them by themselves.
-        storage_options: For fsspec, of the store where they lie.
-        resume_from: Folder of the checkpoint to begin from, or None.
-        launcher: Where the ranks run.
+        splits_uri: URI of the examples' splits, which ranks read themselves, if they are not in their folder.
+        storage_options: fsspec options of their store.
+        resume_from: Folder of the checkpoint to start from, or None.
+        launcher: Launcher of the ranks.
         code_paths: Folders of user code, for ranks on other hosts.
-        rates: Rows a second by number of ranks, where these were measured to choose one of them.
+        rates: Rows per second by number of ranks, if measured to choose one.
     """
 
     options: TrainingOptions
@@ -65,19 +65,14 @@ class Training:
 
     @property
     def roles(self) -> Roles:
-        """All ranks, and what they do."""
+        """Roles of all ranks."""
         return Roles.of_training(self.options)
 
 
 def train_model(training: Training, *, on_message: OnMessage | None = None) -> dict[str, Any]:
-    """Trains on a gang of ranks and exports the model.
+    """Trains on a gang of ranks and exports the model; returns the content of ``training.json``.
 
-    Args:
-        training: What is to be trained.
-        on_message: Called with each report of a rank.
-
-    Returns:
-        What ``training.json`` holds.
+    ``on_message`` is called with each report of a rank.
 
     Raises:
         BadInput: see :func:`airflow_hops.ml.stages.train.run`.
@@ -126,15 +121,7 @@ def train_model(training: Training, *, on_message: OnMessage | None = None) -> d
 
 
 def run_ranks(training: Training, entry: str, on_message: OnMessage | None = None) -> list[Any]:
-    """Runs a training's ranks.
-
-    Args:
-        training: What is to be trained.
-        entry: ``module:function``, the work of a rank.
-        on_message: Called with each report of a rank.
-
-    Returns:
-        What each of them returned.
+    """Runs a training's ranks on the function ``entry`` (``module:function``); returns their results.
 
     Raises:
         BadInput: see :func:`airflow_hops.ml.stages.train.run`.

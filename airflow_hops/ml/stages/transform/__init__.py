@@ -1,1 +1,1 @@
-"""Transform: the preprocessing function as a graph, and the examples that Spark makes with it."""
+"""Transform: traces the preprocessing function to a graph, and transforms examples with it in Spark."""

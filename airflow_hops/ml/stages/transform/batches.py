@@ -1,6 +1,6 @@
-"""The transform in a Spark task: runs the graph over Arrow batches of its part of a split, and writes the examples.
+"""Spark task of the transform: runs the graph on Arrow batches of a part of a split, and writes the examples.
 
-Parquet for whoever trains on columns, TFRecord of tf.Example for whoever trains on those.
+Parquet is for trainings on columns, TFRecord for those on tf.Example.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from airflow_hops.ml.features.transform_graph import load_transform
 from airflow_hops.ml.spark.tasks import SplitSummary, StagedFiles
 
 BATCH_ROWS = 16_384
-"""Rows that the graph runs over at a time, which decide how much memory a Python worker takes."""
+"""Rows per call of the graph, which determine the memory of a Python worker."""
 
 ROW_GROUP_ROWS = 65_536
-"""Rows of a row group that is written, at least, where there are more."""
+"""Minimum rows of a written row group, except the last."""
 
 TASK_ROWS = 500_000
-"""Rows that a task takes at least, where a file has more than one row group."""
+"""Minimum rows per task, if a file has several row groups."""
 
 _PROBED_ROWS = 32
 _ENCODED_ROWS = 8_192  # at a time: the encoder holds all examples in memory
@@ -38,7 +38,7 @@ _loaded: dict[str, Callable[..., dict[str, Any]]] = {}
 
 @dataclass(frozen=True)
 class TransformTask:
-    """A part of a split: row groups of one Parquet file of examples, and the number of what is made of them."""
+    """Part of a split: row groups of one Parquet file of examples, and the number of the output part."""
 
     split: str
     path: str
@@ -49,14 +49,14 @@ class TransformTask:
 
 @dataclass(frozen=True)
 class TransformPlan:
-    """The plan that every task gets.
+    """Plan that every task gets.
 
     Attributes:
-        transform_graph: Folder of the SavedModel; every executor can read it.
-        folder: Folder to write to, with a folder per split; every executor can write to it.
-        inputs: Dtypes of the raw features and the time column by name.
-        outputs: What the graph puts out.
-        target: What is to be predicted; labels and weight are kept as they are.
+        transform_graph: Folder of the SavedModel, readable by every executor.
+        folder: Folder to write to, with a subfolder per split; writable by every executor.
+        inputs: Dtypes of the raw features and the time column, by name.
+        outputs: Outputs of the graph.
+        target: Labels and weight, which are copied unchanged.
     """
 
     transform_graph: str
@@ -68,21 +68,17 @@ class TransformPlan:
 
 @dataclass
 class TransformSummary(SplitSummary):
-    """The summary of a task.
+    """Summary of a task.
 
     Attributes:
-        widths: Widths of the outputs as found in the data; None for shape ``[batch]``.
+        widths: Actual widths of the outputs; None for shape ``[batch]``.
     """
 
     widths: dict[str, int | None] = field(default_factory=dict)
 
 
 def plan_tasks(files: Sequence[tuple[str, Path]]) -> list[TransformTask]:
-    """Shares out files of examples among tasks, the largest first, so that the last to end is a small one.
-
-    Args:
-        files: Split and path of each file.
-    """
+    """Divides files of examples (split and path) into tasks, the largest first, so that the last to end is small."""
     tasks: list[TransformTask] = []
     parts: dict[str, int] = {}
     for split, path in files:
@@ -100,11 +96,7 @@ def plan_tasks(files: Sequence[tuple[str, Path]]) -> list[TransformTask]:
 
 
 def transform_task(plan: TransformPlan, task: TransformTask) -> str:
-    """Does a task.
-
-    Returns:
-        The :class:`TransformSummary` as JSON.
-    """
+    """Runs a task; returns its :class:`TransformSummary` as JSON."""
     summary = TransformSummary(task.split)
     with summary.recording_errors(plan.folder, task.path):
         path = plan.transform_graph
@@ -148,19 +140,13 @@ def transform_task(plan: TransformPlan, task: TransformTask) -> str:
 def run_graph(
     transform: Callable[..., dict[str, Any]], arrays: Mapping[str, Any], plan: TransformPlan, split: str
 ) -> dict[str, Any]:
-    """Runs the graph over one batch.
-
-    Args:
-        transform: The loaded graph.
-        arrays: Raw features of shape ``[rows]``.
-        plan: Names the outputs.
-        split: For messages.
+    """Runs the graph on one batch of raw features of shape ``[rows]``.
 
     Returns:
         Arrays of shape ``[rows]`` or ``[rows, width]`` in the order of ``plan.outputs``.
 
     Raises:
-        BadInput: the graph fails on the values, or an output is not of the batch's rows.
+        BadInput: the graph fails on the values, or an output does not have one entry per row.
     """
     from tensorflow.python.framework.errors_impl import OpError
 
@@ -186,12 +172,12 @@ def check_rows_are_independent(
     plan: TransformPlan,
     split: str,
 ) -> None:
-    """Runs a few rows again without the others: a row's outputs must be the same in any company.
+    """Runs a few rows again without the others: a row's outputs must not depend on its batch.
 
-    A function that takes the mean of its batch trains on one thing and serves another.
+    A function that uses the mean of its batch would transform differently in training and serving.
 
     Raises:
-        BadInput: an output of a row depends on the other rows of its batch, or its width does.
+        BadInput: an output of a row, or its width, depends on the other rows of its batch.
     """
     rows = len(next(iter(arrays.values())))
     few = min(_PROBED_ROWS, rows // 2)
@@ -238,12 +224,7 @@ class ExampleWriter(StagedFiles):
             super().__exit__(failure, *error)
 
     def write(self, columns: Mapping[str, Any]) -> None:
-        """Writes one batch.
-
-        Args:
-            columns: The outputs, the labels and, if there is one, the weight: arrays of shape ``[rows]`` or
-                ``[rows, width]``.
-        """
+        """Writes one batch of outputs, labels and weight: arrays of shape ``[rows]`` or ``[rows, width]``."""
         batch = pa.RecordBatch.from_arrays([_flat(v) for v in columns.values()], list(columns))
         if self._parquet is None:
             strings = [column.name for column in batch.schema if pa.types.is_binary(column.type)]
@@ -280,7 +261,7 @@ def _flat(values: Any) -> Any:
 
 
 def _lists(values: Any) -> Any:
-    """As lists, which the encoder of tf.Example wants: of int64, float32 or binary."""
+    """Converts to lists of int64, float32 or binary, as the encoder of tf.Example requires."""
     if values.dtype.kind in "iu":
         values = values.astype(np.int64, copy=False)
     elif values.dtype.kind == "f":
@@ -291,7 +272,7 @@ def _lists(values: Any) -> Any:
 
 
 def shapes_differ(name: str, first: int | None, second: int | None, where: str) -> str:
-    """The sentence that says so."""
+    """Returns the error message for an output with varying width."""
     shapes = ["[batch]" if width is None else f"[batch, {width}]" for width in (first, second)]
     return (
         f"{where}: preprocessing output {name!r} has shape {shapes[0]} in one batch and {shapes[1]} in another; its "

@@ -36,15 +36,15 @@ log = logging.getLogger(__name__)
 
 
 def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = ()) -> Artifact:
-    """The step: writes the artifact ``transformed_examples``.
+    """Writes the artifact ``transformed_examples``.
 
     Args:
-        context: The step's context; inputs ``examples``, ``statistics`` (with the split ``train``) and ``schema``.
+        context: Step with the inputs ``examples``, ``statistics`` (with the split ``train``) and ``schema``.
         preprocess: ``module:function`` of the preprocessing function.
-        extra_inputs: Raw features, and the time, that a served model takes also where it does not use them.
+        extra_inputs: Raw features, and the time, that a served model takes even if it does not use them.
 
     Raises:
-        BadInput: examples, statistics and schema do not go together, or the preprocessing function is at fault.
+        BadInput: examples, statistics and schema do not match, or the preprocessing function fails.
         HopsError: Spark failed.
     """
     examples = context.input("examples")
@@ -139,15 +139,15 @@ def transform_examples(
         preprocess: The preprocessing function.
         splits: Parquet files of examples by split.
         target: Folder to write to; Spark's executors must see it under the same path.
-        specs: The columns of the examples, without outputs.
+        specs: Columns of the examples, without outputs.
         constants: Figures of the training split.
         spark: A SparkContext, or a future of one.
-        name: How messages call the function.
-        progress: Told the done share and what is done.
-        starting: Makes the context manager in which it waits for Spark.
+        name: Name of the function in messages.
+        progress: Called with the finished share and a message.
+        starting: Creates the context manager for waiting for Spark.
 
     Returns:
-        The columns with the outputs; and what each Spark task did.
+        The columns with the outputs, and the summaries of the Spark tasks.
 
     Raises:
         BadInput: as :func:`run`.
@@ -193,7 +193,7 @@ def _settle_widths(outputs: Mapping[str, OutputSpec], summaries: Sequence[Transf
 
 
 def _write_empty_split(folder: Path, specs: FeatureSpecs) -> None:
-    """A Parquet file with the columns and no rows, so that readers need no special case."""
+    """Writes a Parquet file with the columns and no rows, so that readers need no special case."""
     folder.mkdir(parents=True, exist_ok=True)
     fields = []
     for name, output in specs.outputs.items():

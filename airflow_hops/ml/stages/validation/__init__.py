@@ -1,4 +1,4 @@
-"""Validation of examples: the statistics of each split against the frozen schema, and single rows against it."""
+"""Validates examples: the statistics of each split, and single rows, against the frozen schema."""
 
 from airflow_hops.ml.stages.validation.stage import ANOMALIES_FILE, run
 from airflow_hops.ml.stages.validation.validate import Anomaly, list_anomalies, validate_statistics

@@ -1,4 +1,4 @@
-"""Comparison of new examples with what the champion was trained on, by the tests of the skew monitor."""
+"""Compares new examples with the champion's training data, with the tests of the skew monitor."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ KIND = "CUSTOM_VALIDATION"
 def compare_with_champion(
     anomalies: Any, statistics: Any, trained_on: Any, schema: Any, labels: Collection[str], champion: str, split: str
 ) -> tuple[str | None, list[Anomaly]]:
-    """Adds what looks like a fault of the pipeline to the anomalies, as errors.
+    """Adds differences that look like a pipeline fault to the anomalies, as errors.
 
-    Drift is none: the world changes, and the evaluation says whether the model suffers.
+    Drift is not an error: the world changes, and the evaluation shows whether the model suffers.
 
     Args:
         anomalies: ``Anomalies`` of the statistics, which get the faults.
         statistics: ``DatasetFeatureStatisticsList`` of a split.
         trained_on: The same of the champion's training data.
         schema: ``Schema``, whose drift comparators select features and thresholds.
-        labels: Names of the labels, which are compared too.
-        champion: The champion in words.
+        labels: Names of the labels, which are compared, too.
+        champion: Description of the champion.
         split: Name of the split.
 
     Returns:
-        The verdict, and the drift; None if the two have no feature in common, or too few rows.
+        Verdict and drift; the verdict is None if there is no common feature, or too few rows.
     """
     comparable = _comparable(schema, features_by_name(trained_on), features_by_name(statistics), labels)
     if not comparable.feature:
@@ -65,7 +65,7 @@ def compare_with_champion(
 
 
 def _comparable(schema: Any, before: Any, now: Any, labels: Collection[str]) -> Any:
-    """The schema of the features that can be compared: others are anomalous anyway, or new."""
+    """Returns the schema of the comparable features; others are anomalous anyway, or new."""
     comparable = type(schema)()
     for feature in schema.feature:
         name = feature.name

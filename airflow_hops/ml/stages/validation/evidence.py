@@ -1,4 +1,4 @@
-"""Evidence of an anomaly in the validated statistics: how many rows, and which values."""
+"""Finds the evidence of an anomaly in the validated statistics: number of rows, and values."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from airflow_hops.ml.statistics.summary import common_statistics
 
 SHOWN_VALUES = 10
-"""Offending values that are named, the most frequent first."""
+"""Maximum number of listed offending values, most frequent first."""
 
 
 @dataclass(frozen=True)
 class OffendingValue:
-    """A value that breaks the schema, and in how many rows it was counted; None if statistics do not say."""
+    """Value that violates the schema, and the number of its rows; None if the statistics do not contain it."""
 
     value: str
     rows: int | None
@@ -23,13 +23,13 @@ class OffendingValue:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The evidence that statistics give for an anomaly.
+    """Evidence of an anomaly in statistics.
 
     Attributes:
-        rows: Rows that have it; None if it is none of rows (drift), or cannot be told.
-        is_exact: Whether ``rows`` was counted, and not estimated from a histogram.
+        rows: Affected rows; None if the anomaly does not concern rows (drift), or unknown.
+        is_exact: Whether ``rows`` was counted, not estimated from a histogram.
         values: At most :data:`SHOWN_VALUES`.
-        values_count: How many distinct values there are, at least.
+        values_count: Minimum number of distinct values.
     """
 
     rows: int | None = None
@@ -44,8 +44,8 @@ def find_evidence(kind: str, feature: Any, expected: Any, domain: Any, rows: int
     Args:
         kind: TFDV's name of the anomaly's type.
         feature: ``FeatureNameStatistics``; None if the data has no such column.
-        expected: The schema's ``Feature``; None if it has none.
-        domain: The ``StringDomain`` that holds; None for none.
+        expected: The schema's ``Feature``, if any.
+        domain: The feature's ``StringDomain``, if any.
         rows: Rows of the data set.
     """
     if feature is None or feature.WhichOneof("stats") is None:
@@ -71,7 +71,7 @@ def _missing(feature: Any, expected: Any, domain: Any, rows: int) -> Evidence:
 
 
 def _present(feature: Any, expected: Any, domain: Any, rows: int) -> Evidence:
-    """All rows that have the feature: a new column, another type."""
+    """Returns all rows that have the feature, for a new column or another type."""
     count = int(common_statistics(feature).num_non_missing)
     if feature.WhichOneof("stats") == "string_stats":
         buckets = feature.string_stats.rank_histogram.buckets
@@ -109,14 +109,14 @@ def _bounds(expected: Any) -> Any:
 
 
 def _beyond(feature: Any, extreme: float, share: Callable[[float, float], float]) -> Evidence:
-    """Values beyond a bound: the farthest of them, and about how many, values spread evenly in their buckets."""
+    """Returns the extreme value, and the estimated rows beyond a bound, with values evenly spread in their buckets."""
     buckets = [b for one in feature.num_stats.histograms if one.type == one.STANDARD for b in one.buckets]
     count = sum(bucket.sample_count * share(bucket.low_value, bucket.high_value) for bucket in buckets)
     return Evidence(max(1, round(count)), False, (OffendingValue(f"{extreme:.7g}", None),), 1)
 
 
 def _share(low: float, high: float, start: float, end: float) -> float:
-    """The share of a bucket that lies in a range."""
+    """Returns the share of a bucket that lies in a range."""
     if not math.isfinite(low) or not math.isfinite(high) or high <= low:
         return float(start < high <= end) if math.isinf(end) else float(start <= low < end)
     return max(0.0, min(high, end) - max(low, start)) / (high - low)
@@ -139,12 +139,12 @@ _FINDERS: Mapping[str, Callable[[Any, Any, Any, int], Evidence]] = {
 
 
 def from_quarantine(texts: Sequence[tuple[str, int]], rows: int, distinct: int) -> Evidence:
-    """Returns the evidence of one broken rule in quarantined rows.
+    """Returns the evidence of one violated rule in quarantined rows.
 
     Args:
-        texts: Their reasons, less feature and kind, with the number of rows; the most frequent first.
-        rows: Rows that break the rule.
-        distinct: How many different reasons there are.
+        texts: Reasons without feature and kind, with the number of rows, most frequent first.
+        rows: Rows that violate the rule.
+        distinct: Number of distinct reasons.
     """
     # A reason ends in what was expected, after a comma; where it names no value, it has none.
     named = [(text.rpartition(", ")[0], count) for text, count in texts[:SHOWN_VALUES]]

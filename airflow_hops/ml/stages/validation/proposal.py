@@ -1,4 +1,4 @@
-"""Proposals for data that does not fit: a schema, and a page that a person can decide by."""
+"""Proposes a schema for anomalous data, with a page on which a person can decide."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from airflow_hops.ml.stages.validation.validate import Anomaly, list_anomalies, 
 PROPOSED_FILE = "proposed.pbtxt"
 PROPOSAL_FILE = "proposal.md"
 _LISTED = 50
-"""Anomalies and changes that the page lists; the artifact has them all."""
+"""Maximum anomalies and changes on the page; the artifact has them all."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A schema that the data would fit.
+    """Schema that the data would match.
 
     Attributes:
         schema: The proposed ``Schema``; None if no change of the schema would help.
-        difference: From the schema in force to the proposed one; None if there is none.
-        left: What would remain anomalous under it (a label of one class, drift).
-        refusal: Why there is none, where a change was looked for in vain.
+        difference: From the current schema to the proposed one, if any.
+        left: Anomalies that would remain (a label of one class, drift).
+        refusal: Reason why no proposal was found, if one was searched.
     """
 
     schema: Any
@@ -45,14 +45,14 @@ def propose(
     previous: Mapping[str, Any] | None = None,
     target: Target | None = None,
 ) -> Proposal:
-    """The least change of a schema that lets the statistics of all splits through.
+    """Returns the smallest change of a schema that makes the statistics of all splits valid.
 
     Args:
         schema: ``Schema``.
         statistics: ``DatasetFeatureStatisticsList`` by split.
         environment: As in :func:`validate_statistics`.
         previous: Statistics of an earlier span by split.
-        target: The labels, and the classes that their numbers stand for.
+        target: The labels, and the names of their classes.
     """
     proposed = schema
     try:
@@ -81,7 +81,7 @@ def propose(
 
 
 def to_markdown(found: Sequence[Anomaly], proposal: Proposal) -> str:
-    """The anomalies and the proposed change as a page of Markdown."""
+    """Formats the anomalies and the proposed change as a Markdown page."""
     parts = [f"### {len(found)} {'anomaly' if len(found) == 1 else 'anomalies'}", _listed(found)]
     if proposal.difference is None:
         reason = f": {_escaped(proposal.refusal)}" if proposal.refusal else "."

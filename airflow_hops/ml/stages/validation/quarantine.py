@@ -18,7 +18,7 @@ from airflow_hops.ml.stages.validation.row_rules import Broken, RowRules
 from airflow_hops.ml.statistics.sources import TypesDoNotFit, plan_source
 
 REASONS = "anomaly_reasons"
-"""The column of quarantined rows that says why they are there."""
+"""Column of quarantined rows with the reasons."""
 FILE = "part-00000.parquet"
 _STAGING = ".part-00000.parquet"
 _FILES = (FILE, _STAGING)
@@ -42,7 +42,7 @@ class RowSplit:
 
     @property
     def counts(self) -> RowCounts:
-        """The same as row counts, which are conserved."""
+        """Counts of rows, which add up."""
         return RowCounts(self.rows, self.good, dict(self.rejected))
 
 
@@ -69,12 +69,9 @@ def split_anomalous(
             are none.
         environment: One of the schema's environments; ignored if it has none.
 
-    Returns:
-        The numbers of rows read and written to each folder.
-
     Raises:
         BadInput: the source cannot be read or has a column ``anomaly_reasons``, the environment is not the schema's,
-            or a folder holds other files.
+            or a folder contains other files.
     """
     known = list(schema.default_environment)
     if known and environment not in known:
@@ -135,7 +132,7 @@ def _split(plan: Any, schema: Any, good: Path, quarantine: Path, environment: st
 
 
 def _batches(plan: Any, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batches of all parts with all columns; a column that a file lacks is null.
+    """Yields the batches of all parts with all columns; a column missing in a file is null.
 
     Raises:
         TypesDoNotFit: a row has a column that the plan does not know yet.
@@ -153,7 +150,7 @@ def _batches(plan: Any, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _written(kind: pa.DataType) -> pa.DataType:
-    """The type that a column has in the files: lists of a fixed size are read as lists."""
+    """Returns a column's type in the files: lists of a fixed size are read as lists."""
     return pa.list_(kind.value_field) if pa.types.is_fixed_size_list(kind) else kind
 
 
@@ -162,7 +159,7 @@ def _is_new(column: pa.Field, known: Any) -> bool:
 
 
 def _reasons(broken: list[Broken], counted: Any) -> pa.Array:
-    """The reasons of the rows that have any: a list for each, in the order of the schema's features."""
+    """Returns a list of reasons for each invalid row, in the order of the schema's features."""
     order = np.argsort(np.concatenate([one.rows for one in broken]), kind="stable")
     reasons = pa.concat_arrays([one.reasons for one in broken]).take(pa.array(order))
     offsets = np.concatenate([[0], np.cumsum(counted)]).astype(np.int32)
@@ -184,7 +181,7 @@ def _count(split: RowSplit, broken: list[Broken], bad: Any) -> None:
 
 
 class _Writer:
-    """One Parquet file in a folder, or none where nothing is written; as it was before if something fails."""
+    """Writes one Parquet file to a folder, or none if there are no rows; on failure, the folder is unchanged."""
 
     def __init__(self, folder: Path, schema: pa.Schema, *, even_if_empty: bool = False) -> None:
         self.folder, self.schema = folder, schema

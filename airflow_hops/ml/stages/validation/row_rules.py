@@ -1,8 +1,8 @@
-"""Finding the rows of a record batch that break a schema, as TFDV judges a single example.
+"""Finds the rows of a record batch that violate a schema, with TFDV's rules for single examples.
 
-TFDV's way (``IdentifyAnomalousExamples``) makes the statistics of each row and validates those. Here the same
-rules are held against columns. What a single row cannot break is left out: shares of rows, numbers of distinct values,
-comparators, columns that the schema does not know, and faults of the schema itself.
+TFDV (``IdentifyAnomalousExamples``) computes and validates the statistics of each row; here the same rules are applied
+to columns. Rules that a single row cannot violate are left out: shares of rows, numbers of distinct values,
+comparators, columns that the schema does not know, and faults of the schema.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from airflow_hops.ml.statistics.formats.feature_types import is_list
 
 IGNORED_STAGES = frozenset({"PLANNED", "ALPHA", "DEBUG_ONLY", "DEPRECATED", "DISABLED"})
-"""Stages of a feature's life in which TFDV validates nothing of it."""
+"""Lifecycle stages of features that TFDV does not validate."""
 
 _LARGE, _LARGE_BYTES = 1024, "__LARGE_BYTES__"
 """TFDV's statistics, and the domains inferred from them, have one name for all values of more bytes than that."""
@@ -30,18 +30,17 @@ _INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
 _FLOAT = re.compile(r"\s*[+-]?(nan|inf(inity)?|([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?)\s*", re.IGNORECASE)
 
 Outside = tuple[str, np.ndarray, str]
-"""A kind of anomaly, which values have it (bool, ``[values]``), and what was expected."""
+"""Kind of anomaly, mask of the values that have it (bool, ``[values]``), and the expectation."""
 
 
 @dataclass(frozen=True)
 class Broken:
-    """The rows of a batch that break one rule.
+    """Rows of a batch that violate one rule.
 
     Attributes:
-        feature: Name of the feature.
         kind: TFDV's name of the anomaly.
-        rows: Indices of the rows, ascending, each once.
-        reasons: Why, a sentence for each row (``string``).
+        rows: Distinct indices of the rows, ascending.
+        reasons: A sentence for each row (``string``).
     """
 
     feature: str
@@ -52,12 +51,12 @@ class Broken:
 
 @dataclass(frozen=True)
 class _Values:
-    """The innermost values of a column.
+    """Innermost values of a column.
 
     Attributes:
-        flat: The values of all rows, one after the other.
-        rows: The row of each.
-        lengths: By level of nesting: the row and the length of each list.
+        flat: Values of all rows, concatenated.
+        rows: Row of each value.
+        lengths: Row and length of each list, by level of nesting.
     """
 
     flat: pa.Array
@@ -66,12 +65,12 @@ class _Values:
 
 
 class RowRules:
-    """The rules of a schema that a single row can break.
+    """Rules of a schema that a single row can violate.
 
     Args:
         schema: ``Schema``.
-        environment: One of the schema's environments; ignored where it has none.
-        columns: Names of the columns that the data has, in whatever batch.
+        environment: One of the schema's environments; ignored if it has none.
+        columns: Names of the data's columns in all batches.
     """
 
     def __init__(self, schema: Any, environment: str, columns: Collection[str]) -> None:
@@ -86,7 +85,7 @@ class RowRules:
         ]
 
     def check(self, batch: pa.RecordBatch) -> list[Broken]:
-        """Yields the parts of a batch that break the rules, in the order of the schema's features."""
+        """Returns the rows of a batch that violate rules, in the order of the schema's features."""
         return [broken for rule in self._rules for broken in self._check(batch, *rule) if len(broken.rows)]
 
     def _check(self, batch: pa.RecordBatch, feature: Any, belongs: bool, known: bool) -> Iterator[Broken]:
@@ -252,7 +251,7 @@ def _outside_booleans(domain: Any, flat: pa.Array, kind: str) -> Iterator[Outsid
 
 
 def _numbers(flat: pa.Array, kind: pa.DataType, parse: Callable[[str], Any]) -> tuple[pa.Array, np.ndarray]:
-    """The values as numbers, text parsed; and which of them are no such number."""
+    """Returns the values as numbers, with text parsed, and a mask of those that cannot be parsed."""
     if _type_name(flat.type) != "BYTES":
         return flat, np.zeros(len(flat), bool)
     encoded = flat.cast(pa.large_binary()).dictionary_encode()
@@ -284,7 +283,7 @@ def _is_true(answers: pa.Array) -> np.ndarray:
 
 
 def _by_distinct(flat: pa.Array, among: np.ndarray, test: Callable[[Any], bool]) -> np.ndarray:
-    """Which of some values pass a test, which is asked once for each distinct one."""
+    """Returns a mask of the values that pass a test, which is called once per distinct value."""
     indices = np.flatnonzero(among)
     encoded = flat.take(pa.array(indices)).dictionary_encode()
     passed = np.array([test(value) for value in encoded.dictionary.to_pylist()], bool)

@@ -1,4 +1,4 @@
-"""The step of the validation stage."""
+"""Validates examples as a step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 ANOMALIES_FILE = "anomalies.json"
 QUARANTINE = "quarantine"
 _FEW_ANOMALIES = 20
-"""Anomalies that the artifact's properties name: enough for a task's log; the artifact has them all."""
+"""Maximum anomalies in the artifact's properties, for a task's log; the artifact's file has them all."""
 
 
 def run(
@@ -45,21 +45,18 @@ def run(
     champion: str | None = None,
     not_compared: str | None = None,
 ) -> Artifact:
-    """The step: validates the splits; finds anomalies, and leaves what to do about them to the caller.
-
-    If there are any, a schema without them is proposed.
+    """Validates the splits, and reports anomalies, on which the caller decides; proposes a schema without them.
 
     Args:
-        context: The step's context; inputs ``statistics`` and ``schema``, optionally ``previous``, the statistics of
-            an earlier span, ``examples``, what the statistics are of, and ``champion``, the statistics that a model was
-            trained on.
+        context: Step with the inputs ``statistics`` and ``schema``, and optionally ``previous``, the statistics of an
+            earlier span, ``examples``, the source of the statistics, and ``champion``, the statistics of a model's
+            training data.
         splits: Splits to validate; None for all.
-        environment: One of the schema's environments; ignored where it has none.
-        split_anomalous: Whether rows of ``examples`` that break the schema go to ``quarantine/<split>``, and the others
-            into an ``examples`` artifact, which the property ``examples`` refers to.
-        champion: In words, the model whose training data the splits are compared with: input ``champion`` has its
-            statistics.
-        not_compared: Why they are not, though they should be.
+        environment: One of the schema's environments; ignored if it has none.
+        split_anomalous: Whether to write rows of ``examples`` that violate the schema to ``quarantine/<split>``, and
+            the others to an ``examples`` artifact, which the property ``examples`` refers to.
+        champion: Description of the model whose training data (input ``champion``) the splits are compared with.
+        not_compared: Reason why they are not compared, although they should be.
     """
     statistics, folder = context.input("statistics"), context.local("statistics")
     schema = load_schema(context.local("schema") / SCHEMA_FILE)
@@ -146,7 +143,7 @@ def run(
 
 
 def _previous(context: StepContext, splits: Sequence[str]) -> dict[str, Any]:
-    """Statistics of the earlier span, of the splits that it has."""
+    """Returns the earlier span's statistics of the splits that it has."""
     if not context.has_input("previous"):
         return {}
     paths = {split: context.local("previous") / split / STATISTICS_FILE for split in splits}
@@ -154,10 +151,10 @@ def _previous(context: StepContext, splits: Sequence[str]) -> dict[str, Any]:
 
 
 def _trained_on(context: StepContext, split: str) -> Any:
-    """Statistics of what the champion was trained on.
+    """Returns statistics of the champion's training data.
 
-    They are of its ``train``, as the skew monitor's, or of the same split if it has none. A short split such as
-    ``newest`` is no reference: two fortnights of different seasons can differ by the factor between two units.
+    They are those of its ``train``, as in the skew monitor, or of the same split if it has none. A short split such as
+    ``newest`` is not a reference: two fortnights of different seasons can differ by the factor between two units.
     """
     folder = context.local("champion")
     paths = [folder / name / STATISTICS_FILE for name in ("train", split)]
@@ -170,7 +167,7 @@ def _trained_on(context: StepContext, split: str) -> Any:
 def _split_examples(
     context: StepContext, schema: Any, environment: str, rows: Mapping[str, int], quarantine: Path
 ) -> tuple[Artifact, dict[str, RowSplit]]:
-    """Splits the rows of the examples, and publishes the good ones."""
+    """Separates the rows of the examples, and publishes the good ones."""
     examples, folder = context.input("examples"), context.local("examples")
     uri = context.store.address(context.spec.producer, "examples")
     row_splits: dict[str, RowSplit] = {}
@@ -210,7 +207,7 @@ def _severities(result: Sequence[Anomaly]) -> dict[str, int]:
 
 
 def _features(proposal: Proposal | None) -> tuple[str, ...] | None:
-    """Names of the proposed schema's features; None if the schema does not exist."""
+    """Returns names of the proposed schema's features; None if there is no proposed schema."""
     if proposal is None or proposal.schema is None:
         return None
     return tuple(feature.name for feature in proposal.schema.feature)

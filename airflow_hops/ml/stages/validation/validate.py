@@ -1,4 +1,4 @@
-"""Validation of statistics against a schema with TFDV, with severities that decide whether to continue."""
+"""Validates statistics against a schema with TFDV, with severities that decide whether to continue."""
 
 from __future__ import annotations
 
@@ -34,25 +34,23 @@ WARNING_TYPES = frozenset(
         "FEATURE_TYPE_LOW_UNIQUE",
     }
 )
-"""TFDV's anomaly types that are warnings wherever they occur."""
+"""TFDV's anomaly types that are always warnings."""
 
 FEW_TYPES = frozenset({"ENUM_TYPE_UNEXPECTED_STRING_VALUES", "FEATURE_TYPE_LOW_FRACTION_PRESENT"})
-"""Anomaly types that are warnings while few rows have them. All other types are errors."""
+"""Anomaly types that are warnings if few rows have them. All other types are errors."""
 
 _NAMED = 20
-"""Features that a sentence names, of those that have the same anomaly."""
+"""Maximum features listed in a sentence about the same anomaly."""
 
 Severity = Literal["error", "warning"]
 
 
 @dataclass(frozen=True)
 class Anomaly:
-    """An anomaly of one feature in one split.
+    """Anomaly of one feature in one split.
 
     Attributes:
-        split: The split.
         feature: Name of the feature; empty for the whole data set.
-        severity: "error" or "warning".
         types: TFDV's names of the reasons.
         summary: TFDV's short description.
         description: TFDV's description.
@@ -166,7 +164,7 @@ def summarize(anomalies: Iterable[Anomaly]) -> list[str]:
 
 
 def _named(kind: str, names: Iterable[str]) -> str:
-    """``feature 'a'``, or ``3 features ('a', 'b', 'c')``."""
+    """Formats names as ``feature 'a'``, or ``3 features ('a', 'b', 'c')``."""
     unique = list(dict.fromkeys(names))
     if len(unique) == 1:
         return f"{kind} {unique[0]!r}"
@@ -175,12 +173,12 @@ def _named(kind: str, names: Iterable[str]) -> str:
 
 
 def anomalous_feature(key: str, info: Any) -> str:
-    """The name of the feature of one of TFDV's anomalies, whose key has quotes around names with a dot."""
+    """Returns the feature's name of a TFDV anomaly, whose key quotes names with a dot."""
     return ".".join(info.path.step) or key
 
 
 def to_text(anomalies: Any) -> str:
-    """The anomalies as protobuf text, less the copy of the schema that they carry."""
+    """Returns the anomalies as protobuf text, without the copy of the schema."""
     bare = type(anomalies)()
     bare.CopyFrom(anomalies)
     bare.ClearField("baseline")
@@ -188,12 +186,9 @@ def to_text(anomalies: Any) -> str:
 
 
 def _measure_few_numbers(anomalies: Any, previous: Mapping[str, Any], features: Mapping[str, Any]) -> None:
-    """Measures the drift of numbers that are compared by their shares, of which TFDV says 0: it knows those of strings.
+    """Measures the drift of numbers compared by their shares, for which TFDV reports 0 (it knows only strings' shares).
 
-    Args:
-        anomalies: ``Anomalies``, which get the scores, and the features above their threshold.
-        previous: The earlier features by name.
-        features: The later ones.
+    Adds the scores to the anomalies, and the features above their threshold.
     """
     from airflow_hops.ml.monitoring.skew.distribution import Numbers, distribution
     from airflow_hops.ml.monitoring.skew.measures import OF_FEW, measurable, score
@@ -235,7 +230,7 @@ def _is_error(reason: Any, name: str, feature: Any, schema: Any, rows: float) ->
 
 
 def _outside_domain(feature: Any, expected: Any, schema: Any) -> float:
-    """The share of values that the feature's domain does not list."""
+    """Returns the share of values that are not in the feature's domain."""
     domains = {domain.name: domain for domain in schema.string_domain}
     domain = expected.string_domain if expected.HasField("string_domain") else domains.get(expected.domain)
     if domain is None or feature.WhichOneof("stats") != "string_stats":
@@ -282,7 +277,7 @@ def _listed(classes: tuple[str, ...]) -> str:
 def add_reason(
     anomalies: Any, feature: str, kind: str, summary: str, description: str, severity: Severity = "error"
 ) -> None:
-    """Adds a reason to a feature's anomaly, whose severity is at least the given one."""
+    """Adds a reason to a feature's anomaly, and raises its severity to at least the given one."""
     keys = [key for key, info in anomalies.anomaly_info.items() if anomalous_feature(key, info) == feature]
     info = anomalies.anomaly_info[keys[0] if keys else feature]
     reason = info.reason.add()
